@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from rpr.data.text_vocabulary import FIRST
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK
 from rpr.errors import ConfigError
+from rpr.export import ctranslate2_spec
 from rpr.export.ctranslate2_spec import POSITION_ROWS, input_embedding, position_table
 from rpr.model.config import TransformerConfig
 from rpr.model.positions.scheme import Rotation, Site
@@ -62,7 +63,7 @@ def unrepresentable(config: TransformerConfig, *, documents: bool) -> str | None
     if rotation is not None and rotation.proportion != 1:  # of whole heads alone, and not with YaRN
         beyond = rotation.yarn is not None or rotation.width != stack.site.d_head
     if beyond:
-        formats = "ctranslate2 or safetensors" if scheme.not_exported(stack.site) is None else "safetensors"
+        formats = "ctranslate2 or safetensors" if ctranslate2_spec.unrepresentable(config) is None else "safetensors"
         return f"position: {scheme.name} has no exact form in transformers; use format={formats}"
     if scheme.changes_queries and scheme.absolute != "none":
         return (

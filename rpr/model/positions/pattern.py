@@ -130,9 +130,3 @@ class Pattern(Scheme):
         problems = ((name, entry.wrong_setting(site, usual)) for name, entry in self.entries.items())
         of_entries = next((f"entries.{name}.{problem}" for name, problem in problems if problem is not None), None)
         return super().wrong_setting(site, usual) or of_entries
-
-    def not_exported(self, site: Site) -> str | None:
-        return (
-            f"position.layers: {','.join(self.layers)} cannot be exported, CTranslate2 has one scheme for all layers; "
-            "use format=safetensors"
-        )

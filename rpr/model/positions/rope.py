@@ -91,14 +91,6 @@ class Rope(Scheme):
             )
         return None
 
-    def not_exported(self, site: Site) -> str | None:
-        if self.scaling == "yarn" or self.proportion != 1:
-            return (
-                f"position: {self.name} with {'yarn scaling' if self.scaling == 'yarn' else 'a proportion'} cannot be "
-                "exported to CTranslate2; use format=safetensors, or transformers for a language model of documents"
-            )
-        return super().not_exported(site)
-
     def rotation(self, site: Site) -> Rotation | None:
         return None if self.query_log_scale else self._rotation(site)
 

@@ -340,27 +340,6 @@ class Scheme(Described):
         """The factor of `prepare` if it only scales the queries; else None."""
         return None
 
-    def not_exported(self, site: Site) -> str | None:
-        """Why CTranslate2 cannot represent the scheme, as `setting: reason; remedy`; None if it can."""
-        if self.changes_queries and self.rotation(site) is None and self.query_scale(site) is None:
-            return (
-                f"position: {self.name} changes queries and keys in a way that CTranslate2 cannot represent; "
-                "use format=safetensors"
-            )
-        if self.query_log_scale:
-            return (
-                "position.query_log_scale: queries scaled by their position cannot be exported; use format=safetensors"
-            )
-        if self.has_projections or self.has_scores:
-            what = "projects the input of each layer" if self.has_projections else "changes the scores"
-            return f"position: {self.name} {what} for its positions, which CTranslate2 cannot; use format=safetensors"
-        if self.absolute != "none" and (self.has_tables or self.changes_queries):
-            return (
-                f"position.absolute: {self.absolute} together with {self.TITLE} cannot be exported: CTranslate2 "
-                "would omit the absolute positions; use format=safetensors, or train with only one of the two"
-            )
-        return None
-
 
 _INTERFACE = (Scheme, Described)
 _ANNOTATIONS = {name for kind in _INTERFACE for name in kind.__annotations__}

@@ -135,12 +135,3 @@ class Vectors(Scheme):
         self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
     ) -> Tables:
         return Tables(parameters.get("keys"), parameters.get("values"))
-
-    def not_exported(self, site: Site) -> str | None:
-        if self.has_tables and self.tables == "per_head":
-            return (
-                "position.tables: per_head cannot be exported, CTranslate2 has one table for all heads of a layer; "
-                f"{site.num_heads - 1} of each layer's {site.num_heads} tables would be lost: "
-                "use format=safetensors, or train with position.tables=shared_by_heads"
-            )
-        return super().not_exported(site)
