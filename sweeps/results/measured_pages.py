@@ -1,7 +1,7 @@
 """The tables of the hand-written pages below this folder, from the documents beside them.
 
-`python sweeps/results/measured_pages.py [RUN ...]` prints the tables, after making exports.json from the export cards
-of these runs, if any.
+`python sweeps/results/measured_pages.py [RUN ...]` prints the tables, after the rows of these runs, if any, in
+exports.json were made from their export cards.
 """
 
 from __future__ import annotations
@@ -173,8 +173,10 @@ def checks() -> str:
 
 
 def make_exports(runs: list[Path]) -> Document:
-    """A row per run: the comparison on its export's card, or why it was refused."""
-    rows = []
+    """The rows of exports.json, those of these runs made anew: the comparison on the export's card, or why it was
+    refused.
+    """
+    rows = {(row["positions"], row["sharing"]): row for row in read("exports/exports.json")}
     for run in runs:
         record = read_record(run / "record.json")
         config = config_from_record(record.config)
@@ -192,8 +194,8 @@ def make_exports(runs: list[Path]) -> Document:
             row |= {"ctranslate2": card["versions"]["ctranslate2"], "int8_identical": card["int8_identical"]}
             names = ("sentences", "identical", "largest_difference", "tolerance")
             row |= {name: card["parity"][name] for name in names}
-        rows.append(row)
-    return sorted(rows, key=lambda row: (row["refused"] is not None, row["schemes"], row["positions"]))
+        rows[row["positions"], row["sharing"]] = row
+    return sorted(rows.values(), key=lambda row: (row["refused"] is not None, row["schemes"], row["positions"]))
 
 
 def exports() -> str:
