@@ -13,7 +13,7 @@ from rpr.config.commands import EvaluateConfig
 from rpr.config.train import REPORTED, TrainConfig
 from rpr.data.cache import prepare
 from rpr.decode.engines import EvaluatedModel, ctranslate2_engine, evaluated_model, exported_folder
-from rpr.errors import RecordError
+from rpr.errors import ConfigError, RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
 from rpr.metrics.languages import check_tokenizer
@@ -48,6 +48,7 @@ def run(config: EvaluateConfig) -> None:
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
     if documents := trained.data.text is not None:
+        _check_documents(config, run_dir.name)
         search = f"tokens{evaluation.text_tokens}"
     if config.backend == "ctranslate2":
         folder = exported_folder(run_dir, config.run)
@@ -92,3 +93,16 @@ def run(config: EvaluateConfig) -> None:
     grids += [] if scored.by_length is None else [length_grid(scored.by_length)]
     grids += [grid for by_context in scored.by_context for grid in context_grids(by_context)]
     print(with_legend(grids))
+
+
+def _check_documents(config: EvaluateConfig, run: str) -> None:
+    """Refuses what only scores of translations have."""
+    of_pairs = {"beam_size", "length_penalty", "min_length", "length_buckets", "bleu_tokenizer"}
+    given = config.model_dump(include=of_pairs, exclude_none=True)
+    if config.backend != "torch":
+        given["backend"] = config.backend
+    for key in given:
+        raise ConfigError(
+            f"{key}: {run} is a language model of documents, which rpr's own model scores without translating; "
+            f"leave {key} out"
+        )

@@ -58,7 +58,7 @@ def load_engine(
         if trained.data.text is not None and not documents:
             raise RecordError(
                 f"run: {folder.name} is a language model of documents, and this command needs a model of sentence "
-                "pairs; use evaluate, verify, compare or report"
+                "pairs; use generate, evaluate, verify, compare, report or export"
             )
         search = search_of(trained.evaluation)
     else:

@@ -41,7 +41,7 @@ def run_groups(
         ) not in deciding:
             settings = deciding_settings(record.config) | {
                 "hardware.precision": precision,
-                "data.corpus": record.corpus,
+                "data.corpus": record.corpus and record.corpus[:12],
             }
             deciding[same] = json.dumps(settings, sort_keys=True)
         found.setdefault(key, {}).setdefault(deciding[same], []).append(record)

@@ -88,6 +88,23 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained: Path, capsys: py
     assert "By position in separate windows of 64" in out
 
 
+@pytest.mark.parametrize(
+    ("word", "refusal"),
+    [
+        ("backend=ctranslate2", "backend: rope-"),
+        ("beam_size=2", "beam_size: rope-"),
+        ("context_lengths=[16,4096]", "evaluation.context_lengths: 4096 is too long"),
+    ],
+)
+def test_evaluate_refuses_what_it_cannot_do_before_scoring(
+    trained: Path, capsys: pytest.CaptureFixture[str], word: str, refusal: str
+) -> None:
+    [folder] = trained.glob("rope-*")
+    assert app.main(["evaluate", f"run={folder}", word, "hardware.threads=1"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1) and err.startswith(f"rpr-cli: {refusal}")
+
+
 def test_an_export_is_verified_on_windows(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
     [folder] = trained.glob("rope-*")
