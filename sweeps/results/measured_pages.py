@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -169,6 +170,27 @@ def checks() -> str:
     return markdown("model | check | outcome | largest difference | sentences", rows)
 
 
+# Language models beside other libraries'
+
+
+def language_models(documents: str, by: str, cell: str) -> str:
+    """A row for each model, a column for each of these documents below lm_speed/, by one part of the shape."""
+    found = sorted((read(path) for path in (RESULTS / "lm_speed").glob(documents)), key=lambda one: one["shape"][by])
+    cells = [{row["label"]: cell.format(**row) for row in one["rows"]} for one in found]
+    rows = [" | ".join([label, *(column.get(label, "") for column in cells)]) for label in cells[-1]]
+    return markdown(" | ".join(["", *(f"{one['shape'][by]:,}" for one in found)]), rows)
+
+
+STEP = "{tokens_per_second:,.0f} ({ratio:.2f}; {mfu:.0%})"
+LANGUAGE_MODELS = {
+    "small": ("steps-d128-*[0-9].json", "length", STEP),
+    "medium": ("steps-d384-*[0-9].json", "length", STEP),
+    "memory": ("memory-d128-*.json", "length", "{peak_megabytes:,}"),
+    "scoring": ("forward-d128-*.json", "length", "{peak_megabytes:,}"),
+    "generation": ("generate-d384-*.json", "batch", "{tokens_per_second:,.0f} ({ratio:.2f})"),
+}
+
+
 # Exports
 
 
@@ -247,6 +269,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("scale/scale.md", table.__name__): table for table in (preparation, start)},
     **{("decoding/decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},
     ("exports/exports.md", "exports"): exports,
+    **{("lm_speed/lm_speed.md", name): partial(language_models, *of) for name, of in LANGUAGE_MODELS.items()},
     ("../../docs/paper.md", "norm"): norm,
     ("../../docs/scale.md", "precision"): precision,
 }
