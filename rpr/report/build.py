@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -242,33 +242,18 @@ def _summary(
 # Files
 
 
-def report_parts(
-    chapters: Sequence[tuple[Group, Sequence[Statement]]],
-    tables: Tables,
-    grids: Iterable[Grid],
-    after: Callable[[Grid], list[str]] = lambda grid: [],
-) -> Iterator[str]:
-    """The findings of each group and the grids in Markdown, with the legend of all tables.
-
-    Args:
-        after: what follows a grid.
-    """
-    many = len(chapters) > MOST_UNFOLDED
-    if many:
-        yield f"<details><summary>Findings of {len(chapters)} groups of runs</summary>"
-    for group, found in chapters:
-        if found:
-            yield from (f"## {escape_markdown(group.heading)}", bullets(map(str, found)))
-    if many:
-        yield "</details>"
-    for grid in grids:
-        yield from (markdown(grid, signs=False), *after(grid))
-    yield from ("## How to read the tables", bullets(how_to_read(tables)))
-
-
 def _markdown(title: str, chapters: Sequence[html.Chapter], tables: Tables, problems: Sequence[str]) -> str:
     parts = [f"# {escape_markdown(title)}"]
-    parts += report_parts([(one.group, one.statements) for one in chapters], tables, tables.grids)
+    many = len(chapters) > MOST_UNFOLDED
+    if many:
+        parts.append(f"<details><summary>Findings of {len(chapters)} groups of runs</summary>")
+    for chapter in chapters:
+        if chapter.statements:
+            parts += [f"## {escape_markdown(chapter.group.heading)}", bullets(map(str, chapter.statements))]
+    if many:
+        parts.append("</details>")
+    parts += [markdown(grid, signs=False) for grid in tables.grids]
+    parts += ["## How to read the tables", bullets(how_to_read(tables))]
     if problems:
         parts += ["## Not in this report", bullets(problems)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"

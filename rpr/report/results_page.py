@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -15,13 +14,13 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import Verdict
-from rpr.report.build import read_learning, report_parts, suffixes
+from rpr.report.build import how_to_read, read_learning, suffixes
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
 from rpr.report.learning import RunKey, run_key
 from rpr.report.protocol import is_the_papers_corpus
 from rpr.report.speed import read_benches
-from rpr.report.statements import statements
+from rpr.report.statements import published_statements
 from rpr.report.tables import build_tables
 from rpr.tables.grid import Column, Grid
 from rpr.tables.render import bullets, escape_markdown, markdown
@@ -30,13 +29,13 @@ _INTRODUCTION = (
     "What do position representations do to a Transformer, and do the paper's results hold here? This page is rendered "
     "from the run records under {root} (`rpr-cli report runs_dir=... results_page=...`); no figure is entered by hand. "
     "Sizes, corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, "
-    "not the scores."
+    "not the scores. [Every sweep](#every-sweep) has a page of its own with all tables and pictures."
 )
+SEEDS = 3  # a group of runs without a variant of so many is on the page of its sweep alone, if any group has one
 
 
 def results_markdown(root: Path, folder: Path | None = None) -> str:
-    """The page of all records below `root`: picture, recipe, tables, agreement with the paper, limits, runs, links. The
-    grids in which recipes were chosen are read from the folder `recipes` beside `root`, if there is one.
+    """The page of all records below `root`: pictures, agreement with published figures, tables, limits, runs, links.
 
     Args:
         folder: the page's directory, for its links; the parent of `root` by default.
@@ -48,34 +47,28 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     benches, problems = read_benches(found.others)
     paths = {run_key(record): path for path, record in found.records}
     unusable = [*found.problems, *problems]
-    groups = run_groups((record for _, record in found.records), read_learning(found.records, unusable))
-    recipes = find_records(root.parent / "recipes").records
-    tried = run_groups((record for _, record in recipes), read_learning(recipes, [])) if recipes else ()
-    tables = build_tables(groups, benches, tried)
+    everything = run_groups((record for _, record in found.records), read_learning(found.records, unusable))
+    groups = [group for group in everything if _most_seeds(group) >= SEEDS] or everything
+    tables = build_tables(groups, benches)
     home = root.parent if folder is None else folder
-    pictures = partial(_pictures, groups, paths, home)
-    converged = _most_converged(groups)
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
-    parts += [*pictures("bleu_by_k", converged), *pictures("scores_by_position", converged)]
-    if verdicts := Counter(tables.verdicts):
+    for names, group in ((_OF_TRANSLATION, _most_converged(groups)), (_OF_DOCUMENTS, _most_variants(groups))):
+        parts += [picture for name in names if group for picture in _pictures(everything, paths, home, name, group)]
+    published = [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]
+    if published:
+        verdicts = Counter(tables.verdicts)
         counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict))
+        parts += ["## Beside published figures", bullets(published)]
         parts.append(f"Comparisons with the paper: {verdicts.total()}. By the column `agreement`: {counts}.")
-
-    def after(grid: Grid) -> list[str]:
-        """The pictures that belong to a table."""
-        if grid.name not in ("task", "documents"):
-            return []
-        of_grid = [*{id(line.group): line.group for line in grid.rows}.values()]
-        names = [name for group in of_grid[:1] for name in (_OF_DOCUMENTS if group.documents else _OF_TASKS)]
-        return [picture for name in names for picture in pictures(name, of_grid)]
-
-    grids = [*tables.main]
-    if tables.speed is not None:  # those of whole runs, which decide nothing, are in the reports of their sweeps
-        timed = [row for row in tables.speed.rows if row.benchmark] or tables.speed.rows
-        grids[-1] = tables.speed.with_rows(timed).without_empty_columns()
-    parts += report_parts([(group, statements(group)) for group in groups], tables, grids, after)
-    parts += ["## Limitations", bullets([*_limits(groups), *_remarks(root)])]
-    parts += [markdown(_runs(groups)), "## Reports by sweep", *_folders(root, home)]
+    by_context = [grid for grid in tables.lengths if grid.name in ("contexts", "context_changes")]
+    # The speeds of whole runs decide nothing; they are in the reports of their sweeps.
+    speeds = [] if tables.speed is None else [row for row in tables.speed.rows if row.benchmark] or tables.speed.rows
+    timed = [] if tables.speed is None else [tables.speed.with_rows(speeds).without_empty_columns()]
+    shown = [*tables.paper, *tables.documents, *by_context, *tables.tasks, *timed]
+    parts += [markdown(grid.up_to(2), signs=False) for grid in shown]
+    parts += ["## What this cannot tell", bullets([*_limits(groups), *_remarks(root)])]
+    parts += ["## How to read the tables", bullets(how_to_read(tables))]
+    parts += ["## Every sweep", *_folders(root, home), markdown(_runs(everything))]
     if unusable:
         parts += ["## Not on this page", bullets(unusable)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
@@ -85,43 +78,48 @@ def _link(path: Path, home: Path) -> str:
     return escape_control_characters(Path(os.path.relpath(path, home)).as_posix())
 
 
-def _most_converged(groups: Sequence[Group]) -> list[Group]:
+def _most_seeds(group: Group) -> int:
+    return max((len(variant.finished) for variant in group.variants), default=0)
+
+
+def _most_converged(groups: Sequence[Group]) -> Group | None:
     """The translation group with the most converged variants, if there is one."""
 
     def converged(group: Group) -> tuple[int, int]:
-        return sum(bool(one.learning) and not one.still_learning for one in group.variants), len(group.variants)
+        known = [variant for variant in group.variants if variant.learning and not variant.still_learning]
+        return len(known), len(group.variants)
 
-    return sorted((group for group in groups if group.translation), key=converged)[-1:]
+    return max((group for group in groups if group.translation), key=converged, default=None)
 
 
-_OF_TASKS, _OF_DOCUMENTS = ("scores_by_position", "exact_match_by_length"), ("bits_by_context",)
+def _most_variants(groups: Sequence[Group]) -> Group | None:
+    """The group of language models with the most variants, if there is one."""
+    return max((group for group in groups if group.documents), key=lambda group: len(group.variants), default=None)
+
+
+_OF_TRANSLATION, _OF_DOCUMENTS = ("bleu_by_k",), ("bits_by_context",)
 _PICTURES = {
     "bleu_by_k": "BLEU by clip distance, beside the paper's curve",
-    "scores_by_position": "Scores by position, best first",
     "bits_by_context": "Bits per byte by length of the context, in separate and in sliding windows",
-    "exact_match_by_length": "Exact match by length",
 }
 
 
 def _pictures(
-    groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path, name: str, wanted: Sequence[Group]
-) -> list[str]:
-    """Links to the pictures of this name that were drawn for the wanted ones of the groups."""
-    found = []
-    for group in wanted:
-        # A run may be in the folders of several sweeps, whose reports have groups of their own.
-        [(folder, _)] = Counter(paths[run_key(run)].parent for run in group.runs).most_common(1)
-        reported = run_groups(run for one in groups for run in one.runs if paths[run_key(run)].parent == folder)
-        mine = {run_key(run) for run in group.runs}
-        suffix = next(
-            suffix
-            for one, suffix in zip(reported, suffixes(reported), strict=True)
-            if any(run_key(run) in mine for run in one.runs)
-        )
-        path = folder / f"{name}{suffix}.svg"
-        if path.is_file():
-            found.append(f"![{escape_markdown(f'{_PICTURES[name]}: {group.heading}')}]({_link(path, home)})")
-    return found
+    groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path, name: str, wanted: Group
+) -> Iterator[str]:
+    """A link to the picture of this name that was drawn for the wanted one of the groups, if there is one."""
+    # A run may be in the folders of several sweeps, whose reports have groups of their own.
+    [(folder, _)] = Counter(paths[run_key(run)].parent for run in wanted.runs).most_common(1)
+    reported = run_groups(run for group in groups for run in group.runs if paths[run_key(run)].parent == folder)
+    keys = {run_key(run) for run in wanted.runs}
+    suffix = next(
+        suffix
+        for group, suffix in zip(reported, suffixes(reported), strict=True)
+        if any(run_key(run) in keys for run in group.runs)
+    )
+    path = folder / f"{name}{suffix}.svg"
+    if path.is_file():
+        yield f"![{escape_markdown(f'{_PICTURES[name]}: {wanted.heading}')}]({_link(path, home)})"
 
 
 def _runs(groups: Sequence[Group]) -> Grid:

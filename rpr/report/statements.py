@@ -47,12 +47,17 @@ class Statement:
 
 def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
-    found = [*_learning(group), *_incomplete(group), *_papers_change(group), *_published_order(group)]
+    found = [*_learning(group), *_incomplete(group), *published_statements(group)]
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
     said = {(one.variant.label, one.reference.label, one.split) for each in found for one in each.comparisons}
     for split in dict.fromkeys([group.split, *tests]):
         found += _against_baseline(group, split, said)
     return [replace(one, group=group) for one in found]
+
+
+def published_statements(group: Group) -> list[Statement]:
+    """Those beside a published figure or order."""
+    return [*_papers_change(group), *_published_order(group)]
 
 
 def _first_upper(text: str) -> str:

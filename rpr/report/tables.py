@@ -93,8 +93,8 @@ class Tables:
         return [line.agreement.verdict for grid in self.paper for line in grid.rows if line.agreement is not None]
 
 
-def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = (), tried: Sequence[Group] = ()) -> Tables:
-    """Every table for which the groups have rows; of the groups `tried` the grids of recipes alone.
+def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Tables:
+    """Every table for which the groups have rows.
 
     Each variant of a translation corpus is in one of the paper's three tables, the paper's k in all.
     """
@@ -111,7 +111,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = (), trie
         speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
         tuple(grid for group in groups if (grid := length_grid(group)) is not None)
         + tuple(grid for group in groups for grid in context_grids(group)),
-        tuple(recipes([*groups, *tried])),
+        tuple(recipes(groups)),
     )
 
 

@@ -1,6 +1,5 @@
 """Reports of generated tasks from fake records: exact match beyond the training lengths, never the paper's BLEU."""
 
-import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -110,14 +109,14 @@ def test_without_longer_examples_nothing_is_said_of_them():
     assert "Kazemnejad" not in " ".join(note.text for note in task_table([group]).notes)
 
 
-def test_pages_of_several_cut_offs_link_their_own_pictures(tmp_path):
-    records = [*runs("scan", cut_off=22), *runs("scan", cut_off=26)]
-    for number, record in enumerate(records):
+def test_results_page_leaves_groups_of_few_seeds_to_the_pages_of_their_sweeps(tmp_path):
+    three = [run.model_copy(update={"seed": seed}) for seed in (1, 2, 3) for run in runs("scan", cut_off=26)]
+    for number, record in enumerate([*runs("scan", cut_off=22), *three]):
         write_run(tmp_path / "runs" / f"{number}.json", record, "1 2", "2 1", "2 1")
-    build_report(find_records(tmp_path / "runs").records, tmp_path / "runs", "x")
     page = results_markdown(tmp_path / "runs")
-    linked = re.findall(r"max_train_length (\d+)\]\(runs/exact_match_by_length-scan-small-1800-cpu-(\d).svg\)", page)
-    assert linked == [("22", "1"), ("26", "2")]
+    table, all_runs = page[page.index("## Exact match on scan") :].split("## Every sweep")
+    assert table.count("| relative, k = 16 |") == 1 and "lengths up to 26, as in training" in table
+    assert "max_train_length 22 |" in all_runs and "max_train_length 26 |" in all_runs
     assert "no training source has more than" not in page, "a task's lengths are not in tokens"
 
 
@@ -191,8 +190,7 @@ def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
     assert html.index('<section id="paper">') < html.index('<section id="tasks">') < html.index('<section id="t1">')
     assert "Generated tasks" in html
     page = results_markdown(folder)
-    parts = ("## reverse (synthetic)", "## Table 1", "## Exact match on reverse", "## How to read")
-    tasks, papers, table = (page[page.index(first) : page.index(then)] for first, then in pairwise(parts))
-    assert "exact_match_by_length-reverse-small-1800-cpu.svg" in table
-    assert "relative, k = 16 +53.3 (one seed" in tasks
+    parts = ("## Table 1", "## Exact match on reverse", "## How to read")
+    papers, table = (page[page.index(first) : page.index(then)] for first, then in pairwise(parts))
+    assert "| relative, k = 16 |" in table and "+53.3" in table
     assert "reverse" not in papers and "Comparisons with the paper: 1. By" in page and "not decided 1." in page
