@@ -2,7 +2,8 @@
 nodes.
 
 The tests drain nodes and take them down, so they need an otherwise idle SLURM and its operator; the nodes share the
-folder --basetemp. SLURM restarts a requeued job after two minutes; the tests tell it to restart at once.
+folder --basetemp and resolve each other's names. SLURM restarts a requeued job after two minutes; the tests tell it to
+restart at once.
 """
 
 import json
@@ -216,7 +217,8 @@ def test_sweep_repeated_after_kill_trains_no_job_twice(jobs, tmp_path, wait_for)
 
 def test_run_on_two_nodes(jobs):
     process = jobs.train(*TWO_NODES, "hydra.launcher.nodes=2")
-    assert finish(process)[0] == 0
+    code, err = finish(process)
+    assert code == 0, err
     run = jobs.run(*TWO_NODES)
     assert (run.record.status, run.record.steps) == ("finished", 40)
     assert run.record.device.startswith("2 processes")
