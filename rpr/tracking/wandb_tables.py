@@ -15,7 +15,10 @@ from rpr.records.scores import (
     METRIC_NAMES,
     SOURCE_UNIT,
     SPLITS,
+    ByContext,
     ByLength,
+    ContextScore,
+    Interval,
     Score,
     pooled,
     scored_items,
@@ -27,6 +30,8 @@ LENGTHS = "results/bleu_by_length"
 TRANSLATIONS = "results/translations"
 CLIP_DISTANCE_CHART = "charts/bleu_by_k"
 LENGTH_CHART = "charts/bleu_by_length"
+CONTEXTS = "results/bits_by_context"
+CONTEXT_CHARTS = {"separate": "charts/bits_by_context", "sliding": "charts/bits_by_context_sliding"}
 MAX_TRANSLATIONS = 20
 FROM_LENGTH = "source length from"
 HEADLINE = METRIC_NAMES[HEADLINE_METRIC]
@@ -51,6 +56,12 @@ def tables(record: Record, run_dir: Path) -> dict[str, Any]:
     if record.by_length is not None:
         named[LENGTHS] = _lengths(record.by_length)
         named[LENGTH_CHART] = _over_lengths(record.by_length)
+    if record.by_context:
+        first = record.by_context[0]
+        named[CONTEXTS] = _contexts(first)
+        for windows, name in CONTEXT_CHARTS.items():
+            if scores := [score for score in first.scores if score.windows == windows]:
+                named[name] = _over_contexts(scores, f"Bits per byte by context, {windows} windows, {first.split}")
     return named
 
 
@@ -62,12 +73,15 @@ def _scores(record: Record) -> Any:
         columns=["split", "test set", "metric", "score", "low", "high", items, "checkpoint", "signature"]
     )
     for score in record.scores:
-        low, high = (None, None) if score.interval is None else (score.interval.low, score.interval.high)
         table.add_data(
-            score.split, score.test_set, score.metric, score.score, low, high, score.num_sentences, score.checkpoint,
-            score.signature,
+            score.split, score.test_set, score.metric, score.score, *_ends(score.interval), score.num_sentences,
+            score.checkpoint, score.signature,
         )  # fmt: skip
     return table
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    return (None, None) if interval is None else (interval.low, interval.high)
 
 
 def _translations(run_dir: Path, split: str) -> Any:
@@ -111,10 +125,9 @@ def _lengths(by_length: ByLength) -> Any:
     )
     for bucket in by_length.buckets:
         for score in bucket.scores:
-            low, high = (None, None) if score.interval is None else (score.interval.low, score.interval.high)
             table.add_data(
                 bucket.label, bucket.longest, bucket.beyond_training, bucket.num_sentences, score.metric, score.score,
-                low, high,
+                *_ends(score.interval),
             )  # fmt: skip
     return table
 
@@ -137,3 +150,22 @@ def _over_lengths(by_length: ByLength) -> Any:
     table = wandb.Table(columns=[FROM_LENGTH, METRIC_NAMES[metric]], data=points)
     title = f"{name} by {by_length.axis} ({by_length.unit}), {pooled(by_length.splits)}"
     return wandb.plot.line(table, FROM_LENGTH, METRIC_NAMES[metric], title=title, split_table=True)
+
+
+def _contexts(by_context: ByContext) -> Any:
+    import wandb
+
+    table = wandb.Table(columns=["windows", "context", "beyond training", "bytes", "bits per byte", "low", "high"])
+    for score in by_context.scores:
+        beyond = score.length > by_context.training_length
+        table.add_data(
+            score.windows, score.length, beyond, score.num_bytes, score.bits_per_byte, *_ends(score.interval)
+        )
+    return table
+
+
+def _over_contexts(scores: list[ContextScore], title: str) -> Any:
+    import wandb
+
+    table = wandb.Table(columns=["context", "bits per byte"], data=[[one.length, one.bits_per_byte] for one in scores])
+    return wandb.plot.line(table, "context", "bits per byte", title=title, split_table=True)

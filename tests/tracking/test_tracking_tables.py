@@ -6,6 +6,7 @@ import json
 import pytest
 
 from rpr.records.record import write_record
+from rpr.records.scores import ByContext, ContextScore
 from rpr.tracking import naming
 from tests.fake_records import fake_score
 from tests.tracking.finished_runs import SCORES, STEPS, mirror, write_finished_run
@@ -86,12 +87,20 @@ def test_scores_of_documents_count_documents_and_have_no_translations(tiny_confi
     config = tiny_config("logger=wandb_offline")
     record = write_finished_run(config, tmp_path, by_length=None, scores=[fake_score("test", 2.5, "bits_per_byte")])
     record.config["data"]["text"] = {"windows": "stream"}
-    write_record(tmp_path / "record.json", record)
+    by_length = [("separate", 64, 2.5), ("separate", 512, 2.25), ("sliding", 512, 2.0)]
+    scores = tuple(ContextScore(windows, length, bits, 1000, None) for windows, length, bits in by_length)
+    by_context = ByContext("test", "test", 256, 1000, 1000, 5, 128, "last", "32", scores, ())
+    write_record(tmp_path / "record.json", record.model_copy(update={"by_context": (by_context,)}))
     for path in tmp_path.glob("test.*.txt"):
         path.unlink()
     mirror(config, tmp_path)
     tables = tables_of(tmp_path)
-    assert tables.keys() == {"results/scores"}
+    charts = {"bits_by_context": [[64, 2.5], [512, 2.25]], "bits_by_context_sliding": [[512, 2.0]]}
+    charts = {f"Custom Chart Tables/charts/{name}_table": points for name, points in charts.items()}
+    assert tables.keys() == {"results/scores", "results/bits_by_context", *charts}
+    assert {name: tables[name]["data"] for name in charts} == charts
+    rows = [(windows, length, length > 256, 1000, bits, None, None) for windows, length, bits in by_length]
+    assert list(map(tuple, tables["results/bits_by_context"]["data"])) == rows
     assert tables["results/scores"]["columns"][3:7] == ["score", "low", "high", "documents"]
 
 
