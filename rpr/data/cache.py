@@ -22,44 +22,23 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from rpr.config.data import DataConfig
-from rpr.data.build import MODEL_NAME, STATE_NAME, BuildResult, BuildState, Progress, build, checked_vocabulary
+from rpr.data.build import META_NAME, BuildResult, Meta, Progress, build, read_cache
 from rpr.data.build_text import build_text
-from rpr.data.corpus import Corpus, fingerprint, load_corpus
+from rpr.data.corpus import fingerprint, load_corpus
 from rpr.data.documents import TextCorpus, load_documents
 from rpr.data.encode import SIDES
 from rpr.data.pairs import cache_root
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
-from rpr.io.atomic import put_in_place, remove_folder, remove_leftovers, replace_file
+from rpr.io.atomic import put_in_place, remove_folder, remove_leftovers
 from rpr.io.locks import lock
 
 CACHE_VERSION = 1  # increase it when the same corpus and settings produce different files
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Meta:
-    """The contents of meta.json. Counts are pairs; `dropped` counts, for each split that lost any, the pairs with an
-    empty or an overlong side and, in train, those equal to a held-out pair.
-    """
-
-    key: str
-    name: str
-    source_language: str
-    target_language: str
-    synthetic: bool
-    split_names: dict[str, str]
-    notes: list[str]
-    counts: dict[str, int]
-    dropped: dict[str, dict[str, int]]
-    piece_type: str
-    vocabulary_digest: str
-    file_sizes: dict[str, int]
 
 
 class PreparedData:
@@ -115,7 +94,6 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
     key = cache_key(data)
     directory = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}"
     partial = root / f".{directory.name}.partial"
-    built: BuildResult | None = None
     try:
         if (prepared := _open(directory, key)) is not None:
             return prepared
@@ -124,27 +102,14 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
             remove_leftovers(root, glob.escape(directory.name))
             if (prepared := _open(directory, key, warn=True)) is not None:
                 return prepared
-            if _open(partial, key) is None:  # else an earlier build stopped just before the rename
-                corpus = (
-                    load_corpus(data) if data.text is None else load_documents(data)
-                )  # first: an unreachable hub does not cost what an earlier build finished
-                partial.mkdir(exist_ok=True)
-                built = _build(corpus, data, key, partial, progress or (lambda done, total, what: None), processes)
-                if cache_key(data) != key:
-                    shutil.rmtree(partial, ignore_errors=True)
-                    raise DataError(f"data.path: {data.path} changed while it was read; run the same command again")
-            (partial / STATE_NAME).unlink(missing_ok=True)
+            built = _build(data, key, partial, progress or (lambda done, total, what: None), processes)
             remove_folder(directory)  # before the rename: opening the new cache does not remove leftovers
             put_in_place(partial, directory)
     except OSError as error:
-        kept = (
-            "; the partial build is kept: rerun the same command to resume it"
-            if (partial / STATE_NAME).exists()
-            else ""
-        )
+        kept = "; the partial build is kept: rerun the same command to resume it"
         raise DataError(
             f"data.cache_dir: {root} cannot be used ({error.strerror or error}); "
-            f"free some space or choose another folder{kept}"
+            f"free some space or choose another folder{kept if (partial / META_NAME).exists() else ''}"
         ) from None
     prepared = _open(directory, key, warn=True)
     assert prepared is not None, "a cache that was just built is complete"
@@ -152,20 +117,21 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
     return prepared
 
 
-def _build(
-    corpus: Corpus | TextCorpus, data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None
-) -> BuildResult:
-    """Build in `partial`, which is removed after a corpus error, or an interruption before the first save."""
+def _build(data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None) -> BuildResult:
+    """Build in `partial`, which is removed after a corpus error, or an interruption before anything is finished."""
+    # Outside of `try`: an unreachable hub does not cost what an earlier build finished.
+    corpus = load_corpus(data) if data.text is None else load_documents(data)
+    partial.mkdir(exist_ok=True)
     try:
-        arguments = data, partial, progress, processes
-        built = build_text(corpus, *arguments) if isinstance(corpus, TextCorpus) else build(corpus, *arguments)
-        meta = _meta(corpus, data, key, partial, built.state)
-        replace_file(partial / "meta.json", json.dumps(asdict(meta), indent=1, ensure_ascii=False))
+        arguments = data, key, partial, progress, processes
+        result = build_text(corpus, *arguments) if isinstance(corpus, TextCorpus) else build(corpus, *arguments)
+        if cache_key(data) != key:
+            raise DataError(f"data.path: {data.path} changed while it was read; run the same command again")
     except BaseException as error:
-        if isinstance(error, DataError) or not (partial / STATE_NAME).exists():
+        if isinstance(error, DataError) or not (partial / META_NAME).exists():
             shutil.rmtree(partial, ignore_errors=True)
         raise
-    return built
+    return result
 
 
 def cache_key(data: DataConfig) -> str:
@@ -191,16 +157,11 @@ def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
     if not directory.is_dir():
         return None
     try:
-        content = json.loads((directory / "meta.json").read_text("utf-8"))
-        if set(content) != {field.name for field in fields(Meta)} or content["key"] != key:
-            raise DataError("meta.json belongs to another version or corpus")
-        meta = Meta(**content)
-        vocabulary = checked_vocabulary(directory, meta.file_sizes, meta.vocabulary_digest)
+        return PreparedData(directory, *read_cache(directory, key))
     except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
         if warn:
             log.warning("token cache %s is damaged (%s); rebuilding it", directory, error)
         return None
-    return PreparedData(directory, meta, vocabulary)
 
 
 @contextmanager
@@ -212,25 +173,3 @@ def _build_lock(path: Path) -> Iterator[None]:
                 "%s does not support file locks: run only one process that prepares a corpus there", path.parent
             )
         yield
-
-
-def _meta(corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Path, state: BuildState) -> Meta:
-    files = [file for file in sorted(directory.iterdir()) if not file.name.startswith(STATE_NAME)]
-    dropped = state.dropped
-    if corpus.repeated:
-        lost = {"empty": 0, "too_long": 0} | dropped.get("train", {}) | {"held_out": corpus.repeated}
-        dropped = {"train": lost} | {split: some for split, some in dropped.items() if split != "train"}
-    return Meta(
-        key=key,
-        name=data.name,
-        source_language=data.source_language,
-        target_language=data.target_language,
-        synthetic=data.generated,
-        split_names=dict(corpus.split_names),
-        notes=list(corpus.notes),
-        counts=state.counts,
-        dropped=dropped,
-        piece_type=Vocabulary.load(directory / MODEL_NAME).piece_type,
-        vocabulary_digest=state.vocabulary_digest,
-        file_sizes={file.name: file.stat().st_size for file in files},
-    )

@@ -1,77 +1,28 @@
-"""Sources of sentence pairs: generated, a local folder or pair of line files, or the Hugging Face hub. Files are
-streamed, never loaded whole.
-"""
+"""Sources of sentence pairs: generated, a local folder or pair of line files, or the Hugging Face hub."""
 
 from __future__ import annotations
 
 import hashlib
 import sysconfig
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
 from rpr.data import synthetic
 from rpr.data.files import SPLIT_NAMES, Listing, kind_of, list_files, split_word
 from rpr.data.hub import hub_files, hub_revision
-from rpr.data.line_files import LinePairs, list_line_files
-from rpr.data.pairs import Chunk, Pair, Pairs, cache_root, local_path
-from rpr.data.table_pairs import TablePairs
+from rpr.data.line_files import list_line_files
+from rpr.data.pairs import LinePairs, ListPairs, Pair, Pairs, SelectedPairs, TablePairs, cache_root, local_path
 from rpr.data.tables import TABLES
 from rpr.errors import DataError
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
 TEXT = ".txt"  # a document each
 NOT_OF_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
-NO_PAIRS = np.empty(0, np.int64)
-COMPARED_AT_ONCE = 10_000  # train pairs in memory while they are compared with the held-out ones
-
-
-class ListPairs(Pairs):
-    """Pairs in memory, for generated corpora."""
-
-    def __init__(self, pairs: Sequence[Pair]) -> None:
-        self._pairs = pairs
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
-        for begin in range(start, stop, size):
-            sources, targets = zip(*self._pairs[begin : min(begin + size, stop)], strict=True)
-            yield Chunk(sources, targets)
-
-
-class SelectedPairs(Pairs):
-    """The pairs start, ..., stop - 1 of another split, without those at its ascending indices `dropped`."""
-
-    def __init__(self, base: Pairs, start: int, stop: int, dropped: NDArray[np.int64] = NO_PAIRS) -> None:
-        assert 0 <= start <= stop <= len(base)
-        self._base, self._start, self._stop, self._dropped = base, start, stop, dropped
-        self._kept_before = dropped - start - np.arange(len(dropped))  # (D,) number of kept pairs before each
-
-    def __len__(self) -> int:
-        return self._stop - self._start - len(self._dropped)
-
-    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
-        if start >= stop:
-            return
-        first = self._base_index(start)
-        for chunk in self._base.chunks(first, min(self._base_index(stop - 1) + 1, self._stop), size):
-            begin, end = np.searchsorted(self._dropped, [first, first + len(chunk)])
-            kept = np.ones(len(chunk), np.bool_)
-            kept[self._dropped[begin:end] - first] = False
-            first += len(chunk)
-            if kept.any():
-                yield chunk if kept.all() else chunk.select(kept)
-
-    def _base_index(self, index: int) -> int:
-        """The index in the underlying split of kept pair `index`."""
-        return self._start + index + int(np.searchsorted(self._kept_before, index, side="right"))
 
 
 @dataclass(frozen=True)
@@ -105,23 +56,15 @@ def load_corpus(data: DataConfig) -> Corpus:
     Raises DataError: nothing at data.path, files of unequal length, invalid UTF-8, a missing language or hub config, a
     column without text, an empty split, a train split with nothing but repeats of held-out pairs, an unreachable hub.
     """
-    held_out: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
-    repeated = 0
-    read: dict[str, Pairs] = {}
-    if data.generated:
-        splits = _generate(data)
-    else:
-        listing = corpus_files(data) if data.path is not None else None
-        read = _hub_pairs(data) if listing is None else _listed_pairs(data, listing)
-        for split, pairs in read.items():
-            if not len(pairs):
-                raise DataError(
-                    f"data {data.name}: split {split} of {data.path or data.hub} is empty; it needs at least one pair"
-                )
-        splits, notes = _hold_out(data, read, listing.left_over if listing else ())
-        held_out = frozenset(splits) - frozenset(read)
-    first_held_out = len(splits["train"])
+    read, left_over = _read(data)
+    for split, pairs in read.items():
+        if not len(pairs):
+            raise DataError(
+                f"data {data.name}: split {split} of {data.path or data.hub} is empty; it needs at least one pair"
+            )
+    splits, notes = _hold_out(data, read, left_over)
+    held_out = frozenset(splits) - frozenset(read)
+    first_held_out, repeated = len(splits["train"]), 0
     if data.train_limit is not None and data.train_limit < len(splits["train"]):
         notes += (f"train: the first {data.train_limit} of {len(splits['train'])} pairs",)
         splits["train"] = SelectedPairs(splits["train"], 0, data.train_limit)
@@ -196,15 +139,18 @@ def _not_read(files: Sequence[Path]) -> str:
     return f"; not read: {names}" if files else ""
 
 
-def _listed_pairs(data: DataConfig, listing: Listing) -> dict[str, Pairs]:
+def _read(data: DataConfig) -> tuple[Mapping[str, Pairs], Sequence[Path]]:
+    """The splits that there are, and the files that are not read."""
+    if data.generated:
+        return _generate(data), ()
+    if data.path is None:
+        return {split: TablePairs(files, data, split) for split, files in hub_files(data).items()}, ()
+    listing = corpus_files(data)
     if listing.lines:
-        return {split: LinePairs(source, target) for split, (source, target) in listing.splits.items()}
-    return {split: TablePairs(files, data, split, listing.separator) for split, files in listing.splits.items()}
-
-
-def _hub_pairs(data: DataConfig) -> dict[str, Pairs]:
-    standard = {name: split for split, names in SPLIT_NAMES.items() for name in names}
-    return {standard.get(name, name): TablePairs(files, data, name) for name, files in hub_files(data).items()}
+        return {split: LinePairs(*sides) for split, sides in listing.splits.items()}, listing.left_over
+    separator = listing.separator
+    pairs = {split: TablePairs(files, data, split, separator) for split, files in listing.splits.items()}
+    return pairs, listing.left_over
 
 
 def fingerprint(data: DataConfig) -> str:
@@ -237,14 +183,13 @@ def fingerprint(data: DataConfig) -> str:
 
 
 def _generate(data: DataConfig) -> dict[str, Pairs]:
-    splits: dict[str, list[Pair]]
+    splits: Mapping[str, Sequence[Pair]]
     try:
         if data.task is not None:
             splits = data.task.pairs()
         else:
             assert data.synthetic is not None
-            generated = synthetic.generate(**data.synthetic.model_dump())
-            splits = {split: [(pair.source, pair.target) for pair in pairs] for split, pairs in generated.items()}
+            splits = synthetic.generate(**data.synthetic.model_dump())
     except ValueError as error:
         raise DataError(f"data.{'synthetic' if data.task is None else 'task'}: {error}") from None
     return {split: ListPairs(pairs) for split, pairs in splits.items()}
@@ -297,7 +242,7 @@ def _without_repeats(data: DataConfig, train: Pairs, held_out: Iterable[Pair]) -
     """
     held = {pair for pair in held_out if pair[0] and pair[1]}
     repeats, first = array("q"), 0
-    for chunk in train.chunks(0, len(train), COMPARED_AT_ONCE):
+    for chunk in train.chunks():
         repeats.extend(first + index for index, pair in enumerate(chunk.pairs()) if pair in held)
         first += len(chunk)
     if len(repeats) == len(train):

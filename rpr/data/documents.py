@@ -18,7 +18,7 @@ from rpr.data.corpus import corpus_files
 from rpr.data.files import SPLIT_NAMES, kind_of, open_file
 from rpr.data.hub import hub_files
 from rpr.data.tables import TABLES, describe, read_columns
-from rpr.errors import DataError, did_you_mean
+from rpr.errors import DataError
 
 BLOCK = 1 << 20  # bytes of a document in memory at once
 HELD_OUT = ("test", "validation")
@@ -68,15 +68,9 @@ class Documents:
         for file in files:
             rows = None
             if kind_of(file) in TABLES:
-                rows, types = describe(file)
-                names = [path[0] for path in types if len(path) == 1]
-                if text.column not in names:
-                    near = did_you_mean(text.column, names)
-                    raise DataError(f"data.text.column: no {text.column!r} in the columns of {file}{near}")
-                if (held := types[text.column,]) != "text":
-                    raise DataError(
-                        f"data.text.column: {text.column!r} of {file} holds {held[:100]}, not text; choose another"
-                    )
+                shape = describe(file)
+                shape.check_text((text.column,), "data.text.column", f"the columns of {file}")
+                rows = shape.rows
             self._rows.append(rows)
 
     def size(self) -> int:
@@ -139,7 +133,6 @@ class TextCorpus:
     missing: tuple[str, ...]
     split_names: Mapping[str, str]
     notes: tuple[str, ...]
-    repeated: int = 0
 
     def size(self) -> int:
         """The bytes of the files."""
@@ -183,9 +176,7 @@ def load_documents(data: DataConfig) -> TextCorpus:
     """
     assert data.text is not None
     if data.hub is not None and data.path is None:
-        standard = {name: split for split, names in SPLIT_NAMES.items() for name in names}
-        by_split = {standard.get(name, name): files for name, files in hub_files(data).items()}
-        splits = {split: Documents(files[0].parent, files, data.text) for split, files in by_split.items()}
+        splits = {split: Documents(files[0].parent, files, data.text) for split, files in hub_files(data).items()}
     else:
         listing = corpus_files(data)
         splits = {split: Documents(listing.root, files, data.text) for split, files in listing.splits.items()}

@@ -1,8 +1,12 @@
-"""The work done per chunk of pairs: count its words, or encode it."""
+"""The work of building a token cache, done in worker processes: words counted, and text encoded, of chunks of pairs and
+of blocks of documents.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,8 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rpr.data.documents import Placed
 from rpr.data.pairs import Chunk
-from rpr.data.vocabulary import Vocabulary, count_words
+from rpr.data.text_vocabulary import count_text_words, text_vocabulary
+from rpr.data.vocabulary import EOS, Vocabulary, count_words
 
 SIDES = ("source", "target")
 
@@ -37,10 +43,36 @@ class Encoded(NamedTuple):
     sides: tuple[Side, Side]
 
 
+class EncodedBlock(NamedTuple):
+    """A block's splits, name and pieces, with EOS at the end of its document."""
+
+    splits: tuple[str, ...]
+    name: str
+    num_bytes: int
+    pieces: NDArray[np.generic]
+    last: bool
+
+
+@lru_cache(maxsize=1)
+def _vocabulary(path: Path) -> Vocabulary:
+    return Vocabulary.load(path)
+
+
 def count_chunk_words(task: tuple[int, Chunk]) -> tuple[int, dict[str, int]]:
     """The number of pairs read, as given, and the word counts of those of the chunk."""
     num_read, chunk = task
     return num_read, count_words(itertools.chain.from_iterable(chunk.pairs()))
+
+
+def count_block_words(blocks: Sequence[Placed]) -> tuple[int, dict[str, int]]:
+    """The bytes of blocks, and their word counts."""
+    counts = Counter[str]()
+    for _, block in blocks:
+        try:
+            counts += count_text_words(block.text.decode())
+        except UnicodeDecodeError as error:
+            raise block.not_utf8(error) from None
+    return sum(len(block.text) for _, block in blocks), counts
 
 
 @dataclass(frozen=True)
@@ -79,6 +111,15 @@ class Encoder:
         return Side(pieces.tobytes(), lengths, text.encode())
 
 
-@lru_cache(maxsize=1)
-def _vocabulary(path: Path) -> Vocabulary:
-    return Vocabulary.load(path)
+def encode_blocks(vocabulary: Path, blocks: Sequence[Placed]) -> list[EncodedBlock]:
+    """Raises DataError if a block is not UTF-8 and has to be."""
+    encoded = []
+    for splits, block in blocks:
+        try:
+            pieces = text_vocabulary(_vocabulary(vocabulary)).encode_text(block.text)
+        except UnicodeDecodeError as error:
+            raise block.not_utf8(error) from None
+        if block.last:
+            pieces = np.append(pieces, pieces.dtype.type(EOS))
+        encoded.append(EncodedBlock(splits, block.name, len(block.text), pieces, block.last))
+    return encoded

@@ -97,6 +97,11 @@ def kind_of(file: Path) -> str:
     return before if last in UNPACKED else last
 
 
+def standard_split(name: str) -> str:
+    """The split that this is another name of: validation for dev; else the name itself."""
+    return next((split for split, names in SPLIT_NAMES.items() if name in names), name)
+
+
 def split_word(name: str) -> str | None:
     """The standard split that a word of a name stands for: test of `en-de.test` and `test_2016`; or None."""
     return next((SPLIT_WORDS[word] for word in re.split(r"[-._ \d]+", name.lower()) if word in SPLIT_WORDS), None)
@@ -271,7 +276,7 @@ def _readme_splits(readme: Path, entry: Mapping[str, Any], data: Mapping[str, Pa
                     "add it, or correct the README"
                 )
             files += [file for file in found if file not in files]
-        name = next((standard for standard, names in SPLIT_NAMES.items() if split in names), str(split))
+        name = standard_split(str(split))
         splits[name] = (*splits.get(name, ()), *files)
     return splits
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from rpr.config.data import DataConfig
-from rpr.data.files import read_json, update_json
+from rpr.data.files import read_json, standard_split, update_json
 from rpr.data.pairs import cache_root
 from rpr.errors import DataError
 
 
 def hub_files(data: DataConfig) -> dict[str, list[Path]]:
-    """The Arrow files of each split, as the library has downloaded and converted them."""
+    """The Arrow files of each split, by its standard name, as the library has downloaded and converted them."""
     import datasets
 
     revision = hub_revision(data)
@@ -29,7 +29,10 @@ def hub_files(data: DataConfig) -> dict[str, list[Path]]:
     splits = _datasets_call(
         data, lambda: datasets.load_dataset(str(data.hub), data.hub_config, revision=commit, keep_in_memory=False)
     )
-    return {str(name): [Path(file["filename"]) for file in rows.cache_files] for name, rows in splits.items()}
+    return {
+        standard_split(str(name)): [Path(file["filename"]) for file in rows.cache_files]
+        for name, rows in splits.items()
+    }
 
 
 def hub_revision(data: DataConfig) -> str:

@@ -1,10 +1,8 @@
-"""Sentence pairs in line files, plain or packed."""
+"""Which line files of a folder are read: one for each language and split, plain or packed."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from rpr.data.files import (
@@ -12,40 +10,12 @@ from rpr.data.files import (
     SPLIT_NAMES,
     UNPACKED,
     Listing,
-    check_text,
     is_left_over,
     kind_of,
-    open_file,
     split_word,
 )
-from rpr.data.pairs import Chunk, Pairs
 from rpr.data.tables import TABLES
 from rpr.errors import DataError
-
-
-class LinePairs(Pairs):
-    """Line i of one file translates line i of the other. Raises DataError if their line counts differ."""
-
-    def __init__(self, source: Path, target: Path) -> None:
-        self._files = (source, target)
-        num_source, num_target = _count_lines(source), _count_lines(target)
-        if num_source != num_target:
-            raise DataError(
-                f"data.path: {source} has {num_source} lines and {target} has {num_target}; "
-                "line i of one must translate line i of the other: fix or realign the files"
-            )
-        self._len = num_source
-
-    def __len__(self) -> int:
-        return self._len
-
-    def where(self, index: int) -> str:
-        return f"line {index + 1} of {self._files[0]} and {self._files[1].name}"
-
-    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
-        sides = (_read_lines(file, start, stop, size) for file in self._files)
-        for first, (source, target) in zip(range(start, stop, size), zip(*sides, strict=True), strict=True):
-            yield Chunk(source, target, self._files, range(first, first + len(source)))
 
 
 def list_line_files(path: Path, languages: tuple[str, str]) -> Listing:
@@ -115,21 +85,3 @@ def _absent(path: Path, languages: tuple[str, str]) -> DataError:
         f"data.path: {path} does not exist (looked for {expected}); "
         "check data.path, source_language and target_language"
     )
-
-
-def _count_lines(file: Path) -> int:
-    """Raises DataError for what is not text, as `check_text`."""
-    lines, last = 0, b"\n"
-    with open_file(file) as handle:
-        while block := handle.read(1 << 22):
-            check_text(f"data.path: {file}", block, lines)
-            lines, last = lines + block.count(b"\n"), block[-1:]
-    return lines + (last != b"\n")
-
-
-def _read_lines(file: Path, start: int, stop: int, size: int) -> Iterator[list[bytes]]:
-    """The lines start, ..., stop - 1, at most `size` at a time."""
-    with open_file(file) as handle:
-        lines = itertools.islice(handle, start, stop)
-        while chunk := list(itertools.islice(lines, size)):
-            yield chunk

@@ -1,4 +1,6 @@
-"""Shared by all corpus sources: sentence normalisation, splits and their names, and file locations."""
+"""Splits of sentence pairs: in memory, in line files or tables, or a part of another split; files are streamed, never
+loaded whole. And what all corpora share: the normalisation of a sentence, and file locations.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.files import decoded
+from rpr.data.files import check_text, decoded, open_file
+from rpr.data.tables import describe, read_columns
+from rpr.errors import DataError
 from rpr.paths import user_path
 from rpr.tasks import Pair as Pair
 
-READ_AT_ONCE = 1000
+PAIRS_AT_ONCE = 10_000  # in a chunk, of which each process holds one
+NO_PAIRS = np.empty(0, np.int64)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -48,13 +53,9 @@ class Chunk:
 
     def select(self, chosen: NDArray[np.bool_]) -> Chunk:
         """Only the rows where `chosen` (len(self),) is True."""
-        return Chunk(
-            list(itertools.compress(self.sources, chosen)),
-            list(itertools.compress(self.targets, chosen)),
-            self.files,
-            list(itertools.compress(self.rows, chosen)),
-            self.unit,
-        )
+        columns = (list(itertools.compress(each, chosen)) for each in (self.sources, self.targets, self.rows))
+        sources, targets, rows = columns
+        return Chunk(sources, targets, self.files, rows, self.unit)
 
     def pairs(self) -> list[Pair]:
         """The normalised pairs. Raises DataError for a line that is not UTF-8."""
@@ -71,14 +72,14 @@ class Chunk:
 
 
 class Pairs(ABC):
-    """A split: sentence pairs, read on demand."""
+    """A split: sentence pairs, read from its beginning whenever they are needed."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def chunks(self, start: int, stop: int, size: int) -> Iterator[Chunk]:
-        """The pairs start, ..., stop - 1, at most `size` per chunk."""
+    def chunks(self) -> Iterator[Chunk]:
+        """The pairs in order, at most PAIRS_AT_ONCE per chunk."""
 
     def where(self, index: int) -> str:
         """The pair's location, for error messages."""
@@ -86,8 +87,117 @@ class Pairs(ABC):
 
     def __iter__(self) -> Iterator[Pair]:
         """The normalised pairs."""
-        for chunk in self.chunks(0, len(self), READ_AT_ONCE):
+        for chunk in self.chunks():
             yield from chunk.pairs()
+
+
+class ListPairs(Pairs):
+    """Pairs in memory, for generated corpora."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self._pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def chunks(self) -> Iterator[Chunk]:
+        for begin in range(0, len(self._pairs), PAIRS_AT_ONCE):
+            sources, targets = zip(*self._pairs[begin : begin + PAIRS_AT_ONCE], strict=True)
+            yield Chunk(sources, targets)
+
+
+class LinePairs(Pairs):
+    """Line i of one file, plain or packed, translates line i of the other. Raises DataError if their line counts
+    differ.
+    """
+
+    def __init__(self, source: Path, target: Path) -> None:
+        self._files = (source, target)
+        num_source, num_target = _count_lines(source), _count_lines(target)
+        if num_source != num_target:
+            raise DataError(
+                f"data.path: {source} has {num_source} lines and {target} has {num_target}; "
+                "line i of one must translate line i of the other: fix or realign the files"
+            )
+        self._len = num_source
+
+    def __len__(self) -> int:
+        return self._len
+
+    def where(self, index: int) -> str:
+        return f"line {index + 1} of {self._files[0]} and {self._files[1].name}"
+
+    def chunks(self) -> Iterator[Chunk]:
+        with open_file(self._files[0]) as sources, open_file(self._files[1]) as targets:
+            for first in range(0, self._len, PAIRS_AT_ONCE):
+                source, target = (list(itertools.islice(side, PAIRS_AT_ONCE)) for side in (sources, targets))
+                yield Chunk(source, target, self._files, range(first, first + len(source)))
+
+
+class TablePairs(Pairs):
+    """The rows of these files, one file after the other: of one `translation` column of structs, or one column per
+    language. Raises DataError if a language has no column in one of them, or one that is not text.
+    """
+
+    def __init__(self, files: Sequence[Path], data: DataConfig, split: str, separator: str | None = None) -> None:
+        self._files, self._separator = files, separator
+        self._len = 0
+        self._columns: list[list[tuple[str, ...]]] = []  # of the source and of the target, in each file
+        for file in files:
+            shape = describe(file, separator)
+            within = ("translation",) if ("translation",) in shape.types else ()
+            place = f"the {'translation column' if within else 'columns'} of {split} in {data.path or data.hub}"
+            if len(files) > 1:
+                place += f" ({file.name})"
+            languages = {"source_language": data.source_language, "target_language": data.target_language}
+            for key, language in languages.items():
+                shape.check_text((*within, language), f"data.{key}", place)
+            self._len += shape.rows
+            self._columns.append([(*within, language) for language in languages.values()])
+
+    def __len__(self) -> int:
+        return self._len
+
+    def chunks(self) -> Iterator[Chunk]:
+        for file, columns in zip(self._files, self._columns, strict=True):
+            first = 0
+            for source, target in read_columns(file, columns, PAIRS_AT_ONCE, self._separator):
+                yield Chunk(source, target, (file, file), range(first, first + len(source)), "row")
+                first += len(source)
+
+
+class SelectedPairs(Pairs):
+    """The pairs start, ..., stop - 1 of another split, without those at its ascending indices `dropped`."""
+
+    def __init__(self, base: Pairs, start: int, stop: int, dropped: NDArray[np.int64] = NO_PAIRS) -> None:
+        assert 0 <= start <= stop <= len(base)
+        self._base, self._start, self._stop, self._dropped = base, start, stop, dropped
+
+    def __len__(self) -> int:
+        return self._stop - self._start - len(self._dropped)
+
+    def chunks(self) -> Iterator[Chunk]:
+        first = 0
+        for chunk in self._base.chunks():
+            rows = np.arange(first, first + len(chunk))
+            kept = (rows >= self._start) & (rows < self._stop)
+            begin, end = np.searchsorted(self._dropped, [first, first + len(chunk)])
+            kept[self._dropped[begin:end] - first] = False
+            first += len(chunk)
+            if kept.any():
+                yield chunk if kept.all() else chunk.select(kept)
+            if first >= self._stop:
+                return
+
+
+def _count_lines(file: Path) -> int:
+    """Raises DataError for what is not text, as `check_text`."""
+    lines, last = 0, b"\n"
+    with open_file(file) as handle:
+        while block := handle.read(1 << 22):
+            check_text(f"data.path: {file}", block, lines)
+            lines, last = lines + block.count(b"\n"), block[-1:]
+    return lines + (last != b"\n")
 
 
 def local_path(data: DataConfig) -> Path:

@@ -37,7 +37,7 @@ from rpr.data.synthetic_grammar import (
     Subordinate,
     translate,
 )
-from rpr.data.synthetic_lexicon import Adverb, Auxiliary, Frame, Pronoun, Verb
+from rpr.data.synthetic_lexicon import Auxiliary, Frame, Pronoun, Verb, Word
 
 # Part of the key of caches and records. Raise it ("2", "3", ...) with every change to what `generate` returns;
 # tests/golden/generators.json then needs the new digest. The first version is named by the sha256 of its three files.
@@ -87,7 +87,7 @@ def random_sentence(choose: Chooser, num_clauses: int) -> Sentence:
 
 
 def _random_main(choose: Chooser, past: bool, num_subordinates: int, question: bool = False) -> Main:
-    front: Adverb | PrepositionalPhrase | Subordinate | None = None
+    front: Word | PrepositionalPhrase | Subordinate | None = None
     if not question and num_subordinates and choose.chance(0.35):
         front = Subordinate(choose.pick(lexicon.SUBORDINATORS), _random_clause(choose, past))
         num_subordinates -= 1
@@ -183,7 +183,7 @@ def _random_place(choose: Chooser) -> PrepositionalPhrase:
 def _dress(choose: Chooser, noun: lexicon.Noun, *, plural: bool, adjectives: tuple[int, ...]) -> NounPhrase:
     others = lexicon.OTHER_DETERMINERS if plural else lexicon.OTHER_DETERMINERS + lexicon.SINGULAR_DETERMINERS
     determiner = lexicon.THE if choose.chance(0.55) else choose.pick(others)
-    words: list[lexicon.Adjective] = []
+    words: list[Word] = []
     for _ in range(choose.pick(adjectives)):
         words.append(choose.pick([adjective for adjective in lexicon.ADJECTIVES if adjective not in words]))
     return NounPhrase(determiner, noun, plural, tuple(words))

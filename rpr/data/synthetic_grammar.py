@@ -5,16 +5,16 @@ twice, in English and in German order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rpr.data import synthetic_lexicon as lexicon
-from rpr.data.synthetic_lexicon import Adverb, Auxiliary, Case, Conjunction, Preposition, Pronoun, Verb
+from rpr.data.synthetic_lexicon import Auxiliary, Case, Preposition, Pronoun, Verb, Word
 
+Language = Literal["english", "german"]
 GENDERS = "mfn"
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A sentence and its translation: raw text, punctuation attached."""
 
     source: str
@@ -31,7 +31,7 @@ class NounPhrase:
     determiner: lexicon.Determiner
     noun: lexicon.Noun
     plural: bool = False
-    adjectives: tuple[lexicon.Adjective, ...] = ()
+    adjectives: tuple[Word, ...] = ()
     companion: PrepositionalPhrase | None = None
     relative: Clause | None = None
 
@@ -62,9 +62,9 @@ class Clause:
     subject: Nominal | None = None
     object: Nominal | None = None
     recipient: Nominal | None = None
-    middle_adverb: Adverb | None = None
+    middle_adverb: Word | None = None
     place: PrepositionalPhrase | None = None
-    edge_adverb: Adverb | None = None
+    edge_adverb: Word | None = None
     gap: Literal["subject", "object"] | None = None
 
 
@@ -72,7 +72,7 @@ class Clause:
 class Subordinate:
     """A clause under a conjunction; `tail` is a further one under it."""
 
-    conjunction: Conjunction
+    conjunction: Word
     clause: Clause
     tail: Subordinate | None = None
 
@@ -82,7 +82,7 @@ class Main:
     """A main clause; `front` stands before its subject in English, before its finite verb in German."""
 
     clause: Clause
-    front: Adverb | PrepositionalPhrase | Subordinate | None = None
+    front: Word | PrepositionalPhrase | Subordinate | None = None
     tail: Subordinate | None = None
     question: bool = False
 
@@ -92,7 +92,7 @@ class Sentence:
     """Main clauses; `coordinators[i]` stands between clause i and clause i + 1."""
 
     mains: tuple[Main, ...]
-    coordinators: tuple[Conjunction, ...] = ()
+    coordinators: tuple[Word, ...] = ()
 
 
 # English and German, side by side
@@ -130,11 +130,11 @@ def _english_nominal(nominal: Nominal | None, *, subject: bool = False) -> list[
     words = [adjective.english for adjective in nominal.adjectives]
     words.append(nominal.noun.english_plural if nominal.plural else nominal.noun.english)
     determiner = nominal.determiner.english_plural if nominal.plural else nominal.determiner.english
-    assert determiner is not None, f"{nominal.determiner.english}: has no plural"
+    assert determiner, f"{nominal.determiner.english}: has no plural"
     words.insert(0, "an" if determiner == "a" and words[0][0] in "aeiou" else determiner)
     if nominal.relative is not None:
         words += ["that", *_english_clause(nominal.relative, antecedent_plural=nominal.plural)]
-    return words + _english_prepositional(nominal.companion)
+    return words + _prepositional(nominal.companion, "english")
 
 
 def _german_nominal(nominal: Nominal | None, case: Case) -> list[str]:
@@ -157,16 +157,14 @@ def _german_nominal(nominal: Nominal | None, case: Case) -> list[str]:
         gap_case: Case = "nominative" if clause.gap == "subject" else _object_case(clause.verb)
         pronoun = lexicon.RELATIVE_PRONOUNS[gap_case][column]
         words += [",", pronoun, *_german_verb_last(clause, antecedent_plural=nominal.plural), ","]
-    return words + _german_prepositional(nominal.companion)
+    return words + _prepositional(nominal.companion, "german")
 
 
-def _english_prepositional(phrase: PrepositionalPhrase | None) -> list[str]:
-    return [] if phrase is None else [phrase.preposition.english, *_english_nominal(phrase.noun_phrase)]
-
-
-def _german_prepositional(phrase: PrepositionalPhrase | None) -> list[str]:
+def _prepositional(phrase: PrepositionalPhrase | None, language: Language) -> list[str]:
     if phrase is None:
         return []
+    if language == "english":
+        return [phrase.preposition.english, *_english_nominal(phrase.noun_phrase)]
     words = [phrase.preposition.german, *_german_nominal(phrase.noun_phrase, phrase.preposition.case)]
     return ["im", *words[2:]] if words[:2] == ["in", "dem"] else words
 
@@ -195,7 +193,7 @@ def _english_clause(clause: Clause, *, antecedent_plural: bool = False, question
     words += [verb.before, *_english_nominal(clause.object), verb.after]
     if verb.frame == "to":
         words += ["to", *_english_nominal(clause.recipient)]
-    return words + _english_prepositional(clause.place) + _adverb(clause.edge_adverb, "english")
+    return words + _prepositional(clause.place, "english") + _adverb(clause.edge_adverb, "english")
 
 
 def _german_verb(clause: Clause, antecedent_plural: bool) -> tuple[str, str, str]:
@@ -224,7 +222,7 @@ def _german_middle(clause: Clause) -> list[str]:
     if isinstance(clause.recipient, Pronoun):
         pronouns, recipient = pronouns + recipient, []
     adverbs = _adverb(clause.edge_adverb, "german") + _adverb(clause.middle_adverb, "german")
-    return pronouns + adverbs + recipient + direct + _german_prepositional(clause.place)
+    return pronouns + adverbs + recipient + direct + _prepositional(clause.place, "german")
 
 
 def _german_verb_last(clause: Clause, *, antecedent_plural: bool = False) -> list[str]:
@@ -232,13 +230,14 @@ def _german_verb_last(clause: Clause, *, antecedent_plural: bool = False) -> lis
     return [*_german_nominal(clause.subject, "nominative"), *_german_middle(clause), together]
 
 
-def _adverb(adverb: Adverb | None, language: Literal["english", "german"]) -> list[str]:
+def _adverb(adverb: Word | None, language: Language) -> list[str]:
     return [] if adverb is None else [getattr(adverb, language)]
 
 
 def _english_main(main: Main) -> list[str]:
     front = _front(main.front, "english")
-    return front + _english_clause(main.clause, question=main.question) + _english_subordinate(main.tail)
+    clause = _english_clause(main.clause, question=main.question)
+    return front + clause + _subordinate(main.tail, "english")
 
 
 def _german_main(main: Main) -> list[str]:
@@ -247,31 +246,21 @@ def _german_main(main: Main) -> list[str]:
     subject = _german_nominal(main.clause.subject, "nominative")
     front = _front(main.front, "german")
     first = [*front, finite, *subject] if front or main.question else [*subject, finite]
-    tail = [",", *_german_subordinate(main.tail)] if main.tail else []
-    return [*first, *_german_middle(main.clause), last, *tail]
+    return [*first, *_german_middle(main.clause), last, *_subordinate(main.tail, "german")]
 
 
-def _front(
-    front: Adverb | PrepositionalPhrase | Subordinate | None, language: Literal["english", "german"]
-) -> list[str]:
+def _front(front: Word | PrepositionalPhrase | Subordinate | None, language: Language) -> list[str]:
     if isinstance(front, Subordinate):
-        words = _english_subordinate(front) if language == "english" else _german_subordinate(front)
-        return [*words, ","]
-    if isinstance(front, PrepositionalPhrase):
-        return _english_prepositional(front) if language == "english" else _german_prepositional(front)
-    return _adverb(front, language)
+        return [*_subordinate(front, language, comma=False), ","]
+    return _prepositional(front, language) if isinstance(front, PrepositionalPhrase) else _adverb(front, language)
 
 
-def _english_subordinate(subordinate: Subordinate | None) -> list[str]:
+def _subordinate(subordinate: Subordinate | None, language: Language, *, comma: bool = True) -> list[str]:
+    """`comma`: whether it follows another clause, from which German separates it."""
     if subordinate is None:
         return []
-    return [
-        subordinate.conjunction.english,
-        *_english_clause(subordinate.clause),
-        *_english_subordinate(subordinate.tail),
-    ]
-
-
-def _german_subordinate(subordinate: Subordinate) -> list[str]:
-    tail = [",", *_german_subordinate(subordinate.tail)] if subordinate.tail else []
-    return [subordinate.conjunction.german, *_german_verb_last(subordinate.clause), *tail]
+    if language == "english":
+        words = [subordinate.conjunction.english, *_english_clause(subordinate.clause)]
+    else:
+        words = [","] * comma + [subordinate.conjunction.german, *_german_verb_last(subordinate.clause)]
+    return words + _subordinate(subordinate.tail, language)

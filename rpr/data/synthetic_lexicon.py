@@ -7,11 +7,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 Case = Literal["nominative", "accusative", "dative"]
 CASES: tuple[Case, ...] = ("nominative", "accusative", "dative")
 Frame = Literal["none", "accusative", "dative", "double", "to", "clause"]
+
+
+@dataclass(frozen=True)
+class Word:
+    """An adverb, a conjunction or an adjective. The German of an adjective is its stem: an ending is always added, for
+    adjectives stand before nouns only.
+    """
+
+    english: str
+    german: str
 
 
 @dataclass(frozen=True)
@@ -26,19 +36,11 @@ class Noun:
 
 
 @dataclass(frozen=True)
-class Adjective:
-    """German stem: an ending is always added, for adjectives stand before nouns only."""
-
-    english: str
-    german: str
-
-
-@dataclass(frozen=True)
 class Determiner:
     """`german` is the stem; `kind` chooses the endings: the (der), this (dies-), or a (ein, mein)."""
 
     english: str
-    english_plural: str | None  # None: singular only
+    english_plural: str  # "": singular only
     german: str
     kind: Literal["the", "this", "a"]
 
@@ -54,22 +56,8 @@ class Pronoun:
 
 
 @dataclass(frozen=True)
-class Adverb:
-    english: str
-    german: str
-
-
-@dataclass(frozen=True)
-class Preposition:
-    english: str
-    german: str
+class Preposition(Word):
     case: Case
-
-
-@dataclass(frozen=True)
-class Conjunction:
-    english: str
-    german: str
 
 
 @dataclass(frozen=True)
@@ -119,47 +107,39 @@ class Verb:
         return self.past_plural if plural else self.past
 
 
-_ROWS: dict[str, list[list[str]]] = {}  # by kind
-for _line in Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8").splitlines():
-    if _line and not _line.startswith("#"):
-        _kind, *_cells = _line.split("\t")
-        _ROWS.setdefault(_kind, []).append(["" if cell == "-" else cell for cell in _cells])
-
 _T = TypeVar("_T")
+_TABLE = Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
+_ROWS = [line.split("\t") for line in _TABLE.splitlines() if line and not line.startswith("#")]
 
 
 def _all(of: Callable[..., _T], kind: str) -> tuple[_T, ...]:
-    return tuple(of(*cells) for cells in _ROWS[kind])
-
-
-def _determiner(english: str, plural: str, german: str, kind: Any) -> Determiner:
-    return Determiner(english, plural or None, german, kind)
+    return tuple(of(*("" if cell == "-" else cell for cell in cells)) for row_kind, *cells in _ROWS if row_kind == kind)
 
 
 def _pronoun(english: str, english_object: str, number: str, *german: str) -> Pronoun:
     return Pronoun(english, english_object, dict(zip(CASES, german, strict=True)), number == "plural")
 
 
-def _forms(kind: str) -> dict[Case, tuple[str, ...]]:
+def _forms(kind: str) -> dict[str, list[str]]:
     """By case: masculine, feminine, neuter, plural."""
-    return {case: tuple(forms) for case, (_, *forms) in zip(CASES, _ROWS[kind], strict=True)}
+    return {case: forms for case, *forms in _all(lambda *cells: cells, kind)}
 
 
 NOUNS, PLACES = _all(Noun, "noun"), _all(Noun, "place")
 VERBS = _all(Verb, "verb")
-ADJECTIVES = _all(Adjective, "adjective")
-[THE] = _all(_determiner, "the")
-SINGULAR_DETERMINERS = _all(_determiner, "singular determiner")
-OTHER_DETERMINERS = _all(_determiner, "other determiner")
+ADJECTIVES = _all(Word, "adjective")
+[THE] = _all(Determiner, "the")
+SINGULAR_DETERMINERS = _all(Determiner, "singular determiner")
+OTHER_DETERMINERS = _all(Determiner, "other determiner")
 PRONOUNS = _all(_pronoun, "pronoun")
-MIDDLE_ADVERBS, FRONT_ADVERBS = _all(Adverb, "middle adverb"), _all(Adverb, "front adverb")
-EDGE_ADVERBS = _all(Adverb, "edge adverb")
-PAST_EDGE_ADVERBS = EDGE_ADVERBS + _all(Adverb, "past edge adverb")
-NONPAST_EDGE_ADVERBS = EDGE_ADVERBS + _all(Adverb, "nonpast edge adverb")
+MIDDLE_ADVERBS, FRONT_ADVERBS = _all(Word, "middle adverb"), _all(Word, "front adverb")
+EDGE_ADVERBS = _all(Word, "edge adverb")
+PAST_EDGE_ADVERBS = EDGE_ADVERBS + _all(Word, "past edge adverb")
+NONPAST_EDGE_ADVERBS = EDGE_ADVERBS + _all(Word, "nonpast edge adverb")
 PLACE_PREPOSITIONS = _all(Preposition, "place preposition")
 NOUN_PREPOSITIONS = _all(Preposition, "noun preposition")
-[THAT] = _all(Conjunction, "that")
-SUBORDINATORS, COORDINATORS = _all(Conjunction, "subordinator"), _all(Conjunction, "coordinator")
+[THAT] = _all(Word, "that")
+SUBORDINATORS, COORDINATORS = _all(Word, "subordinator"), _all(Word, "coordinator")
 NONPAST_AUXILIARIES, PAST_AUXILIARIES = _all(Auxiliary, "nonpast auxiliary"), _all(Auxiliary, "past auxiliary")
 THE_FORMS, RELATIVE_PRONOUNS = _forms("forms of the"), _forms("relative pronoun")
 THIS_ENDINGS, A_ENDINGS = _forms("endings of this"), _forms("endings of a")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rpr.data.files import kind_of, open_file, reading, text_lines
-from rpr.errors import DataError
+from rpr.errors import DataError, did_you_mean
 
 TABLES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # the last five also packed
 ARROW_TYPES = dict.fromkeys(("string", "large_string", "string_view"), "text") | {"null": "only nulls"}
@@ -29,6 +29,17 @@ class Shape(NamedTuple):
 
     rows: int
     types: dict[ColumnPath, str]
+
+    def check_text(self, path: ColumnPath, setting: str, place: str) -> None:
+        """Raises DataError about `setting` if `place` has no such column, or one that is not text."""
+        if path not in self.types:
+            names = [other[-1] for other in self.types if other[:-1] == path[:-1]]
+            raise DataError(f"{setting}: no {path[-1]!r} in {place}{did_you_mean(path[-1], names)}")
+        if (held := self.types[path]) != "text":
+            raise DataError(
+                f"{setting}: {path[-1]!r} in {place} holds {held[:100]}, not text; store it as strings, or choose "
+                "another column"
+            )
 
 
 def describe(file: Path, separator: str | None = None) -> Shape:
@@ -173,37 +184,23 @@ def _json_cell(row: Any, path: ColumnPath) -> Cell:
 # CSV
 
 
-class _Lines:
-    """The lines of numbered lines; `last` is the number of the last one taken."""
-
-    def __init__(self, numbered: Iterator[tuple[int, str]]) -> None:
-        self._numbered, self.last = numbered, 0
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        self.last, line = next(self._numbered)
-        return line
-
-
 def _csv_rows(file: Path, separator: str | None) -> Iterator[list[str]]:
     """Header and rows as plain text: `NA` stays a word, and `007` keeps its zeros. Raises DataError for a row with
     other than the header's number of fields, a cell with a line break, and a quote within or after a quoted cell.
     """
-    lines = _Lines(text_lines(file))
+    lines = (line for _, line in text_lines(file))
     rows = csv.reader(lines, delimiter=separator or ("\t" if kind_of(file) == ".tsv" else ","), strict=True)
     header: list[str] | None = None
     while True:
-        first = lines.last + 1
+        first = rows.line_num + 1
         try:
             row = next(rows, None)
         except csv.Error as error:
-            raise _csv_error(file, first, f"cannot be read ({error}, up to line {lines.last})") from None
+            raise _csv_error(file, first, f"cannot be read ({error}, up to line {rows.line_num})") from None
         if row is None:
             break
-        if lines.last > first:
-            raise _csv_error(file, first, f"has a quoted cell that goes on to line {lines.last}")
+        if rows.line_num > first:
+            raise _csv_error(file, first, f"has a quoted cell that goes on to line {rows.line_num}")
         if not row:
             continue
         header = header or row

@@ -13,7 +13,7 @@ import pytest
 from rpr.config.data import DataConfig
 from rpr.data import build as module
 from rpr.data import corpus
-from rpr.data.build import STATE_NAME
+from rpr.data.build import META_NAME
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
@@ -45,7 +45,7 @@ def data(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(module, "PAIRS_PER_CHUNK", 70)
+    monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", 70)
 
 
 def content(prepared: PreparedData) -> dict[str, bytes]:
@@ -146,30 +146,27 @@ def test_corpus_error_while_resuming_keeps_the_partial_build(data, expected, mon
     assert files == expected and first[2] == "encoding validation"
 
 
-@pytest.mark.parametrize("fault", ["invalid json", "truncated file", "missing file"])
-def test_unusable_state_is_discarded_with_a_warning(data, expected, fault, caplog):
+def test_damaged_partial_build_is_discarded_with_a_warning(data, expected, caplog):
     kill(data, "encoding validation", 0)
-    folder = partial(data)
-    if fault == "invalid json":
-        (folder / STATE_NAME).write_text("{")
-    elif fault == "truncated file":
-        (folder / "train.target.pieces").write_bytes(b"1234")
-    else:
-        (folder / "train.target.pieces").unlink()
-    (folder / ".vocabulary.model.17.tmp").touch()
+    (partial(data) / "train.target.pieces").write_bytes(b"1234")
+    (partial(data) / ".vocabulary.model.17.tmp").touch()
     with caplog.at_level(logging.WARNING):
         files, first = resume(data)
     assert files == expected and first[2] == "reading for the vocabulary"
-    assert "the unfinished build in" in caplog.text or fault == "missing file"
+    assert "the unfinished build in" in caplog.text
+
+
+def test_build_of_an_earlier_version_is_discarded(data, expected):
+    kill(data, "encoding validation", 0)
+    (partial(data) / META_NAME).rename(partial(data) / "build.json")
+    assert resume(data)[0] == expected
 
 
 def test_build_killed_before_the_rename_is_only_renamed(data):
     first = prepare(data)
     files = content(first)
-    folder = first.directory.rename(first.directory.with_name(f".{first.directory.name}.partial"))
-    (folder / STATE_NAME).write_text("{}")
-    again = prepare(data, lambda *progress: pytest.fail("built again"))
-    assert content(again) == files and again.build_result is None
+    first.directory.rename(first.directory.with_name(f".{first.directory.name}.partial"))
+    assert content(prepare(data, lambda *progress: pytest.fail("built again"))) == files
 
 
 def test_partial_build_of_other_settings_is_kept(data):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rpr.config.data import DataConfig, SyntheticConfig
-from rpr.data import build, cache, synthetic
+from rpr.data import cache, synthetic
 from rpr.data.cache import cache_key, prepare
 from rpr.data.vocabulary import EOS
 from rpr.errors import DataError
@@ -94,7 +94,7 @@ def test_long_and_empty_pairs_are_dropped_and_counted(tmp_path):
 
 
 def test_empty_side_in_a_scored_split_is_an_error_naming_the_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "PAIRS_PER_CHUNK", 3)
+    monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", 3)
     write_lines(tmp_path / "corpus" / "train", PAIRS)
     targets = "abcdefg\u00a0i"
     write_lines(tmp_path / "corpus" / "test", [(f"line {index}", target) for index, target in enumerate(targets)])

@@ -287,7 +287,7 @@ def test_tables_and_packed_files_hold_documents_too(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data.text.column: no 'txet' in the columns of .*; did you mean text\?"):
         bad = TextConfig(python_library=False, column="txet", rows="documents", windows="stream")
         prepare(text_config(tmp_path).model_copy(update={"text": bad}))
-    with pytest.raises(DataError, match="'number' of .* holds int64, not text"):
+    with pytest.raises(DataError, match="'number' in the columns of .* holds int64, not text"):
         bad = bad.model_copy(update={"column": "number"})
         prepare(text_config(tmp_path).model_copy(update={"text": bad}))
 

@@ -148,7 +148,9 @@ def test_folders_behind_links_are_hashed_and_read_but_not_twice(tmp_path):
 def test_every_format_holds_the_same_rows(tmp_path, suffix):
     """Strings that look like dates and numbers stay text."""
     rows = [*ROWS, ("2001-05-04", "007"), ("NA", "null")]
-    table = pyarrow.table({"id": range(len(rows)), "en": [row[0] for row in rows], "de": [row[1] for row in rows]})
+    english, german = zip(*rows, strict=True)
+    german = pyarrow.array(german, pyarrow.large_string())
+    table = pyarrow.table({"id": range(len(rows)), "en": english, "de": german})
     dicts = [{"en": source, "de": target} for source, target in rows]
     separator = "\t" if suffix == "tsv" else ","
     file = tmp_path / f"x.{suffix.replace('feather', 'arrow')}"

@@ -11,9 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rpr.data.corpus import SelectedPairs
-from rpr.data.line_files import LinePairs
-from rpr.data.pairs import normalise
+from rpr.data.pairs import LinePairs, SelectedPairs, normalise
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from rpr.errors import DataError
 from tests.property.sizes import SIZES, Size
