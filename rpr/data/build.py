@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -194,7 +194,7 @@ def learned_words(
 
 
 @contextmanager
-def new_files(directory: Path, names: Iterable[str]) -> Iterator[dict[str, IO[bytes]]]:
+def new_files(directory: Path, names: Iterable[str]) -> Iterator[Mapping[str, IO[bytes]]]:
     """Files to write, by name, which are on disk in the end. Offsets begin with 0."""
     with ExitStack() as stack:
         files = {name: stack.enter_context((directory / name).open("wb")) for name in names}

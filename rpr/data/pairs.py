@@ -9,7 +9,7 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -53,9 +53,12 @@ class Chunk:
 
     def select(self, chosen: NDArray[np.bool_]) -> Chunk:
         """Only the rows where `chosen` (len(self),) is True."""
-        columns = (list(itertools.compress(each, chosen)) for each in (self.sources, self.targets, self.rows))
-        sources, targets, rows = columns
-        return Chunk(sources, targets, self.files, rows, self.unit)
+        return replace(
+            self,
+            sources=list(itertools.compress(self.sources, chosen)),
+            targets=list(itertools.compress(self.targets, chosen)),
+            rows=list(itertools.compress(self.rows, chosen)),
+        )
 
     def pairs(self) -> list[Pair]:
         """The normalised pairs. Raises DataError for a line that is not UTF-8."""
