@@ -53,7 +53,8 @@ coverage: $(TOOLS)  ## the same tests, and which lines and branches they reach: 
 test-slow: $(TOOLS)  ## the long tests: faults at many moments, several processes, large numbers
 	$(PYTEST) -m "slow and not gpu"
 
-# The commit decides which of them come first; a test that the end of the time cuts off has not failed, and may take a minute to end its processes.
+# The commit decides which of them come first; a test that the end of the time cuts off has not failed, and may take a
+# minute to end its processes.
 SLICE := git rev-parse HEAD 2> /dev/null || echo none
 test-slice: $(TOOLS)  ## some of the long tests, others for each commit: as many as three minutes allow
 	RPR_TEST_ORDER=$$($(SLICE)) timeout -k 90 -s INT 160 env $(PYTEST) -vv -x -m "slow and not gpu and not slurm" || test $$? -eq 124

@@ -22,9 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.bench.benchmark import Timing, matmul_rate, take_turns
+from rpr.bench.benchmark import BatchShape, Timing, matmul_rate, step_flops, take_turns
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
+from rpr.config.train import TrainConfig
 from rpr.data.text_vocabulary import ByteVocabulary
 from rpr.decode.sampling import continuations
 from rpr.decode.torch_engine import TorchEngine
@@ -43,20 +44,21 @@ def num_heads(shape: Shape) -> int:
     return shape["d_model"] // (64 if shape["d_model"] >= 384 else 32)
 
 
-def ours(shape: Shape, position: str) -> tuple[nn.Module, Loss]:
+def config_of(shape: Shape, position: str = "none") -> TrainConfig:
     settings = [f"model.{key}={shape[key]}" for key in ("d_model", "num_layers")]
     if position == "learned":
         settings.append(f"position.max_positions={max(256, shape['length'] + PROMPT)}")
-    module = TranslationModule(
-        compose_train(
-            [
-                *("data=python_library", "model=tiny", "model.architecture=decoder_only", "optim=lm"),
-                *("model.dropout=0", "model.activation=gelu", f"model.d_ff={4 * shape['d_model']}"),
-                *(f"model.num_heads={num_heads(shape)}", f"position={position}", *settings),
-            ]
-        ),
-        VOCABULARY,
+    return compose_train(
+        [
+            *("data=python_library", "model=tiny", "model.architecture=decoder_only", "optim=lm"),
+            *("model.dropout=0", "model.activation=gelu", f"model.d_ff={4 * shape['d_model']}"),
+            *(f"model.num_heads={num_heads(shape)}", f"position={position}", *settings),
+        ]
     )
+
+
+def ours(shape: Shape, position: str) -> tuple[nn.Module, Loss]:
+    module = TranslationModule(config_of(shape, position), VOCABULARY)
 
     def loss(inputs: Tensor, targets: Tensor) -> Tensor:
         hidden = module.model(inputs[:, :0], inputs).flatten(0, 1)
@@ -191,8 +193,8 @@ def main(part: str, arguments: list[str]) -> None:
         timings, tokens = generation(shape, only)
     else:
         timings, tokens = passes(shape, only, training=part == "steps", bf16=precision == "bf16")
-    d, times = shape["d_model"], 3 if part == "steps" else 1
-    flops = times * tokens * (shape["num_layers"] * (24 * d * d + 4 * shape["length"] * d) + 2 * d * VOCABULARY)
+    flops = step_flops(config_of(shape).model, VOCABULARY, BatchShape(shape["batch"], 0, shape["length"]))
+    flops = flops if part == "steps" else flops // 3  # the forward pass alone
     rate = matmul_rate(compose_train([f"hardware.precision={precision}"]).hardware, CPU, 2048)
     git = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no", "rpr"]]
     commit, changes = (subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip() for line in git)
