@@ -91,10 +91,9 @@ def _reachable(address: str) -> bool:
     url = urllib.parse.urlsplit(address)
     if url.scheme in urllib.request.getproxies() or "all" in urllib.request.getproxies():
         return True  # only the proxy knows
-    try:
-        socket.create_connection(
-            (url.hostname or "", url.port or (80 if url.scheme == "http" else 443)), timeout=5
-        ).close()
+    port = url.port or (80 if url.scheme == "http" else 443)
+    try:  # as the library would retry for long
+        socket.create_connection((url.hostname or "", port), timeout=5).close()  # noqa: TID251
     except OSError:
         return False
     return True

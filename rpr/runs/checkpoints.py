@@ -30,7 +30,10 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
         RunError: it cannot be read now (an unavailable disk, no memory); it may be intact.
     """
     try:
-        loaded: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
+        # The one place where it may be called.
+        loaded: dict[str, Any] = torch.load(  # noqa: TID251
+            str(path), map_location="cpu", weights_only=True, mmap=mapped
+        )
     except FileNotFoundError:
         raise DataError(f"{path}: no such checkpoint") from None
     except Exception as error:  # damaged bytes are executed as pickle opcodes and can raise anything

@@ -80,7 +80,7 @@ def read(name: str) -> SweepSpec:
     if path is None:
         raise ConfigError(f"sweep: no such sweep {name!r}" + did_you_mean(name, files))
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506  # a SafeLoader
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give the name of a sweep or an existing YAML file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
