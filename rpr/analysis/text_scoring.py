@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from rpr.data.windows import Windows
 from rpr.decode.torch_engine import TorchEngine
 from rpr.metrics.significance import interval
 from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
-from rpr.records.scores import OVER_DOCUMENTS, ContextScore, Interval, PositionScore
+from rpr.records.scores import ContextScore, Interval, PositionScore
 
 ROWS_AT_ONCE = 4096  # of logits
 Progress = Callable[[int, int], None]
@@ -78,7 +77,7 @@ def interval_over_documents(statistics: SufficientStatistics, samples: int) -> I
     """None without samples, and for a single document, which says nothing about others."""
     if not samples or len(statistics) == 1:
         return None
-    return replace(interval(statistics, samples), method=OVER_DOCUMENTS)
+    return interval(statistics, samples)
 
 
 def by_context_length(

@@ -12,10 +12,18 @@ from rpr.commands.printing import titled
 from rpr.config.commands import CompareConfig
 from rpr.errors import RunError
 from rpr.io.escape import escape_control_characters
-from rpr.metrics.comparison import Run, as_run, compare_runs, pairs_of_runs, pairs_of_sweep, read_run, with_short_names
+from rpr.metrics.comparison import (
+    Run,
+    as_run,
+    can_be_compared,
+    compare_runs,
+    pairs_of_runs,
+    pairs_of_sweep,
+    read_run,
+    with_short_names,
+)
 from rpr.paths import user_path
 from rpr.records.record import find_records
-from rpr.records.translations import has_translations
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
 from rpr.runs.locks import with_killed_runs
 from rpr.tables.render import wrapped
@@ -57,7 +65,7 @@ def _named(runs: Sequence[Run]) -> list[Run]:
 
 
 def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
-    """The finished runs of a sweep with their translations; unfinished ones are reported on stderr."""
+    """The finished runs of a sweep that can be compared; unfinished ones are reported on stderr."""
     if not runs_dir.is_dir():
         raise RunError(f"runs_dir: {runs_dir} does not exist; train the sweep first (rpr-cli sweep {sweep})")
     records, problems, _ = with_killed_runs(find_records(runs_dir, sweep))
@@ -67,9 +75,10 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
     runs = [
         as_run(path, record)
         for path, record in finished
-        if any(has_translations(path, split) for split in {score.split for score in record.scores})
+        if any(can_be_compared(path, split) for split in {score.split for score in record.scores})
     ]
     if not runs:
-        why = "only records, but compare needs the translations next to them" if finished else "no finished run"
+        files = "the translations next to them, or SPLIT.documents.txt of language models"
+        why = f"only records, but compare needs {files}," if finished else "no finished run"
         raise RunError(f"sweep {sweep}: {why} in {runs_dir}; train it first (rpr-cli sweep {sweep})")
     return runs

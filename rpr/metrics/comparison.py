@@ -12,11 +12,11 @@ from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.escape import escape_control_characters
 from rpr.metrics.bleu import Metric, all_scores
-from rpr.metrics.documents import document_metrics
+from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.measurement import Measurement, mean
 from rpr.records.position import code_differences, names_of
-from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record
+from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file
 from rpr.records.scores import LOWER_IS_BETTER, Interval
 from rpr.records.translations import Texts, has_translations, read_translations
 
@@ -94,6 +94,11 @@ class Family:
             holm([comparison.p_randomisation for comparison in self.comparisons]),
         )
         return list(zip(self.comparisons, *both, strict=True))
+
+    @property
+    def digits(self) -> int:
+        """The decimals of its scores."""
+        return 3 if self.of_documents else 2
 
     @property
     def items(self) -> str:
@@ -274,12 +279,12 @@ def compare_runs(
     Raises:
         DataError: a run has no translations of a split, or the runs have different sentences or ways of scoring.
     """
+    splits = _common(runs) if splits is None else splits
     if any(run.config.data.text is not None for run in runs):
         documents = [(run.name, run.path, run.record) for run in runs]
-        names = splits or [score.split for score in runs[0].record.scores]
-        return [_family(split, runs, pairs, document_metrics(documents, split), **numbers) for split in names]
+        return [_family(split, runs, pairs, document_metrics(documents, split), **numbers) for split in splits]
     families = []
-    for split in _common(runs) if splits is None else splits:
+    for split in splits:
         texts = _texts(runs, split)
         scored = {
             run.name: all_scores(
@@ -334,13 +339,19 @@ def _family(
     )
 
 
+def can_be_compared(path: Path, split: str) -> bool:
+    """Whether the run of a record file has translations of a split, or of its documents the nats."""
+    return run_file(path, documents_file(split)).is_file() or has_translations(path, split)
+
+
 def _common(runs: Sequence[Run]) -> list[str]:
     splits = dict.fromkeys(score.split for score in runs[0].record.scores)
-    common = [split for split in splits if all(has_translations(run.path, split) for run in runs)]
+    common = [split for split in splits if all(can_be_compared(run.path, split) for run in runs)]
     if not common:
-        without = next((run for run in runs if not any(has_translations(run.path, split) for split in splits)), runs[0])
+        without = next((run for run in runs if not any(can_be_compared(run.path, split) for split in splits)), runs[0])
+        what = "translations" if without.config.data.text is None else "documents with their nats"
         raise DataError(
-            f"{without.folder}: has no translations of a split that every run has ({', '.join(splits) or 'none'}); "
+            f"{without.folder}: has no {what} of a split that every run has ({', '.join(splits) or 'none'}); "
             "they are written when a run is scored: omit it, or move its folder away and train it again"
         )
     return common

@@ -24,11 +24,12 @@ def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> di
     """The metric of each run, (name, path of its record, record).
 
     Raises:
-        DataError: a run has no documents of this split, or others than the first run.
+        DataError: a run has no documents of this split, or others than the first run; or there is only one.
         RecordError: a file cannot be read.
     """
     metrics: dict[str, Metric] = {}
     first: list[tuple[str, str]] = []
+    signature = ""
     corpus = runs[0][2].data
     for name, path, record in runs:
         score, file = record.score(split, BITS_PER_BYTE), run_file(path, documents_file(split))
@@ -43,11 +44,17 @@ def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> di
             values = np.asarray([(float(nats), int(size)) for size, nats, _ in rows])
         except ValueError:
             raise DataError(f"{file}: is damaged; score the run again with rpr-cli evaluate, or omit it") from None
-        first = first or scored
-        if scored != first or (record.data is not None and corpus is not None and record.data.key != corpus.key):
+        first, signature = first or scored, signature or score.signature
+        other_corpus = record.data is not None and corpus is not None and record.data.key != corpus.key
+        if scored != first or score.signature != signature or other_corpus:
             raise DataError(
-                f"runs: {runs[0][0]} and {name} were scored on other documents of {split}, or trained on another "
-                "corpus; compare runs of one corpus and context length"
+                f"runs: {runs[0][0]} and {name} were scored on other documents of {split} or in other windows, or "
+                "trained on another corpus; compare runs of one corpus and context length"
+            )
+        if len(scored) == 1:
+            raise DataError(
+                f"splits: {split} of {record.data_name} is one document, which says nothing about others; choose other "
+                "splits=[...], or train several seeds and compare them with rpr-cli report"
             )
         statistics = SufficientStatistics(values, bits_from_sums)
         metrics[name] = Metric(BITS_PER_BYTE, statistics.score, score.signature, len(values), statistics)

@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.metrics.statistics import SAME, Array, SufficientStatistics, share_from_sums
-from rpr.records.scores import Interval
+from rpr.metrics.statistics import SAME, Array, SufficientStatistics, bits_from_sums, share_from_sums
+from rpr.records.scores import OVER_DOCUMENTS, Interval
 
 SEED = 12345  # sacreBLEU's own
 LEVEL = 0.95
@@ -52,7 +52,7 @@ def interval(scored: SufficientStatistics, samples: int, seed: int = SEED) -> In
     if scored.formula is share_from_sums:
         return _wilson(*scored.rows.sum(0))
     (scores,) = _bootstrap_scores([scored], samples, seed)
-    return _percentile_interval(scores, samples, seed)
+    return _percentile_interval(scores, samples, seed, _method(scored))
 
 
 def paired_tests(
@@ -67,7 +67,7 @@ def paired_tests(
     swapped = _swapped_differences(first, second, trials, seed)
     return PairedTests(
         difference,
-        _percentile_interval(differences, samples, seed),
+        _percentile_interval(differences, samples, seed, _method(first)),
         p_bootstrap=_p(unsigned - unsigned.mean(), difference),
         p_randomisation=_p(np.abs(swapped), difference),
     )
@@ -90,12 +90,16 @@ def _p(differences: Array, difference: float) -> float:
     return (int((differences >= abs(difference) - SAME).sum()) + 1) / (len(differences) + 1)
 
 
-def _percentile_interval(values: Array, samples: int, seed: int) -> Interval:
+def _method(scored: SufficientStatistics) -> str:
+    return OVER_DOCUMENTS if scored.formula is bits_from_sums else METHOD
+
+
+def _percentile_interval(values: Array, samples: int, seed: int, method: str) -> Interval:
     # Drop 1/40 at each end, 25 of 1,000, as in sacreBLEU.
     ordered = np.sort(values)
     dropped = len(ordered) // 40
     low, high = float(ordered[dropped]), float(ordered[-dropped - 1])
-    return Interval(low=low, high=high, level=LEVEL, kind="sentences", samples=samples, seed=seed, method=METHOD)
+    return Interval(low=low, high=high, level=LEVEL, kind="sentences", samples=samples, seed=seed, method=method)
 
 
 def _wilson(matches: float, count: float) -> Interval:

@@ -96,7 +96,8 @@ def grids(report: PairedReport) -> Iterator[Grid]:
         metric = METRIC_NAMES[family.metric]
         where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
         title = f"{f'{family.title}, ' if family.title else ''}{where}, {metric}: {family.signature}"
-        yield Grid("scores", title, _SCORES, tuple(enumerate(family.scores, start=1)))
+        columns = (*_RUN, Column("score", "score", _score, family.digits))
+        yield Grid("scores", title, columns, tuple(enumerate(family.scores, start=1)))
         yield _differences(family)
 
 
@@ -104,10 +105,9 @@ def _score(row: tuple[int, System]) -> Cell:
     return Cell(single(row[1].score, row[1].interval), empty_note(row[1].empty))
 
 
-_SCORES = (
+_RUN = (
     Column("number", "", lambda row: str(row[0]), label=True),
     Column("run", "run", lambda row: shortened(row[1].run, _NAME), label=True),
-    Column("score", "score", _score, digits=2),
 )
 
 
@@ -121,14 +121,15 @@ def _differences(family: Family) -> Grid:
 
     columns = (
         Column("runs", "runs", lambda row: f"{numbers[row[0].run]} - {numbers[row[0].baseline]}", label=True),
-        Column("difference", "difference", difference, 2, signed=True),
+        Column("difference", "difference", difference, family.digits, signed=True),
         Column("p_bootstrap", "p boot.", lambda row: single(row[0].p_bootstrap), 4),
         Column("p_bootstrap_holm", "Holm", lambda row: single(row[1]), 4),
         Column("p_randomisation", "p rand.", lambda row: single(row[0].p_randomisation), 4),
         Column("p_randomisation_holm", "Holm", lambda row: single(row[2]), 4),
     )
     remarks = [
-        f"{variant}: mean {one.value:.2f}, standard deviation {one.deviation:.2f} over {one.n} seeds"
+        f"{variant}: mean {one.value:.{family.digits}f}, standard deviation {one.deviation:.{family.digits}f} "
+        f"over {one.n} seeds"
         for variant, one in family.variants.items()
         if one.deviation is not None
     ]

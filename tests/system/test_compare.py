@@ -1,6 +1,7 @@
 """`rpr-cli compare` on made-up runs: pairing, output, error messages, and agreement with the modules it calls."""
 
 import json
+import math
 import random
 import re
 import shutil
@@ -14,7 +15,7 @@ from rpr.config.train import TrainConfig
 from rpr.metrics.bleu import all_scores
 from rpr.metrics.comparison import Comparison, Family
 from rpr.metrics.significance import paired_tests
-from rpr.records.scores import Interval
+from rpr.records.scores import OVER_DOCUMENTS, Interval
 from rpr.records.translations import read_translations, write_archive
 from rpr.report.paired import as_markdown, from_json
 from rpr.validation import validate
@@ -35,19 +36,43 @@ def settings(*words):
     return app.compose("train", ["logger=none", *words])
 
 
+def write_record(tmp_path, config, **changes):
+    """The folder of a run of the sweep, with its record."""
+    document = fake_document(
+        seed=config.seed, config=config.model_dump(mode="json"), name=config.label, run_id=config.run_id,
+        sweeps=["mine"], **changes,
+    )  # fmt: skip
+    folder = tmp_path / "runs" / config.run_dir_name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "record.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.fixture
+def write_language_model(tmp_path):
+    """Writes the folder of a language model that needs `nats` for a byte of the first of some documents of 100."""
+
+    def write(position, nats, *words, documents=40):
+        words = ("data=text", "data.path=texts", "model.architecture=decoder_only", f"position={position}", *words)
+        config = validate(TrainConfig, settings(*words))
+        signature = f"tok:bytes|context:{config.data.context_length}|windows:separate"
+        folder = write_record(
+            tmp_path, config, scores=[fake_score("test", 1.0, metric="bits_per_byte", signature=signature)]
+        )
+        lines = (f'100\t{100 * nats + number % 7}\t"{number}.txt"\n' for number in range(documents))
+        (folder / "test.documents.txt").write_text("".join(lines))
+        return folder
+
+    return write
+
+
 @pytest.fixture
 def write_run(tmp_path):
     """Writes the folder of a run; `texts` replace its sentences."""
 
     def write(position, noise, *, seed=1, status="finished", words=(), **texts):
         config = validate(TrainConfig, settings(f"position={position}", *words) | {"seed": seed})
-        document = fake_document(
-            status=status, seed=seed, scores=SCORES, config=config.model_dump(mode="json"), name=config.label,
-            run_id=config.run_id, sweeps=["mine"],
-        )  # fmt: skip
-        folder = tmp_path / "runs" / config.run_dir_name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "record.json").write_text(json.dumps(document))
+        folder = write_record(tmp_path, config, status=status, scores=SCORES)
         hypotheses = noisy_references(noise, 10 * seed + len(position))
         for kind, lines in ({"sources": SOURCES, "references": REFERENCES, "hypotheses": hypotheses} | texts).items():
             (folder / f"test.{kind}.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -247,6 +272,31 @@ def test_chinese_is_compared_by_its_characters_and_an_empty_system_is_worse(writ
     assert "have different sacrebleu, " in message and "|tok:zh|" in message and "|tok:char|" in message
     [one] = json.loads(compare(runs[0], other, "metrics=[sacrebleu]", "bleu_tokenizer=char", "format=json"))["tests"]
     assert "|tok:char|" in one["signature"]
+
+
+def test_language_models_are_compared_over_documents_of_one_corpus_in_the_same_windows(write_language_model, compare):
+    runs = [write_language_model("none", 1.5), write_language_model("rope", 1.496)]
+    [one] = json.loads(compare("sweep=mine", "baseline=none", "format=json"))["tests"]
+    [comparison] = one["comparisons"]
+    assert comparison["difference"] == pytest.approx(-0.004 / math.log(2))
+    assert (
+        comparison["verdict"]
+        == "text-tiny-decoder-only-rope-s1 is better than text-tiny-decoder-only-none-s1 on these documents"
+    )
+    assert {comparison["interval"]["method"], one["scores"][0]["interval"]["method"]} == {OVER_DOCUMENTS}
+    assert " 2 - 1 -0.006 [-0.006, -0.006] " in one_line(compare(*runs))
+    longer = write_language_model("none", 1.4, "data.context_length=512")
+    assert "were scored on other documents of test or in other windows, or" in compare(runs[0], longer, code=2)
+    for run in runs:
+        (run / "test.documents.txt").unlink()
+    assert "has no documents with their nats of a split that every run has (test)" in compare(*runs, code=2)
+
+
+def test_a_single_document_is_no_sample(write_language_model, compare):
+    """Every bootstrap sample would be the same: an interval of no width, and the smallest p."""
+    runs = [write_language_model(position, nats, documents=1) for position, nats in (("none", 1.5), ("rope", 1.4))]
+    message = compare(*runs, code=2)
+    assert message.startswith("rpr-cli: splits: test of text is one document, which says nothing about others; choose")
 
 
 def test_tokenised_references_are_said(write_run, compare):
