@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,12 +54,11 @@ def test_report_of_ten_thousand_runs_is_fast_and_small(tmp_path: Path, capsys: p
             (run_dir / f"test.{part}.txt").write_text("Ein Hund läuft mit einem Ball .\n" * 200)
         count += 1
     assert count > 10_000
-    began = time.monotonic()
     with (tmp_path / "output").open("wb") as output:
         command = [SCRIPT, "report", f"runs_dir={tmp_path}/runs", f"output_dir={tmp_path}/reports"]
         process = subprocess.Popen(command, stdout=output, stderr=output)
         _, status, usage = os.wait4(process.pid, 0)
-    seconds, memory = time.monotonic() - began, usage.ru_maxrss * 1024
+    seconds, memory = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024  # of the CPU: other work does not count
     with capsys.disabled():
         print(f"\n{count:,} records: {seconds:.1f} s, {memory / 1e6:.0f} MB")
     text = (tmp_path / "output").read_text()
