@@ -1,4 +1,4 @@
-"""Migrations of what earlier versions wrote: settings they did not have or named otherwise, and shapes of exports.
+"""Migrations of what earlier versions wrote: settings they did not have or named otherwise.
 
 A leaf: it imports nothing of rpr.
 """
@@ -83,11 +83,3 @@ def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(whole.get(section), dict):
             whole[section].setdefault(name, earlier)
     return whole
-
-
-def export_shape_2(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a model's shape from version 1 of the export, which had one scheme for both stacks, to version 2."""
-    names = ("absolute", "max_positions", "relative_keys", "relative_values", "clip_distance", "tables")
-    scheme = {"name": "exported", "scheme": "vectors", **{name: shape[name] for name in names if name in shape}}
-    rest = {name: value for name, value in shape.items() if name not in names}
-    return {**rest, "encoder_positions": scheme, "decoder_positions": scheme}

@@ -114,6 +114,13 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
     return f"{key}: invalid value {problem['input']!r}: {message}"
 
 
+def first_problem(error: ValidationError) -> str:
+    """Where the first problem is, and the rule that was broken there."""
+    problem = error.errors()[0]
+    where = ".".join(map(str, problem["loc"]))
+    return f"{where}: {rule_of(problem)}" if where else rule_of(problem)
+
+
 def rule_of(problem: Any) -> str:
     """The rule that one of pydantic's errors says was broken: `must be at least 1`."""
     message: str = problem["msg"]

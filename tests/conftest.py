@@ -153,6 +153,18 @@ def small_data(cache_dir: Path) -> PreparedData:
 
 
 @pytest.fixture(scope="session")
+def random_run(tmp_path_factory: pytest.TempPathFactory, small_data: PreparedData, cache_dir: Path) -> Path:
+    """A run with two checkpoints of random weights, which CTranslate2 supports: translations differ, some end with EOS,
+    and beams are full.
+    """
+    from tests.small_models import let_some_translations_end, write_random_run
+
+    settings = [*TINY, f"data.cache_dir={cache_dir}", "position.tables=shared_by_heads", "evaluation.beam_size=3"]
+    folder = tmp_path_factory.mktemp("runs") / "random-weights"
+    return write_random_run(folder, settings, small_data.vocabulary, let_some_translations_end, steps=(1, 2))
+
+
+@pytest.fixture(scope="session")
 def assert_same() -> Callable[[Any, Any], None]:
     """Two checkpoints, or parts of them, are the same, tensors bit for bit."""
 

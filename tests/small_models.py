@@ -1,8 +1,8 @@
-"""Small random models whose greedy translations differ, and sentences for them, for the tests of exports."""
+"""Small random models whose greedy translations differ, sentences for them, and runs with random weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from rpr.compose.composition import compose_train
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary, count_words
 from rpr.decode.torch_engine import search_of
 from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
-from rpr.runs.loading import TrainedModel
+from rpr.records.record import write_record
+from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from tests.fake_records import fake_record, fake_score
 from tests.shapes import changed, shape
 
@@ -91,3 +93,35 @@ def make_export_inputs(
         record=record, config=config, model=model, checkpoint="step 7", vocabulary=vocabulary, split="validation",
         sources=SOURCES[:num_sentences], references=TARGETS[:num_sentences],
     )  # fmt: skip
+
+
+def write_random_run(
+    folder: Path,
+    settings: Sequence[str],
+    vocabulary: Vocabulary,
+    randomise: Callable[[Transformer], None],
+    steps: Sequence[int] = (1,),
+) -> Path:
+    """A run with a checkpoint for each step, whose weights `randomise` makes, from the step as a seed."""
+    config = compose_train(settings)
+    record = fake_record(name=folder.name, run_id=config.run_id, config=config.model_dump(mode="json"), data=None)
+    (folder / "checkpoints").mkdir(parents=True)
+    write_record(folder / "record.json", record)
+    vocabulary.save(folder / VOCABULARY_NAME)
+    for step in steps:
+        torch.manual_seed(step)
+        model = build_model(config.transformer(len(vocabulary))).requires_grad_(False)
+        torch.manual_seed(step + 1)
+        randomise(model)
+        weights = {f"model.{name}": weight for name, weight in model.state_dict().items()}
+        torch.save({"state_dict": weights}, folder / "checkpoints" / f"step={step}.ckpt")
+    return folder
+
+
+def let_some_translations_end(model: Transformer) -> None:
+    """Random weights; the logit of EOS is raised, without which no translation would end."""
+    for weight in model.state_dict().values():
+        if weight.ndim > 1:
+            weight.copy_(torch.randn(weight.shape) * 0.4)
+    eos = model.embedding_VM.mul_(1 / 0.4)[EOS]
+    model.decoder[-1].around_feed_forward.norm.bias.copy_(5 * eos / eos.square().sum())

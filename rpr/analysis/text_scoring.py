@@ -118,7 +118,8 @@ def by_context_length(
 
 def by_position(blocks: Windows, nats_NL: NDArray[np.float64], vocabulary: Vocabulary) -> list[PositionScore]:
     """Of windows of one length, with the nats of all tokens: the positions 1, 2, 3 to 4, 5 to 8, ..."""
-    bytes_NL = text_vocabulary(vocabulary).piece_bytes[np.stack([blocks.target(index) for index in range(len(blocks))])]
+    pieces_NL = np.stack([blocks.row("target", index) for index in range(len(blocks))])
+    bytes_NL = text_vocabulary(vocabulary).piece_bytes[pieces_NL]
     longest = nats_NL.shape[1]
     edges = [0, *(1 << power for power in range((longest - 1).bit_length())), longest]
     return [

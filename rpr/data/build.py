@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ import numpy as np
 from rpr.config.data import DataConfig
 from rpr.data.corpus import Corpus
 from rpr.data.documents import TextCorpus
-from rpr.data.encode import SIDES, Encoder, count_chunk_words
+from rpr.data.encode import SIDES, count_chunk_words, encode_chunk
 from rpr.data.vocabulary import Vocabulary, add_words, most_frequent, training_sample
 from rpr.data.workers import Workers
 from rpr.errors import DataError
@@ -80,13 +81,7 @@ def build(
         for split in ["train", *(split for split in corpus.splits if split != "train")]:
             if split in meta.counts:
                 continue
-            encoder = Encoder(
-                directory / MODEL_NAME,
-                data.max_length if split == "train" else None,
-                keep_text=split != "train",
-                threads=None if workers.processes == 1 else 1,
-            )
-            kept, dropped = _encode(corpus, split, encoder, workers, progress)
+            kept, dropped = _encode(corpus, data, split, directory, workers, progress)
             if not kept:
                 raise DataError(
                     f"data {data.name}: no usable pair in {split} ({dropped['empty']} with an empty side, "
@@ -221,16 +216,23 @@ def _learn(corpus: Corpus, data: DataConfig, path: Path, workers: Workers, progr
 
 
 def _encode(
-    corpus: Corpus, split: str, encoder: Encoder, workers: Workers, progress: Progress
+    corpus: Corpus, data: DataConfig, split: str, directory: Path, workers: Workers, progress: Progress
 ) -> tuple[int, dict[str, int]]:
     """Write the files of one split; returns the pairs kept, and those dropped by reason."""
-    pairs = corpus.splits[split]
+    pairs, train = corpus.splits[split], split == "train"
+    encode = partial(
+        encode_chunk,
+        vocabulary=directory / MODEL_NAME,
+        max_length=data.max_length if train else None,
+        keep_text=not train,
+        threads=None if workers.processes == 1 else 1,
+    )
     read, dropped, tokens = 0, {"empty": 0, "too_long": 0}, dict.fromkeys(SIDES, 0)
-    kinds = ("pieces", "offsets", "txt") if encoder.keep_text else ("pieces", "offsets")
+    kinds = ("pieces", "offsets") if train else ("pieces", "offsets", "txt")
     names = [f"{split}.{side}.{kind}" for side in SIDES for kind in kinds]
     report = counting(progress, f"encoding {split}", len(pairs))
-    with new_files(encoder.vocabulary.parent, names) as files:
-        for encoded in workers.map(encoder, pairs.chunks()):
+    with new_files(directory, names) as files:
+        for encoded in workers.map(encode, pairs.chunks()):
             if encoded.first_empty is not None:
                 corpus.check_not_empty(split, read + encoded.first_empty[0], encoded.first_empty[1])
             for side, content in zip(SIDES, encoded.sides, strict=True):

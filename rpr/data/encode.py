@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +39,7 @@ class Encoded(NamedTuple):
     empty: int
     too_long: int
     first_empty: tuple[int, str] | None
-    sides: tuple[Side, Side]
+    sides: list[Side]
 
 
 class EncodedBlock(NamedTuple):
@@ -75,40 +74,29 @@ def count_block_words(blocks: Sequence[Placed]) -> tuple[int, dict[str, int]]:
     return sum(len(block.text) for _, block in blocks), counts
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """Encodes chunks of one split. Pairs with an empty side, or one longer than `max_length` tokens, are dropped.
-    `threads`=None uses all cores.
-    """
-
-    vocabulary: Path
-    max_length: int | None
-    keep_text: bool
-    threads: int | None
-
-    def __call__(self, chunk: Chunk) -> Encoded:
-        vocabulary = _vocabulary(self.vocabulary)
-        pairs = chunk.pairs()
-        complete = [pair for pair in pairs if pair[0] and pair[1]]
-        sentences = [[pair[side] for pair in complete] for side in (0, 1)]
-        encoded = [vocabulary.encode_batch(texts, eos=True, threads=self.threads) for texts in sentences]
-        if self.max_length is not None:
-            fits = [max(map(len, pair)) <= self.max_length for pair in zip(*encoded, strict=True)]
-            encoded = [list(itertools.compress(side, fits)) for side in encoded]
-        source, target = (self._side(*side, vocabulary.piece_type) for side in zip(encoded, sentences, strict=True))
-        first_empty = None
-        if len(complete) < len(pairs):
-            index = next(index for index, pair in enumerate(pairs) if not (pair[0] and pair[1]))
-            first_empty = index, SIDES[1] if pairs[index][0] else SIDES[0]
-        return Encoded(
-            len(pairs), len(pairs) - len(complete), len(complete) - len(source.lengths), first_empty, (source, target)
-        )
-
-    def _side(self, encoded: list[list[int]], sentences: list[str], piece_type: str) -> Side:
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        pieces = np.fromiter(itertools.chain.from_iterable(encoded), piece_type, int(lengths.sum()))
-        text = "".join(f"{sentence}\n" for sentence in sentences) if self.keep_text else ""
-        return Side(pieces.tobytes(), lengths, text.encode())
+def encode_chunk(
+    chunk: Chunk, *, vocabulary: Path, max_length: int | None, keep_text: bool, threads: int | None
+) -> Encoded:
+    """Pairs with an empty side, or one longer than `max_length` tokens, are dropped. `threads`=None uses all cores."""
+    model = _vocabulary(vocabulary)
+    pairs = chunk.pairs()
+    complete = [pair for pair in pairs if pair[0] and pair[1]]
+    sentences = [[pair[side] for pair in complete] for side in (0, 1)]
+    encoded = [model.encode_batch(texts, eos=True, threads=threads) for texts in sentences]
+    if max_length is not None:
+        fits = [max(map(len, pair)) <= max_length for pair in zip(*encoded, strict=True)]
+        encoded = [list(itertools.compress(side, fits)) for side in encoded]
+    sides = []
+    for rows, texts in zip(encoded, sentences, strict=True):
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        pieces = np.fromiter(itertools.chain.from_iterable(rows), model.piece_type, int(lengths.sum()))
+        text = "".join(f"{sentence}\n" for sentence in texts) if keep_text else ""
+        sides.append(Side(pieces.tobytes(), lengths, text.encode()))
+    first_empty = None
+    if len(complete) < len(pairs):
+        index = next(index for index, pair in enumerate(pairs) if not (pair[0] and pair[1]))
+        first_empty = index, SIDES[1] if pairs[index][0] else SIDES[0]
+    return Encoded(len(pairs), len(pairs) - len(complete), len(complete) - len(encoded[0]), first_empty, sides)
 
 
 def encode_blocks(vocabulary: Path, blocks: Sequence[Placed]) -> list[EncodedBlock]:

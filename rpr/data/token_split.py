@@ -37,17 +37,13 @@ class TokenSplit:
     def __len__(self) -> int:
         return self._count
 
-    def source(self, index: int) -> NDArray[Any]:
-        """Token IDs of one source, EOS included; uint16 or uint32."""
-        return self.rows("source", [index])[0]
-
-    def target(self, index: int) -> NDArray[Any]:
-        """Token IDs of one target, EOS included; uint16 or uint32."""
-        return self.rows("target", [index])[0]
+    def row(self, side: str, index: int) -> NDArray[Any]:
+        """Token IDs of one source or target, EOS included; uint16 or uint32."""
+        return self.rows(side, [index])[0]
 
     def first(self, side: str, most: int | None = None) -> list[list[int]]:
         """The token IDs of the first sources or targets, EOS included; None: of all."""
-        return [self.rows(side, [index])[0].tolist() for index in range(len(self))[:most]]
+        return [self.row(side, index).tolist() for index in range(len(self))[:most]]
 
     def before(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """(B,) what stands before each target: BOS."""

@@ -110,16 +110,14 @@ class Vocabulary:
         """Open a model written by `learn`. Raises DataError if it is missing or not a sentencepiece model."""
         try:
             model = path.read_bytes()
-            if model == BYTES_MODEL:
-                from rpr.data.text_vocabulary import ByteVocabulary
-
-                return ByteVocabulary()
             if not model:  # sentencepiece accepts an empty file, then logs an error on every use
                 raise RuntimeError
+            from rpr.data.text_vocabulary import BytePairVocabulary, ByteVocabulary
+
+            if model == BYTES_MODEL:
+                return ByteVocabulary()
             vocabulary = cls(model)
             if vocabulary._processor.piece_to_id(NEWLINE) != UNK:
-                from rpr.data.text_vocabulary import BytePairVocabulary
-
                 return BytePairVocabulary(model)
         except OSError as error:
             raise DataError(

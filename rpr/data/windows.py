@@ -101,13 +101,9 @@ class Windows:
     def __len__(self) -> int:
         return int(self._first[-1])
 
-    def source(self, index: int) -> NDArray[Any]:
-        """The empty context of a window."""
-        return self.rows("source", [index])[0]
-
-    def target(self, index: int) -> NDArray[Any]:
-        """The tokens of a window."""
-        return self.rows("target", [index])[0]
+    def row(self, side: str, index: int) -> NDArray[Any]:
+        """As TokenSplit.row; a window's source is empty."""
+        return self.rows(side, [index])[0]
 
     def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As TokenSplit.rows."""
@@ -132,9 +128,9 @@ def sample_windows(documents: TokenSplit, length: int, count: int) -> list[list[
     windows = Windows.of_documents(documents, length, eos=False)
     half = min(-(-count // 2), len(windows))
     longest = np.argsort(-windows.target_lengths[:], kind="stable")[:half]
-    rows = [windows.target(int(index)) for index in longest]
+    rows = [windows.row("target", int(index)) for index in longest]
     for number in range(min(count - half, half)):
-        rows.append(windows.target(number * len(windows) // half)[: 1 + number * length // half])
+        rows.append(windows.row("target", number * len(windows) // half)[: 1 + number * length // half])
     return [[*row.tolist(), EOS] for row in rows]
 
 

@@ -27,11 +27,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def process_pool(processes: int) -> ProcessPoolExecutor:
-    """A pool of fresh Python processes. Use it in a `with` statement."""
-    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _follow_parent)
-
-
 class Workers:
     """A pool of worker processes; with `processes`=1 the work is done in this process."""
 
@@ -73,7 +68,8 @@ class Workers:
         """Workers start here, on demand, with SIGINT blocked: Ctrl-C would interrupt their imports with a traceback."""
         try:
             if self._pool is None:
-                self._pool = process_pool(self.processes)
+                spawn = multiprocessing.get_context("spawn")
+                self._pool = ProcessPoolExecutor(self.processes, spawn, _follow_parent)
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 return self._pool.submit(_measured, function, task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 from rpr.config.commands import ComputeType
 from rpr.data.vocabulary import BOS, EOS, PAD
-from rpr.decode.exported import REMEDY, WEIGHTS_NAMES, read_export
+from rpr.decode.exported import FORMATS, REMEDY, library, read_export
 from rpr.decode.torch_engine import Progress, Search, length_batches
 from rpr.errors import ConfigError, DataError
 from rpr.model.beam_search import Hypothesis, penalty
@@ -26,18 +25,6 @@ DIFFERENCES = (
     "CTranslate2 renormalises probabilities without PAD and BOS, which are never generated; rpr does not.",
     "For an empty source (only EOS) CTranslate2 returns an empty translation; rpr decodes it like any other.",
 )
-
-
-def library() -> Any:
-    """The package ctranslate2.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        return importlib.import_module("ctranslate2")
-    except ImportError:
-        raise ConfigError("ctranslate2: CTranslate2 is not installed; pip install 'rpr[ctranslate2]'") from None
 
 
 class CTranslate2Engine:
@@ -66,7 +53,7 @@ class CTranslate2Engine:
             ConfigError: CTranslate2 is not installed, or does not support `compute_type` on this device.
             DataError: not such an export, or a damaged one.
         """
-        ctranslate2 = library()
+        ctranslate2 = library("ctranslate2")
         self.exported = read_export(folder)
         if self.exported.settings.kind != "ctranslate2":
             raise DataError(f"{folder}: is a safetensors export; export the run with format=ctranslate2")
@@ -92,7 +79,7 @@ class CTranslate2Engine:
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise DataError(
-                f"{folder / WEIGHTS_NAMES['ctranslate2']}: CTranslate2 cannot load it ({reason}); {REMEDY}"
+                f"{folder / FORMATS['ctranslate2'].weights}: CTranslate2 cannot load it ({reason}); {REMEDY}"
             ) from None
 
     def search(

@@ -12,7 +12,7 @@ from rpr.config.train import HardwareConfig, TrainConfig, check_attention
 from rpr.data.text_vocabulary import TextVocabulary
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
-from rpr.decode.exported import KIND_NAMES, Exported, is_export, load_exported_model, read_export
+from rpr.decode.exported import FORMATS, Exported, is_export, load_exported_model, read_export
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, search_of
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.model.transformer import Transformer
@@ -95,7 +95,7 @@ def _check_export(exported: Exported, config: TranslateConfig) -> Vocabulary:
     kind, decoder_only = exported.settings.kind, exported.config.architecture == "decoder_only"
     if kind == "transformers" or (kind == "ctranslate2" and decoder_only):
         raise ConfigError(
-            f"run: {exported.folder} is {KIND_NAMES[kind]} of a decoder-only model, for other programs alone (its "
+            f"run: {exported.folder} is {FORMATS[kind].title} of a decoder-only model, for other programs alone (its "
             "README.md says how); give the run's folder, or export it with format=safetensors"
         )
     vocabulary = exported.vocabulary()
@@ -103,7 +103,7 @@ def _check_export(exported: Exported, config: TranslateConfig) -> Vocabulary:
         raise ConfigError(f"run: {exported.folder} is a language model of documents, which does not translate")
     if config.backend not in (None, "torch" if kind == "safetensors" else kind):
         raise ConfigError(
-            f"backend: {config.backend} cannot read {exported.folder}, which is {KIND_NAMES[kind]}; "
+            f"backend: {config.backend} cannot read {exported.folder}, which is {FORMATS[kind].title}; "
             "omit backend, or give the run's folder"
         )
     if config.average_checkpoints is not None:

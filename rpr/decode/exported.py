@@ -9,10 +9,12 @@ transformers    model.safetensors, config.json, generation_config.json, tokenize
 
 from __future__ import annotations
 
+import importlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
@@ -20,34 +22,52 @@ from safetensors import SafetensorError, safe_open
 
 from rpr.config.train import ModelConfig
 from rpr.data.vocabulary import Vocabulary
-from rpr.decode.torch_engine import Search
-from rpr.errors import DataError
-from rpr.migrations import export_shape_2
+from rpr.decode.torch_engine import SEARCH_SETTINGS, Search
+from rpr.errors import ConfigError, DataError
 from rpr.model.architectures import build_model
 from rpr.model.config import TransformerConfig
 from rpr.model.positions import SCHEMES, changed_code
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME
-from rpr.validation import StrictModel, rule_of
+from rpr.validation import StrictModel, first_problem
 from rpr.version import __version__
 
 Kind = Literal["safetensors", "ctranslate2", "transformers"]
 FORMAT, VERSION = "rpr-export", 3
 CARD_NAME = "card.json"
-SETTINGS_NAMES: dict[Kind, str] = {"safetensors": "config.json", "ctranslate2": "rpr.json", "transformers": "rpr.json"}
-WEIGHTS_NAMES: dict[Kind, str] = {
-    "safetensors": "model.safetensors",
-    "ctranslate2": "model.bin",
-    "transformers": "model.safetensors",
-}
-KIND_NAMES: dict[Kind, str] = {
-    "safetensors": "a safetensors export",
-    "ctranslate2": "a CTranslate2 export",
-    "transformers": "an export for transformers",
-}
-SEARCH = ("beam_size", "length_penalty", "max_extra_length", "max_tokens_per_batch", "min_length")  # of the evaluation
 CONFIG_ADAPTER = TypeAdapter(TransformerConfig)
 REMEDY = "export the run again (rpr-cli export)"
+
+
+class Format(NamedTuple):
+    """What messages call an export, and the files with its settings and its weights."""
+
+    title: str
+    settings: str
+    weights: str
+
+
+FORMATS: dict[Kind, Format] = {
+    "safetensors": Format("a safetensors export", "config.json", "model.safetensors"),
+    "ctranslate2": Format("a CTranslate2 export", "rpr.json", "model.bin"),
+    "transformers": Format("an export for transformers", "rpr.json", "model.safetensors"),
+}
+
+
+def library(kind: Literal["ctranslate2", "transformers"]) -> Any:
+    """The package that reads this kind of export.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        if kind == "ctranslate2":
+            return importlib.import_module("ctranslate2")
+        return importlib.import_module("transformers")
+    except ImportError:
+        raise ConfigError(
+            f"{kind}: not installed, and its exports are verified with it; pip install 'rpr[{kind}]'"
+        ) from None
 
 
 class Settings(StrictModel):
@@ -65,7 +85,7 @@ class Settings(StrictModel):
     source_language: str
     target_language: str
     shape: dict[str, Any]
-    schemes: dict[str, str] | None
+    schemes: dict[str, str]
     beam_size: PositiveInt
     length_penalty: float
     max_extra_length: NonNegativeInt
@@ -96,7 +116,7 @@ class Exported:
 
 def is_export(folder: Path) -> bool:
     """Whether the folder is a complete export of ours, of any version."""
-    return (folder / CARD_NAME).is_file() and any(_is_settings_file(folder / name) for name in SETTINGS_NAMES.values())
+    return (folder / CARD_NAME).is_file() and _settings_file(folder) is not None
 
 
 def read_export(folder: Path) -> Exported:
@@ -105,30 +125,28 @@ def read_export(folder: Path) -> Exported:
     Raises:
         DataError: the folder is not an export, or one that is damaged or newer than this rpr.
     """
-    path = next((folder / name for name in SETTINGS_NAMES.values() if _is_settings_file(folder / name)), None)
-    if path is None:
+    if (path := _settings_file(folder)) is None:
         raise DataError(f"{folder}: is not an export; give a folder that rpr-cli export wrote")
     document = json.loads(path.read_text("utf-8"))
     version = document.pop("version", None)
-    if type(version) is not int or version > VERSION:
+    if version != VERSION:
+        remedy = "install a newer one" if type(version) is int and version > VERSION else REMEDY
         raise DataError(
             f"{path}: format version {version}, written by rpr {document.get('rpr')}; this is rpr {__version__}, which "
-            f"reads up to version {VERSION}: install a newer one"
+            f"reads version {VERSION}: {remedy}"
         )
     del document["format"]
-    document = {"min_length": 0, "schemes": None, **document}  # as in versions 1 and 2
     try:
         settings = Settings.model_validate(document)
-        if unknown := sorted((settings.schemes or {}).keys() - SCHEMES.keys()):
+        if unknown := sorted(settings.schemes.keys() - SCHEMES.keys()):
             raise DataError(
                 f"{path}: needs the position scheme {unknown[0]}; give the folder that has it, schemes_dir=DIR"
             )
-        plain_shape = settings.shape if version > 1 else export_shape_2(settings.shape)
-        config = CONFIG_ADAPTER.validate_json(json.dumps(plain_shape), strict=True)
+        config = CONFIG_ADAPTER.validate_json(json.dumps(settings.shape), strict=True)
         _check_sizes(config)
     except (ValidationError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({reason_of(error)}); {REMEDY}") from None
-    search = Search(**{name: getattr(settings, name) for name in SEARCH})
+    search = Search(**{name: getattr(settings, name) for name in SEARCH_SETTINGS})
     return Exported(folder, settings, config, search)
 
 
@@ -140,12 +158,12 @@ def load_exported_model(folder: Path) -> Transformer:
             not match the settings.
     """
     exported = read_export(folder)
-    path = folder / WEIGHTS_NAMES["safetensors"]
+    path, mismatch = folder / FORMATS["safetensors"].weights, f"does not match {FORMATS['safetensors'].settings}"
     if exported.settings.kind != "safetensors":
-        raise DataError(f"{folder}: is {KIND_NAMES[exported.settings.kind]}; export the run with format=safetensors")
+        raise DataError(f"{folder}: is {FORMATS[exported.settings.kind].title}; export the run with format=safetensors")
     if changes := changed_code([stack.scheme for stack in exported.config.stacks()], exported.settings.schemes):
         raise DataError(
-            f"{folder / SETTINGS_NAMES['safetensors']}: {changes[0]} since the export; restore it as it was with rpr "
+            f"{folder / FORMATS['safetensors'].settings}: {changes[0]} since the export; restore it as it was with rpr "
             f"{exported.settings.rpr}, or train the run again and export it"
         )
     model = build_model(exported.config)
@@ -156,13 +174,13 @@ def load_exported_model(folder: Path) -> Transformer:
             if names != parameters.keys():
                 name = min(names ^ parameters.keys())
                 which = "is missing" if name in parameters else "is unexpected"
-                raise DataError(f"{path}: does not match {SETTINGS_NAMES['safetensors']}: {name} {which}; {REMEDY}")
+                raise DataError(f"{path}: {mismatch}: {name} {which}; {REMEDY}")
             for name, parameter in parameters.items():
                 weight = file.get_tensor(name)
                 if weight.shape != parameter.shape:
                     raise DataError(
-                        f"{path}: does not match {SETTINGS_NAMES['safetensors']}: {name} has shape "
-                        f"{list(weight.shape)}, expected {list(parameter.shape)}; {REMEDY}"
+                        f"{path}: {mismatch}: {name} has shape {list(weight.shape)}, expected "
+                        f"{list(parameter.shape)}; {REMEDY}"
                     )
                 parameter.data = weight.clone()  # keeps the precision of the file
     except (OSError, SafetensorError) as error:
@@ -170,13 +188,13 @@ def load_exported_model(folder: Path) -> Transformer:
     return model.eval().requires_grad_(False)
 
 
-def _is_settings_file(path: Path) -> bool:
-    """Whether a file holds our settings; CTranslate2 has a config.json too."""
-    try:
-        document = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("format") == FORMAT
+def _settings_file(folder: Path) -> Path | None:
+    """The file that holds our settings; CTranslate2 has a config.json too."""
+    for path in (folder / form.settings for form in FORMATS.values()):
+        with suppress(OSError, ValueError, AttributeError):
+            if json.loads(path.read_text("utf-8")).get("format") == FORMAT:
+                return path
+    return None
 
 
 def _check_sizes(config: TransformerConfig) -> None:
@@ -195,8 +213,7 @@ def _check_sizes(config: TransformerConfig) -> None:
 
 def reason_of(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return ": ".join([".".join(map(str, first["loc"])), rule_of(first)][not first["loc"] :])
+        return first_problem(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())[:150]

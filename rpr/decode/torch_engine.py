@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
@@ -39,15 +39,13 @@ class Search:
     min_length: int = 0
 
 
+SEARCH_SETTINGS = tuple(field.name for field in fields(Search) if field.name != "n_best")  # of a run and an export
+
+
 def search_of(evaluation: EvaluationConfig, *, greedy: bool = False) -> Search:
     """The search of a run's configuration; `greedy` sets the beam size to 1."""
-    return Search(
-        1 if greedy else evaluation.beam_size,
-        evaluation.length_penalty,
-        evaluation.max_extra_length,
-        evaluation.max_tokens_per_batch,
-        min_length=evaluation.min_length,
-    )
+    search = Search(**{name: getattr(evaluation, name) for name in SEARCH_SETTINGS})
+    return replace(search, beam_size=1) if greedy else search
 
 
 class Engine(Protocol):

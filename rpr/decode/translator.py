@@ -7,6 +7,7 @@ translator.translate(["A dog runs ."])
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Sequence
@@ -34,17 +35,14 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of a sentence: its text, without line breaks, and the values of its Hypothesis. For a sentence
-    translated in parts the scores are sums over the parts, and it is finished if every part is.
+    """One translation of a sentence: its text, without line breaks, and the values of its Hypothesis. A sentence
+    translated in parts has only one, whose scores are sums over the parts; it is finished if every part is.
     """
 
     text: str
     score: float
     log_probability: float
     finished: bool
-
-
-EMPTY = Translation("", 0.0, 0.0, True)  # the translation of an empty sentence
 
 
 class Translator:
@@ -170,7 +168,7 @@ class Translator:
         """
         together = [part for parts in sources for part in parts]
         hypotheses = iter(self.engine.search(together, search, progress=progress))
-        return [_join_parts([self._texts(next(hypotheses)) for _ in parts], search.n_best) for parts in sources]
+        return [_join_parts([self._texts(next(hypotheses)) for _ in parts]) for parts in sources]
 
     def _texts(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
         return [
@@ -194,25 +192,18 @@ def normalised(sentence: str) -> str:
     return normalise(_SURROGATES.sub("\ufffd", sentence))
 
 
-def _join_parts(parts: Sequence[Sequence[Translation]], n_best: int) -> list[Translation]:
-    """The best combinations of one translation per part, joined by spaces and sorted by their total score."""
-    if not parts:
-        return [EMPTY]
+def _join_parts(parts: Sequence[Sequence[Translation]]) -> list[Translation]:
+    """The translations of a sentence; if it was not translated as one part, the best one of each, joined by spaces."""
     if len(parts) == 1:
         return list(parts[0])
-    best: list[tuple[float, tuple[Translation, ...]]] = [(0.0, ())]  # the score and translations of the parts so far
-    for translations in parts:
-        longer = [(score + part.score, before, part) for score, before in best for part in translations]
-        longer.sort(key=lambda choice: -choice[0])  # stable: ties go to the better beginning
-        best = [(score, (*before, part)) for score, before, part in longer[:n_best]]
+    best = [translations[0] for translations in parts]
     return [
         Translation(
-            " ".join(translation.text for translation in chosen if translation.text),
-            score,
-            sum(translation.log_probability for translation in chosen),
-            all(translation.finished for translation in chosen),
+            " ".join(translation.text for translation in best if translation.text),
+            math.fsum(translation.score for translation in best),
+            math.fsum(translation.log_probability for translation in best),
+            all(translation.finished for translation in best),
         )
-        for score, chosen in best
     ]
 
 

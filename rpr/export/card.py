@@ -10,8 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rpr.decode.ctranslate2 import DIFFERENCES, library
-from rpr.decode.exported import Kind
+from rpr.decode.ctranslate2 import DIFFERENCES
+from rpr.decode.exported import Kind, library
 from rpr.export import transformers_files
 from rpr.export.ctranslate2_spec import position_rows
 from rpr.export.parity import Parity
@@ -53,10 +53,8 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) 
     model, config, record = trained.model, trained.config, trained.record
     data, lengths = record.data, [len(reference) - 1 for reference in trained.references]
     versions = {"rpr": __version__, "torch": record.versions.get("torch")}
-    if kind == "ctranslate2":
-        versions["ctranslate2"] = str(library().__version__)
-    elif kind == "transformers":
-        versions["transformers"] = str(transformers_files.library().__version__)
+    if kind != "safetensors":
+        versions[kind] = str(library(kind).__version__)
     return {
         "version": CARD_VERSION,
         "kind": kind,

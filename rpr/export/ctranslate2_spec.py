@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rpr.data.vocabulary import BOS, EOS, UNK
-from rpr.decode.ctranslate2 import library
+from rpr.decode.exported import library
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.positions import Scheme, Tables
 from rpr.model.stack import CrossAttention, FeedForward, Residual, SelfAttention
@@ -102,10 +102,10 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
     assert unrepresentable(model.config) is None
     stacks, tokens = [_stack(model, stack, longest) for stack in model.stacks()], list(vocabulary_tokens)
     if len(stacks) == 1:
-        spec = library().specs.TransformerDecoderModelSpec(*stacks)
+        spec = library("ctranslate2").specs.TransformerDecoderModelSpec(*stacks)
         spec.register_vocabulary(tokens)
     else:
-        spec = library().specs.TransformerSpec(*stacks)
+        spec = library("ctranslate2").specs.TransformerSpec(*stacks)
         spec.config.decoder_start_token = vocabulary_tokens[model.config.bos]
         spec.config.add_source_bos = False
         spec.config.add_source_eos = False
@@ -122,7 +122,7 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
 
 def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
     """The weights of the decoder (causal) or of the encoder as a CTranslate2 spec."""
-    specs, config = library().specs.transformer_spec, model.config
+    specs, config = library("ctranslate2").specs.transformer_spec, model.config
     if stack.shape.site.causal:
         spec = specs.TransformerDecoderSpec(**_sizes(config, stack), with_encoder_attention=stack.shape.cross)
         spec.embeddings.weight = _array(input_embedding(model))
@@ -144,7 +144,7 @@ def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
 
 
 def _sizes(config: TransformerConfig, stack: StackModules) -> dict[str, Any]:
-    activations = library().specs.Activation
+    activations = library("ctranslate2").specs.Activation
     sizes = {
         "num_layers": config.num_layers,
         "num_heads": config.num_heads,
@@ -158,7 +158,7 @@ def _sizes(config: TransformerConfig, stack: StackModules) -> dict[str, Any]:
     if rotation is not None:
         sizes |= {"rotary_dim": rotation.width, "rotary_interleave": rotation.interleaved, "rotary_base": rotation.base}
         if rotation.linear_scale != 1:
-            sizes["rotary_scaling_type"] = library().specs.attention_spec.RotaryScalingType.Linear
+            sizes["rotary_scaling_type"] = library("ctranslate2").specs.attention_spec.RotaryScalingType.Linear
             sizes["rotary_scaling_factor"] = rotation.linear_scale
     tables = _tables(stack.layers.layers[0].self_attention, max_distance=1)
     return sizes | {"relative_position": _needs_vectors(scheme, tables)}

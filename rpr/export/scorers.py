@@ -13,10 +13,9 @@ from torch import Tensor
 
 from rpr.data.text_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import BOS, EOS, Vocabulary
-from rpr.decode import ctranslate2
+from rpr.decode.exported import library
 from rpr.decode.torch_engine import Progress, TorchEngine, length_batches, pad_rows
 from rpr.errors import RunError
-from rpr.export.transformers_files import library
 from rpr.model.transformer import Transformer
 
 Rows = Sequence[Sequence[int]]
@@ -70,7 +69,7 @@ class GeneratorScorer:
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int) -> None:
         self._names = [vocabulary.piece(index) for index in range(len(vocabulary))]
-        self._generator = ctranslate2.library().Generator(
+        self._generator = library("ctranslate2").Generator(
             str(folder), compute_type="float32", inter_threads=1, intra_threads=threads, flash_attention=False
         )
 
@@ -93,10 +92,11 @@ class TransformersScorer:
     """An export of format=transformers, in float32 on the CPU."""
 
     def __init__(self, folder: Path, max_tokens: int) -> None:
-        library().utils.logging.set_verbosity_error()
-        library().utils.logging.disable_progress_bar()
-        self._model = library().AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        self._tokenizer = library().AutoTokenizer.from_pretrained(folder)
+        transformers = library("transformers")
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.max_tokens = max_tokens
 
     def score(self, sources: Rows, targets: Rows) -> list[list[float]]:

@@ -9,7 +9,6 @@ zero vector of BOS; other biases than those of the feed-forward layers are zero.
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from pathlib import Path
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 
 from rpr.data.text_vocabulary import FIRST
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK
-from rpr.errors import ConfigError
 from rpr.export import ctranslate2_spec
 from rpr.export.ctranslate2_spec import POSITION_ROWS, input_embedding, position_table
 from rpr.model.config import TransformerConfig
@@ -29,20 +27,6 @@ from rpr.model.positions.scheme import Rotation, Site
 from rpr.model.transformer import Transformer
 
 _SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
-
-
-def library() -> Any:
-    """The package transformers.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        return importlib.import_module("transformers")
-    except ImportError:
-        raise ConfigError(
-            "transformers: it is not installed, and every export is verified with it; pip install 'rpr[transformers]'"
-        ) from None
 
 
 def unrepresentable(config: TransformerConfig, *, documents: bool) -> str | None:

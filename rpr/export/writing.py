@@ -11,22 +11,21 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from rpr.decode.ctranslate2 import CTranslate2Engine, library
+from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.exported import (
     CARD_NAME,
     CONFIG_ADAPTER,
     FORMAT,
-    SEARCH,
-    SETTINGS_NAMES,
+    FORMATS,
     VERSION,
-    WEIGHTS_NAMES,
     Kind,
     Settings,
     is_export,
+    library,
     load_exported_model,
     reason_of,
 )
-from rpr.decode.torch_engine import Progress, search_of
+from rpr.decode.torch_engine import SEARCH_SETTINGS, Progress, search_of
 from rpr.errors import ConfigError, RunError
 from rpr.export import transformers_files
 from rpr.export.card import card, export_rows, longest, readme
@@ -69,7 +68,7 @@ def check_supported(kind: Kind, config: TransformerConfig, *, documents: bool) -
     if reason is not None:
         raise ConfigError(reason)
     if kind != "safetensors":
-        (library if kind == "ctranslate2" else transformers_files.library)()
+        library(kind)
 
 
 def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> dict[str, Any]:
@@ -132,7 +131,7 @@ def prove(
         return parity(trained.model, scorer, *sentences, progress=progress), None
     exported = CTranslate2Engine(folder, threads=threads)
     proven = parity(trained.model, exported, *sentences, progress=progress)
-    if "int8" not in library().get_supported_compute_types("cpu"):
+    if "int8" not in library("ctranslate2").get_supported_compute_types("cpu"):
         return proven, None
     int8 = CTranslate2Engine(folder, compute_type="int8", threads=threads)
     return proven, identical_share(exported, int8, trained.sources, search)
@@ -166,7 +165,7 @@ def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
         try:
             # A table shared by layers is stored once, under the first layer's name.
             weights = {name: weight.detach().cpu().contiguous() for name, weight in model.named_parameters()}
-            save_file(weights, folder / WEIGHTS_NAMES[kind], metadata={"format": "pt"})
+            save_file(weights, folder / FORMATS[kind].weights, metadata={"format": "pt"})
         except SafetensorError as error:  # the safetensors writer wraps OSError
             raise OSError(reason_of(error)) from None
     elif kind == "transformers":
@@ -185,7 +184,7 @@ def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
         schemes=codes(stack.scheme for stack in model.config.stacks()),
         shape=CONFIG_ADAPTER.dump_python(model.config, mode="json"),
         position_rows=export_rows(kind, trained),
-        **{name: getattr(config.evaluation, name) for name in SEARCH},
+        **{name: getattr(config.evaluation, name) for name in SEARCH_SETTINGS},
     )
     document = {"format": FORMAT, "version": VERSION, **settings.model_dump()}
-    (folder / SETTINGS_NAMES[kind]).write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    (folder / FORMATS[kind].settings).write_text(json.dumps(document, indent=1) + "\n", "utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -285,47 +285,35 @@ def compare_runs(
         return [_family(split, runs, pairs, document_metrics(documents, split), **numbers) for split in splits]
     families = []
     for split in splits:
-        texts = _texts(runs, split)
-        scored = {
-            run.name: all_scores(
-                texts[run.name].hypotheses,
-                texts[run.name].references,
-                run.config.data.target_language,
-                metrics,
-                tokenizer or run.config.evaluation.bleu_tokenizer,
-            )
-            for run in runs
-        }
-        for index in range(len(metrics)):
-            by_run = {name: of_run[index] for name, of_run in scored.items()}
-            _check_same_signature(by_run)
+        scored: list[list[Metric]] = []  # of each run
+        for run, texts in zip(runs, _texts(runs, split), strict=True):
+            language, of_run = run.config.data.target_language, run.config.evaluation.bleu_tokenizer
+            scored.append(all_scores(texts.hypotheses, texts.references, language, metrics, tokenizer or of_run))
+        for first, *others in zip(*scored, strict=True):
+            for run, other in zip(runs[1:], others, strict=True):
+                if other.signature != first.signature:
+                    raise DataError(
+                        f"runs: {runs[0].name} and {run.name} have different {first.name}, {first.signature} and "
+                        f"{other.signature}; compare runs into the same language, or choose one bleu_tokenizer=..."
+                    )
+            by_run = {run.name: metric for run, metric in zip(runs, (first, *others), strict=True)}
             families.append(_family(split, runs, pairs, by_run, **numbers))
     return families
-
-
-def _check_same_signature(by_run: Mapping[str, Metric]) -> None:
-    (first, metric), *others = by_run.items()
-    for name, other in others:
-        if other.signature != metric.signature:
-            raise DataError(
-                f"runs: {first} and {name} have different {metric.name}, {metric.signature} and {other.signature}; "
-                "compare runs into the same language, or choose one bleu_tokenizer=..."
-            )
 
 
 def _family(
     split: str, runs: Sequence[Run], pairs: Sequence[tuple[Run, Run]], by_run: dict[str, Metric], **numbers: int
 ) -> Family:
-    def system(run: Run) -> System:
+    systems = []
+    for run in runs:
         metric = by_run[run.name]
         ends = interval(metric.statistics, numbers["samples"], numbers["seed"])
         folder = escape_control_characters(str(run.folder))
-        return System(run.name, folder, run.variant, run.config.seed, metric.score, ends, metric.empty)
-
-    def comparison(base: Run, other: Run) -> Comparison:
+        systems.append(System(run.name, folder, run.variant, run.config.seed, metric.score, ends, metric.empty))
+    comparisons = []
+    for base, other in pairs:
         tests = paired_tests(by_run[base.name].statistics, by_run[other.name].statistics, **numbers)
-        return Comparison(base.name, other.name, *tests)
-
+        comparisons.append(Comparison(base.name, other.name, *tests))
     metric, recorded = by_run[runs[0].name], runs[0].record.score(split)
     return Family(
         split=split,
@@ -333,8 +321,8 @@ def _family(
         metric=metric.name,
         signature=metric.signature,
         num_sentences=metric.num_sentences,
-        scores=tuple(map(system, runs)),
-        comparisons=tuple(comparison(*pair) for pair in pairs),
+        scores=tuple(systems),
+        comparisons=tuple(comparisons),
         tokenised=metric.tokenised,
     )
 
@@ -357,17 +345,16 @@ def _common(runs: Sequence[Run]) -> list[str]:
     return common
 
 
-def _texts(runs: Sequence[Run], split: str) -> dict[str, Texts]:
+def _texts(runs: Sequence[Run], split: str) -> list[Texts]:
     """The texts of each run, sources and references the same for all."""
-    texts = {run.name: read_translations(run.path, split) for run in runs}
-    first = runs[0].name
-    for name, of_run in texts.items():
-        for kind, lines, others in zip(Texts._fields[:2], texts[first], of_run, strict=False):
+    texts = [read_translations(run.path, split) for run in runs]
+    for run, of_run in zip(runs, texts, strict=True):
+        for kind, lines, others in zip(Texts._fields[:2], texts[0], of_run, strict=False):
             if lines != others:
                 pairs = enumerate(zip_longest(lines, others), start=1)
                 different = next(number for number, (line, other) in pairs if line != other)
                 raise DataError(
-                    f"runs: {first} and {name} have different {kind} of {split}, first in line {different} "
+                    f"runs: {runs[0].name} and {run.name} have different {kind} of {split}, first in line {different} "
                     f"({len(lines)} and {len(others)} lines); compare runs that were scored on the same sentences"
                 )
     return texts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -70,15 +70,12 @@ def positions_of(records: Sequence[Record]) -> list[Position]:
     the setting off, they have no effect. Versions of a scheme's code distinguish variants likewise, where records name
     them.
     """
-    read: list[tuple[Positions | None, tuple[tuple[str, str], ...]]] = []
-    for run, code in zip(records, code_differences(records), strict=True):
-        known, unknown = _read(json.dumps(run.config["position"], sort_keys=True))
-        read.append((known, (*unknown, *code.items())))
-    keys = {key for _, unknown in read for key, _ in unknown}
-    varying = {key for key in keys if len({dict(unknown).get(key) for _, unknown in read}) > 1}
+    read = [_read(json.dumps(run.config["position"], sort_keys=True)) for run in records]
+    others = [unknown | code for (_, unknown), code in zip(read, code_differences(records), strict=True)]
+    varying = {key for key in set[str]().union(*others) if len({unknown.get(key) for unknown in others}) > 1}
     return [
-        _started_from(_position(known, unknown, varying, run), origin)
-        for (known, unknown), run, origin in zip(read, records, origins_of(records), strict=True)
+        _position(known, unknown, varying, run, origin)
+        for (known, _), unknown, run, origin in zip(read, others, records, origins_of(records), strict=True)
     ]
 
 
@@ -95,13 +92,6 @@ def origins_of(records: Sequence[Record]) -> list[str]:
         f"{text} ({origin.settings_id})" if origin and len(settings[text]) > 1 else text
         for origin, text in zip(origins, texts, strict=True)
     ]
-
-
-def _started_from(position: Position, origin: str) -> Position:
-    if not origin:
-        return position
-    identity = json.dumps([position.identity, origin])
-    return replace(position, kind=OTHER, label=f"{position.label}, from {origin}", identity=identity)
 
 
 def code_differences(records: Sequence[Record]) -> list[dict[str, str]]:
@@ -122,33 +112,38 @@ def shown_settings(record: Record) -> Set[str]:
 
 
 @lru_cache(maxsize=4096)  # a report has thousands of records, of a few variants
-def _read(settings: str) -> tuple[Positions | None, tuple[tuple[str, str], ...]]:
+def _read(settings: str) -> tuple[Positions | None, dict[str, str]]:
     """The settings known to this version, and the others that are not off."""
     given: dict[str, Any] = {"scheme": EARLIER_DEFAULTS["position.scheme"], **json.loads(settings)}
     of_names: dict[str, type[Scheme] | type[Sides]] = {**SCHEMES, "sides": Sides}
     scheme = of_names.get(str(given["scheme"]))
     fields = set() if scheme is None else set(scheme.model_fields)
-    unknown = {key: str(value) for key, value in given.items() if key not in fields and value not in _OFF}
+    unknown = {key: str(given[key]) for key in sorted(given.keys() - fields) if given[key] not in _OFF}
     try:
         known = None if scheme is None else _ADAPTER.validate_python({key: given[key] for key in fields & given.keys()})
     except ValidationError:
         known = None
-    return known, tuple(sorted(unknown.items()))
+    return known, unknown
 
 
 def _position(
-    known: Positions | None, unknown: Sequence[tuple[str, str]], varying: Set[str], record: Record
+    known: Positions | None, unknown: Mapping[str, str], varying: Set[str], record: Record, origin: str
 ) -> Position:
     name = record.setting("position.name")
     if known is None:
-        parts = [str(name), *(f"{key} = {value}" for key, value in unknown if key != "name")]
+        parts = [str(name), *(f"{key} = {value}" for key, value in unknown.items() if key != "name")]
         settings = json.dumps(record.config["position"], sort_keys=True)
-        return Position(OTHER, ", ".join(parts), None, None, settings)
-    of_scheme = name not in COLOURS and not isinstance(known, Sides)
-    more = [(key, value) for key, value in unknown if of_scheme or key in varying]
-    identity = json.dumps([known.scheme, known.identity(), *more], sort_keys=True)
-    if not more:
-        return Position(known.kind, known.label, known.k, known.sharing, identity)
-    parts = [] if known.label == "none" else [known.label]
-    label = ", ".join([*parts, *(f"{key} = {value}" for key, value in more)])
-    return Position(OTHER, label, known.k, known.sharing, identity)
+        position = Position(OTHER, ", ".join(parts), None, None, settings)
+    else:
+        of_scheme = name not in COLOURS and not isinstance(known, Sides)
+        more = [(key, value) for key, value in unknown.items() if of_scheme or key in varying]
+        kind, label = known.kind, known.label
+        if more:
+            parts = [] if label == "none" else [label]
+            kind, label = OTHER, ", ".join([*parts, *(f"{key} = {value}" for key, value in more)])
+        identity = json.dumps([known.scheme, known.identity(), *more], sort_keys=True)
+        position = Position(kind, label, known.k, known.sharing, identity)
+    if not origin:
+        return position
+    identity = json.dumps([position.identity, origin])
+    return replace(position, kind=OTHER, label=f"{position.label}, from {origin}", identity=identity)

@@ -16,7 +16,7 @@ from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.migrations import with_earlier_defaults
 from rpr.records.scores import BITS_PER_BYTE, EXACT_MATCH, HEADLINE_METRIC, STRICT, ByContext, ByLength, Score
-from rpr.validation import rule_of
+from rpr.validation import first_problem
 
 SCHEMA = 2
 RECORD_NAME = "record.json"
@@ -325,10 +325,8 @@ def _what_is_wrong(text: str, error: ValidationError) -> str:
         older = ("older", "move the record away and repeat the run")
         age, remedy = ("newer", "update rpr") if schema > SCHEMA else older
         return f"schema {schema} is {age} than {SCHEMA}, the one this rpr reads; {remedy}"
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{f'{where}: ' if where else ''}{rule_of(first)}{more}; {repeat}"
+    return f"{first_problem(error)}{more}; {repeat}"
 
 
 def find_records(root: Path, sweep: str | None = None) -> Found:

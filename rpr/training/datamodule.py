@@ -77,8 +77,8 @@ class TranslationData(pl.LightningDataModule):
 
     def text_of_pair(self, pair: int) -> dict[str, str]:
         """Source and target text of a training pair, decoded from its pieces."""
-        sides = {"source": self.train.source, "target": self.train.target}
-        return {name: self.data.vocabulary.decode(side(pair).tolist()) for name, side in sides.items()}
+        decode = self.data.vocabulary.decode
+        return {side: decode(self.train.row(side, pair).tolist()) for side in ("source", "target")}
 
     def train_dataloader(self) -> DataLoader[Batch]:
         return self._loader(self.train, self.stream)

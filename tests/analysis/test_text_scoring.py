@@ -107,7 +107,7 @@ def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path: Path) 
     arguments = TorchEngine(small_model()), blocks, data.vocabulary, LENGTHS, 4, 32, 0  # type: ignore[arg-type]
     scores, _ = by_context_length(*arguments, lambda *_: None)
     vocabulary = text_vocabulary(data.vocabulary)
-    size = sum(len(vocabulary.decode_bytes(blocks.target(index).tolist())) for index in range(len(blocks)))
+    size = sum(len(vocabulary.decode_bytes(blocks.row("target", index).tolist())) for index in range(len(blocks)))
     assert {one.num_bytes for one in scores} == {size}
     assert size > 2 * 64, "several bytes a piece"
     separate = {one.length: one.bits_per_byte for one in scores if one.windows == "separate"}

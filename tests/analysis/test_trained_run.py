@@ -13,17 +13,16 @@ import torch
 
 import rpr
 from rpr.analysis.trained_run import TrainedRun
-from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
 from rpr.data.text_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import BOS
 from rpr.decode import translator as translating
 from rpr.errors import ConfigError, RecordError
-from rpr.model.architectures import build_model
+from rpr.model.transformer import Transformer
 from rpr.records.record import write_record
-from rpr.runs.loading import VOCABULARY_NAME
 from rpr.validation import validate
 from tests.fake_records import fake_record, fake_score
+from tests.small_models import write_random_run
 
 SOURCE, TARGET = "the old dog runs", "der alte Hund"
 GREEDY = {"max_new_tokens": 6, "temperature": 0, "top_k": None, "seed": 1, "num_samples": 1, "stop": None}
@@ -31,15 +30,11 @@ DOUBLE = translating._hardware("cpu").model_copy(update={"precision": "64", "thr
 
 
 def random_run(folder: Path, settings: list[str], vocabulary) -> TrainedRun:
-    config = compose_train(settings)
-    record = fake_record(name=folder.name, run_id=config.run_id, config=config.model_dump(mode="json"), data=None)
-    (folder / "checkpoints").mkdir(parents=True)
-    write_record(folder / "record.json", record)
-    vocabulary.save(folder / VOCABULARY_NAME)
-    torch.manual_seed(1)
-    model = build_model(config.transformer(len(vocabulary)))
-    weights = {f"model.{name}": weight + 0.3 * torch.randn_like(weight) for name, weight in model.state_dict().items()}
-    torch.save({"state_dict": weights}, folder / "checkpoints" / "step=1.ckpt")
+    def add_noise(model: Transformer) -> None:
+        for weight in model.parameters():
+            weight += 0.3 * torch.randn_like(weight)
+
+    write_random_run(folder, settings, vocabulary, add_noise)
     return rpr.load(folder, average_checkpoints=1, hardware=DOUBLE)
 
 

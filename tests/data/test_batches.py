@@ -91,7 +91,7 @@ def test_batch_contents(tmp_path):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_data_loader_batches_equal_those_of_the_dataset(split, num_workers):
-    split.source(0)  # opens a file in the parent, which must not break its workers
+    split.row("source", 0)  # opens a file in the parent, which must not break its workers
     dataset, batches = TranslationDataset(split), TrainingBatches(split, 512, 2, seed=0)
     loader = DataLoader(dataset, sampler=batches, batch_size=None, num_workers=num_workers)
     for spec, batch in itertools.islice(zip(batches, loader, strict=False), 20):

@@ -191,4 +191,4 @@ def test_token_ids_of_a_large_vocabulary_are_stored_as_uint32(data, expected, mo
     prepared = prepare(data, processes=1)
     wide, narrow = content(prepared)["train.source.pieces"], expected["train.source.pieces"]
     assert np.array_equal(np.frombuffer(wide, np.uint32), np.frombuffer(narrow, np.uint16))
-    assert prepared.split("train").source(0).dtype == np.uint32
+    assert prepared.split("train").row("source", 0).dtype == np.uint32

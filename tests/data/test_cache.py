@@ -57,7 +57,7 @@ def test_pieces_and_text_equal_the_corpus(made):
         split = prepared.split(name)
         assert len(split) == len(pairs[name]) == prepared.meta.counts[name]
         for index, pair in enumerate(pairs[name]):
-            source, target = split.source(index), split.target(index)
+            source, target = split.row("source", index), split.row("target", index)
             assert source[-1] == target[-1] == EOS
             assert prepared.vocabulary.decode(source) == pair.source
             assert prepared.vocabulary.decode(target) == pair.target
@@ -150,7 +150,7 @@ def test_prepared_data_and_splits_pickle_small(made):
     split = made[1].split("train")
     assert split.source_lengths.sum() > 1000
     packed = pickle.dumps(split)
-    assert len(packed) < 500 and pickle.loads(packed).source(5).tolist() == split.source(5).tolist()
+    assert len(packed) < 500 and pickle.loads(packed).row("source", 5).tolist() == split.row("source", 5).tolist()
     assert pickle.loads(pickle.dumps(made[1])).text("test") == made[1].text("test")
 
 

@@ -59,8 +59,8 @@ def contents(data: PreparedData, split: str) -> list[bytes]:
     vocabulary = data.vocabulary
     assert isinstance(vocabulary, TextVocabulary)
     encoded = data.split(split)
-    assert all(encoded.target(index)[-1] == EOS for index in range(len(encoded)))
-    return [vocabulary.decode_bytes(encoded.target(index).tolist()) for index in range(len(encoded))]
+    assert all(encoded.row("target", index)[-1] == EOS for index in range(len(encoded)))
+    return [vocabulary.decode_bytes(encoded.row("target", index).tolist()) for index in range(len(encoded))]
 
 
 @SIZES
@@ -223,7 +223,7 @@ def test_spread_windows_are_even_and_within_the_budget(tmp_path: Path) -> None:
     assert [len(row) for row in rows[:5]] == [16] * 5
     assert len(rows[5]) == 1
     assert len({len(row) for row in rows}) >= 3
-    beginnings = {tuple(whole.target(index)[:size]) for index in range(len(whole)) for size in range(17)}
+    beginnings = {tuple(whole.row("target", index)[:size]) for index in range(len(whole)) for size in range(17)}
     assert set(map(tuple, rows)) <= beginnings
 
 

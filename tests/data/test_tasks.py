@@ -244,4 +244,4 @@ def test_each_symbol_is_one_piece_and_text_round_trips(name, tmp_path):
             pieces = prepared.vocabulary.encode(text)
             assert len(pieces) == len(text.split(" ")) and UNK not in pieces
             assert prepared.vocabulary.decode(pieces) == text
-        assert prepared.split(split).source(0).tolist() == prepared.vocabulary.encode(sources[0], eos=True)
+        assert prepared.split(split).row("source", 0).tolist() == prepared.vocabulary.encode(sources[0], eos=True)

@@ -300,24 +300,12 @@ def test_nan_and_shorter_translations_fail_parity():
     assert not short.passed and short.different and short.largest_difference == 0
 
 
-def test_version_1_export_is_read(exported):
-    settings = json.loads((exported / "config.json").read_text())
-    assert settings.pop("min_length") == 0 and settings.pop("schemes") == {"vectors": "1"}
-    shape = settings["shape"]
-    flat = {name: value for name, value in shape.pop("encoder_positions").items() if name not in ("name", "scheme")}
-    del shape["decoder_positions"]
-    (exported / "config.json").write_text(json.dumps(settings | {"version": 1, "shape": {**shape, **flat}}))
-    read = read_export(exported)
-    assert read.search.min_length == 0
-    assert read.config.encoder_positions == read.config.decoder_positions
-    assert read.config.encoder_positions.identity() == BASIC.encoder_positions.identity()
-
-
 @pytest.mark.parametrize("changes, message", [
     ({"version": 4, "rpr": "9.9"}, "format version 4, written by rpr 9.9; this is rpr .*: install a newer one"),
     ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
     ({"schemes": {"window": "0"}}, "config.json: needs the position scheme window; give the folder .*schemes_dir=DIR"),
     ({"version": None}, "format version None"),
+    ({"version": 2}, "format version 2, .*: export the run again"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
     ({"min_length": -1}, "damaged \\(min_length: must be at least 0\\)"),
     ({"shape": {**BASIC_SETTINGS, "dropout": 1.5}}, "damaged \\(dropout: must be less than 1"),

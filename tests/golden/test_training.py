@@ -48,7 +48,7 @@ def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, An
     model, _ = loading.model_of(config, run_dir, None, len(data.vocabulary))
     search = search_of(config.evaluation, greedy=True)
     engine = TorchEngine(model, matmul_precision="highest")
-    sources = [data.split("validation").source(index).tolist() for index in range(8)]
+    sources = [data.split("validation").row("source", index).tolist() for index in range(8)]
     return {
         "losses": [float(line["train/loss"]).hex() for line in lines if "train/loss" in line],
         "translations": translate_sources(engine, sources, data.vocabulary, search),

@@ -8,7 +8,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
-from rpr.metrics.bleu import METRICS, all_scores
+from rpr.metrics.bleu import all_scores
 from rpr.metrics.significance import SEED, holm, interval, paired_tests
 from rpr.metrics.statistics import pool, sufficient_statistics
 
@@ -112,24 +112,6 @@ def test_systems_that_differ_in_one_sentence(two_systems):
     first, _, references = two_systems
     pair = [all_scores(side, references, "de", ["chrf"])[0].statistics for side in (first, ["ganz anders", *first[1:]])]
     assert paired_tests(*pair, samples=100, trials=500).p_randomisation == 1
-
-
-def test_swapped_systems_negate_the_difference(two_systems):
-    first, second, references = two_systems
-    pair = [all_scores(side, references, "de", ["sacrebleu"])[0].statistics for side in (first, second)]
-    there, back = paired_tests(*pair, samples=200, trials=200), paired_tests(*pair[::-1], samples=200, trials=200)
-    assert back.difference == -there.difference != 0
-    assert (back.interval.low, back.interval.high) == pytest.approx((-there.interval.high, -there.interval.low))
-    assert (back.p_bootstrap, back.p_randomisation) == (there.p_bootstrap, there.p_randomisation)
-
-
-def test_large_differences_are_significant():
-    good, references = corpus(60, 0.1, seed=1)
-    bad, _ = corpus(60, 0.4, seed=2)
-    metrics = [all_scores(side, references, "de", METRICS) for side in (bad, good)]
-    for one, other in zip(*metrics, strict=True):
-        found = paired_tests(one.statistics, other.statistics, samples=200, trials=200)
-        assert found.p_bootstrap == found.p_randomisation == 1 / 201 and 0 < found.interval.low < found.difference
 
 
 def test_holm():

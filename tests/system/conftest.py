@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from rpr.cli import app
-from rpr.data.vocabulary import EOS
 from tests.conftest import TINY
 from tests.system.faults import ForkServer
 from tests.system.workspace import Workspace
@@ -52,24 +49,6 @@ def small_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, small_d
         return next(runs.glob("*/record.json")).parent
 
     return run
-
-
-@pytest.fixture(scope="session")
-def random_run(small_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with random weights, for which translations differ, some end with EOS, and beams are full."""
-    made = small_run("model.norm=post", "model.relative_defaults.clip_distance=16")
-    folder = Path(shutil.copytree(made, tmp_path_factory.mktemp("random") / "run"))
-    for path in (folder / "checkpoints").glob("step*.ckpt"):  # all equal, so that averaging changes nothing
-        checkpoint = torch.load(path, weights_only=True)
-        draw = torch.Generator().manual_seed(2)
-        weights = checkpoint["state_dict"]
-        for name, weight in weights.items():
-            if weight.ndim > 1:
-                weight.copy_(torch.randn(weight.shape, generator=draw) * (1.0 if "embedding" in name else 0.4))
-        eos = weights["model.embedding_VM"][EOS]  # raise its logit, as random weights hardly ever predict it
-        weights["model.decoder.0.around_feed_forward.norm.bias"].copy_(5 * eos / eos.square().sum())
-        torch.save(checkpoint, path)
-    return folder
 
 
 def tree(root: Path) -> dict[str, tuple[int, int] | None]:

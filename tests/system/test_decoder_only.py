@@ -81,7 +81,7 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, 
     config = config_from_record(record.config)
     data, model, _ = loading.load(config, whole, None)
     pairs = [
-        (split.source(index).tolist(), split.target(index).tolist())
+        (split.row("source", index).tolist(), split.row("target", index).tolist())
         for split in [data.split("test")]
         for index in range(20)
     ]

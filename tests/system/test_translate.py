@@ -64,15 +64,6 @@ def test_output_follows_input_order_for_any_batch_size(run_translate, expected):
     assert run_translate(b"") == "" and run_translate(b"\n\n") == "\n\n"
 
 
-def test_control_characters_do_not_split_lines(run_translate, expected):
-    """Nor do a byte order mark, CRLF or Unicode separators."""
-    first, second = SENTENCES[:2]
-    content = b"\xef\xbb\xbf" + first.encode() + b"\r\n" + second.replace(" ", "\u2028\x0c\x01\x85").encode()
-    odd = "\u200b \U0001f600 \u1e9e e\u0301 \U0010ffff\n" * 2
-    found = run_translate(content + b"\n" + odd.encode() + b"\r\n").split("\n")
-    assert found[:2] == [expected[first], expected[second]] and found[2] == found[3] and found[4:] == ["", ""]
-
-
 def test_invalid_utf8_is_reported_and_translated(run_translate, expected):
     line = "warning: input DIR/in.txt, line {}: not valid UTF-8; invalid bytes are read as U+FFFD"
     lines = [*map(line.format, range(2, 7)), "warning: input DIR/in.txt, 2 more lines: not valid UTF-8"]
@@ -196,17 +187,6 @@ def test_piped_line_is_translated_at_once(start, expected, tmp_path):
         result = process.wait()
         assert (result.code, result.err) == (130, "rpr-cli: interrupted; 3 lines were translated\n")
         assert stdout.read() == ""
-
-
-def test_interrupt_while_files_are_opened_is_reported(run_translate, tmp_path, monkeypatch, capfd):
-    def interrupted(path):
-        raise SystemExit(130)  # as exit_on_signals does
-
-    monkeypatch.setattr("rpr.commands.translate.Output", interrupted)
-    with pytest.raises(SystemExit) as stopped:
-        run_translate(b"", f"output={tmp_path / 'out.txt'}")
-    assert stopped.value.code == 130 and not (tmp_path / "out.txt").exists()
-    assert capfd.readouterr().err == "rpr-cli: interrupted; 0 lines were translated\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

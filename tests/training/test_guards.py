@@ -54,8 +54,8 @@ def test_non_finite_gradient_stops_the_run(tiny_config: Config, small_data: Data
     train = small_data.split("train")
     assert len(report["pairs"]) > 10 and f"{len(report['pairs'])} pairs of the token cache" in message
     for entry in report["pairs"]:
-        assert small_data.vocabulary.encode(entry["source"], eos=True) == train.source(entry["pair"]).tolist()
-        assert small_data.vocabulary.encode(entry["target"], eos=True) == train.target(entry["pair"]).tolist()
+        assert small_data.vocabulary.encode(entry["source"], eos=True) == train.row("source", entry["pair"]).tolist()
+        assert small_data.vocabulary.encode(entry["target"], eos=True) == train.row("target", entry["pair"]).tolist()
 
 
 @pytest.mark.usefixtures("one_bad_step")

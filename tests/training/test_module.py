@@ -43,8 +43,8 @@ def gradient_by_sentence(config: TrainConfig, data: Data) -> dict[str, torch.Ten
     total, tokens = torch.zeros((), dtype=torch.float64), 0
     smoothing, size = config.optim.label_smoothing, len(data.vocabulary)
     for index in indices:
-        source = torch.tensor(split.source(index).astype(int))[None]
-        output = torch.tensor(split.target(index).astype(int))[None]
+        source = torch.tensor(split.row("source", index).astype(int))[None]
+        output = torch.tensor(split.row("target", index).astype(int))[None]
         inputs = torch.cat([torch.tensor([[2]]), output[:, :-1]], dim=1)  # BOS, then all but EOS
         log_p = F.log_softmax(module.model.logits(module.model(source, inputs)), dim=-1)[0]
         distribution = torch.full_like(log_p, smoothing / (size - 1))
