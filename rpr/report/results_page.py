@@ -247,11 +247,11 @@ def _distances(groups: Sequence[Group]) -> list[str]:
 
 
 def _folders(root: Path, home: Path) -> list[str]:
-    """Links to the pages of each directory below `root`."""
+    """Links to the pages of each directory below `root`, and of the grids of recipes beside it."""
     parts = []
-    for folder in sorted({path.parent for path in root.rglob("*") if path.is_file()}):
+    for folder in sorted({path.parent for top in (root, root.parent / "recipes") for path in top.rglob("*.md")}):
         if words := [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in sorted(folder.glob("*.md"))]:
-            parts.append(f"- {escape_markdown(_link(folder, root))}: {', '.join(words)}")
+            parts.append(f"- {escape_markdown(escape_control_characters(folder.name))}: {', '.join(words)}")
     return ["\n".join(parts)] if parts else ["None has a page yet."]
 
 
