@@ -19,7 +19,7 @@ import numpy as np
 
 from rpr.config.data import DataConfig
 from rpr.data.build import MODEL_NAME, BuildResult, Progress, counting, learned_words, new_files, new_meta, save
-from rpr.data.documents import BLOCK, Placed, TextCorpus
+from rpr.data.documents import BLOCK, Block, TextCorpus
 from rpr.data.encode import count_block_words, encode_blocks
 from rpr.data.text_vocabulary import BytePairVocabulary, ByteVocabulary, TextVocabulary
 from rpr.data.workers import Workers
@@ -46,7 +46,7 @@ def build_text(
             vocabulary.save(directory / MODEL_NAME)
         else:
             nth = -(-corpus.splits["train"].size() // LEARNED_FROM)
-            train = (placed for placed in corpus.blocks(data.train_limit) if "train" in placed[0])
+            train = (block for block in corpus.blocks(data.train_limit) if "train" in block.splits)
             read = counting(progress, "reading for the vocabulary", corpus.size(), MEGABYTE)
             tasks = _tasks(islice(train, 0, None, nth))
             words = learned_words(workers, count_block_words, tasks, lambda size: read(nth * size))
@@ -91,12 +91,12 @@ def _write(
     return counts, empty
 
 
-def _tasks(blocks: Iterable[Placed]) -> Iterator[list[Placed]]:
+def _tasks(blocks: Iterable[Block]) -> Iterator[list[Block]]:
     """About BLOCK bytes each."""
-    task: list[Placed] = []
+    task: list[Block] = []
     size = 0
-    for splits, block in blocks:
-        task.append((splits, block))
+    for block in blocks:
+        task.append(block)
         size += len(block.text)
         if size >= BLOCK:
             yield task

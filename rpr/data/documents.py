@@ -28,8 +28,8 @@ LAST = 10  # a single document's last tenth is, as nanoGPT does
 
 
 class Block(NamedTuple):
-    """Part of a document, whole characters of UTF-8 where it is that; `last` is its end. It begins in line `number` of
-    `file`, or is its row `number`, counted from 1.
+    """Part of a document of these splits, whole characters of UTF-8 where it is that; `last` is its end. It begins in
+    line `number` of `file`, or is its row `number`, counted from 1.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Block(NamedTuple):
     last: bool
     file: Path
     number: int
+    splits: tuple[str, ...] = ()
 
     def after(self, end: int) -> Block:
         """The rest of it, from byte `end` on."""
@@ -51,9 +52,6 @@ class Block(NamedTuple):
             f"0x{self.text[error.start]:02x}); convert it, for example with iconv, or choose data.tokenizer=bytes, "
             "which reads anything"
         )
-
-
-Placed = tuple[tuple[str, ...], Block]  # with the splits that it belongs to
 
 
 class Documents:
@@ -138,34 +136,31 @@ class TextCorpus:
         """The bytes of the files."""
         return sum(documents.size() for documents in self.splits.values())
 
-    def blocks(self, train_limit: int | None) -> Iterator[Placed]:
+    def blocks(self, train_limit: int | None) -> Iterator[Block]:
         """Every block, with the splits that it belongs to; of those of train, the first `train_limit` documents."""
         for split, documents in self.splits.items():
             if split != "train":
-                yield from (((split,), block) for block in documents.blocks())
+                yield from (block._replace(splits=(split,)) for block in documents.blocks())
         train = self.splits["train"]
-        found: Iterator[Placed]
-        if not self.missing:
-            found = ((("train",), block) for block in train.blocks())
-        elif _only_one(train):
-            found = self._last_tenth(train)
+        if self.missing and _only_one(train):
+            blocks = self._last_tenth(train)
         else:
-            held_out = _held_out(train, self.missing, self.name)
-            found = (((held_out(block.name),), block) for block in train.blocks())
+            split_of = _held_out(train, self.missing, self.name) if self.missing else lambda name: "train"
+            blocks = (block._replace(splits=(split_of(block.name),)) for block in train.blocks())
         of_train = 0
-        for splits, block in found:
-            if splits != ("train",) or train_limit is None or of_train < train_limit:
-                yield splits, block
-            of_train += splits == ("train",) and block.last
+        for block in blocks:
+            if block.splits != ("train",) or train_limit is None or of_train < train_limit:
+                yield block
+            of_train += block.splits == ("train",) and block.last
 
-    def _last_tenth(self, train: Documents) -> Iterator[Placed]:
+    def _last_tenth(self, train: Documents) -> Iterator[Block]:
         left = sum(len(block.text) for block in train.blocks()) * (LAST - 1) // LAST
         for block in train.blocks():
             end = left if left >= len(block.text) else character_boundary(block.text, left) if left > 0 else 0
             if left > 0:
-                yield ("train",), block._replace(text=block.text[:end], last=left <= len(block.text))
+                yield block._replace(text=block.text[:end], last=left <= len(block.text), splits=("train",))
             if left <= len(block.text):
-                yield self.missing, block.after(end)
+                yield block.after(end)._replace(splits=self.missing)
             left -= len(block.text)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.data.documents import Placed
+from rpr.data.documents import Block
 from rpr.data.pairs import Chunk
 from rpr.data.text_vocabulary import count_text_words, text_vocabulary
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
@@ -63,15 +63,15 @@ def count_chunk_words(task: tuple[int, Chunk]) -> tuple[int, dict[str, int]]:
     return num_read, count_words(itertools.chain.from_iterable(chunk.pairs()))
 
 
-def count_block_words(blocks: Sequence[Placed]) -> tuple[int, dict[str, int]]:
+def count_block_words(blocks: Sequence[Block]) -> tuple[int, dict[str, int]]:
     """The bytes of blocks, and their word counts."""
     counts = Counter[str]()
-    for _, block in blocks:
+    for block in blocks:
         try:
             counts += count_text_words(block.text.decode())
         except UnicodeDecodeError as error:
             raise block.not_utf8(error) from None
-    return sum(len(block.text) for _, block in blocks), counts
+    return sum(len(block.text) for block in blocks), counts
 
 
 def encode_chunk(
@@ -99,15 +99,15 @@ def encode_chunk(
     return Encoded(len(pairs), len(pairs) - len(complete), len(complete) - len(encoded[0]), first_empty, sides)
 
 
-def encode_blocks(vocabulary: Path, blocks: Sequence[Placed]) -> list[EncodedBlock]:
+def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> list[EncodedBlock]:
     """Raises DataError if a block is not UTF-8 and has to be."""
     encoded = []
-    for splits, block in blocks:
+    for block in blocks:
         try:
             pieces = text_vocabulary(_vocabulary(vocabulary)).encode_text(block.text)
         except UnicodeDecodeError as error:
             raise block.not_utf8(error) from None
         if block.last:
             pieces = np.append(pieces, pieces.dtype.type(EOS))
-        encoded.append(EncodedBlock(splits, block.name, len(block.text), pieces, block.last))
+        encoded.append(EncodedBlock(block.splits, block.name, len(block.text), pieces, block.last))
     return encoded

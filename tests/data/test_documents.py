@@ -297,7 +297,7 @@ def test_byte_pair_pieces_need_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(documents, "BLOCK", 8)
     write(tmp_path, {f"{index}.txt": b"a text\n" * 9 for index in range(40)})
     good = text_config(tmp_path, **BPE | {"vocabulary_size": 268})
-    file = next(place.file for places, place in load_documents(good).blocks(None) if places == ("test",))  # read last
+    file = next(block.file for block in load_documents(good).blocks(None) if block.splits == ("test",))  # read last
     file.write_bytes(b"first\nsecond \xe2\x82\xac\nthird \xff\n")
     with pytest.raises(DataError, match=rf"line 3 of {file} is not UTF-8 \(byte 0xff\).*tokenizer=bytes"):
         prepare(good, processes=processes)

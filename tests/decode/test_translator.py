@@ -75,14 +75,16 @@ def test_translate_equals_beam_search_per_sentence(translator):
 def test_n_best_equals_beam_search(translator):
     found = translator.translate_n_best(SENTENCES, n_best=2)
     for sentence, translations in zip(SENTENCES, found, strict=True):
-        if not sentence.strip():
-            assert translations == [Translation("", 0.0, 0.0, True)]
-            continue
-        hypotheses = searched(translator, sentence, n_best=2)
-        assert [t.log_probability for t in translations] == pytest.approx([h.log_probability for h in hypotheses])
-        assert [t.score for t in translations] == pytest.approx([h.score for h in hypotheses])
-        assert [t.finished for t in translations] == [h.finished for h in hypotheses]
-        assert [t.text for t in translations] == [translator.vocabulary.decode(h.pieces) for h in hypotheses]
+        hypotheses = searched(translator, sentence, n_best=2) if sentence.strip() else [Hypothesis((), 0.0, 0.0, True)]
+        assert translations == [
+            Translation(
+                translator.vocabulary.decode(each.pieces),
+                pytest.approx(each.score),
+                pytest.approx(each.log_probability),
+                each.finished,
+            )
+            for each in hypotheses
+        ]
     assert max(map(len, found)) == 2
     assert [translations[0].text for translations in found] == translator.translate(SENTENCES)
     assert max(map(len, translator.translate_n_best(SENTENCES))) == 3  # the run's beam
