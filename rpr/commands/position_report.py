@@ -19,14 +19,14 @@ from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
 from rpr.report.plot_style import rendered
-from rpr.report.position_figure import position_figure, summary
+from rpr.report.position_figure import position_figure
 from rpr.runs import loading, runtime
 
 MIN_DISTANCE = 8  # shown even for the smallest k: for k = 0, 2k would be no distance at all
 
 
 def report(config: ReportConfig, run_dir: Path) -> None:
-    """Writes positions.svg and positions.json to the run's folder, and prints a summary or the JSON document.
+    """Writes positions.svg and positions.json to the run's folder, and prints what it is of, or the JSON document.
 
     Raises:
         RecordError: no readable record, or a folder that cannot be written.
@@ -77,7 +77,6 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         print(json.dumps(document, indent=2, ensure_ascii=False))
         return
     print(f"{run_dir.name}: {subtitle}")
-    print("\n".join(summary(numbers)))
     print("\n".join(f"written: {path}" for path in files), file=sys.stderr)
 
 

@@ -33,16 +33,10 @@ VERDICTS = ("better", "worse", "not decided")
 
 @dataclass(frozen=True)
 class Agreement:
-    """A verdict. `why` explains `not decided`; `factor` is our change over the paper's for `same direction`."""
+    """A verdict; `detail` says why it is `not decided`, or of `same direction` how large our change is."""
 
     verdict: Verdict
-    why: str = ""
-    factor: float | None = None
-
-    @property
-    def detail(self) -> str:
-        """`33.0 × the paper's`, `one seed`, or nothing."""
-        return self.why if self.factor is None else f"{number(self.factor, 1)} × the paper's"
+    detail: str = ""
 
     @property
     def sentence(self) -> str:
@@ -51,8 +45,8 @@ class Agreement:
 
     @property
     def cell(self) -> Cell:
-        """The words, with the reason in a footnote."""
-        return Cell(self.verdict if self.why else self.sentence, (self.sentence,) if self.why else ())
+        """The words, with why it is not decided in a footnote."""
+        return Cell(self.verdict, (self.sentence,)) if self.verdict == "not decided" else Cell(self.sentence)
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,7 @@ def agreement(mine: Measurement, papers: float, *, undecided: str = "") -> Agree
     if includes:
         return Agreement("agrees")
     if papers and ((low > 0 and papers > 0) or (high < 0 and papers < 0)):
-        return Agreement("same direction", factor=mine.value / papers)
+        return Agreement("same direction", f"{number(mine.value / papers, 1)} × the paper's")
     return Agreement("contradicts")
 
 
@@ -137,4 +131,4 @@ def speed_agreement(ratio: Measurement, papers: float) -> Agreement:
         return Agreement("not decided", "the range over rounds contains 1")
     if interval.low <= papers <= interval.high:
         return Agreement("agrees")
-    return Agreement("same direction", factor=(1 - ratio.value) / (1 - papers))
+    return Agreement("same direction", f"{number((1 - ratio.value) / (1 - papers), 1)} × the paper's")

@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
 
-from rpr import paper
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
@@ -22,7 +22,6 @@ from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import LEARNED_RULE, Learning, RunKey, learning_of, run_key
 from rpr.report.learning import RULE as LEARNING_RULE
-from rpr.report.protocol import Difference
 from rpr.report.samples import FileOf, samples
 from rpr.report.sampling import lines_of, sample_evenly
 from rpr.report.speed import SpeedRow
@@ -49,7 +48,6 @@ LATEX_HEAD = (
     "% In the preamble: \\usepackage{booktabs}\n"
     "% Each table for the width of a page, with intervals and notes, then again for a column, labelled ...-narrow.\n"
 )
-_PAPERS_TESTS = {paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET}
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ def build_report(
             replace_file(files[-1], text)
     except OSError as error:
         raise RecordError(f"{out_dir}: cannot write the report ({error}); choose another directory") from None
-    summary = _summary(title, groups, headlines, unusable, out_dir)
+    summary = _summary(title, groups, tables, headlines, unusable, out_dir)
     return Report(summary, document, tuple(files), tuple(unusable), chapters, tables)
 
 
@@ -176,14 +174,9 @@ def how_to_read(tables: Tables, shown: Callable[[Grid], bool] = lambda grid: Tru
     ]
 
 
-def differs_line(groups: Sequence[Group]) -> str:
+def _differs_line(tables: Tables) -> str:
     """One line with the kinds of differences from the paper's runs; empty without any."""
-    found: list[Difference] = []
-    for group in groups:
-        found += group.differences
-        if group.translation and any(column.test_set not in _PAPERS_TESTS for column in group.columns):
-            found.append(Difference("test set", ""))
-    kinds = list(dict.fromkeys(one.kind for one in found))
+    kinds = dict.fromkeys(one.kind for grid in tables.paper for line in grid.rows for one in line.differs)
     return f"These runs differ from the paper's in {', '.join(kinds)}." if kinds else ""
 
 
@@ -201,18 +194,22 @@ def _headlines(chapters: Sequence[html.Chapter]) -> list[Statement]:
         words = f"{falling} of the {len(variants)} variants were still learning when training"
         learning = [Statement(f"{words} ended: {decided}. Train longer; the page says how long.")]
     others = [[one for one in chapter.statements if not one.learning] for chapter in chapters]
-    longest = max(map(len, others), default=0)
-    in_turn = [some[place] for place in range(longest) for some in others if place < len(some)]
+    in_turn = [one for turn in zip_longest(*others) for one in turn if one is not None]
     return [*learning, *in_turn][:MOST_STATEMENTS]
 
 
 def _summary(
-    title: str, groups: Sequence[Group], headlines: Sequence[Statement], problems: Sequence[str], out_dir: Path
+    title: str,
+    groups: Sequence[Group],
+    tables: Tables,
+    headlines: Sequence[Statement],
+    problems: Sequence[str],
+    out_dir: Path,
 ) -> str:
     """At most MOST_LINES lines: variants next to the paper's figures, findings, differences, where to find the rest."""
     heads = [f"{one.group.heading}: " if len(groups) > 1 and one.group else "" for one in headlines]
     findings = wrapped([f"{head}{line}" for head, line in zip(heads, headlines, strict=True)], "- ")
-    differs = differs_line(groups)
+    differs = _differs_line(tables)
     tail = ["", "Findings", *findings] if findings else []
     tail += ["", *wrapped([differs])] if differs else [""]
     if problems:
@@ -317,7 +314,7 @@ def _curves(group: Group, file_of: FileOf) -> list[tuple[Variant, plots.Curves]]
     return curves
 
 
-def _series(metrics: Sequence[dict[str, Any]], name: str) -> tuple[tuple[int, float], ...]:
-    # By step: a resumed run repeats the steps since its checkpoint, and the later line counts.
+def _series(metrics: Sequence[dict[str, Any]], name: str) -> dict[int, float]:
+    # A resumed run repeats the steps since its checkpoint, and the later line counts.
     values = {line["step"]: line[name] for line in metrics if isinstance(line.get(name), (int, float))}
-    return tuple((step, float(value)) for step, value in sorted(values.items()) if math.isfinite(value))
+    return {step: float(value) for step, value in sorted(values.items()) if math.isfinite(value)}

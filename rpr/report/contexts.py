@@ -7,114 +7,84 @@ can gain with length without using a longer context at all (Press et al. 2022, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rpr.records.measurement import Measurement, mean, missing, single
-from rpr.records.scores import ByContext, ContextScore, PositionScore
-from rpr.report.groups import Group, Variant, paired_change
+from rpr.records.measurement import Measurement, single
+from rpr.records.scores import ByContext
+from rpr.report.groups import Group, Key, Variant, change
 from rpr.report.plot_style import (
     COLUMN,
     PAPER,
     WIDE,
-    error_bars,
+    draw_points,
     new_figure,
     set_log_scale,
+    set_places,
     set_words_below,
-    shade_beyond,
     styled,
     variant_looks,
 )
-from rpr.report.published import Source, curves
+from rpr.report.published import curves
 from rpr.report.sampling import lines_of
 from rpr.tables.grid import Column, Grid, Note
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WINDOWS = ("separate", "sliding")
 CONTEXTS = "Bits per byte by length of the context"
-Key = tuple[str, int]  # ("separate" | "sliding", its length), or ("position", the last one of a range)
+ABSENT = "not scored at this length"
 
 
 def context_grids(group: Group) -> Iterator[Grid]:
     """The table by length, its paired differences, and the table by position; none if no finished run was scored so."""
-    scored = [found for variant in group.variants for found in _scored(group, variant).values()]
+    scored = _scored(group)
     if not scored:
         return
-    notes, split = tuple(_notes(scored)), scored[0].split
-    lengths = {
-        (windows, length): f"{length:,}" + ", sliding" * (windows == "sliding") for windows, length in _lengths(scored)
+    notes, split, baseline = tuple(_notes(scored)), scored[0].split, group.baseline
+    lengths: dict[Key, str] = {
+        (split, windows, length): f"{length:,}" + ", sliding" * (windows == "sliding")
+        for windows, length in _lengths(scored)
     }
-    places = {("position", one.last): (one.first, one.last) for found in scored for one in found.by_position}
-    positions = {key: "–".join(f"{end:,}" for end in dict.fromkeys(places[key])) for key in sorted(places)}
+    places = {one.last: one.first for found in scored for one in found.by_position}
+    positions: dict[Key, str] = {
+        (split, "position", last): "–".join(f"{end:,}" for end in dict.fromkeys((places[last], last)))
+        for last in sorted(places)
+    }
     longest = max(one.length for found in scored for one in found.scores)
 
-    def grid(name: str, title: str, headings: dict[Key, str], *more: Note, change: bool = False) -> Grid:
+    def bits(variant: Variant, key: Key) -> Measurement:
+        return variant.measured(key, ABSENT)
+
+    def changed(variant: Variant, key: Key) -> Measurement:
+        return change(variant, baseline, key, baseline.label if baseline else "", ABSENT)
+
+    def grid(name: str, title: str, headings: dict[Key, str], *more: Note, changes: bool = False) -> Grid:
         columns = [Column("position", "position", lambda variant: variant.label, label=True)]
         for key, heading in headings.items():
-            read = partial(bits_change if change else bits_per_byte, group, key=key)
-            columns.append(Column("_".join(map(str, key)), heading, read, digits=3, signed=change))
-        rows = tuple(one for one in group.variants if not (change and one is group.baseline))
+            read = partial(changed if changes else bits, key=key)
+            columns.append(Column("_".join(map(str, key[1:])), heading, read, digits=3, signed=changes))
+        rows = tuple(one for one in group.variants if not (changes and one is baseline))
         return Grid(name, f"{title}, {split}", tuple(columns), rows, group.heading, (*notes, *more), group.synthetic)
 
     yield grid("contexts", CONTEXTS, lengths)
-    if (baseline := group.baseline) is not None and len(group.variants) > 1:
+    if baseline is not None and len(group.variants) > 1:
         how = Note(
             f"minus {baseline.label}, seed by seed: below zero is better; with one common seed without an interval"
         )
-        yield grid("context_changes", f"{CONTEXTS}: change from {baseline.label}", lengths, how, change=True)
+        yield grid("context_changes", f"{CONTEXTS}: change from {baseline.label}", lengths, how, changes=True)
     yield grid("by_position", f"Bits per byte by position in windows of {longest:,} side by side", positions)
 
 
-def bits_per_byte(group: Group, variant: Variant, key: Key) -> Measurement:
-    """A variant's bits per byte: of one run with its interval over documents, or the mean over seeds."""
-    scores = _scores(group, variant, key)
-    if not scores:
-        return missing("not scored at this length" if variant.finished else variant.why_not())
-    if len({way for way, _ in scores.values()}) > 1:
-        return missing("the seeds were scored on different bytes, so they have no mean")
-    if len(scores) == 1:
-        [(_, score)] = scores.values()
-        return single(score.bits_per_byte, getattr(score, "interval", None))
-    return mean([score.bits_per_byte for _, score in scores.values()])
+def _scored(group: Group) -> list[ByContext]:
+    """What each finished run has of the first split that any run of the group was scored on."""
+    every = [by_context for run in group.finished for by_context in run.by_context]
+    return [by_context for by_context in every if by_context.split == every[0].split]
 
 
-def bits_change(group: Group, variant: Variant, key: Key) -> Measurement:
-    """A variant's bits per byte minus the baseline's, paired by seed."""
-    assert group.baseline is not None, "a change is from a baseline"
-    both = [_scores(group, one, key) for one in (variant, group.baseline)]
-    measured = [bits_per_byte(group, one, key) for one in (variant, group.baseline)]
-    if gone := next((one for one in measured if one.value is None), None):
-        return gone
-    if len({way for scores in both for way, _ in scores.values()}) > 1:
-        return missing(f"scored on other bytes than {group.baseline.label}")
-    return paired_change(*({seed: score.bits_per_byte for seed, (_, score) in scores.items()} for scores in both))
-
-
-def _scores(
-    group: Group, variant: Variant, key: Key
-) -> dict[int, tuple[tuple[Any, ...], ContextScore | PositionScore]]:
-    """The score of each seed's run, with what it was scored on."""
-    found: dict[int, tuple[tuple[Any, ...], ContextScore | PositionScore]] = {}
-    for seed, scored in _scored(group, variant).items():
-        stride = scored.stride if key[0] == "sliding" else None
-        way = (scored.test_set, scored.num_bytes, scored.num_documents, scored.training_length, stride)
-        by_key: dict[Key, ContextScore | PositionScore] = {("position", one.last): one for one in scored.by_position}
-        by_key |= {(one.windows, one.length): one for one in scored.scores}
-        if key in by_key:
-            found[seed] = (way, by_key[key])
-    return found
-
-
-def _scored(group: Group, variant: Variant) -> dict[int, ByContext]:
-    """What each finished run has of the first split that any run of the group was scored on, by seed."""
-    split = next((one.split for run in group.finished for one in run.by_context), None)
-    return {run.seed: one for run in variant.finished for one in run.by_context if one.split == split}
-
-
-def _lengths(scored: Sequence[ByContext]) -> list[Key]:
+def _lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
     return sorted({(one.windows, one.length) for found in scored for one in found.scores})
 
 
@@ -134,84 +104,78 @@ def _notes(scored: Sequence[ByContext]) -> Iterator[Note]:
         )
 
 
+@dataclass(frozen=True)
+class _Panel:
+    """Curves over the length of the context, by label, of models trained at `trained` tokens (None: of several)."""
+
+    title: str
+    curves: dict[str, dict[int, Measurement]]
+    trained: int | None
+    unit: str
+    words: tuple[str, ...]
+    look: dict[str, Any]
+
+
 def bits_by_context(group: Group, remark: str = "", width: float = WIDE) -> Figure | None:
     """Bits per byte against the length of the context, a panel for each kind of windows, and below them, in panels of
     their own since their unit differs, published curves of the same schemes; None with fewer than two lengths of ours.
 
     Lengths beyond that of training are shaded. The axes are categorical: every length gets the same space.
     """
-    variants = lines_of(group)
-    scored = [found for variant in group.variants for found in _scored(group, variant).values()]
+    variants, scored = lines_of(group), _scored(group)
     keys = _lengths(scored)
-    windows = [kind for kind in WINDOWS if any(kind == windows for windows, _ in keys)]
-    lengths = sorted({length for _, length in keys})
-    if len(lengths) < 2:
+    if len({length for _, length in keys}) < 2:
         return None
-    trained = {found.training_length for found in scored}
+    kinds = [kind for kind in WINDOWS if any(kind == windows for windows, _ in keys)]
+    ours = [_measured(variants, scored, kind, remark if kind == kinds[-1] else "") for kind in kinds]
+    panels = [*ours, *(panel for kind in kinds if (panel := _published(variants, kind)) is not None)]
     looks = variant_looks(variants)
-    published = {kind: of_kind for kind in windows if (of_kind := _published(variants, kind))}
     with styled():
-        rows = 1 + bool(published)
-        shape = (rows, len(windows)) if width > COLUMN else (rows * len(windows), 1)
+        rows = -(-len(panels) // len(kinds))
+        shape = (rows, len(kinds)) if width > COLUMN else (rows * len(kinds), 1)
         figure, all_axes = new_figure(width, 0.8 + 3.0 * shape[0], CONTEXTS, group.heading, looks, shape)
-        ours, theirs = all_axes[: len(windows)], all_axes[len(windows) :]
-        first = next((at for at, length in enumerate(lengths) if len(trained) == 1 and length > max(trained)), None)
-        for axes, kind in zip(ours, windows, strict=True):
-            shade_beyond(axes, first, len(lengths))
-            for variant in variants:
-                scores = [bits_per_byte(group, variant, (kind, length)) for length in lengths]
-                points = [(place, score) for place, score in enumerate(scores) if score.value is not None]
-                places, levels = [place for place, _ in points], [score.value or 0.0 for _, score in points]
-                axes.plot(places, levels, **looks[variant.label], lw=1.6, ms=4, zorder=4)
-                error_bars(axes, points, looks[variant.label]["color"], 1.0)
-            axes.set_title(f"{kind} windows", loc="left", fontsize=10)
-            axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths], rotation=45)
-        bounds = [bound for axes in ours for bound in axes.get_ylim()]
-        for axes in ours:
+        for axes, panel in zip(all_axes, panels, strict=False):
+            lengths = sorted({length for points in panel.curves.values() for length in points})
+            beyond = next((at for at, n in enumerate(lengths) if panel.trained and n > panel.trained), None)
+            set_places(axes, [f"{length:,}" for length in lengths], beyond, rotation=45)
+            for label, points in panel.curves.items():
+                draw_points(axes, [(lengths.index(n), one) for n, one in points.items()], looks[label] | panel.look)
+            axes.set_title(panel.title, loc="left", fontsize=10)
+            axes.set_ylabel(panel.unit)
+            set_words_below(axes, "tokens of context", *panel.words)
+        bounds = [bound for axes in all_axes[: len(ours)] for bound in axes.get_ylim()]
+        for axes in all_axes[: len(ours)]:
             axes.set_ylim(min(bounds), max(bounds))
-            set_log_scale(axes)
-        ours[0].set_ylabel("bits per byte; less is better")
-        shaded = f"shaded: longer than in training ({max(trained):,} tokens)" if first is not None else ""
-        set_words_below(ours[-1], "tokens of context", shaded, remark)
-        for axes, kind in zip(theirs, windows, strict=True) if theirs else ():
-            _draw_published(axes, kind, published.get(kind, {}), looks)
+        for place, axes in enumerate(all_axes):
+            if place < len(panels):
+                set_log_scale(axes)
+            else:
+                axes.set_axis_off()
     return figure
 
 
-Curve = tuple[Source, int, dict[int, float]]  # the length of training, and the figures by length
+def _measured(variants: Sequence[Variant], scored: Sequence[ByContext], kind: str, remark: str) -> _Panel:
+    trained = {found.training_length for found in scored}
+    longest = max(trained) if len(trained) == 1 else None
+    shaded = f"shaded: longer than in training ({longest:,} tokens)" if longest else ""
+    keys = {length: (scored[0].split, kind, length) for _, length in _lengths(scored)}
+    points = {one.label: {n: one.measured(key, ABSENT) for n, key in keys.items()} for one in variants}
+    return _Panel(f"{kind} windows", points, longest, "bits per byte; less is better", (shaded, remark), {})
 
 
-def _published(variants: Sequence[Variant], windows: str) -> dict[str, Curve]:
-    """By label, the published curve of the first variant of each kind, of the shortest training that has curves."""
-    by_kind = {one.position.kind: one.label for one in reversed(variants)}
-    found = {
-        label: (source, length, figures)
-        for kind, label in by_kind.items()
-        for (source, length), figures in sorted(
-            curves("length", {"windows": windows, "kind": kind}).items(), key=lambda item: -item[0][1]
-        )
+def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
+    """The published curve of the first variant of each kind of positions, of the shortest training that has curves."""
+    labels = {one.position.kind: one.label for one in reversed(variants)}
+    found = [
+        (trained, source, label, figures)
+        for positions, label in labels.items()
+        for (source, trained), figures in curves("length", {"windows": kind, "kind": positions}).items()
         if len(figures) > 1
-    }
-    shortest = min((length for _, length, _ in found.values()), default=0)
-    return {label: curve for label, curve in found.items() if curve[1] == shortest}
-
-
-def _draw_published(axes: Axes, windows: str, found: dict[str, Curve], looks: dict[str, dict[str, Any]]) -> None:
-    """Grey, with the markers and dashes of our lines."""
-    if not found:
-        axes.set_axis_off()
-        return
-    lengths = sorted({length for _, _, figures in found.values() for length in figures})
-    trained = next(length for _, length, _ in found.values())
-    shade_beyond(axes, next((place for place, length in enumerate(lengths) if length > trained), None), len(lengths))
-    for label, (_, _, figures) in found.items():
-        places = [lengths.index(length) for length in figures]
-        axes.plot(places, list(figures.values()), **(looks[label] | {"color": PAPER}), lw=1.4, ms=4, zorder=4)
-    set_log_scale(axes)
-    axes.set_ylabel("perplexity")
-    axes.set_title(f"published, {windows} windows", loc="left", fontsize=10)
-    axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths], rotation=45)
-    sources = "; ".join(
-        dict.fromkeys(f"{source.heading}, trained at {length:,}" for source, length, _ in found.values())
-    )
-    set_words_below(axes, f"tokens of context; grey: {sources}")
+    ]
+    shortest = min((trained for trained, *_ in found), default=None)
+    shown = [(source, label, figures) for trained, source, label, figures in found if trained == shortest]
+    if not shown:
+        return None
+    points = {label: {length: single(one) for length, one in figures.items()} for _, label, figures in shown}
+    sources = "; ".join(dict.fromkeys(f"{source.heading}, trained at {shortest:,}" for source, *_ in shown))
+    return _Panel(f"published, {kind} windows", points, shortest, "perplexity", (f"grey: {sources}",), {"color": PAPER})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from rpr import paper
-from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
+from rpr.records.measurement import Measurement, missing
 from rpr.records.position import Position, names_of
 from rpr.records.record import Record
 from rpr.records.scores import (
@@ -18,13 +17,12 @@ from rpr.records.scores import (
     METRIC_NAMES,
     SHARES,
     SPLITS,
-    LengthScore,
-    Score,
     how_scored,
     how_scored_by_length,
 )
 from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, advice, mean_over_seeds
 from rpr.report.protocol import Difference, differences
+from rpr.report.seeds import SeedScore, one_per_seed, over_seeds, paired_change
 
 NEVER_RUN = "never run"
 # Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
@@ -49,12 +47,28 @@ class TestColumn(NamedTuple):
         return (metric, self.metric, split, self.split, self.test_set)
 
 
-class Speed(NamedTuple):
-    """Steps/s of one run, and the device and precision it was measured with."""
+Key = tuple[Any, ...]  # what was scored: a TestColumn, or by length or context as `_scores_of` has it
 
-    seed: int
-    value: float
-    setting: tuple[str, str | None, str | None]
+
+def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
+    """Every score of a run: on test sets; by length, (metric, shortest, longest or 0); by context, (split, "separate"
+    or "sliding", its length), and by position in it, (split, "position", the last one of a range).
+    """
+    for score in run.scores:
+        column = TestColumn(score.split, score.test_set, score.metric)
+        yield column, SeedScore(score.score, how_scored(score), score.interval)
+    if (lengths := run.by_length) is not None:
+        for bucket in lengths.buckets:
+            for part in bucket.scores:
+                way = (*how_scored_by_length(lengths, part.metric), bucket.num_sentences)
+                yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval)
+    for by_context in run.by_context:
+        way = (by_context.test_set, by_context.num_bytes, by_context.num_documents, by_context.training_length)
+        for one in by_context.scores:
+            strided = (*way, by_context.stride) if one.windows == "sliding" else way
+            yield (by_context.split, one.windows, one.length), SeedScore(one.bits_per_byte, strided, one.interval)
+        for place in by_context.by_position:
+            yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
 
 
 @dataclass(frozen=True)
@@ -86,26 +100,24 @@ class Variant:
         return (f"seed {', '.join(seeds)}: {what}",) if seeds else ()
 
     @cached_property
-    def scores(self) -> dict[TestColumn, dict[int, Score]]:
-        """The scores of the finished runs by column and seed."""
-        found: dict[TestColumn, dict[int, Score]] = {}
+    def scores(self) -> dict[Key, dict[int, SeedScore]]:
+        """The scores of the finished runs by what was scored and by seed."""
+        found: dict[Key, dict[int, SeedScore]] = {}
         for run in self.finished:
-            for score in run.scores:
-                found.setdefault(TestColumn(score.split, score.test_set, score.metric), {})[run.seed] = score
+            for key, score in _scores_of(run):
+                found.setdefault(key, {})[run.seed] = score
         return found
 
     @cached_property
-    def speeds(self) -> tuple[Speed, ...]:
-        """The speeds of the finished runs, without those whose device other jobs shared."""
-        return tuple(
-            Speed(
-                run.seed,
-                run.training.steps_per_second,
-                (run.device, run.training.precision, run.training.matmul_precision),
-            )
+    def speeds(self) -> dict[int, SeedScore]:
+        """Steps/s of the finished runs by seed, with device and precision as the way they were measured; without those
+        whose device other jobs shared.
+        """
+        return {
+            run.seed: SeedScore(speed, (run.device, run.training.precision, run.training.matmul_precision))
             for run in self.finished
-            if run.training is not None and run.training.steps_per_second and run.concurrent_jobs == 1
-        )
+            if run.training is not None and (speed := run.training.steps_per_second) and run.concurrent_jobs == 1
+        }
 
     @property
     def task(self) -> bool:
@@ -149,45 +161,48 @@ class Variant:
         return "not learned" if self.unlearned else "still learning" if learning else ""
 
     @cached_property
-    def measurements(self) -> dict[TestColumn, Measurement]:
-        """The mean over seeds per column; for a single seed its score with the interval over sentences."""
-        return {column: _over_seeds(column, list(by_seed.values())) for column, by_seed in self.scores.items()}
+    def measurements(self) -> dict[Key, Measurement]:
+        """The mean over seeds of each score; of a single seed its score with the interval in its record."""
+        return {key: over_seeds(scores, shares=_of_shares(key)) for key, scores in self.scores.items()}
 
-    @cached_property
-    def length_scores(self) -> dict[tuple[str, int, int], list[tuple[tuple[Any, ...], LengthScore]]]:
-        """The scores of the finished runs by metric and bucket, each with how it was scored."""
-        found: dict[tuple[str, int, int], list[tuple[tuple[Any, ...], LengthScore]]] = {}
-        for by_length in (run.by_length for run in self.finished if run.by_length is not None):
-            for bucket in by_length.buckets:
-                for score in bucket.scores:
-                    way = (*how_scored_by_length(by_length, score.metric), bucket.num_sentences)
-                    found.setdefault((score.metric, *bucket.key), []).append((way, score))
-        return found
+    def measured(self, key: Key | None, absent: str) -> Measurement:
+        """The measurement of a key, or why there is none: no finished run, or `absent`."""
+        if (found := self.measurements.get(key or ())) is not None:
+            return found
+        return missing(absent if self.finished else self.why_not())
 
     def score(self, column: TestColumn | None, split: str = "") -> Measurement:
         """The measurement of a column, or the reason why there is none. Without a column: none for this split."""
-        found = None if column is None else self.measurements.get(column)
-        if found is not None:
-            return found
-        return missing(f"not evaluated on {column.split if column else split}" if self.finished else self.why_not())
+        return self.measured(column, f"not evaluated on {column.split if column else split}")
 
     def why_not(self) -> str:
         """Why there is no finished run."""
         return "; ".join(self.unfinished) or NEVER_RUN
 
 
-def _over_seeds(column: TestColumn, scores: Sequence[Score]) -> Measurement:
-    if len({how_scored(score) for score in scores}) > 1:
-        return missing(f"{column.split}: the seeds were scored in different ways, so they have no mean")
-    return mean_score(scores)
+def _of_shares(key: Key) -> bool:
+    """Whether its metric is a percentage."""
+    return not SHARES.isdisjoint(key)
 
 
-def mean_score(scores: Sequence[Score | LengthScore]) -> Measurement:
-    """One run's score with its interval, or the mean over seeds."""
-    if len(scores) == 1:
-        return single(scores[0].score, scores[0].interval)
-    values = [score.score for score in scores]
-    return mean_of_shares(values) if scores[0].metric in SHARES else mean(values)
+def change(variant: Variant | None, reference: Variant | None, key: Key | None, name: str, absent: str) -> Measurement:
+    """A variant's score minus the reference's, by `paired_change`, or why there is none.
+
+    Args:
+        name: the reference's name, for such a reason; `absent` as in `Variant.measured`.
+    """
+    mine, its = (missing(NEVER_RUN) if one is None else one.measured(key, absent) for one in (variant, reference))
+    if mine.value is None:
+        return mine
+    if its.value is None or variant is None or reference is None or key is None:
+        return missing(f"nothing to compare with: {name}: {its.reason}")
+    if variant is reference:
+        return Measurement(0.0, mine.n)
+    both = variant.scores[key], reference.scores[key]
+    if len({score.way for scores in both for score in scores.values()}) > 1:
+        return missing(f"scored in another way than {name}")
+    values = ({seed: score.value for seed, score in scores.items()} for scores in both)
+    return paired_change(*values, shares=_of_shares(key))
 
 
 @dataclass(frozen=True)
@@ -264,7 +279,7 @@ class Group:
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
         """Every metric and test set that a finished run has scores for."""
-        found = {column for variant in self.variants for column in variant.scores}
+        found = {key for variant in self.variants for key in variant.scores if isinstance(key, TestColumn)}
         return tuple(sorted(found, key=lambda column: column.order))
 
     @property
@@ -344,44 +359,15 @@ class Group:
         """The variant that the others are compared with, by its name or kind; None without it."""
         return next((one for one in self.variants if self.baseline_name in names_of(one.records[0])), None)
 
+    @property
+    def baseline_label(self) -> str:
+        """Its short label, or that of the paper's."""
+        return self.baseline.short_label if self.baseline else "absolute"
+
     def score(self, variant: Variant | None, split: str, metric: str | None = None) -> Measurement:
         """A variant's score on a split, or why there is none."""
         return missing(NEVER_RUN) if variant is None else variant.score(self.column(split, metric), split)
 
     def change(self, variant: Variant | None, reference: Variant | None, split: str, name: str) -> Measurement:
-        """A variant's score minus the reference's, by `paired_change`.
-
-        Args:
-            name: the reference's name, used in the reason of a missing result.
-        """
-        mine, its, column = self.score(variant, split), self.score(reference, split), self.column(split)
-        if mine.value is None:
-            return mine
-        if its.value is None or variant is None or reference is None or column is None:
-            return missing(f"nothing to compare with: {name}: {its.reason}")
-        if variant is reference:
-            return Measurement(0.0, mine.n)
-        ours, theirs = variant.scores[column], reference.scores[column]
-        # All seeds of one side were scored in the same way, or it would have no mean.
-        if len({how_scored(next(iter(one.values()))) for one in (ours, theirs)}) > 1:
-            return missing(f"{split}: scored in another way than {name}")
-        values = ({seed: score.score for seed, score in each.items()} for each in (ours, theirs))
-        return paired_change(*values, shares=column.metric in SHARES)
-
-
-def paired_change(ours: Mapping[int, float], theirs: Mapping[int, float], *, shares: bool = False) -> Measurement:
-    """The mean of the differences over the seeds of both, or, with fewer than two such seeds, the difference of the
-    means, without an interval. `shares`: of percentages.
-    """
-    both = ours.keys() & theirs.keys()
-    if len(both) > 1 or ours.keys() == theirs.keys():
-        changes = [ours[seed] - theirs[seed] for seed in sorted(both)]
-        return mean_of_shares(changes, -100.0, 100.0) if shares else mean(changes)
-    means = [math.fsum(each.values()) / len(each) for each in (ours, theirs)]
-    return Measurement(means[0] - means[1], min(len(ours), len(theirs)))
-
-
-def one_per_seed(records: Iterable[Record]) -> list[Record]:
-    """The newest record of each seed, an original before a rerun of it, by ascending seed."""
-    newest = {run.seed: run for run in sorted(records, key=lambda run: (run.rerun_of is None, run.started))}
-    return [newest[seed] for seed in sorted(newest)]
+        """A variant's score on a split minus that of the reference of this name."""
+        return change(variant, reference, self.column(split), name, f"not evaluated on {split}")

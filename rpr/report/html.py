@@ -95,20 +95,11 @@ def html_page(
         # With a single chapter its first findings are already at the top of the page.
         above=headlines if len(chapters) == 1 else (),
         tables=tables,
-        headlines=_by_group(headlines, chapters),
+        headlines=headlines,
         hero=_first_plot(chapters),
         problems=problems,
         source=paper.SOURCE,
     )
-
-
-def _by_group(
-    found: Sequence[Statement], chapters: Sequence[Chapter]
-) -> list[tuple[Group | None, int | None, list[Statement]]]:
-    """Statements by group, with the number of its chapter; those without a group first."""
-    numbers = {id(chapter.group): number for number, chapter in enumerate(chapters, start=1)}
-    groups = {id(one.group): one.group for one in sorted(found, key=lambda one: one.group is not None)}
-    return [(group, numbers.get(key), [one for one in found if one.group is group]) for key, group in groups.items()]
 
 
 def _first_plot(chapters: Sequence[Chapter]) -> Picture | None:

@@ -14,7 +14,7 @@ model=tiny, 5,000 steps, SHAPE's is 0.6% above it, and that of every other schem
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rpr.records.record import Record
@@ -83,16 +83,16 @@ def advice(falling: Sequence[Learning]) -> str | None:
     return f"train at least twice as long: optim.max_steps={steps}{f' ({words} a run)' if minutes else ''}"
 
 
-def learning_of(record: Record, losses: Sequence[tuple[int, float]]) -> Learning | None:
-    """How a run's validation losses ended, given as (step, loss) in ascending order; None if that is undetermined."""
+def learning_of(record: Record, losses: Mapping[int, float]) -> Learning | None:
+    """How a run's validation losses, by ascending step, ended; None if that is undetermined."""
     if len(losses) < 2:
         return None
-    last, final = losses[-1]
-    start = last * (1 - LAST_PART)
-    earlier = max((point for point in losses if point[0] <= start), default=losses[0])
-    later = min(point for point in losses if point[0] > earlier[0])
-    share = (start - earlier[0]) / (later[0] - earlier[0])
-    before = earlier[1] + max(0.0, share) * (later[1] - earlier[1])
+    last = max(losses)
+    start, final = last * (1 - LAST_PART), losses[last]
+    earlier = max((step for step in losses if step <= start), default=min(losses))
+    later = min(step for step in losses if step > earlier)
+    share = (start - earlier) / (later - earlier)
+    before = losses[earlier] + max(0.0, share) * (losses[later] - losses[earlier])
     if before <= 0:
         return None
     speed = record.training.steps_per_second if record.training is not None else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rpr.records.measurement import Measurement, missing
+from rpr.records.measurement import Measurement
 from rpr.records.scores import (
     METRIC_NAMES,
     ByLength,
@@ -15,7 +15,7 @@ from rpr.records.scores import (
     pooled,
     search_in_words,
 )
-from rpr.report.groups import Group, Variant, mean_score
+from rpr.report.groups import Group, Variant
 from rpr.tables.grid import Cell, Column, Grid, Note
 
 FEW = 10  # buckets with fewer sentences are flagged
@@ -75,14 +75,7 @@ def _cell(variant: Variant | None, metric: str, bucket: Bucket) -> str | Cell | 
 
 def length_score(variant: Variant, metric: str, bucket: Bucket) -> Measurement:
     """A variant's score on the sentences of a bucket."""
-    if all(run.by_length is None for run in variant.finished):
-        return missing("not scored by source length" if variant.finished else variant.why_not())
-    found = variant.length_scores.get((metric, *bucket.key))
-    if found is None:
-        return missing("scored in other buckets of lengths")
-    if len({way for way, _ in found}) > 1:
-        return missing("the seeds were scored in different ways, so they have no mean")
-    return mean_score([score for _, score in found])
+    return variant.measured((metric, *bucket.key), "not scored at this length")
 
 
 def _scored(group: Group) -> list[ByLength]:

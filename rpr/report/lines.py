@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -30,8 +30,7 @@ class Line:
         reference, reference_name: the variant that changes are relative to, and its name.
         splits: the splits that are always shown.
         changed: the splits whose changes are shown; the first one with a score decides agreement.
-        facts: what published figures are matched with: `kind` and `k` of its positions, `task`, `table`, ...
-        reference_facts: those of the reference.
+        own, reference_own: facts of the row, and of its reference, that differ from those of its variant.
         papers_split: the split of the paper's table.
     """
 
@@ -42,9 +41,14 @@ class Line:
     reference_name: str
     splits: tuple[str, ...]
     changed: tuple[str, ...]
-    facts: Mapping[str, Any]
-    reference_facts: Mapping[str, Any]
+    own: Mapping[str, Any] = field(default_factory=dict)
+    reference_own: Mapping[str, Any] = field(default_factory=dict)
     papers_split: str = "test"
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """What published figures are matched with."""
+        return {**facts_of(self.variant, self.group), **self.own}
 
     def figure(self, source: Source) -> Measurement:
         """What a source prints for this row."""
@@ -56,16 +60,18 @@ class Line:
         return single(found.figure)
 
     def figure_change(self, source: Source) -> Measurement:
-        """Its change from the figure of the reference."""
-        found, other = find(self.facts, source), find(self.reference_facts, source)
-        if found is None or other is None:
-            return missing(source.absent)
-        return single(round(found.figure - other.figure, 1))
+        """Its change from the figure of the reference on the same split."""
+        others = {**facts_of(self.reference, self.group), **self.reference_own}
+        for split in dict.fromkeys((self.papers_split, "test")):
+            found, other = find(self.facts, source, split), find(others, source, split)
+            if found is not None and other is not None:
+                return single(round(found.figure - other.figure, 1))
+        return missing(source.absent)
 
     @property
     def size(self) -> paper.Size:
-        """The paper's model that the row stands beside."""
-        return self.facts.get("size", "base")  # type: ignore[no-any-return]
+        """The paper's model that the row stands beside: its Tables 2 and 3 are of the base model."""
+        return self.group.size if self.papers_split == "test" else "base"
 
     def ours(self, split: str, metric: str | None = None) -> Measurement:
         return self.group.score(self.variant, split, metric)
@@ -118,6 +124,18 @@ class Line:
         if alike.value is None:
             return missing(f"another kind of BLEU: {GROUPS_METRIC}, the paper's group's, was not computed")
         return replace(alike, value=alike.value - printed.value, interval=None)
+
+
+def facts_of(variant: Variant | None, group: Group) -> dict[str, Any]:
+    """What published figures of a variant's runs are matched with."""
+    run = group.runs[0]
+    facts: dict[str, Any] = {"data": group.data, "model": group.model, "size": group.size, "task": run.task}
+    facts |= {"languages": group.languages if group.translation else None}
+    facts["context_length"] = run.setting("data.context_length")
+    facts["max_train_length"] = run.setting("data.task.max_train_length")
+    if variant is not None:
+        facts |= {"kind": variant.position.kind, "k": variant.position.clip_distance}
+    return facts
 
 
 # Columns

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -118,13 +118,30 @@ def set_words_below(axes: Axes, *lines: str) -> None:
     axes.set_xlabel("\n".join(textwrap.fill(line, width) for line in lines if line))
 
 
-def shade_beyond(axes: Axes, first: int | None, count: int) -> None:
-    """Shade the places of a categorical axis from `first` on, those beyond training; None: no place is."""
-    axes.set_xlim(-0.5, count - 0.5)
+def set_places(
+    axes: Axes, names: Sequence[str], beyond: int | None = None, *, most: int = 24, rotation: float = 0
+) -> None:
+    """A categorical horizontal axis, with the same room for every name, of which at most `most` are printed.
+
+    Args:
+        beyond: the first of the places beyond training, which are shaded; None: no place is.
+    """
+    every = -(-len(names) // most)
+    axes.set_xticks(range(0, len(names), every), names[::every], rotation=rotation)
+    axes.set_xlim(-0.5, len(names) - 0.5)
     axes.grid(visible=False, axis="x")
-    if first is not None:
-        axes.axvspan(first - 0.5, count - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
-        axes.axvline(first - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
+    if beyond is not None:
+        axes.axvspan(beyond - 0.5, len(names) - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
+        axes.axvline(beyond - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
+
+
+def draw_points(
+    axes: Axes, points: Iterable[tuple[float, Measurement]], look: Mapping[str, Any], width: float = 1.6
+) -> None:
+    """A line through the points that are not missing, with their error bars."""
+    known = [(at, one.value, one) for at, one in points if one.value is not None]
+    axes.plot([at for at, *_ in known], [value for _, value, _ in known], **look, lw=width, ms=4, zorder=4)
+    error_bars(axes, [(at, one) for at, _, one in known], look["color"])
 
 
 def set_log_scale(axes: Axes) -> None:
@@ -161,7 +178,7 @@ def reach(one: Measurement) -> tuple[float, float] | None:
 
 
 def error_bars(
-    axes: Axes, points: Iterable[tuple[float, Measurement]], colour: str, width: float = 1.3, *, across: bool = False
+    axes: Axes, points: Iterable[tuple[float, Measurement]], colour: str, width: float = 1.2, *, across: bool = False
 ) -> None:
     """Draw the error bars of points at (x, measurement) or, across, of points at (measurement, y)."""
     known = [(at, one.value, *bar) for at, one in points if (bar := reach(one)) is not None]

@@ -1,12 +1,14 @@
-"""A figure of what a run's position representations learned, with one panel per layer, and its summary as text."""
+"""A figure of what a run's position representations learned, with one panel per layer."""
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rpr.report.plot_style import COLOURS, DASHED, INK, K_SHADES, MUTED, PAPER, WHITE, plain, styled
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
+Array = NDArray[np.float64]
 Entry = dict[str, Any]  # one of the lists of rpr.analysis.positions.measure
 PANELS_PER_LINE = 6
 NO_TABLES = "This run has no relative tables: nothing to draw."
@@ -230,9 +233,10 @@ def _attention(numbers: Entry, shown: dict[str, slice]) -> _Part:
 
         curves, cells = panel
         places = shown[layer["stack"]]
-        rows = [_numbers(head[places]) for head in layer["attention"]]
+        rows = np.array([head[places] for head in layer["attention"]], dtype=float)
         _heads(curves, distances[places], rows, TABLES[0][2])
-        curves.plot(distances[places], _numbers(even[layer["stack"]][places]), color=INK, lw=1.0, ls=DASHED, zorder=5)
+        expected = np.array(even[layer["stack"]], dtype=float)[places]
+        curves.plot(distances[places], expected, color=INK, lw=1.0, ls=DASHED, zorder=5)
         curves.tick_params(labelbottom=False)
         curves.set_ylim(0, highest[layer["stack"]] * 1.05)
         # Not interpolated: the file stores the cells themselves, sharp at every size. On a square-root scale, so that a
@@ -277,60 +281,18 @@ def _distances(numbers: Entry) -> range:
 
 
 def _heads(
-    axes: Axes, xs: Sequence[float], rows: Sequence[Sequence[float | None]], colour: str, name: str = ""
+    axes: Axes, xs: Sequence[float], values: Sequence[Sequence[float | None]] | Array, colour: str, name: str = ""
 ) -> None:
     """A light line for each head and a full one for their mean; with a single head or a shared table only the mean."""
     marker = "o" if len(xs) <= 3 else ""
+    rows = np.array(values, dtype=float)  # None becomes NaN, for which matplotlib leaves a gap
     if len(rows) > 1:
         for row in rows:
-            axes.plot(xs, _numbers(row), color=colour, lw=0.7, alpha=0.35, marker=marker, ms=3, zorder=2)
-    axes.plot(xs, mean_over_heads(rows), color=colour, label=name, lw=1.9, marker=marker, ms=3.5, zorder=4)
-
-
-def _numbers(values: Sequence[float | None]) -> list[float]:
-    """None becomes NaN, for which matplotlib leaves a gap."""
-    return [math.nan if value is None else value for value in values]
+            axes.plot(xs, row, color=colour, lw=0.7, alpha=0.35, marker=marker, ms=3, zorder=2)
+    mean = np.ma.masked_invalid(rows).mean(axis=0)
+    axes.plot(xs, mean, color=colour, label=name, lw=1.9, marker=marker, ms=3.5, zorder=4)
 
 
 def _offset_axis(axes: Axes, k: int) -> None:
     axes.set_xlim(-k - 0.5, k + 0.5)
     axes.set_xticks(sorted({-k, -(k // 2), 0, k // 2, k}))
-
-
-def mean_over_heads(rows: Sequence[Sequence[float | None]]) -> list[float]:
-    """The mean of each column without None; NaN if there is nothing else."""
-    present = [
-        [value for value in column if value is not None and not math.isnan(value)] for column in zip(*rows, strict=True)
-    ]
-    return [sum(values) / len(values) if values else math.nan for values in present]
-
-
-def summary(numbers: Entry) -> list[str]:
-    """Lines for a terminal: the tables' norms at -k, 0 and k, the loss by position, and each head's distance of highest
-    mean attention among those that at least 1% of the queries have (the nearest, if tied).
-    """
-    lines = []
-    for entry in numbers["tables"]:
-        for kind, _, table in _tables(entry):
-            k, mean = _k(table), mean_over_heads(table["norms"])
-            norms = ", ".join(f"{_signed(offset)}: {mean[offset + k]:.2f}" for offset in sorted({-k, 0, k}))
-            lines.append(f"  {label(entry):<18} norm of w^{kind} at {norms}")
-    for entry in numbers["losses"]:
-        ends, values = zip(entry["first"], entry["last"], strict=True), entry["bits_per_byte"]
-        places = ["–".join(f"{end:,}" for end in dict.fromkeys(pair)) for pair in ends]
-        by_place = ", ".join(f"{place}: {value:.2f}" for place, value in zip(places, values, strict=True))
-        lines.append(f"  {label(entry)}: bits per byte at {by_place} (trained on {entry['trained']:,})")
-    shown = {stack["stack"]: often(stack["pairs"]) for stack in numbers["stacks"]}
-    for layer in numbers["attention"]:
-        most = []
-        for head in layer["attention"]:
-            by_distance = zip(_distances(numbers)[shown[layer["stack"]]], head[shown[layer["stack"]]], strict=True)
-            known = [(value, -abs(distance), distance) for distance, value in by_distance if value is not None]
-            value, _, distance = max(known)
-            most.append(f"{_signed(distance)} ({value:.2f})")
-        lines.append(f"  {label(layer):<18} heads attend most at {'  '.join(most)}")
-    return lines
-
-
-def _signed(distance: int) -> str:
-    return f"{distance:+d}" if distance else "0"

@@ -17,18 +17,20 @@ from rpr.errors import RecordError
 from rpr.paths import choice_dirs, data_dir
 from rpr.records.measurement import Measurement, mean, missing
 from rpr.records.scores import LOWER_IS_BETTER
-from rpr.report.groups import Group, Variant, paired_change
+from rpr.report.groups import Group, Variant
 from rpr.report.plot_style import (
     COLUMN,
     DASHED,
     MUTED,
     WIDE,
-    error_bars,
+    draw_points,
     new_figure,
+    set_places,
     set_words_below,
     styled,
     variant_looks,
 )
+from rpr.report.seeds import paired_change
 from rpr.tables.grid import Cell, Column, Grid, Note
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class Recipes:
         if setting is None or (variant := self.variant(label, setting)) is None:
             return {}
         if (column := self.groups[setting].column(split)) is not None:
-            return {seed: score.score for seed, score in variant.scores.get(column, {}).items()}
+            return {seed: score.value for seed, score in variant.scores.get(column, {}).items()}
         losses = {run.seed: run.training.validation_loss for run in variant.finished if run.training is not None}
         return {seed: loss for seed, loss in losses.items() if loss is not None and split == "validation"}
 
@@ -213,27 +215,23 @@ def change_by_recipe(grid: Recipes, width: float = WIDE) -> Figure | None:
         one.label: one for group in grid.groups.values() for one in group.variants if one.label != grid.baseline
     }
     looks, settings = variant_looks(variants.values()), [*grid.groups]
-    points: dict[str, list[tuple[int, Measurement]]] = {}
-    for label in looks:
-        changes = [grid.change(label, (setting, setting), "validation") for setting in settings]
-        if known := [(place, change) for place, change in enumerate(changes) if change.value is not None]:
-            points[label] = known
-    if not points:
+    by_label = {
+        label: [grid.change(label, (setting, setting), "validation") for setting in settings] for label in looks
+    }
+    by_label = {label: changes for label, changes in by_label.items() if any(one.value is not None for one in changes)}
+    if not by_label:
         return None
     with styled():
         figure, [axes] = new_figure(
-            width, 4.2, CHANGES, grid.group.common_heading, {label: looks[label] for label in points}
+            width, 4.2, CHANGES, grid.group.common_heading, {label: looks[label] for label in by_label}
         )
         axes.axhline(0, color=MUTED, lw=1.0, ls=DASHED)
-        for label, known in points.items():
-            look = looks[label]
-            axes.plot([place for place, _ in known], [one.value or 0.0 for _, one in known], **look, lw=1.4, ms=4)
-            error_bars(axes, known, look["color"], 1.0)
-            for place, one in known:
-                if settings[place] == grid.best(label):
-                    axes.plot([place], [one.value or 0.0], "o", ms=11, mfc="none", mec=look["color"])
+        for label, changes in by_label.items():
+            draw_points(axes, enumerate(changes), looks[label])
+            if (best := grid.best(label)) is not None and (change := changes[settings.index(best)].value) is not None:
+                axes.plot([settings.index(best)], [change], "o", ms=11, mfc="none", mec=looks[label]["color"])
         ticks = ["\n".join(map(str, setting)) for setting in settings]
-        axes.set_xticks(range(len(ticks)), ticks, rotation=0 if width > COLUMN else 90)
+        set_places(axes, ticks, rotation=0 if width > COLUMN else 90)
         axes.set_ylabel(f"change from {grid.baseline}")
         names = ", below it ".join(key.rpartition(".")[2] for key in grid.keys)
         set_words_below(axes, names, "ring: the variant's own best setting")

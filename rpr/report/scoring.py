@@ -14,18 +14,20 @@ from rpr.records.scores import (
     search_in_words,
     tokenised_in_words,
 )
-from rpr.report.groups import Group, TestColumn, Variant
+from rpr.report.groups import TestColumn, Variant
 from rpr.tables.grid import Note
 
 
-def scoring_notes(group: Group, variants: Sequence[Variant]) -> tuple[Note, ...]:
-    """The notes for some of the group's variants."""
+def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
+    """The notes for these variants of a group."""
+    by_column: dict[TestColumn, list[Score]] = {}
+    for score in (score for variant in variants for run in variant.finished for score in run.scores):
+        by_column.setdefault(TestColumn(score.split, score.test_set, score.metric), []).append(score)
     notes: list[Note] = []
     mixed: dict[str, list[str]] = {}
     sets_by_way: dict[tuple[str, str, str], list[str]] = {}
     checkpoints: set[str] = set()
-    for column in group.columns:
-        scores = [score for variant in variants for score in variant.scores.get(column, {}).values()]
+    for column, scores in sorted(by_column.items(), key=lambda item: item[0].order):
         counts_by_way: dict[tuple[str, str], set[int]] = {}
         alike = {(how_scored(score), score.precision): score for score in scores}
         for score in alike.values():

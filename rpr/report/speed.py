@@ -17,6 +17,7 @@ from rpr.records.scores import Interval
 from rpr.report.agreement import speed_agreement
 from rpr.report.groups import NEVER_RUN, Group, Variant
 from rpr.report.lines import labels
+from rpr.report.seeds import over_seeds
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.validation import rule_of
 
@@ -31,16 +32,13 @@ def steps_per_second(variant: Variant | None) -> Measurement:
     """The mean over seeds, if all ran on the same kind of device; runs whose device other jobs shared do not count."""
     if variant is None:
         return missing(NEVER_RUN)
-    speeds = variant.speeds
-    if not speeds:
+    if not variant.speeds:
         jobs = max((run.concurrent_jobs or 0 for run in variant.finished), default=0)
         why = {0: "no speed: whether other jobs shared the device was not recorded", 1: "speed not measured"}
         shared = f"no speed: {jobs} jobs of the sweep shared the device"
         return missing(why.get(jobs, shared) if variant.finished else variant.why_not())
-    if len({speed.setting for speed in speeds}) > 1:
-        return missing("the seeds ran on different devices or precisions, so they have no mean")
     # Without its interval over seeds, which reaches below zero: machines slow down by more than they vary.
-    return replace(mean([speed.value for speed in speeds]), interval=None)
+    return replace(over_seeds(variant.speeds), interval=None)
 
 
 def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
@@ -53,12 +51,8 @@ def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
         return mine
     if its.value is None or absolute is None:
         return missing(f"absolute: {its.reason}")
-    theirs = {(speed.seed, speed.setting): speed.value for speed in absolute.speeds}
-    ratios = [
-        speed.value / theirs[speed.seed, speed.setting]
-        for speed in variant.speeds
-        if (speed.seed, speed.setting) in theirs
-    ]
+    pairs = [(speed, absolute.speeds.get(seed)) for seed, speed in variant.speeds.items()]
+    ratios = [speed.value / other.value for speed, other in pairs if other is not None and other.way == speed.way]
     return mean(ratios) if ratios else missing("no absolute (sinusoidal) run of the same seed, device and precision")
 
 
@@ -221,7 +215,7 @@ def _run_rows(group: Group) -> Iterator[SpeedRow]:
         steps = steps_per_second(variant)
         if steps.value is None:
             continue
-        device, *arithmetic = variant.speeds[0].setting  # a mean is of one setting
+        device, *arithmetic = next(iter(variant.speeds.values())).way  # a mean is of one
         trained = [run.training for run in variant.finished if run.training is not None]
         memory = [one.peak_memory_bytes for one in trained if one.peak_memory_bytes is not None]
         parameters = {run.parameters for run in variant.finished}

@@ -18,16 +18,13 @@ from rpr.report.agreement import Verdict
 from rpr.report.contexts import context_grids
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import length_grid
-from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, labels, score_columns
+from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, facts_of, labels, score_columns
 from rpr.report.protocol import TOKENS, compared_settings
-from rpr.report.published import PAPER, Source, all_sources, find
+from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, find
 from rpr.report.recipes import Recipes, recipe_grids, recipes
 from rpr.report.scoring import scoring_notes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
 from rpr.tables.grid import Cell, Column, Grid, Note
-
-SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
-_NO_SIDES = (False, False)
 
 
 def score_table(
@@ -48,7 +45,7 @@ def score_table(
     scoring = dict.fromkeys(
         note
         for group in groups
-        for note in scoring_notes(group, [line.variant for line in lines if line.group is group and line.variant])
+        for note in scoring_notes([line.variant for line in lines if line.group is group and line.variant])
     )
     about = [f"Δ: change from {lines[0].reference_name}, {CHANGE}"]
     for source in found:
@@ -78,14 +75,22 @@ class Tables:
     recipes: tuple[Recipes, ...] = ()  # of sweeps with a grid of recipes
 
     @cached_property
-    def main(self) -> tuple[Grid, ...]:
-        """All but the scores by length."""
-        tried = (grid for one in self.recipes for grid in recipe_grids(one))
-        return (*self.paper, *self.tasks, *self.documents, *tried, *((self.speed,) if self.speed is not None else ()))
+    def sections(self) -> list[tuple[str, str, tuple[Grid, ...]]]:
+        """Name, heading and tables of each part of a page but the scores by length, which stand with their group."""
+        tried = tuple(grid for one in self.recipes for grid in recipe_grids(one))
+        speed = () if self.speed is None else (self.speed,)
+        parts = [("paper", "The paper's tables", self.paper), ("tasks", "Generated tasks", self.tasks)]
+        parts += [("documents", "Language models", self.documents)]
+        parts += [("recipes", "The best recipe of each variant", tried), ("speed", "Speed", speed)]
+        return [part for part in parts if part[2]]
 
     @property
-    def grids(self) -> tuple[Grid, ...]:
-        return (*self.main, *self.lengths)
+    def main(self) -> list[Grid]:
+        return [grid for *_, grids in self.sections for grid in grids]
+
+    @property
+    def grids(self) -> list[Grid]:
+        return [*self.main, *self.lengths]
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -126,7 +131,7 @@ def alike(groups: Sequence[Group]) -> list[list[Group]]:
 def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
     """Variants of groups that are alike in one table for a terminal: scores, published figures, speed."""
     first = rows[0][1]
-    lines = [line for variant, group in rows for line in _summary_lines(variant, group)]
+    lines = [(_task_line if group.task else _summary_line)(variant, group) for variant, group in rows]
     grid = score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
     if first.task:
         return grid
@@ -134,47 +139,13 @@ def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
     return Grid("summary", grid.title, (*kept, *_SUMMARY), tuple(lines)).without_empty_columns()
 
 
-def _summary_lines(variant: Variant, group: Group) -> Iterator[Line]:
-    if group.task:
-        yield _task_line(variant, group)
-        return
+def _summary_line(variant: Variant, group: Group) -> Line:
     k = paper.MODELS[group.size].clip_distance
-    reference = group.get("relative", k, group.sharings[0])
-    facts: dict[str, Any] = {"table": 2, "k": k}
-    position, of_paper = variant.position, dict[str, Any](table=0)
-    if position.kind == "relative":
-        of_paper = {"table": 2, "k": position.clip_distance or 0}
-    elif position.kind == "absolute":
-        of_paper = {"table": 1, "kind": "absolute", "size": group.size}
-        facts = {"table": 1, "kind": "relative", "size": group.size}
-    elif position.kind == "none" or position.clip_distance == paper.TABLE3_CLIP_DISTANCE:
-        sides = {kind: which for which, kind in SIDES.items()} | {"none": _NO_SIDES}
-        of_paper = {"table": 3, "sides": sides.get(position.kind)}
-    yield Line(
-        (variant.label,),
-        group,
-        variant,
-        reference,
-        f"relative, k = {k}",
-        (group.development,),
-        (group.development,),
-        _facts(variant, group, **of_paper),
-        _facts(reference, group, **facts),
-        "validation",
+    reference, splits = group.get("relative", k, group.sharings[0]), (group.development,)
+    own = {"kind": "relative", "k": k}
+    return Line(
+        (variant.label,), group, variant, reference, f"relative, k = {k}", splits, splits, {}, own, "validation"
     )
-
-
-def _facts(variant: Variant | None, group: Group, **more: Any) -> dict[str, Any]:
-    """What published figures of a row are matched with."""
-    run = group.runs[0]
-    facts: dict[str, Any] = {"data": group.data, "model": group.model, "languages": group.languages, "task": run.task}
-    if variant is not None:
-        facts |= {"kind": variant.position.kind, "k": variant.position.clip_distance}
-    if run.task is not None:
-        facts["max_train_length"] = run.setting("data.task.max_train_length")
-    if group.documents:
-        facts["context_length"] = run.setting("data.context_length")
-    return facts | more
 
 
 _SUMMARY = (
@@ -210,7 +181,6 @@ def _order1(group: Group) -> tuple[bool, bool, int, int, str, str]:
 def _lines1(group: Group) -> Iterator[Line]:
     """Absolute, relative with the paper's k, and all variants that are not in Tables 2 and 3."""
     k = paper.MODELS[group.size].clip_distance
-    baseline = group.baseline
     own = group.model not in paper.MODELS or group.max_steps != paper.MODELS[group.size].steps
     model = f"{group.model}, {group.max_steps:,} steps" if own else group.model
     rows = [
@@ -227,12 +197,10 @@ def _lines1(group: Group) -> Iterator[Line]:
             (model, languages, label),
             group,
             variant,
-            baseline,
-            baseline.short_label if baseline else "absolute",
+            group.baseline,
+            group.baseline_label,
             (group.split,),
             ("test", *group.own_splits),
-            _facts(variant, group, table=1, size=group.size),
-            _facts(baseline, group, table=1, size=group.size),
         )
 
 
@@ -247,20 +215,12 @@ def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
     sixteen = paper.MODELS["base"].clip_distance
     if not set(by_k) - {paper.MODELS[group.size].clip_distance}:
         return
+
+    def row(k: int) -> tuple[Variant | None, dict[str, Any]]:
+        return by_k.get(k), {"kind": "relative", "k": k}
+
     lines = [
-        Line(
-            (str(k),),
-            group,
-            by_k.get(k),
-            by_k.get(sixteen),
-            f"k = {sixteen}",
-            ("validation", group.split),
-            ("validation", "test", *group.own_splits),
-            _facts(by_k.get(k), group, table=2, k=k),
-            _facts(by_k.get(sixteen), group, table=2, k=sixteen),
-            "validation",
-        )
-        for k in sorted({*paper.TABLE2, *by_k})
+        _line_of_base((str(k),), group, row(k), row(sixteen), f"k = {sixteen}") for k in sorted({*paper.TABLE2, *by_k})
     ]
     yield score_table("table2", "Table 2: BLEU by clip distance k", _setting(group, sharing), ("k",), lines)
 
@@ -275,27 +235,33 @@ def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
     none = group.get("none")
     if not alone and none is None:
         return
-    theirs = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
+    assumed = paper.TABLE3_CLIP_DISTANCE
+    theirs = f"the paper's Table 3 does not print its k; assumed: {assumed}, the base model's"
     for k in sorted(k for k in alone or {paper.MODELS[group.size].clip_distance} if k is not None):
-        rows = {which: group.get(kind, k, sharing) for which, kind in SIDES.items()} | {_NO_SIDES: none}
+        rows = {
+            sides: (none if kind == "none" else group.get(kind, k, sharing), {"kind": kind, "k": assumed})
+            for sides, kind in KIND_OF_SIDES.items()
+        }
         lines = [
-            Line(
-                tuple("yes" if on else "no" for on in which),
-                group,
-                rows[which],
-                rows[True, True],
-                "both on",
-                ("validation", group.split),
-                ("validation", "test", *group.own_splits),
-                _facts(rows[which], group, table=3, sides=which),
-                _facts(rows[True, True], group, table=3, sides=(True, True)),
-                "validation",
-            )
-            for which in paper.TABLE3
+            _line_of_base(tuple("yes" if on else "no" for on in sides), group, rows[sides], rows[True, True], "both on")
+            for sides in paper.TABLE3
         ]
-        reading = theirs if k == paper.TABLE3_CLIP_DISTANCE else f"{theirs}, not this table's {k}"
+        reading = theirs if k == assumed else f"{theirs}, not this table's {k}"
         title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
         yield score_table("table3", title, f"{_setting(group, sharing)} | k = {k}", ("a^V", "a^K"), lines, reading)
+
+
+def _line_of_base(
+    labels: tuple[str, ...],
+    group: Group,
+    row: tuple[Variant | None, dict[str, Any]],
+    reference: tuple[Variant | None, dict[str, Any]],
+    name: str,
+) -> Line:
+    """A row of Tables 2 and 3; it and its reference are a variant, if it was run, and the facts of the paper's row."""
+    splits, changed = ("validation", group.split), ("validation", "test", *group.own_splits)
+    (variant, own), (other, its) = row, reference
+    return Line(labels, group, variant, other, name, splits, changed, own, its, "validation")
 
 
 def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
@@ -303,7 +269,7 @@ def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]
     found: dict[Source, list[tuple[Variant, float]]] = {}
     for variant in group.variants:
         for source in all_sources():
-            one = find(_facts(variant, group), source, group.split)
+            one = find(facts_of(variant, group), source, group.split)
             if source.compares == "order" and one is not None and group.score(variant, group.split).value is not None:
                 found.setdefault(source, []).append((variant, one.figure))
     return found
@@ -343,8 +309,5 @@ def document_table(groups: Sequence[Group]) -> Grid:
 
 
 def _task_line(variant: Variant, group: Group) -> Line:
-    baseline = group.baseline
     splits = tuple(split for split in ("test", "long") if group.column(split) is not None) or (group.split,)
-    facts = _facts(variant, group), _facts(baseline, group)
-    name = baseline.short_label if baseline else "absolute"
-    return Line((variant.label,), group, variant, baseline, name, splits, (group.split,), *facts)
+    return Line((variant.label,), group, variant, group.baseline, group.baseline_label, splits, (group.split,))

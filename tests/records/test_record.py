@@ -9,7 +9,7 @@ from rpr.migrations import EARLIER_DEFAULTS, READ_AS, Machine, machine_of, with_
 from rpr.records.metrics import read_metrics
 from rpr.records.position import position_of
 from rpr.records.record import Record, find_records, read_record, write_record
-from rpr.report.groups import one_per_seed
+from rpr.report.seeds import one_per_seed
 from tests.fake_records import fake_document, fake_interval, fake_record, fake_score
 
 

@@ -48,31 +48,31 @@ def test_speed_verdict_needs_alternating_rounds(low, high, verdict):
 
 
 @pytest.mark.parametrize("losses, fall, falling", [
-    ([(900, 2.0), (1000, 1.99)], 0.005, False),
-    ([(100, 9.0), (900, 2.0), (1000, 1.9)], 0.05, True),
-    ([(500, 3.0), (1000, 2.0)], 0.2 / 2.2, True),  # 2.2 at step 900, between the two validations
-    ([(950, 2.0), (1000, 1.9)], 0.05, True),  # none before step 900: from the first
-    ([(900, 2.0), (1000, 2.1)], -0.05, False),
-    ([(900, 0.009), (1000, 0.0045)], 0.5, False),  # a task learned exactly: less than 0.005 nats
-    ([(900, 0.3), (1000, 0.294)], 0.02, True),
+    ({900: 2.0, 1000: 1.99}, 0.005, False),
+    ({100: 9.0, 900: 2.0, 1000: 1.9}, 0.05, True),
+    ({500: 3.0, 1000: 2.0}, 0.2 / 2.2, True),  # 2.2 at step 900, between the two validations
+    ({950: 2.0, 1000: 1.9}, 0.05, True),  # none before step 900: from the first
+    ({900: 2.0, 1000: 2.1}, -0.05, False),
+    ({900: 0.009, 1000: 0.0045}, 0.5, False),  # a task learned exactly: less than 0.005 nats
+    ({900: 0.3, 1000: 0.294}, 0.02, True),
 ])  # fmt: skip
 def test_fall_over_the_last_tenth_of_the_steps(losses, fall, falling):
     found = learning_of(fake_record(), losses)
     assert found.fall == pytest.approx(fall)
     assert found.falling is falling
-    assert learning_of(fake_record(), losses[:1]) is None is learning_of(fake_record(), [])
+    assert learning_of(fake_record(), {900: 2.0}) is None is learning_of(fake_record(), {})
 
 
 def test_advice_states_steps_and_time():
-    found = learning_of(fake_record(steps=1050, steps_per_second=2.0), [(900, 2.0), (1000, 1.9)])
+    found = learning_of(fake_record(steps=1050, steps_per_second=2.0), {900: 2.0, 1000: 1.9})
     assert advice([found]) == "train at least twice as long: optim.max_steps=2100 (18 min a run)"
-    unknown = learning_of(fake_record(steps=1050, steps_per_second=None), [(900, 2.0), (1000, 1.9)])
+    unknown = learning_of(fake_record(steps=1050, steps_per_second=None), {900: 2.0, 1000: 1.9})
     assert advice([unknown]) == "train at least twice as long: optim.max_steps=2100"
 
 
 def test_still_learning_is_judged_by_the_mean_over_seeds():
     def variant(*falls):
-        found = tuple(learning_of(fake_record(steps_per_second=1.0), [(900, 1.0), (1000, 1 - fall)]) for fall in falls)
+        found = tuple(learning_of(fake_record(steps_per_second=1.0), {900: 1.0, 1000: 1 - fall}) for fall in falls)
         return Variant(position_of(fake_record()), "relative", (), found)
 
     assert variant(0.018, -0.006, 0.004).still_learning is None

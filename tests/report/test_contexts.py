@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rpr.records.record import Record
-from rpr.report.contexts import bits_by_context, bits_per_byte, context_grids
+from rpr.report.contexts import bits_by_context, context_grids
 from rpr.report.plot_style import PAPER
 from tests.fake_records import fake_record
 from tests.report.test_plots import group_of
@@ -36,9 +36,9 @@ def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations()
     assert [column.heading for column in by_position.columns[1:]] == ["1", "2", "3–4"]
     relative = next(variant for variant in group.variants if variant.position.kind == "relative")
     for key, bits in SCORES.items():
-        one = bits_per_byte(group, relative, key)
+        one = relative.measured(("test", *key), "")
         assert (one.value, one.n) == (pytest.approx(bits + 0.25), 2)
-    assert bits_per_byte(group, relative, ("position", 4)).value == pytest.approx(3.25)
+    assert relative.measured(("test", "position", 4), "").value == pytest.approx(3.25)
     assert "the same 4,096 bytes of 3 documents" in by_length.notes[0].text
 
 
@@ -65,7 +65,7 @@ def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_
     (curve,) = [line for line in both.axes[2].lines if len(line.get_xdata()) > 2]
     assert curve.get_color() == PAPER and list(curve.get_ydata())[:3] == [20.05, 19.91, 20.59]
     assert curve.get_marker() == both.axes[0].lines[1].get_marker()
-    assert "Press 2022,\ntrained at 512" in both.axes[2].get_xlabel()
+    assert "grey: Press 2022, trained at 512" in both.axes[2].get_xlabel().replace("\n", " ")
     only_ours = bits_by_context(group_of([scored("relative")]))
     assert only_ours is not None and len(only_ours.axes) == 2
 
@@ -73,8 +73,8 @@ def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_
 def test_seeds_scored_on_different_bytes_have_no_mean() -> None:
     group = group_of([scored("relative"), scored("relative", 2, num_bytes=1000)])
     (variant,) = group.variants
-    one = bits_per_byte(group, variant, ("separate", 64))
-    assert one.value is None and "different bytes" in str(one.reason)
+    one = variant.measured(("test", "separate", 64), "")
+    assert one.value is None and "different ways" in str(one.reason)
     assert any(note.severity == "warning" for grid in context_grids(group) for note in grid.notes)
 
 

@@ -126,11 +126,11 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
     other = fake_record("relative", seed=2, scores=[fake_score("test", 31.0, signature="another")])
     (group,) = run_groups([fake_record("absolute"), fake_record("relative"), other])
     relative, absolute = group.get("relative"), group.get("absolute")
-    assert "scored in different ways" in group.score(relative, "test").reason
+    assert "measured in different ways" in group.score(relative, "test").reason
     other = fake_record("relative", scores=[fake_score("test", 31.0, num_sentences=7)])
     (group,) = run_groups([fake_record("absolute"), other])
     relative, absolute = group.get("relative"), group.get("absolute")
-    assert group.change(relative, absolute, "test", "absolute").reason == "test: scored in another way than absolute"
+    assert group.change(relative, absolute, "test", "absolute").reason == "scored in another way than absolute"
 
 
 def test_missing_score_has_a_reason():

@@ -4,7 +4,7 @@ import re
 
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import Interval
-from rpr.report import plot_style, plots, ranking, sampling
+from rpr.report import plot_style, plots, sampling
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
@@ -66,7 +66,7 @@ def test_plots_of_many_variants_show_and_report_a_sample():
     runs = [fake_record(kind, k, by_length=lengths) for kind, count in (("relative", 26), ("relative_keys", 4))
             for k in range(count)]  # fmt: skip
     group = group_of([*runs, fake_record("absolute", by_length=lengths)])
-    curves = [(one, {"validation/bleu": ((1, 2.0), (2, 3.0))}) for one in sampling.lines_of(group)]
+    curves = [(one, {"validation/bleu": {1: 2.0, 2: 3.0}}) for one in sampling.lines_of(group)]
     drawn = {plot.name: plot for plot in plots.all_plots(group, curves)}
     assert list(drawn) == ["bleu_by_k", "bleu_by_length", "learning_curves"]
     assert len(sampling.lines_of(group)) == 12 and sampling.lines_of(group)[0].label == "absolute (sinusoidal)"
@@ -140,9 +140,9 @@ def test_every_text_is_inside_its_figure():
     group = group_of([*runs, fake_record("absolute")])
     many = [with_scheme(choice) for choice in ("rope", "t5")] + [fake_record("none")]
     many += [fake_record("absolute_and_relative", k) for k in range(30)]
-    assert ranking.texts(group_of(many))[0].startswith("24 of 33 schemes have a row: of each kind")
+    assert plots._ranking_texts(group_of(many))[0].startswith("24 of 33 schemes have a row: of each kind")
     for width in (plot_style.WIDE, plot_style.COLUMN):
-        for figure in (plots.bleu_by_k(group, width), ranking.draw(group_of(many), width)):
+        for figure in (plots.bleu_by_k(group, width), plots.scores_by_position(group_of(many), width)):
             [axes] = figure.axes
             texts = [*axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label, *figure.texts]
             texts += [text for legend in figure.legends for text in legend.get_texts()]
@@ -153,7 +153,7 @@ def test_every_text_is_inside_its_figure():
 
 def test_schemes_beyond_the_paper_are_ranked():
     def ranked(runs):
-        return [(variant.label, score.value, score.n) for variant, score in ranking.ranked(group_of(runs))[0]]
+        return [(variant.label, score.value, score.n) for variant, score in plots.ranked(group_of(runs))[0]]
 
     some = [("rope", 1, 21.0), ("rope", 2, 23.0), ("t5", 1, 30.0), ("none", 1, 4.0)]
     schemes = [with_scheme(*one) for one in some]
@@ -166,7 +166,7 @@ def test_schemes_beyond_the_paper_are_ranked():
     assert [name for name, *_ in ranked([*schemes, *papers])] == ["T5", "relative, k = 16", "RoPE", "none"]
     drawn = {plot.name: plot for plot in plots.all_plots(group_of([*schemes, *papers]), [])}
     assert drawn["scores_by_position"].caption == ""
-    [axes] = ranking.draw(group_of(schemes)).axes
+    [axes] = plots.scores_by_position(group_of(schemes)).axes
     assert [text.get_text() for text in axes.texts] == ["30.0", "22.0 ± 1.4", "4.0"]
 
 
@@ -174,7 +174,7 @@ def test_lines_differ_in_marker_and_dashes_too():
     lengths = fake_by_length(40, 30, 20, 10)
     runs = [fake_record(kind, by_length=lengths) for kind in ("absolute", "learned", "none", "relative")]
     group = group_of([*runs, fake_record("relative", 2, by_length=lengths)])
-    curves = [(one, {"validation/loss": ((1, 2.0), (2, 1.0))}) for one in group.variants]
+    curves = [(one, {"validation/loss": {1: 2.0, 2: 1.0}}) for one in group.variants]
     for figure in (plots.bleu_by_length(group), plots.learning_curves(group, curves)):
         drawn = [line for line in figure.axes[0].get_lines() if line.get_marker() in plot_style.MARKERS]
         assert len(drawn) == 5 == len({line.get_marker() for line in drawn})

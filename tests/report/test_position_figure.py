@@ -1,4 +1,4 @@
-"""The figure of one run's positions, its JSON document and its text summary, from made-up numbers."""
+"""The figure of one run's positions, and its JSON document, from made-up numbers."""
 
 import math
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from rpr.analysis.positions import DEFINITIONS
 from rpr.report import plot_style
-from rpr.report.position_figure import often, position_figure, summary
+from rpr.report.position_figure import often, position_figure
 
 SVG = "{http://www.w3.org/2000/svg}"
 STACKS = ("encoder", "decoder")
@@ -124,18 +124,3 @@ def test_every_number_is_defined():
     assert numbers.keys() - {"num_sentences", "max_distance", "tables", "stacks", "biases"} <= set(DEFINITIONS)
     entries = [numbers["tables"][0]["keys"], numbers["absolute"][0], numbers["attention"][0], *numbers["stacks"]]
     assert {key for entry in entries for key in entry} - {"stack", "layers", "longest"} <= set(DEFINITIONS)
-
-
-def test_summary():
-    """Heads attend most at the nearest of equally strong distances."""
-    tied = made_up(layers=1, heads=1, k=1)
-    tied["attention"][0]["attention"][0][5:9] = [0.95, 0.1, 0.95, 0.2]  # at -3, -2, -1 and 0
-    assert summary(tied)[-2] == "  encoder layer 1    heads attend most at -1 (0.95)"
-    lines = summary(made_up(layers=1, heads=2, k=1))
-    # The offsets -1, 0, 1 of head 0: 3, 2, 1 2/3; head 1 a tenth more.
-    assert lines[0] == "  encoder layer 1    norm of w^K at -1: 3.05, 0: 2.05, +1: 1.72"
-    assert len(lines) == 6
-    assert lines[-1] == "  decoder layer 1    heads attend most at 0 (0.90)  -1 (0.90)"
-    of_losses = "  windows of 1,024 tokens: bits per byte at 1: 5.00, 2: 4.00, 3–4: 3.50, 5–1,024: 3.25 (trained on 4)"
-    assert of_losses in summary(made_up(documents=True))
-    assert summary(made_up(layers=1, k=0))[0] == "  encoder layer 1    norm of w^K at 0: 2.15"

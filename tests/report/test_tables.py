@@ -14,8 +14,8 @@ from rpr.report.build import build_report
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lengths import length_grid
+from rpr.report.plots import ranked
 from rpr.report.published import Source, rows
-from rpr.report.ranking import ranked
 from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import build_tables, summary_table
@@ -103,7 +103,7 @@ def test_tables_2_and_3_are_of_the_base_model_and_german():
 
     french = changed(**{"data.target_language": "fr"})
     found = grids(french)
-    assert row(found["table2"], "16")["paper"].value.reason == "not in the paper"
+    assert row(found["table2"], "16")["paper"].value.reason == "the paper's 38.7 is on newstest2014"
     assert "agreement" not in row(found["table3"], "no", "no")
     big = grids(changed(**{"model.name": "big"}))
     assert "(the paper's base in brackets)" in row(big["table2"], "16")["differs"].remarks[0]
@@ -253,7 +253,7 @@ def test_scores_by_length():
     assert [cell.value for cell in sacrebleu.cells[0]] == ["sentences", "50", "40", "7", "20"]
     relative = row(sacrebleu, "relative, k = 16")
     assert (value(relative["length_1_10"]), relative["length_1_10"].value.n) == (51.5, 2)
-    assert row(sacrebleu, "absolute (sinusoidal)")["length_1_10"].value.reason == "not scored by source length"
+    assert row(sacrebleu, "absolute (sinusoidal)")["length_1_10"].value.reason == "not scored at this length"
     assert "fewer than 10 sentences, which say little: 23–30" in [note.text for note in sacrebleu.notes]
     # Different decoding is a warning.
     other = fake_record("absolute", by_length=fake_by_length(50.0, beam_size=1))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from rpr.records.record import find_records
-from rpr.report import ranking
+from rpr.report import plots
 from rpr.report.build import build_report
 from rpr.report.grouping import run_groups
 from rpr.report.learning import learning_of, run_key
@@ -71,7 +71,7 @@ def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training
 
 def test_schemes_are_plotted_best_first_beside_published_accuracies():
     [group] = run_groups(runs("reverse", within=81.0, none=90.0))
-    [axes] = ranking.draw(group).axes
+    [axes] = plots.scores_by_position(group).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "none",
         "relative, k = 16",
@@ -81,7 +81,7 @@ def test_schemes_are_plotted_best_first_beside_published_accuracies():
     marks = [(line.get_marker(), float(line.get_xdata()[0])) for line in axes.get_lines() if line.get_marker() in "oD"]
     assert sorted(marks) == [("D", 2.3), ("o", 6.7), ("o", 60.0), ("o", 90.0)]
     assert all(line.get_markerfacecolor() == WHITE for line in axes.get_lines() if line.get_marker() == "o")
-    assert ranking.texts(group)[1].startswith(
+    assert plots._ranking_texts(group)[1].startswith(
         "Dashed: absolute (sinusoidal). Hollow: did not learn the task. Grey diamonds: K"
     )
 
@@ -104,7 +104,7 @@ def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_pape
 def test_without_longer_examples_nothing_is_said_of_them():
     records = [run.model_copy(update={"scores": run.scores[::2]}) for run in runs()]  # those of test
     [group] = run_groups(records)
-    assert (group.split, ranking.title(group)) == ("test", "Exact match on test, best first")
+    assert (group.split, plots.ranking_title(group)) == ("test", "Exact match on test, best first")
     assert "beyond" not in text(records)
     assert "Kazemnejad" not in " ".join(note.text for note in task_table([group]).notes)
 
@@ -171,7 +171,7 @@ def test_task_that_is_not_learned_or_still_learning_says_so():
     grid = task_table(run_groups(runs(within=80.0))).only(lambda column: column.key == "note")
     assert [row[-1].value for row in grid.cells] == ["not learned"] * 2
     for last, undecided in ((0.5, "still learning"), (0.998, "")):
-        falling = {run_key(run): learning_of(run, [(900, 1.0), (1000, last)]) for run in runs()}
+        falling = {run_key(run): learning_of(run, {900: 1.0, 1000: last}) for run in runs()}
         [group] = run_groups(runs(), falling)
         assert [one.undecided for one in group.variants] == [undecided] * 2
 

@@ -129,16 +129,13 @@ def test_loss_by_position_of_a_report_is_that_of_evaluate(trained: Path, capsys:
     (by_context,) = json.loads(capsys.readouterr().out)["by_context"]
     words = ["report", f"run={folder}", "validation_sentences=5", "hardware.threads=1"]
     assert app.main(words) == 0
-    out = capsys.readouterr().out
     (losses,) = json.loads((folder / "positions.json").read_text())["losses"]
     assert (losses["trained"], losses["num_bytes"]) == (32, by_context["num_bytes"])
     of_evaluate = [(one["first"], one["last"], one["bits_per_byte"]) for one in by_context["by_position"]]
     assert [*zip(losses["first"], losses["last"], losses["bits_per_byte"], strict=True)] == [
         (first, last, pytest.approx(bits, rel=1e-5)) for first, last, bits in of_evaluate
     ]
-    first, last, bits = of_evaluate[-1]
-    assert (first, last) == (33, 64)
-    assert f"{first}–{last}: {bits:.2f} (trained on 32)\n" in out
+    assert of_evaluate[-1][:2] == (33, 64)
     assert "Loss by position in the window" in (folder / "positions.svg").read_text()
 
 
