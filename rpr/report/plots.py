@@ -145,10 +145,10 @@ def bleu_by_k(group: Group, width: float = WIDE) -> Figure | None:
             if points[0][0] is None:
                 axes.axhline(points[0][1].value or 0.0, **look, lw=1.3, alpha=0.9, zorder=1)
                 error_bars(axes, [(beside, points[0][1])], look["color"])
-                beside += 0.06
+                beside += 0.1
             else:
                 draw_points(axes, [(ks.index(k), score) for k, score in points if k is not None], look, 2.2)
-        axes.set_xlim(-0.35, len(ks) - 0.2)
+        axes.set_xlim(-0.35, len(ks))
         scores = [score for *_, points in series for _, score in points]
         tops = [(one.value or 0.0) + (reach(one) or (0.0, 0.0))[1] for one in scores]
         axes.set_ylim(0, max([*tops, *paper.TABLE2.values()]) * 1.05 + 1)
