@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rpr.commands.printing import titled
 from rpr.config.commands import CompareConfig
 from rpr.errors import RunError
 from rpr.io.escape import escape_control_characters
@@ -26,7 +25,7 @@ from rpr.paths import user_path
 from rpr.records.record import find_records
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
 from rpr.runs.locks import with_killed_runs
-from rpr.tables.render import wrapped
+from rpr.tables.render import titled, wrapped
 
 
 def run(config: CompareConfig) -> None:

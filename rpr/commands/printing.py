@@ -9,18 +9,12 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.records.scores import METRIC_NAMES
 from rpr.tables.grid import Grid, legend
-from rpr.tables.render import shows_intervals, terminal, wrapped
-
-
-def titled(grid: Grid) -> str:
-    """A table for a terminal, with its title above and its notes below."""
-    notes = [note.text for note in grid.notes]
-    return "\n".join([*wrapped([grid.title]), terminal(grid), *wrapped(notes)])
+from rpr.tables.render import terminal, titled, wrapped
 
 
 def with_legend(grids: Sequence[Grid]) -> str:
     """Tables for a terminal, and below them the meaning of their symbols."""
-    signs = wrapped(legend(grids, shows_intervals))
+    signs = wrapped(legend(grids))
     return "\n\n".join([*map(titled, grids), *(["\n".join(signs)] if signs else [])])
 
 

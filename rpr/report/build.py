@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -27,7 +27,7 @@ from rpr.report.sampling import lines_of, sample_evenly
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, alike, build_tables, summary_table
-from rpr.tables.grid import Grid, legend
+from rpr.tables.grid import legend
 from rpr.tables.render import (
     as_csv,
     as_json,
@@ -36,8 +36,8 @@ from rpr.tables.render import (
     latex,
     latex_narrow,
     markdown,
-    shows_intervals,
     terminal,
+    titled,
     wrapped,
 )
 
@@ -69,12 +69,7 @@ class Report:
             found = [str(one) for one in chapter.statements] or ["no finding; see the tables"]
             findings = wrapped(found, "- ")
             parts.append("\n".join([chapter.group.heading, *findings]))
-        for grid in self.tables.grids:
-            head = wrapped(filter(None, (grid.title, grid.setting)))
-            notes = wrapped([note.text for note in grid.notes])
-            parts.append("\n".join([*head, "", terminal(grid), *notes]))
-        parts.append("\n".join(wrapped(how_to_read(self.tables, shows_intervals))))
-        return "\n\n".join(parts)
+        return "\n\n".join([*parts, *map(titled, self.tables.grids), "\n".join(wrapped(how_to_read(self.tables)))])
 
 
 def build_report(
@@ -163,10 +158,10 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
     return found
 
 
-def how_to_read(tables: Tables, shown: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
-    """The legend of the tables: symbols, verdicts, `still learning` and `not learned`; `shown` as of `legend`."""
+def how_to_read(tables: Tables) -> list[str]:
+    """The legend of the tables: symbols, verdicts, `still learning` and `not learned`."""
     return [
-        *legend(tables.grids, shown),
+        *legend(tables.grids),
         *([RULE] if tables.paper else []),
         FINDINGS_RULE,
         f"{LEARNING_RULE}.",

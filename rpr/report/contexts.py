@@ -112,7 +112,7 @@ class _Panel:
     curves: dict[str, dict[int, Measurement]]
     trained: int | None
     unit: str
-    words: tuple[str, ...]
+    remarks: tuple[str, ...]
     look: dict[str, Any]
 
 
@@ -142,7 +142,7 @@ def bits_by_context(group: Group, remark: str = "", width: float = WIDE) -> Figu
                 draw_points(axes, [(lengths.index(n), one) for n, one in points.items()], looks[label] | panel.look)
             axes.set_title(panel.title, loc="left", fontsize=10)
             axes.set_ylabel(panel.unit)
-            set_words_below(axes, "tokens of context", *panel.words)
+            set_words_below(axes, "tokens of context", *panel.remarks)
         bounds = [bound for axes in all_axes[: len(ours)] for bound in axes.get_ylim()]
         for axes in all_axes[: len(ours)]:
             axes.set_ylim(min(bounds), max(bounds))

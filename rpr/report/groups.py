@@ -21,7 +21,6 @@ from rpr.records.scores import (
     how_scored_by_length,
 )
 from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, advice, mean_over_seeds
-from rpr.report.protocol import Difference, differences
 from rpr.report.seeds import SeedScore, one_per_seed, over_seeds, paired_change
 
 NEVER_RUN = "never run"
@@ -306,11 +305,6 @@ class Group:
     def distinctly(self, *without: str) -> str:
         """`precision 32, norm pre`: the distinguishing settings, except for those of these names."""
         return ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in self.distinct if name not in without)
-
-    @cached_property
-    def differences(self) -> tuple[Difference, ...]:
-        """How the finished runs differ from the paper's; none for tasks and language models, which it does not have."""
-        return differences(self.finished, self.size, self.papers_languages) if self.translation else ()
 
     @cached_property
     def advice(self) -> str | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from rpr.records.measurement import Measurement
@@ -16,37 +15,20 @@ from rpr.records.scores import (
     search_in_words,
 )
 from rpr.report.groups import Group, Variant
-from rpr.tables.grid import Cell, Column, Grid, Note
+from rpr.tables.grid import DASH, Cell, Column, Grid, Note
 
 FEW = 10  # buckets with fewer sentences are flagged
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """A range of lengths; `num_sentences` is None if it differs between runs."""
-
-    first: LengthBucket
-    num_sentences: int | None
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.first.key
-
-    @property
-    def heading(self) -> str:
-        return f"{self.first.label}{'*' if self.first.beyond_training else ''}"
-
-
-def buckets(group: Group) -> tuple[Bucket, ...]:
-    """Every bucket of the group's finished runs, the shortest sources first."""
-    found: dict[tuple[int, int], list[LengthBucket]] = {}
-    for one in _scored(group):
-        for bucket in one.buckets:
-            found.setdefault(bucket.key, []).append(bucket)
-    counts = {key: {bucket.num_sentences for bucket in some} for key, some in found.items()}
-    return tuple(
-        Bucket(some[-1], counts[key].pop() if len(counts[key]) == 1 else None) for key, some in sorted(found.items())
-    )
+def buckets(group: Group) -> dict[LengthBucket, str]:
+    """Every bucket of the group's finished runs, the shortest sources first, with its number of sentences: a dash if
+    that differs between runs.
+    """
+    by_key: dict[tuple[int, int], list[LengthBucket]] = {}
+    for bucket in (bucket for by_length in _scored(group) for bucket in by_length.buckets):
+        by_key.setdefault(bucket.key, []).append(bucket)
+    counts = {key: {bucket.num_sentences for bucket in alike} for key, alike in by_key.items()}
+    return {by_key[key][-1]: f"{count:,}" if not more else DASH for key, (count, *more) in sorted(counts.items())}
 
 
 def length_grid(group: Group) -> Grid | None:
@@ -55,25 +37,24 @@ def length_grid(group: Group) -> Grid | None:
     if not any(score.metric == metric for one in found for bucket in one.buckets for score in bucket.scores):
         return None
     shown = buckets(group)
+
+    def cell(variant: Variant | None, bucket: LengthBucket) -> Cell | Measurement:
+        """The score of a variant or, for None, the number of sentences."""
+        if variant is not None:
+            return length_score(variant, metric, bucket)
+        differ = ("the runs were scored on different numbers of sentences",) if shown[bucket] == DASH else ()
+        return Cell(shown[bucket], differ)
+
     columns = [Column("position", "position", lambda row: row.label if row else "sentences", label=True)]
     for bucket in shown:
         key = f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}"
-        columns.append(Column(key, bucket.heading, partial(_cell, metric=metric, bucket=bucket)))
+        columns.append(Column(key, bucket.label + "*" * bucket.beyond_training, partial(cell, bucket=bucket)))
     title = f"{METRIC_NAMES[metric]} by {found[0].axis}, {pooled(found[0].splits)}"
     notes = tuple(_notes(shown, found, metric))
     return Grid("lengths", title, tuple(columns), (None, *group.variants), group.heading, notes, group.synthetic)
 
 
-def _cell(variant: Variant | None, metric: str, bucket: Bucket) -> str | Cell | Measurement:
-    """The score of a variant or, for None, the number of sentences."""
-    if variant is not None:
-        return length_score(variant, metric, bucket)
-    if bucket.num_sentences is not None:
-        return f"{bucket.num_sentences:,}"
-    return Cell("–", ("the runs were scored on different numbers of sentences",))
-
-
-def length_score(variant: Variant, metric: str, bucket: Bucket) -> Measurement:
+def length_score(variant: Variant, metric: str, bucket: LengthBucket) -> Measurement:
     """A variant's score on the sentences of a bucket."""
     return variant.measured((metric, *bucket.key), "not scored at this length")
 
@@ -82,7 +63,7 @@ def _scored(group: Group) -> list[ByLength]:
     return [run.by_length for run in group.finished if run.by_length is not None]
 
 
-def _notes(shown: Sequence[Bucket], found: Sequence[ByLength], metric: str) -> Iterator[Note]:
+def _notes(shown: Mapping[LengthBucket, str], found: Sequence[ByLength], metric: str) -> Iterator[Note]:
     first = found[0]
     if len({how_scored_by_length(one, metric) for one in found}) > 1:
         yield Note("not comparable: the rows differ in how or on which sets they were scored", "warning")
@@ -90,8 +71,8 @@ def _notes(shown: Sequence[Bucket], found: Sequence[ByLength], metric: str) -> I
     yield Note(f"lengths are {first.unit}; {sets}{', all together' if len(first.splits) > 1 else ''}")
     for signature in sorted({str(one.signatures.get(metric)) for one in found}):
         yield Note(f"{METRIC_NAMES[metric]}: {signature}, {search_in_words(first)}")
-    if any(bucket.first.beyond_training for bucket in shown):
+    if any(bucket.beyond_training for bucket in shown):
         yield Note(f"*: {first.longest_in_words}")
-    few = [one.first.label for one in shown if one.num_sentences is not None and one.num_sentences < FEW]
+    few = [bucket.label for bucket, count in shown.items() if count != DASH and bucket.num_sentences < FEW]
     if few:
         yield Note(f"fewer than {FEW} sentences, which say little: {', '.join(few)}")

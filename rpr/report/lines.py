@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,12 +13,9 @@ from rpr.records.scores import METRIC_NAMES
 from rpr.report.agreement import Agreement, agreement, why_undecided
 from rpr.report.groups import Group, TestColumn, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
-from rpr.report.protocol import Difference, differences, is_the_papers_corpus
+from rpr.report.protocol import Difference, differences
 from rpr.report.published import PAPER, Source, find
 from rpr.tables.grid import Cell, Column
-
-# The kind of BLEU that the paper's group is known to have used; the paper itself does not state it (`paper.BLEU_KIND`).
-GROUPS_METRIC = "bleu_tok_split"
 
 
 @dataclass(frozen=True)
@@ -97,33 +94,11 @@ class Line:
         """How the runs differ from the paper's, including the test set."""
         runs = self.variant.finished if self.variant is not None and self.group.translation else ()
         found = differences(runs, self.size, self.group.papers_languages)
-        column = self.group.column(self.decided_on)
-        if runs and column is not None and column.test_set != self._papers_set:
-            text = f"test set: {column.test_set}; the paper: {self._papers_set}"
+        column, papers = self.group.column(self.decided_on), PAPER.test_sets[self.papers_split]
+        if runs and column is not None and column.test_set != papers:
+            text = f"test set: {column.test_set}; the paper: {papers}"
             return (*found, Difference("test set", text))
         return found
-
-    @property
-    def _papers_set(self) -> str:
-        return PAPER.test_sets[self.papers_split]
-
-    def difference(self) -> Measurement:
-        """Our score minus the paper's if corpus, test set and kind of BLEU are the same; else why it is meaningless."""
-        mine, printed = self.ours(self.decided_on), self.figure(PAPER)
-        if mine.value is None or printed.value is None or self.variant is None:
-            return mine if mine.value is None else printed
-        pair = self.group.papers_languages
-        if pair is None or not is_the_papers_corpus(self.variant.finished, pair):
-            return missing(f"another corpus: {self.group.data}; the paper's: WMT 2014")
-        if self.group.size != self.size:
-            return missing(f"another model: {self.group.model}; the paper's: {self.size}")
-        column = self.group.column(self.decided_on)
-        if column is not None and column.test_set != self._papers_set:
-            return missing(f"another test set: {column.test_set}; the paper's: {self._papers_set}")
-        alike = self.ours(self.decided_on, GROUPS_METRIC)
-        if alike.value is None:
-            return missing(f"another kind of BLEU: {GROUPS_METRIC}, the paper's group's, was not computed")
-        return replace(alike, value=alike.value - printed.value, interval=None)
 
 
 def facts_of(variant: Variant | None, group: Group) -> dict[str, Any]:
@@ -181,11 +156,8 @@ AGREEMENT = Column(
 )
 NOTE = Column("note", "note", _note, words=True, priority=1)
 DIFFERS = Column("differs", "differs", _differs, words=True, priority=2)
-DIFFERENCE = Column(
-    "difference", f"ours - paper ({METRIC_NAMES[GROUPS_METRIC]})", Line.difference, signed=True, priority=2
-)
 # Columns after the scores, in every table and format.
-AFTER_THE_SCORES = (AGREEMENT, NOTE, DIFFERENCE, DIFFERS)
+AFTER_THE_SCORES = (AGREEMENT, NOTE, DIFFERS)
 
 
 def score_columns(lines: Sequence[Line], found: Sequence[Source]) -> tuple[Column, ...]:

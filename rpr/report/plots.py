@@ -5,7 +5,7 @@ Each function returns None if there is nothing to plot. `width`: WIDE, or COLUMN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rpr import paper
 from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement, single
-from rpr.records.scores import pooled
+from rpr.records.scores import LengthBucket, pooled
 from rpr.report.contexts import CONTEXTS, bits_by_context
 from rpr.report.groups import TABULATED, Group, Variant
-from rpr.report.lengths import Bucket, buckets, length_score
+from rpr.report.lengths import buckets, length_score
 from rpr.report.plot_style import (
     COLOURS,
     COLUMN,
@@ -83,7 +83,7 @@ def all_plots(
     """
     lines = left_out(len(lines_of(group)), len(group.variants), "variants have a line")
     by_k = [f"Solid: {group.development}; dashed: long."] if group.column("long") else []
-    by_k += ["Grey: the paper's Table 2, which prints no error.", *_learning(group)]
+    by_k.append("Grey: the paper's Table 2, which prints no error.")
     means = "A line for each variant, the mean over its seeds."
     schemes, caption = _ranking_texts(group)
     by_length = "exact_match_by_length" if group.task else "bleu_by_length"
@@ -111,14 +111,6 @@ def all_plots(
         for name, title, remark, caption, draw in drawn
         if (figure := draw(WIDE)) is not None
     ]
-
-
-def _learning(group: Group) -> Iterator[str]:
-    falling = [variant.label for variant in group.variants if variant.still_learning is not None]
-    if len(falling) == len(group.variants) > 1:
-        yield "Every variant was still learning when its training ended."
-    elif falling:
-        yield f"Still learning when the training ended: {'; '.join(falling)}."
 
 
 def bleu_by_k(group: Group, width: float = WIDE) -> Figure | None:
@@ -280,9 +272,8 @@ def bleu_by_length(group: Group, remark: str = "", width: float = WIDE) -> Figur
     with styled():
         title = f"{_length_title(group)}, {pooled(by_length.splits)}"
         figure, [axes] = new_figure(width, 0.3 * width + 2.1, title, group.heading, ranked)
-        beyond = [place for place, bucket in enumerate(columns) if bucket.first.beyond_training]
-        counts = ["–" if bucket.num_sentences is None else f"{bucket.num_sentences:,}" for bucket in columns]
-        names = [f"{bucket.first.label}\n{count}" for bucket, count in zip(columns, counts, strict=True)]
+        beyond = [place for place, bucket in enumerate(columns) if bucket.beyond_training]
+        names = [f"{bucket.label}\n{count}" for bucket, count in columns.items()]
         set_places(axes, names, beyond[0] if beyond else None, most=len(names) if width > COLUMN else 6)
         for number, label in enumerate(last):
             shift = _ROOM * (number - (len(last) - 1) / 2) / max(len(last), 2)
@@ -297,7 +288,7 @@ def bleu_by_length(group: Group, remark: str = "", width: float = WIDE) -> Figur
 
 
 def _draw_published(
-    axes: Axes, group: Group, columns: Sequence[Bucket], looks: Mapping[str, dict[str, Any]]
+    axes: Axes, group: Group, columns: Iterable[LengthBucket], looks: Mapping[str, dict[str, Any]]
 ) -> list[str]:
     """Published curves of the same task and schemes, grey, with the markers and dashes of ours; their sources."""
     run, sources = group.runs[0], dict[str, None]()
@@ -312,10 +303,10 @@ def _draw_published(
     return [*sources]
 
 
-def _place(columns: Sequence[Bucket], length: int) -> float | None:
+def _place(columns: Iterable[LengthBucket], length: int) -> float | None:
     """Where a length stands on the axis of buckets, each of width 1 around its number; None in one without an end."""
     for place, bucket in enumerate(columns):
-        first, last = bucket.first.shortest, bucket.first.longest
+        first, last = bucket.shortest, bucket.longest
         if last is not None and first <= length <= last:
             return place - 0.5 + (length - first + 0.5) / (last - first + 1)
     return None

@@ -21,23 +21,23 @@ Entry = dict[str, Any]  # one of the lists of rpr.analysis.positions.measure
 PANELS_PER_LINE = 6
 NO_TABLES = "This run has no relative tables: nothing to draw."
 TABLES = (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"]))
-_LINE, _CURVES, _HEAD = 1.75, 0.8, 0.135  # heights in inches: a line of panels, the curves above the heads, each head
+_HEAD = 0.135  # height in inches of the line of a head
 _RARE = "Distances that fewer than one query in a hundred has are left out."
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of the figure: a panel for each entry, drawn by `draw` into axes of these `heights` (in inches), one below
-    the other. Single axes have one scale, from `bottom`, or from the lowest value.
+    """A part of the figure: a panel of this height (in inches) for each entry, drawn by `draw`, on a scale from
+    `bottom`, or from the lowest value.
     """
 
     heading: str
     words: str
     entries: Sequence[Entry]
     labels: tuple[str, str]
-    draw: Callable[[list[Axes], Entry], None]
+    draw: Callable[[Axes, Entry], None]
     bottom: float | None = 0.0
-    heights: tuple[float, ...] = (_LINE - 0.5,)
+    height: float = 1.25
 
     @property
     def lines(self) -> list[list[Entry]]:
@@ -65,7 +65,7 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
     for (_, words), part in zip(heads, [None, *parts], strict=True):
         heights.append(0.6 + 0.165 * words.count("\n"))
         if part is not None and part.entries:
-            heights.append(0.3 + (sum(part.heights) + 0.5) * len(part.lines))
+            heights.append(0.3 + (part.height + 0.5) * len(part.lines))
     with styled():
         figure = Figure(figsize=(width, sum(heights)), layout="constrained")
         strips = iter(
@@ -83,39 +83,32 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
 
 
 def _draw(part: _Part, figure: SubFigure) -> None:
-    """The panels of a part, labelled at the edges of their line."""
-    lines, each = part.lines, len(part.heights)
-    columns = max(map(len, lines))
-    grid = figure.subplots(len(lines) * each, columns, height_ratios=[*part.heights] * len(lines), squeeze=False)
-    drawn = []
-    for number, line in enumerate(lines):
-        for column in range(columns):
-            panel: list[Axes] = [*grid[number * each : (number + 1) * each, column]]
-            if column >= len(line):  # the last line of a stack can be shorter than the others
-                for axes in panel:
-                    axes.set_axis_off()
-                continue
-            for axes in panel:
-                axes.tick_params(labelsize=8, length=2.5, labelleft=column == 0)
-            panel[0].set_title(label(line[column]), loc="left", fontsize=9, color=INK, pad=4)
-            panel[-1].set_xlabel(part.labels[0], fontsize=9)
-            if column == 0:
-                panel[0].set_ylabel(part.labels[1], fontsize=9)
-            part.draw(panel, line[column])
-            drawn.append(panel)
-    if each == 1:
-        ends = [panel[0].get_ylim() for panel in drawn]
-        for panel in drawn:
-            panel[0].set_ylim(
-                min(low for low, _ in ends) if part.bottom is None else part.bottom, max(high for _, high in ends)
-            )
-    handles, labels = drawn[0][0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
-    if images := drawn[0][-1].images:
-        bar = figure.colorbar(images[0], ax=[panel[-1] for panel in drawn], aspect=40, pad=0.01)
+    """The panels of a part, labelled at the edges of their line; all but images have one scale."""
+    columns = max(map(len, part.lines))
+    grid = figure.subplots(len(part.lines), columns, squeeze=False)
+    drawn: list[Axes] = []
+    for row, line in zip(grid, part.lines, strict=True):
+        for axes in row[len(line) :]:  # the last line of a stack can be shorter than the others
+            axes.set_axis_off()
+        for axes, entry in zip(row, line, strict=False):
+            axes.tick_params(labelsize=8, length=2.5, labelleft=axes is row[0])
+            axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
+            axes.set_xlabel(part.labels[0], fontsize=9)
+            part.draw(axes, entry)
+            drawn.append(axes)
+        row[0].set_ylabel(part.labels[1], fontsize=9)
+    if images := drawn[0].images:
+        bar = figure.colorbar(images[0], ax=drawn, aspect=40, pad=0.01)
         bar.ax.grid(visible=False)
         bar.ax.tick_params(labelsize=8, length=2.5)
+    else:
+        ends = [axes.get_ylim() for axes in drawn]
+        low = min(low for low, _ in ends) if part.bottom is None else part.bottom
+        for axes in drawn:
+            axes.set_ylim(low, max(high for _, high in ends))
+    handles, labels = drawn[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
 
 
 def label(entry: Entry) -> str:
@@ -145,12 +138,12 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
     if any(len(table["norms"]) > 1 for table in of_all):
         sharing = "Light: each head; full: their mean."
 
-    def norms(panel: list[Axes], entry: Entry) -> None:
+    def norms(axes: Axes, entry: Entry) -> None:
         for kind, colour, table in _tables(entry):
-            _heads(panel[0], range(-_k(table), _k(table) + 1), table["norms"], colour, f"$w^{kind}$")
-            _offset_axis(panel[0], _k(table))
+            _heads(axes, range(-_k(table), _k(table) + 1), table["norms"], colour, f"$w^{kind}$")
+            _offset_axis(axes, _k(table))
         look: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
-        panel[0].axhline(table["expected_initial_norm"], **look, label="root mean square before training")
+        axes.axhline(table["expected_initial_norm"], **look, label="root mean square before training")
 
     words = (
         "By offset j - i (key minus query) from -k to k; the outermost vectors also serve every distance beyond. "
@@ -159,13 +152,13 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
     heading = "Norm of each vector of the relative tables"
     yield _Part(heading, words if tables else NO_TABLES, tables, ("offset j - i", "norm"), norms)
 
-    def cosines(panel: list[Axes], entry: Entry) -> None:
-        panel[0].axhline(0, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
+    def cosines(axes: Axes, entry: Entry) -> None:
+        axes.axhline(0, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
         for kind, colour, table in _tables(entry):
             places = [offset + 0.5 for offset in range(-_k(table), _k(table))]
-            _heads(panel[0], places, table["cosines"], colour, f"$w^{kind}$")
-            _offset_axis(panel[0], _k(table))
-        panel[0].margins(y=0.08)
+            _heads(axes, places, table["cosines"], colour, f"$w^{kind}$")
+            _offset_axis(axes, _k(table))
+        axes.margins(y=0.08)
 
     words = (
         "Of offsets r and r + 1, drawn between the two. 1: the same direction, the two are hardly told apart; "
@@ -178,13 +171,13 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         )
     heading = "Cosine similarity of the vectors of neighbouring offsets"
     yield _Part(heading, words, with_neighbours, ("between the offsets j - i", "cosine"), cosines, None)
-    yield _attention(numbers, shown)
+    yield from _attention(numbers, shown)
 
-    def absolute(panel: list[Axes], entry: Entry) -> None:
+    def absolute(axes: Axes, entry: Entry) -> None:
         values = entry["absolute"][: 2 * entry["longest"]]
-        panel[0].plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
-        panel[0].axvline(entry["longest"] - 0.5, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
-        panel[0].set_xlim(-0.5, len(values) - 0.5)
+        axes.plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
+        axes.axvline(entry["longest"] - 0.5, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
+        axes.set_xlim(-0.5, len(values) - 0.5)
 
     words = (
         "By position, up to twice the longest measured sentence, whose end is the upright line. Positions that no "
@@ -194,22 +187,22 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
     if numbers["absolute"]:
         yield _Part(heading, words, numbers["absolute"], ("position", "norm"), absolute)
 
-    def bias(panel: list[Axes], entry: Entry) -> None:
+    def bias(axes: Axes, entry: Entry) -> None:
         places = shown[entry["stack"]]
-        _heads(panel[0], _distances(numbers)[places], [head[places] for head in entry["bias"]], TABLES[0][2])
+        _heads(axes, _distances(numbers)[places], [head[places] for head in entry["bias"]], TABLES[0][2])
 
     words = f"What is added to the score of query i and key i + d. Light: each head; full: their mean. {_RARE}"
     if numbers["biases"]:
         yield _Part("Bias by signed distance", words, numbers["biases"], ("distance j - i", "bias"), bias, None)
 
-    def losses(panel: list[Axes], entry: Entry) -> None:
+    def losses(axes: Axes, entry: Entry) -> None:
         edges = [entry["first"][0] - 0.5, *(last + 0.5 for last in entry["last"])]
-        panel[0].stairs(entry["bits_per_byte"], edges, baseline=None, color=COLOURS["relative"], lw=1.6)
-        panel[0].axvline(entry["trained"] + 0.5, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
-        panel[0].set_xscale("log", base=2)
-        panel[0].set_xticks(entry["last"], [f"{last:,}" for last in entry["last"]])
-        panel[0].minorticks_off()
-        panel[0].set_xlim(edges[0], max(edges[-1], entry["trained"] + 0.5))
+        axes.stairs(entry["bits_per_byte"], edges, baseline=None, color=COLOURS["relative"], lw=1.6)
+        axes.axvline(entry["trained"] + 0.5, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(entry["last"], [f"{last:,}" for last in entry["last"]])
+        axes.minorticks_off()
+        axes.set_xlim(edges[0], max(edges[-1], entry["trained"] + 0.5))
 
     for entry in numbers["losses"]:
         meaning = (
@@ -220,51 +213,51 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         yield _Part("Loss by position in the window", meaning, [entry], ("position", "bits per byte"), losses, None)
 
 
-def _attention(numbers: Entry, shown: dict[str, slice]) -> _Part:
+def _attention(numbers: Entry, shown: dict[str, slice]) -> Iterator[_Part]:
     layers, distances = numbers["attention"], _distances(numbers)
     even = {stack["stack"]: stack["even_attention"] for stack in numbers["stacks"]}
-    highest: dict[str, float] = {}
-    for layer in layers:
-        values = [value or 0.0 for head in layer["attention"] for value in head[shown[layer["stack"]]]]
-        highest[layer["stack"]] = max(highest.get(layer["stack"], 0.0), *values)
 
-    def draw(panel: list[Axes], layer: Entry) -> None:
+    def by_head(layer: Entry) -> Array:
+        return np.array([head[shown[layer["stack"]]] for head in layer["attention"]], dtype=float)
+
+    highest = max(float(np.nanmax(by_head(layer))) for layer in layers)
+
+    def set_distances(axes: Axes, places: slice) -> tuple[float, float]:
+        ends = distances[places][0] - 0.5, distances[places][-1] + 0.5
+        axes.set_xlim(*ends)
+        axes.locator_params("x", integer=True)
+        return ends
+
+    def curves(axes: Axes, layer: Entry) -> None:
+        places = shown[layer["stack"]]
+        _heads(axes, distances[places], by_head(layer), TABLES[0][2])
+        expected = np.array(even[layer["stack"]], dtype=float)[places]
+        axes.plot(distances[places], expected, color=INK, lw=1.0, ls=DASHED, zorder=5)
+        set_distances(axes, places)
+
+    def heads(axes: Axes, layer: Entry) -> None:
         from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
-        curves, cells = panel
-        places = shown[layer["stack"]]
-        rows = np.array([head[places] for head in layer["attention"]], dtype=float)
-        _heads(curves, distances[places], rows, TABLES[0][2])
-        expected = np.array(even[layer["stack"]], dtype=float)[places]
-        curves.plot(distances[places], expected, color=INK, lw=1.0, ls=DASHED, zorder=5)
-        curves.tick_params(labelbottom=False)
-        curves.set_ylim(0, highest[layer["stack"]] * 1.05)
+        rows = by_head(layer)
+        ends = set_distances(axes, shown[layer["stack"]])
         # Not interpolated: the file stores the cells themselves, sharp at every size. On a square-root scale, so that a
         # tenth is distinguishable from zero next to a head that attends to one place.
         colours = LinearSegmentedColormap.from_list("attention", [WHITE, K_SHADES[0], K_SHADES[4], K_SHADES[-1]])
-        extent = (distances[places][0] - 0.5, distances[places][-1] + 0.5, len(rows) + 0.5, 0.5)
-        scale = PowerNorm(0.5, vmin=0.0, vmax=max(highest.values()))
-        cells.imshow(rows, aspect="auto", interpolation="none", extent=extent, cmap=colours, norm=scale)
-        cells.grid(visible=False)
-        cells.set_yticks(range(1, len(rows) + 1, 1 + len(rows) // 5))
-        if curves.get_ylabel():
-            cells.set_ylabel("head", fontsize=9)
-        for axes in panel:
-            axes.set_xlim(extent[:2])
-            axes.locator_params("x", integer=True)
+        look: dict[str, Any] = {"cmap": colours, "norm": PowerNorm(0.5, vmin=0.0, vmax=highest)}
+        axes.imshow(rows, aspect="auto", interpolation="none", extent=(*ends, len(rows) + 0.5, 0.5), **look)
+        axes.grid(visible=False)
+        axes.set_yticks(range(1, len(rows) + 1, 1 + len(rows) // 5))
 
-    count = numbers["num_sentences"]
-    return _Part(
-        "Mean attention by signed distance",
+    meaning = (
         "At distance d = j - i: the mean of the attention of query i to key i + d, over all pairs of a sequence and a "
-        f"query for which that key exists ({count:,} validation sentences or windows of documents; padding is neither "
-        "query nor key; in the decoder no query sees a later key). Curves: the mean over heads, light: each head, "
-        f"dashed: attention spread evenly over what a query sees. Colours: each head. {_RARE}",
-        layers,
-        ("distance j - i", "attention"),
-        draw,
-        heights=(_CURVES, _HEAD * max(4, *(len(layer["attention"]) for layer in layers))),
+        f"query for which that key exists ({numbers['num_sentences']:,} validation sentences or windows of documents; "
+        "padding is neither query nor key; in the decoder no query sees a later key). Full: the mean over heads; "
+        f"light: each head; dashed: attention spread evenly over what a query sees. {_RARE}"
     )
+    yield _Part("Mean attention by signed distance", meaning, layers, ("distance j - i", "attention"), curves)
+    height = _HEAD * max(4, *(len(layer["attention"]) for layer in layers))
+    meaning = "The same, in colours: dark where a head attends most."
+    yield _Part("Mean attention of each head", meaning, layers, ("distance j - i", "head"), heads, height=height)
 
 
 def _tables(entry: Entry) -> list[tuple[str, str, Entry]]:

@@ -36,7 +36,7 @@ def _figures(group: Group) -> Iterator[tuple[str, ...]]:
         named |= {"steps_per_second": steps_per_second(variant), "relative_speed": ratio_to_absolute(group, variant)}
         for metric in ("sacrebleu", "chrf"):
             for bucket in buckets(group):
-                name = f"{metric} {bucket.first.shortest}-{bucket.first.longest or ''}"
+                name = f"{metric} {bucket.shortest}-{bucket.longest or ''}"
                 named[name] = length_score(variant, metric, bucket)
         for name, one in named.items():
             if one.value is not None:

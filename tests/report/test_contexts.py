@@ -44,17 +44,13 @@ def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations()
 
 def test_changes_are_paired_by_seed() -> None:
     baseline = [scored("absolute", seed, seed / 10) for seed in (1, 2)]
-    for others, mean, half in (
-        ([scored("relative", 1, 0.3), scored("relative", 2, 0.6)], 0.3, 12.7062 * 0.1),  # 0.2 and 0.4
-        ([scored("relative", 1, 0.3)], 0.15, None),  # one common seed: the difference of the means
-        ([scored("relative", 1, 0.3, num_bytes=1)], None, None),
+    for others, mean in (
+        ([scored("relative", 1, 0.3), scored("relative", 2, 0.6)], pytest.approx(0.3)),  # 0.2 and 0.4
+        ([scored("relative", 1, 0.3, num_bytes=1)], None),
     ):
         _, changes, _ = context_grids(group_of([*baseline, *others]))
         assert [row.label for row in changes.rows] == ["relative, k = 16"]
-        for cell in changes.cells[0][1:]:
-            assert cell.value.value == (mean if mean is None else pytest.approx(mean))
-            interval = cell.value.interval
-            assert (interval and (interval.high - interval.low) / 2) == (half and pytest.approx(half, rel=1e-5))
+        assert [cell.value.value for cell in changes.cells[0][1:]] == [mean] * len(SCORES)
 
 
 def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_own() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from rpr.model.positions import Sides
 from rpr.records.position import position_of, positions_of
 from rpr.records.record import Record
 from rpr.report import groups
@@ -10,7 +9,6 @@ from rpr.report.grouping import run_groups
 from rpr.report.plot_style import variant_colours
 from rpr.report.tables import build_tables
 from tests.fake_records import fake_record, fake_score
-from tests.shapes import scheme
 
 
 def test_deciding_settings_separate_groups():
@@ -80,17 +78,6 @@ def test_learned_positions_of_other_lengths_are_other_variants():
     assert [one.label for one in group.variants] == [f"absolute (learned), max_positions = {n}" for n in (64, 512)]
     [group] = run_groups(fake_record(seed=seed, settings={"position.max_positions": seed * 64}) for seed in (1, 2))
     assert [one.label for one in group.variants] == ["relative, k = 16"], "without effect on sinusoids and tables"
-
-
-def test_sides_that_share_tables_differently_are_rows_of_their_own():
-    def sides(tables):
-        one = Sides(name="a-b", scheme="sides", encoder=scheme("relative", tables=tables), decoder=scheme("rope"))
-        run = fake_record()
-        return run.model_copy(update={"config": run.config | {"position": one.model_dump(mode="json")}})
-
-    [group] = run_groups([sides("per_head"), sides("shared_by_heads")])
-    words = "relative, k = 2 in the encoder, RoPE in the decoder, encoder.tables = "
-    assert {one.label for one in group.variants} == {f"{words}{tables}" for tables in ("per_head", "shared_by_heads")}
 
 
 def test_changes_are_paired_by_seed():

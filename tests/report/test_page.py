@@ -11,7 +11,7 @@ from rpr.report.html import Chapter, html_page
 from rpr.report.plots import Picture
 from rpr.report.statements import statements
 from rpr.report.tables import Tables, build_tables
-from tests.fake_records import fake_interval, fake_record, fake_score
+from tests.fake_records import fake_record, fake_score
 
 
 def text_of(html: str) -> str:
@@ -97,19 +97,6 @@ def test_warnings_are_never_folded_and_other_metrics_are():
     assert "51.5" in rest and "28.5" in rest and "More figures: chrF test, bleu_tok test" in rest
     alike = [fake_record(kind, scores=scores) for kind in ("relative", "absolute")]
     assert "not comparable" not in page(alike)
-
-
-def test_footnote_marks_are_links_and_other_brackets_stay():
-    runs = [
-        fake_record("relative", scores=[fake_score("test", 30.0, interval=fake_interval(29.0, 31.0))]),
-        fake_record("absolute", status="failed", error="a list [7] of things"),
-    ]
-    html = page(runs)
-    marks = set(re.findall(r'<a href="#(paper-1-note-\d+)">', html))
-    assert marks and marks <= set(re.findall(r'<li id="([^"]*)">', html))
-    assert "<td>30.0<small> [29.0, 31.0]</small></td>" in html
-    assert "a list [7] of things" in html
-    assert "the 95% interval of one run over the sentences of its test set" in folded(html)
 
 
 def test_settings_are_those_of_one_run_and_how_others_differ():

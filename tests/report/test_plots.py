@@ -6,7 +6,6 @@ from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import Interval
 from rpr.report import plot_style, plots, sampling
 from rpr.report.grouping import run_groups
-from rpr.report.learning import Learning, run_key
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 from tests.shapes import scheme
 
@@ -77,29 +76,6 @@ def test_plots_of_many_variants_show_and_report_a_sample():
     for width, most in ((plot_style.WIDE, 24), (plot_style.COLUMN, 12)):
         assert len(plots.bleu_by_k(group, width).axes[0].get_xticks()) <= most
     assert "of 31" not in drawn["bleu_by_k"].description
-
-
-def test_caption_names_variants_still_learning():
-    runs = [fake_record("relative", 2), fake_record("absolute")]
-    for falling, words in (
-        ((0.2, 0.0), "Still learning when the training ended: relative, k = 2."),
-        ((0.2, 0.2), "Every variant was still learning when its training ended."),
-        ((0.0, 0.0), None),
-    ):
-        learning = {run_key(run): Learning(fall, 2 * fall, 1800, 2.0) for run, fall in zip(runs, falling, strict=True)}
-        [group] = run_groups(runs, learning)
-        [caption] = [plot.caption for plot in plots.all_plots(group, []) if plot.name == "bleu_by_k"]
-        assert words in caption if words else "earning" not in caption
-
-
-def test_plots_of_few_variants_are_complete_and_reproducible():
-    group = group_of([fake_record("relative", 2), fake_record("absolute")])
-    assert sampling.lines_of(group) == list(group.variants)
-    first = plots.all_plots(group, [])
-    assert first == plots.all_plots(group, [])
-    assert not any("of each kind" in plot.description for plot in first)
-    svg = first[0].svg.decode()
-    assert "dc:date" not in svg and "<text" in svg and "sans-serif" in svg
 
 
 def with_scheme(choice, seed=1, score=20.0):

@@ -20,7 +20,7 @@ from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import build_tables, summary_table
 from rpr.tables.render import terminal
-from tests.fake_records import fake_by_length, fake_record, fake_score
+from tests.fake_records import fake_by_length, fake_record
 from tests.shapes import scheme
 
 
@@ -126,17 +126,6 @@ def test_verdicts_are_on_the_split_of_the_tables_that_they_are_about():
     assert row(grids(records)["table3"], "no", "yes")["agreement"].value == "agrees"
 
 
-def test_difference_from_the_paper_needs_its_corpus_and_test_set():
-    wmt = {"data.name": "wmt14_en_de", "data.train_limit": None}
-    data = fake_record().data.model_dump(mode="json") | {"name": "wmt14_en_de", "train_pairs": 4_500_000}
-    scores = [fake_score("validation", 25.0, test_set="newstest2013")]
-    scores.append(fake_score("validation", 25.9, "bleu_tok_split", test_set="newstest2013"))
-    records = [fake_record("relative", k, settings=wmt, data=data, scores=scores) for k in (0, 16)]
-    assert value(row(grids(records)["table2"], "16")["difference"]) == pytest.approx(0.1)
-    line = grids([fake_record("relative", k) for k in (0, 16)])["table2"].rows[0]
-    assert line.difference().reason == "another corpus: multi30k_en_de; the paper's: WMT 2014"
-
-
 def test_still_learning_variant_is_marked_and_undecided():
     records = runs()
     sixteen = [run for run in records if run.setting("position.clip_distance") == 16]
@@ -186,19 +175,6 @@ def test_speed_of_whole_runs_decides_nothing():
     found = row(table, "small", "multi30k_en_de, 1,800 steps, cpu", "relative, k = 16")
     assert table.setting == "float32"
     assert (value(found["ratio"]), value(found["paper"]), found["agreement"].value) == (1.0, 0.93, "not decided")
-
-
-def test_rows_of_runs_with_other_settings_are_told_apart():
-    post, pre = (fake_record("absolute", settings={"model.norm": norm}) for norm in ("post", "pre"))
-    found = grids([post, pre, fake_record("relative", settings={"model.norm": "pre"})])
-    first = [[cell.value for cell in line[:4]] for line in found["table1"].cells]
-    assert first == [
-        ["small, 1,800 steps", "EN-DE", name, norm]
-        for name, norm in (("absolute (sinusoidal)", "pre"), ("relative", "pre"), ("absolute (sinusoidal)", "post"))
-    ]
-    assert found["speed"].cells[0][3].value == "float32; norm pre"
-    assert found["table1"].columns[3].heading == "norm"
-    assert "norm" not in [column.key for column in grids([post])["table1"].columns]
 
 
 def test_label_of_table_1_leaves_out_only_the_papers_k():
@@ -363,6 +339,8 @@ def test_a_swept_setting_is_a_column_of_one_table(tmp_path):
         ["relative", rate] for rate in ("0.5", "1.0", "2.0")
     ]
     assert [column.heading for column in table.columns[:4]] == ["model", "languages", "position", "learning_rate_scale"]
+    assert report.tables.speed.cells[0][3].value == "float32; learning_rate_scale 0.5"
+    assert "norm" not in [column.key for column in grids([fake_record("absolute")])["table1"].columns]
     head = "position          learning_rate_scale  n"
     assert report.summary.count(head) == 1, "one table on a terminal, too"
     assert [line.split()[4] for line in report.summary.splitlines() if line.startswith("relative, k")] == [
@@ -404,13 +382,3 @@ def test_any_variant_is_the_baseline_of_a_report():
     assert value(row(table, "small, 1,800 steps", "EN-DE", "absolute (sinusoidal)")["test_change"]) == 10.0
     with pytest.raises(RecordError, match="baseline: no run has position=nope"):
         run_groups(records, baseline="nope")
-
-
-def test_published_curves_of_language_models_are_data():
-    facts = {"corpus": "wikitext103", "windows": "separate", "train_length": 512, "length": 3512}
-    kinds = ("absolute", "rope", "t5", "alibi")
-    found = [published.find({**facts, "kind": kind}, published.PRESS).figure for kind in kinds]
-    assert found == [178.97, 35.54, 22.91, 18.4]
-    assert published.find({**facts, "length": 15512, "kind": "t5"}, published.PRESS) is None, "out of memory"
-    facts |= {"windows": "sliding", "train_length": 1024, "length": 3072, "kind": "t5"}
-    assert published.find(facts, published.PRESS).figure == 20.66
