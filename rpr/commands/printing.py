@@ -9,12 +9,12 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.records.scores import METRIC_NAMES
 from rpr.tables.grid import Grid, legend
-from rpr.tables.render import terminal, titled, wrapped
+from rpr.tables.render import shows_intervals, terminal, titled, wrapped
 
 
 def with_legend(grids: Sequence[Grid]) -> str:
     """Tables for a terminal, and below them the meaning of their symbols."""
-    signs = wrapped(legend(grids))
+    signs = wrapped(legend(grids, shows_intervals))
     return "\n\n".join([*map(titled, grids), *(["\n".join(signs)] if signs else [])])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -27,7 +27,7 @@ from rpr.report.sampling import lines_of, sample_evenly
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, alike, build_tables, summary_table
-from rpr.tables.grid import legend
+from rpr.tables.grid import Grid, legend
 from rpr.tables.render import (
     as_csv,
     as_json,
@@ -36,6 +36,7 @@ from rpr.tables.render import (
     latex,
     latex_narrow,
     markdown,
+    shows_intervals,
     terminal,
     titled,
     wrapped,
@@ -69,7 +70,8 @@ class Report:
             found = [str(one) for one in chapter.statements] or ["no finding; see the tables"]
             findings = wrapped(found, "- ")
             parts.append("\n".join([chapter.group.heading, *findings]))
-        return "\n\n".join([*parts, *map(titled, self.tables.grids), "\n".join(wrapped(how_to_read(self.tables)))])
+        legend_lines = wrapped(how_to_read(self.tables, shows_intervals))
+        return "\n\n".join([*parts, *map(titled, self.tables.grids), "\n".join(legend_lines)])
 
 
 def build_report(
@@ -158,10 +160,10 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
     return found
 
 
-def how_to_read(tables: Tables) -> list[str]:
-    """The legend of the tables: symbols, verdicts, `still learning` and `not learned`."""
+def how_to_read(tables: Tables, shown: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
+    """The legend of the tables: symbols, verdicts, `still learning` and `not learned`; `shown` as of `legend`."""
     return [
-        *legend(tables.grids),
+        *legend(tables.grids, shown),
         *([RULE] if tables.paper else []),
         FINDINGS_RULE,
         f"{LEARNING_RULE}.",

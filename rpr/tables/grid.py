@@ -198,12 +198,14 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
     return text if text.strip("+-0.,") else text.lstrip("+-")
 
 
-def legend(grids: Iterable[Grid]) -> list[str]:
-    """The meaning of the symbols in the cells of these grids, each once."""
+def legend(grids: Iterable[Grid], shows_intervals: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
+    """The meaning of the symbols in the cells of these grids, each once; `shows_intervals`: whether they are shown."""
+    grids = list(grids)
     figures = [cell.value for grid in grids for line in grid.cells for cell in line if not isinstance(cell.value, str)]
+    shown = [cell.value for grid in grids if shows_intervals(grid) for line in grid.cells for cell in line]
     intervals: dict[tuple[str, str], dict[str, Interval]] = {}
-    for figure in figures:
-        if (ends := figure.interval) is not None:
+    for figure in shown:
+        if not isinstance(figure, str) and (ends := figure.interval) is not None:
             unit = ends.unit if ends.kind == "sentences" else ""
             intervals.setdefault((ends.kind, unit), {}).setdefault(ends.how if ends.method else "", ends)
     lines = ["±: the sample standard deviation over the n seeds"] if any(figure.deviation for figure in figures) else []

@@ -26,18 +26,28 @@ CSV_COLUMNS = (
 
 def terminal(grid: Grid) -> str:
     """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width."""
-    for priority, intervals in ((3, True), (2, True), (2, False), (1, False), (0, False)):
-        page = layout(grid.up_to(priority))
-        lines = aligned(page, intervals=intervals)
-        if max(map(len, lines)) <= WIDTH:
-            break
+    page, lines, _ = _fitted(grid)
     for number, text in enumerate(page.footnotes, start=1):
         lines += wrapped([text], f"[{number}] ")
     return "\n".join(lines)
 
 
+def shows_intervals(grid: Grid) -> bool:
+    """Whether the intervals of the grid fit a terminal."""
+    return _fitted(grid)[-1]
+
+
+def _fitted(grid: Grid) -> tuple[Layout, list[str], bool]:
+    for priority, intervals in ((3, True), (2, True), (2, False), (1, False), (0, False)):
+        page = layout(grid.up_to(priority))
+        lines = aligned(page, intervals=intervals)
+        if max(map(len, lines)) <= WIDTH:
+            break
+    return page, lines, intervals
+
+
 def titled(grid: Grid) -> str:
-    """The same with title and setting above it, and its notes below."""
+    """A table for a terminal, with its title and setting above and its notes below."""
     head = wrapped(filter(None, (grid.title, grid.setting)))
     return "\n".join([*head, terminal(grid), *wrapped(note.text for note in grid.notes)])
 

@@ -81,6 +81,7 @@ def test_figures_with_intervals_over_seeds_and_sentences():
     assert figure_text(mean([10.0, 12.0]), 1) == ("11.0 ± 1.4", "(-1.7 to 23.7)")
     assert figure_text(missing("why"), 1) == ("–", "")
     assert [line.split(":")[0] for line in legend([make_grid()])] == ["±", "(a to b)", "[a, b]"]
+    assert [line.split(":")[0] for line in legend([make_grid()], lambda grid: False)] == ["±"]
 
 
 def test_footnotes_are_numbered_once():
