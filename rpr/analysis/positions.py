@@ -56,10 +56,6 @@ def measure(
     none), with an entry for each stack or for the layers, from 1, that share them; `attention`, with one for each
     layer; and `stacks`, with what all layers of one share. None stands for "no such pair".
 
-    Mean attention at distance d = j - i is the mean of P_ij over all (sentence, query i) pairs for which the key i + d
-    exists and is visible: 0 <= i + d < n and, in the decoder, d <= 0. All pairs have equal weight. Padding is neither
-    query nor key; n counts EOS in the encoder, and BOS (but not EOS) in the decoder, whose input is that of training.
-
     Args:
         model: on `device`, in evaluation mode.
         pairs: at least one; the token IDs of source and target, each with EOS.

@@ -170,10 +170,6 @@ class Variant:
             return found
         return missing(absent if self.finished else self.why_not())
 
-    def score(self, column: TestColumn | None, split: str = "") -> Measurement:
-        """The measurement of a column, or the reason why there is none. Without a column: none for this split."""
-        return self.measured(column, f"not evaluated on {column.split if column else split}")
-
     def why_not(self) -> str:
         """Why there is no finished run."""
         return "; ".join(self.unfinished) or NEVER_RUN
@@ -360,7 +356,8 @@ class Group:
 
     def score(self, variant: Variant | None, split: str, metric: str | None = None) -> Measurement:
         """A variant's score on a split, or why there is none."""
-        return missing(NEVER_RUN) if variant is None else variant.score(self.column(split, metric), split)
+        key, absent = self.column(split, metric), f"not evaluated on {split}"
+        return missing(NEVER_RUN) if variant is None else variant.measured(key, absent)
 
     def change(self, variant: Variant | None, reference: Variant | None, split: str, name: str) -> Measurement:
         """A variant's score on a split minus that of the reference of this name."""

@@ -24,7 +24,6 @@ from rpr.tables.grid import Grid, legend
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
 MOST_TABLES = 8  # unfolded
-MOST_IN_ONE_LIST = 24  # runs; with more, the runs of each variant are folded
 PICTURE_NAME = "positions.svg"
 MOST_PICTURES, LARGEST_PICTURE = 6, 3_000_000  # pictures of what positions learned, per chapter; bytes
 _JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per value
@@ -145,11 +144,7 @@ def _details(group: Group) -> dict[str, Any]:
             filter(None, (run.command, *(f"{name + ':':<10}{text}" for name, text in _facts(run).items()), differs))
         )
 
-    variants = [  # label, runs without a result, (run, what is its own)
-        (one.label, sum(run.status != "finished" for run in one.records), [(run, own(run)) for run in one.records])
-        for one in group.variants
-    ]
-    return {"settings": _settings(first), "variants": variants}
+    return {"settings": _settings(first), "own": own}
 
 
 def _facts(run: Record) -> dict[str, str]:
@@ -228,5 +223,4 @@ _TEMPLATES.globals |= {
     "parts_of": _parts,
     "most_items": MOST_ITEMS,
     "most_tables": MOST_TABLES,
-    "most_in_one_list": MOST_IN_ONE_LIST,
 }

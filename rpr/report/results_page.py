@@ -52,8 +52,8 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     tables = build_tables(groups, benches)
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
-    for names, group in ((_OF_TRANSLATION, _most_converged(groups)), (_OF_DOCUMENTS, _most_variants(groups))):
-        parts += [picture for name in names if group for picture in _pictures(everything, paths, home, name, group)]
+    for name, group in (("bleu_by_k", _most_converged(groups)), ("bits_by_context", _most_variants(groups))):
+        parts += _pictures(everything, paths, home, name, group) if group else []
     published = [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]
     if published:
         verdicts = Counter(tables.verdicts)
@@ -97,7 +97,6 @@ def _most_variants(groups: Sequence[Group]) -> Group | None:
     return max((group for group in groups if group.documents), key=lambda group: len(group.variants), default=None)
 
 
-_OF_TRANSLATION, _OF_DOCUMENTS = ("bleu_by_k",), ("bits_by_context",)
 _PICTURES = {
     "bleu_by_k": "BLEU by clip distance, beside the paper's curve",
     "bits_by_context": "Bits per byte by length of the context, in separate and in sliding windows",

@@ -32,7 +32,7 @@ def test_values_of_a_committed_folder(folder: str) -> None:
 
 def _figures(group: Group) -> Iterator[tuple[str, ...]]:
     for variant in group.variants:
-        named = {f"{column.metric} {column.split}": variant.score(column) for column in group.columns}
+        named = {f"{column.metric} {column.split}": variant.measured(column, "") for column in group.columns}
         named |= {"steps_per_second": steps_per_second(variant), "relative_speed": ratio_to_absolute(group, variant)}
         for metric in ("sacrebleu", "chrf"):
             for bucket in buckets(group):

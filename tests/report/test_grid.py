@@ -165,15 +165,3 @@ def test_added_column_is_in_every_format(tmp_path, monkeypatch):
     names = ("report.md", "report.csv", "report.tex", "report.json", "index.html")
     texts = {name: (tmp_path / "out" / name).read_text() for name in names} | {"terminal": report.everything}
     assert [name for name, text in texts.items() if "luck" not in text or "777.5" not in text] == []
-
-
-def test_label_that_all_rows_share_is_said_once_also_for_folded_columns():
-    columns = (
-        Column("model", "model", lambda row: "tiny", label=True),
-        Column("position", "position", lambda row: row, label=True),
-        Column("test", "test", lambda row: "1"),
-        Column("chrf", "chrF", lambda row: "2", priority=3),
-    )
-    text = markdown(Grid("table1", "Table 1", columns, ("absolute", "relative")))
-    assert "| position | test |\n" in text and "| position | chrF |\n" in text
-    assert text.count("tiny") == 1 and "**Every row:** model: tiny\n" in text

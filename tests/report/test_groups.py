@@ -102,7 +102,7 @@ def test_interval_over_seeds_is_made_for_shares_or_not_cut():
     def interval(metric, *values):
         scores = [[fake_score("test", value, metric)] for value in values]
         (group,) = run_groups([fake_record(seed=seed, scores=one) for seed, one in enumerate(scores)])
-        found = group.variants[0].score(groups.TestColumn("test", "test_2016_flickr", metric))
+        found = group.variants[0].measured(groups.TestColumn("test", "test_2016_flickr", metric), "")
         return found.interval.low, found.interval.high
 
     assert interval("sacrebleu", 99.0, 95.0) == pytest.approx((97 - 25.4124, 97 + 25.4124), abs=1e-3)

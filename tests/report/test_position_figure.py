@@ -23,7 +23,7 @@ def table(k: int, heads: int) -> dict[str, Any]:
 
 
 def made_up(
-    *, layers: int = 2, heads: int = 4, k: int | None = 3, kinds: str = "KV", shared: bool = False,
+    *, layers: int = 2, heads: int = 4, k: int | None = 3, shared: bool = False,
     absolute: bool = False, longest: int = 8, documents: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """100 sentences of `longest` tokens; each head attends to another place."""
@@ -39,8 +39,8 @@ def made_up(
     tables = []
     if k is not None:
         groups = [[*range(1, layers + 1)]] if shared else [[number] for number in range(1, layers + 1)]
-        keys, values = (table(k, heads) if kind in kinds else None for kind in "KV")
-        tables = [{"stack": s, "layers": group, "keys": keys, "values": values} for s in STACKS for group in groups]
+        both = {"keys": table(k, heads), "values": table(k, heads)}
+        tables = [{"stack": s, "layers": group, **both} for s in STACKS for group in groups]
     weights = {
         stack: [
             [0.9 / (1 + abs(d + head)) if n else None for d, n in zip(window, pairs[stack], strict=True)]

@@ -255,17 +255,6 @@ def test_statements_have_figures_seeds_and_verdicts():
     ]
 
 
-def test_a_finding_is_about_the_seeds_of_both_as_its_verdict():
-    scores = {"absolute": (30.0, 30.0, 33.0), "relative": (31.0, 31.2)}
-    records = [
-        fake_record(kind, seed=seed, scores={"test": score})
-        for kind, some in scores.items() for seed, score in enumerate(some)
-    ]  # fmt: skip
-    assert "on test: +1.1 ± 0.1 (-0.2 to +2.4; 2 seeds)" in sentences(records)[0]
-    validated = [fake_record(kind, scores={"validation": 30.0}) for kind in scores]
-    assert "on validation: 0.0 (one seed)" in sentences(validated)[0]
-
-
 def ends(records, losses):
     """How each run ended, by the last validation loss of its kind of positions."""
     return {run_key(run): Learning(0.0, 0.0, 1800, 2.0, losses[run.setting("position.name")]) for run in records}
