@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 SIGTERM_EXIT = 128 + signal.SIGTERM
@@ -29,7 +29,7 @@ def _handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers,
             signal.signal(number, earlier)
 
 
-_received: list[int] = []  # signals that were to end this process
+_received: list[int] = []  # signals that were to end the work within the outermost of the contexts below
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -38,12 +38,21 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def exit_on_sigterm() -> Iterator[None]:
+def _exiting(*numbers: int) -> Iterator[None]:
+    within_another = _exit in map(signal.getsignal, numbers)
+    try:
+        with _handled(_exit, *numbers):
+            yield
+    finally:
+        if not within_another:
+            _received.clear()
+
+
+def exit_on_sigterm() -> AbstractContextManager[None]:
     """Within this context SIGTERM raises SystemExit (143) in the main thread, so that files and child processes are
     cleaned up.
     """
-    with _handled(_exit, signal.SIGTERM):
-        yield
+    return _exiting(signal.SIGTERM)
 
 
 @contextmanager
@@ -72,11 +81,9 @@ def _not_ignored() -> list[signal.Signals]:
     return [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
 
 
-@contextmanager
-def exit_on_signals() -> Iterator[None]:
+def exit_on_signals() -> AbstractContextManager[None]:
     """Within this context Ctrl-C and SIGTERM raise SystemExit (130, 143)."""
-    with _handled(_exit, *_not_ignored()):
-        yield
+    return _exiting(*_not_ignored())
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rpr.signals import exit_on_signals, report_sigterm, signals_deferred
+from rpr.signals import exit_on_signals, exit_on_sigterm, report_sigterm, signals_deferred, stop_before
 
 
 def test_sigterm_is_reported_and_runs_cleanup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,3 +89,16 @@ def test_ignored_signal_stays_ignored() -> None:
             os.kill(os.getpid(), signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_signal_explains_errors_until_the_outermost_work_that_it_ended() -> None:
+    """Of compiled code, which lose what they were raised from."""
+    for _ in range(2):  # as of two commands in one process
+        assert stop_before(RuntimeError()) is None
+        with exit_on_sigterm():
+            with pytest.raises(SystemExit), exit_on_sigterm():
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pause()
+            stopped = stop_before(RuntimeError())
+            assert isinstance(stopped, SystemExit) and stopped.code == 143
+    assert stop_before(RuntimeError()) is None
