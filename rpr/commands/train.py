@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from rpr.io.escape import escape_control_characters
 from rpr.model.positions import Site
 from rpr.paths import user_path
 from rpr.records import provenance
-from rpr.records.record import LOG_NAME, RECORD_NAME, Record, RerunOf, read_record, write_record
+from rpr.records.record import LOG_NAME, RECORD_NAME, RerunOf, read_record, write_record
 from rpr.runs import lifecycle
 from rpr.runs.schemes import check_same_code
 from rpr.signals import die_with_parent, exit_on_sigterm
@@ -80,26 +80,25 @@ def run(
         if started_by_torchrun() or hardware.num_nodes > 1:
             raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
         lifecycle.set_aside(run_dir)
-    if not started_by_torchrun() and (finished := _finished_record(config, run_dir)) is not None:
-        _report_already_finished(config, run_dir, finished)
+    if _report_if_finished(config, run_dir):
         return run_dir
     check_tokenizer(config)
-    if started_by_torchrun():
-        runtime.check_devices(hardware)
-        _run_as_torchrun_rank(config, command, run_dir)
-        return run_dir
-    place = launch.slurm_place(hardware) if hardware.num_nodes > 1 else None
+    place = launch.slurm_place(hardware) if hardware.num_nodes > 1 and not started_by_torchrun() else None
     if place is not None and place.node > 0:
         _run_as_later_node(config, run_dir, place)
         return run_dir
     runtime.check_devices(hardware)
     if place is not None:
         launch.check_hosts(place)
+    if started_by_torchrun():
+        runtime.check_world(hardware)
+    if not runtime.is_first_rank():  # of the user's own torchrun: the first one keeps the record
+        with exit_on_sigterm(), _failure_recorded(run_dir):
+            work(config, run_dir, _prepare(config))
+        return run_dir
     if sweep_job is None:
         _warn(config, run_dir)
-        _run_recorded(config, command, run_dir, rerun_of=rerun_of)
-    else:
-        _run_recorded(config, command, run_dir, sweep_job, concurrent_jobs=sweep_job.concurrent_jobs)
+    _run_recorded(config, command, run_dir, sweep_job, rerun_of)
     return run_dir
 
 
@@ -111,44 +110,19 @@ def resume(run_dir: Path) -> Path:
     return run(config_from_record(record.config), command=record.command, run_dir=run_dir.absolute())
 
 
-def _run_as_torchrun_rank(config: TrainConfig, command: str, run_dir: Path) -> None:
-    """One of the processes in which the user's own torchrun started this command; the first rank keeps the record."""
-    from rpr.runs import locks, runtime
+def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
+    """Whether the run has finished: then the first rank prints its result and adds it to the requested sweep. Finished
+    or not, the code of its positions must be the same.
+    """
+    from rpr.runs import runtime
 
-    runtime.check_world(config.hardware)
-    first = runtime.is_first_rank()
-    if (finished := _finished_record(config, run_dir)) is not None:
-        if first:
-            _report_already_finished(config, run_dir, finished)
-        return
-    created = lifecycle.create_run_dir(run_dir) if first else []
-    with exit_on_sigterm(), locks.acquire(run_dir) if first else contextlib.nullcontext():
-        data = None
-        if first:
-            with lifecycle.rollback_on_error(run_dir, created):
-                data = _prepare(config)
-                lifecycle.start_record(config, command, run_dir, data)
-        try:
-            work(config, run_dir, _prepare(config) if data is None else data)
-        except BaseException as error:
-            _handle_rank_failure(run_dir, error)
-            raise
-    if first:
-        print_result(run_dir)
-
-
-def _finished_record(config: TrainConfig, run_dir: Path) -> Record | None:
-    """The record of the run if it has finished; finished or not, the code of its positions must be the same."""
     path = run_dir / RECORD_NAME
     if not path.exists():
-        return None
+        return False
     record = read_record(path)
     check_same_code(config.position, record)
-    return record if record.status == "finished" else None
-
-
-def _report_already_finished(config: TrainConfig, run_dir: Path, record: Record) -> None:
-    """Print the result of a finished run and add the run to the requested sweep; nothing is trained."""
+    if record.status != "finished" or not runtime.is_first_rank():
+        return record.status == "finished"
     lifecycle.check_same_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:
         lifecycle.add_to_sweep(run_dir, config.sweep)
@@ -161,6 +135,7 @@ def _report_already_finished(config: TrainConfig, run_dir: Path, record: Record)
             file=sys.stderr,
         )
     print_result(run_dir)
+    return True
 
 
 def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) -> None:
@@ -198,36 +173,33 @@ def _warn(config: TrainConfig, run_dir: Path) -> None:
 
 
 def _run_recorded(
-    config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob | None = None, **facts: Any
+    config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob | None, rerun_of: RerunOf | None
 ) -> None:
     """Lock the run's folder, prepare its data and start its record, which gets any error from then on; then train, in
-    this process or in as many as there are ranks, and unless a sweep does, print the result. `facts` as start_record
-    takes them.
+    this process or in as many as there are ranks, and unless a sweep does, print the result.
     """
     from rpr.runs import locks
 
     created = lifecycle.create_run_dir(run_dir)
     with locks.acquire(run_dir) as lock:
-        finished = _finished_record(config, run_dir)  # by the lock's previous holder
-        if finished is not None:
-            _report_already_finished(config, run_dir, finished)
+        # By the lock's previous holder. The other ranks of a torchrun have begun by now.
+        if not started_by_torchrun() and _report_if_finished(config, run_dir):
             return
         with exit_on_sigterm():
             with lifecycle.rollback_on_error(run_dir, created):
                 data = _prepare(config)
-                job = lifecycle.start_record(config, command, run_dir, data, **facts)
-            try:
-                log = run_dir / LOG_NAME if sweep_job is not None else None
-                if config.hardware.num_ranks > 1 or (sweep_job is not None and sweep_job.in_launcher):
+                jobs = 1 if sweep_job is None else sweep_job.concurrent_jobs
+                job = lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=jobs)
+            log = run_dir / LOG_NAME if sweep_job is not None else None
+            several = config.hardware.num_ranks > 1 and not started_by_torchrun()
+            with _failure_recorded(run_dir):
+                if several or (sweep_job is not None and sweep_job.in_launcher):
                     keep_open = (lock.descriptor, *(sweep_job.keep_open if sweep_job is not None else ()))
                     _run_worker(job, config.hardware, keep_open=keep_open, log=log)
                 else:
                     if log is not None:
                         _redirect_output(log)
                     work(config, run_dir, data)
-            except BaseException as error:
-                lifecycle.mark_stopped(run_dir, error)
-                raise
     if sweep_job is None:
         print_result(run_dir)
 
@@ -346,17 +318,22 @@ def _prepare(config: TrainConfig) -> PreparedData:
     return data
 
 
-def _handle_rank_failure(run_dir: Path, error: BaseException) -> None:
-    """Record the error on the first rank. The other ranks wait for torchrun to end them: at the first exit it ends all
+@contextlib.contextmanager
+def _failure_recorded(run_dir: Path) -> Iterator[None]:
+    """Record an error on the first rank. The other ranks wait for torchrun to end them: at the first exit it ends all
     ranks, and the first must record its error before that.
     """
     from rpr.runs import runtime
     from rpr.training import launch
 
-    if runtime.is_first_rank():
-        lifecycle.mark_stopped(run_dir, error)
-    elif isinstance(error, Exception):
-        time.sleep(launch.GRACE_SECONDS)
+    try:
+        yield
+    except BaseException as error:
+        if runtime.is_first_rank():
+            lifecycle.mark_stopped(run_dir, error)
+        elif isinstance(error, Exception):
+            time.sleep(launch.GRACE_SECONDS)
+        raise
 
 
 def main(job: Path) -> None:
@@ -367,14 +344,12 @@ def main(job: Path) -> None:
     with exit_on_sigterm():
         config = config_from_record(json.loads(job.read_text(encoding="utf-8")))
         try:
-            work(config, job.parent, _prepare(config))
-        except BaseException as error:
-            _handle_rank_failure(job.parent, error)
-            if isinstance(error, RprError):
-                if not runtime.is_first_rank():  # and still here, so that the error may be this rank's alone
-                    print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
-                raise SystemExit(FAULT_EXIT) from None  # the waiting process reports the first rank's
-            raise
+            with _failure_recorded(job.parent):
+                work(config, job.parent, _prepare(config))
+        except RprError as error:
+            if not runtime.is_first_rank():  # and still here, so that the error may be this rank's alone
+                print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
+            raise SystemExit(FAULT_EXIT) from None  # the waiting process reports the first rank's
 
 
 if __name__ == "__main__":
