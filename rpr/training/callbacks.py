@@ -21,6 +21,7 @@ from rpr.training.guards import LOG_EVERY, NonFiniteGuard
 from rpr.training.module import as_translation_module, ends_step
 
 WARM_UP_STEPS = 10  # excluded from every speed, while allocators, caches and kernels warm up
+_MEASURED = ("seconds", "processor_seconds", "steps", "source_tokens", "target_tokens")
 
 
 class Stopwatch(pl.Callback):
@@ -36,50 +37,40 @@ class Stopwatch(pl.Callback):
         self.source_tokens = 0
         self.target_tokens = 0
         self._seen = 0
-        self._running_since: float | None = None
-        self._processor_since = 0.0
+        self._since: tuple[float, float] | None = None  # clock and processor time when it was last started
 
     def state_dict(self) -> dict[str, Any]:
-        seconds, steps, source_tokens, target_tokens = self.reading()
-        return {
-            "seconds": seconds,
-            "processor_seconds": self._processor_reading(),
-            "steps": steps,
-            "source_tokens": source_tokens,
-            "target_tokens": target_tokens,
-        }
+        self.pause()  # until the next step, if it is running
+        return {name: getattr(self, name) for name in _MEASURED}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.seconds, self.steps = state_dict["seconds"], state_dict["steps"]
-        self.processor_seconds = state_dict.get("processor_seconds")  # None in older checkpoints
-        self.source_tokens, self.target_tokens = state_dict["source_tokens"], state_dict["target_tokens"]
+        for name in _MEASURED:
+            setattr(self, name, {"processor_seconds": None, **state_dict}[name])  # which older checkpoints lack
 
     def pause(self) -> None:
-        if self._running_since is not None:
+        if self._since is not None:
             _synchronise()
-            self.processor_seconds = self._processor_reading()
-            self.seconds += time.perf_counter() - self._running_since
-            self._running_since = None
+            clock, processor = self._since
+            self.seconds += time.perf_counter() - clock
+            if self.processor_seconds is not None:
+                self.processor_seconds += time.process_time() - processor
+            self._since = None
 
     def resume(self) -> None:
-        if self._running_since is None and self._seen >= WARM_UP_STEPS:
+        if self._since is None and self._seen >= WARM_UP_STEPS:
             _synchronise()
-            self._running_since, self._processor_since = time.perf_counter(), time.process_time()
+            self._since = (time.perf_counter(), time.process_time())
 
     @property
     def cores_used(self) -> float | None:
-        """Mean number of cores used (CPU time over wall time): less than the threads on a shared machine."""
-        seconds, used = self.reading()[0], self._processor_reading()
-        return None if used is None or seconds <= 0 else used / seconds
-
-    def _processor_reading(self) -> float | None:
-        if self.processor_seconds is None or self._running_since is None:
-            return self.processor_seconds
-        return self.processor_seconds + time.process_time() - self._processor_since
+        """Mean number of cores used (CPU time over wall time) until the last pause: less than the threads on a shared
+        machine.
+        """
+        return None if self.processor_seconds is None or self.seconds <= 0 else self.processor_seconds / self.seconds
 
     def reading(self) -> tuple[float, int, int, int]:
         """Seconds, steps, source tokens and target tokens measured so far."""
-        running = 0.0 if self._running_since is None else time.perf_counter() - self._running_since
+        running = 0.0 if self._since is None else time.perf_counter() - self._since[0]
         return self.seconds + running, self.steps, self.source_tokens, self.target_tokens
 
     def on_train_batch_end(
@@ -87,7 +78,7 @@ class Stopwatch(pl.Callback):
     ) -> None:
         if not ends_step(trainer, batch_idx):
             return
-        if self._running_since is not None:
+        if self._since is not None:
             self.steps += 1
             self.source_tokens += batch.step_source_tokens
             self.target_tokens += batch.step_target_tokens
