@@ -87,7 +87,7 @@ def as_text(document: dict[str, Any]) -> str:
         columns.append(_pieces(side, "longest", f"{prefix}longest", 0))
     rows = tuple(data["splits"].items())
     table = terminal(Grid("splits", "", tuple(columns), rows)).splitlines() if rows else []
-    time = _duration(document["seconds"])
+    time = f"{document['seconds']:,.1f} s"
     if build is None:
         costs = [f"already prepared: opened in {time}"]
     else:
@@ -112,16 +112,6 @@ def _pieces(side: str, key: str, heading: str, digits: int) -> Column:
 def progress_bars(data: DataConfig) -> AbstractContextManager[Callable[[int, int, str], None]]:
     """A bar for each part of preparing a corpus, in pairs, or in megabytes of documents."""
     return bars("pairs" if data.text is None else "MB", data.name)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02} min"
-    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
 
 
 def _bytes(number: int) -> str:

@@ -79,8 +79,3 @@ def test_each_stage_has_its_own_progress(monkeypatch, capsys):
         "corpus: reading: 9,000/9,000 pairs, 225 pairs/s",
         "corpus: encoding: 9,000/9,000,000 pairs, 9:59:24 left, 250 pairs/s",
     ]
-
-
-def test_duration_text():
-    expected = {0.04: "0.0 s", 9.4: "9.4 s", 59.7: "1 min 00 s", 65: "1 min 05 s", 4000: "1 h 06 min"}
-    assert {seconds: command._duration(seconds) for seconds in expected} == expected
