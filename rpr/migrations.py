@@ -5,9 +5,8 @@ A leaf: it imports nothing of rpr.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 # What runs did before these settings existed. Older records are read with these values, and a current run with the same
 # values has the same id. The last two do not change a run, only how much of its result is reported; their values here
@@ -49,22 +48,6 @@ READ_AS: Mapping[str, Any] = {
     "again": False,
     "origin": None,
 }
-# How a record's device names a CPU.
-_CPU = re.compile(r"(?P<processes>.*?)(?P<threads>\d+) threads? of (?P<processor>.*)")
-
-
-class Machine(NamedTuple):
-    """A CPU with its threads; `processes` is the text about the number of processes, if several have that many each."""
-
-    processes: str
-    threads: int
-    processor: str
-
-
-def machine_of(device: str) -> Machine | None:
-    """The CPU that a record's device describes; None for a GPU."""
-    match = _CPU.fullmatch(device)
-    return None if match is None else Machine(match["processes"], int(match["threads"]), match["processor"])
 
 
 def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 
 import pytest
 
@@ -61,31 +60,29 @@ def test_only_differences_are_shown(put, diff):
     assert list(found) == ["A", "settings", "run", "versions", "scores", "To", "figures", "Identical:"]
     assert found["A"][-1] == "The two records: two configurations."
     assert found["settings"][2:] == ["model.dropout 0.1 0.3"]
-    assert found["run"][2:] == ["command model.dropout=0.3"]
+    assert found["run"][2:] == ["command rpr-cli train data=multi30k_en_de seed=1 …de model.dropout=0.3 seed=1"]
     assert found["versions"][2:] == ["torch 2.13.0 2.14.0"]
-    assert found["scores"][2] == "test/sacrebleu 30.00 [28.00, 32.00] 33.00 [31.00, 35.00] +3.00 overlap"
-    assert found["scores"][3] == "long/sacrebleu 9.00 9.00 same –"
+    assert found["scores"][2] == "test/sacrebleu 30.00 [28.00, 32.00] 33.00 [31.00, 35.00] +3.00"
+    assert found["scores"][3] == "long/sacrebleu 9.00 9.00 same"
     assert "rpr-cli compare" in found["To"][0]
     assert found["figures"][2:] == [
         "validation_loss 2.300000 2.500000 +0.200000 × 1.087",
         "steps_per_second 2.000 2.500 +0.500 × 1.250",
     ]
-    identical = r"Identical: \d\d settings, 1 version, commit, device, data \(key, train_pairs, vocab"
-    assert re.match(identical, found["Identical:"][0])
+    identical = r"Identical: settings \(\d\d\), run \(3\), checkout \(2\), versions \(1\), data \(\d\), how it was m"
+    assert re.match(identical, found["Identical:"][0]), found
     assert "train_loss" in " ".join(found["Identical:"]) and "validation_loss" not in " ".join(found["Identical:"])
 
 
 def test_tiny_difference_is_not_shown_as_the_same(put, diff):
     edits = {"scores.1.score": 9.0 + 2**-40, "training.train_loss": 2.1 - 2**-40}
     found = paragraphs(diff(put("a"), put("b", edits)))
-    assert found["scores"][3] == "long/sacrebleu 9.00 9.00 +9.1e-13 –"
+    assert found["scores"][3] == "long/sacrebleu 9.00 9.00 +9.1e-13"
     assert found["figures"][2] == "train_loss 2.100000 2.100000 -9.1e-13 × 1.000"
 
 
-def test_disjoint_intervals_and_incomparable_scores(put, diff):
-    edits = {"scores.0.score": 40.0, "scores.0.interval": fake_interval(38, 42), "scores.1.signature": "tok:none"}
-    printed = diff(put("a"), put("b", edits))
-    assert paragraphs(printed)["scores"][2].endswith("+10.00 apart")
+def test_incomparable_scores(put, diff):
+    printed = diff(put("a"), put("b", {"scores.1.signature": "tok:none"}))
     assert "long/sacrebleu: not comparable: signature " in printed
 
 
@@ -106,13 +103,6 @@ def test_failed_run(put, diff):
     assert "status  finished            failed: DataError: no more paper\n" in printed
     assert "To test whether" not in printed
     assert "steps_per_second 2.000 – – –" in paragraphs(printed)["figures"]
-
-
-def test_reordered_and_unparsable_commands(put, diff):
-    swapped = {"command": "rpr-cli train seed=1 data=multi30k_en_de"}
-    assert paragraphs(diff(put("a"), put("b", swapped)))["run"][2] == "command the same words in another order"
-    printed = diff(put("a"), put("b", {"command": "rpr-cli train it's seed=1"}))
-    assert paragraphs(printed)["run"][2:] == ["command data=multi30k_en_de " + shlex.quote("it's")]
 
 
 def test_lines_have_at_most_100_columns(put, diff):
@@ -137,13 +127,13 @@ def test_lines_have_at_most_100_columns(put, diff):
 def test_step_at_which_losses_diverge(put, diff):
     first = put("a", losses=(5.0, 4.0, 3.0))
     for losses, line in {
-        (5.0, 4.0, 3.0625): "the same at 2 logged steps, up to step 50; at step 75 A has 3 and B 3.0625",
-        (5.5, 4.0): "different from the first logged step; at step 25 A has 5 and B 5.5",
+        (5.0, 4.0, 3.0625): "the same at 2 logged steps, up to step 50; then A 3 at step 75, B 3.0625 at step 75",
+        (5.5, 4.0): "the same at 0 logged steps; then A 5 at step 25, B 5.5 at step 25",
         (5.0, 4.0): "the same at 2 logged steps, up to step 50",
     }.items():
         assert f"train/loss: {line}\n" in diff(first / "record.json", put("b.json", {"started": "x"}, losses))
     (first / "metrics.jsonl").write_text('{"step": 10, "train/loss": 5.0}\n')
-    line = "train/loss: different from the first logged step; then A logged step 10 and B step 25\n"
+    line = "train/loss: the same at 0 logged steps; then A 5 at step 10, B 5 at step 25\n"
     assert line in diff(first, "b.json")
     (first / "metrics.jsonl").unlink()
     assert "train/loss" not in diff(first, "b.json")
@@ -164,7 +154,7 @@ def test_json_document(put, diff):
     assert document["versions"] == {"same": 2, "differ": []}
     test, long = document["scores"]
     assert (test["name"], test["a"], test["b"], test["difference"]) == ("test/sacrebleu", 30.0, 33.0, 3.0)
-    assert (test["intervals_overlap"], test["interval_b"]["high"], long["intervals_overlap"]) == (True, 35.0, None)
+    assert (test["interval_b"]["high"], long["interval_b"]) == (35.0, None)
     figures = {one["name"]: one for one in document["figures"]}
     assert (figures["steps_per_second"]["ratio"], figures["parameters"]["difference"]) == (1.25, 0)
     parting = {"a": {"step": 50, "loss": "nan"}, "b": {"step": 50, "loss": 4.5}}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -32,7 +29,6 @@ _TITLES = {
     "decoding": "how it was decoded",
 }
 _DIGITS = {"steps_per_second": 3, "train_loss": 6, "validation_loss": 6, "padding_waste": 4, "seconds": 1}
-_OVERLAP = {None: DASH, True: "overlap", False: "apart"}
 COMPARE = "To test whether a difference is significant: rpr-cli compare with the folders of the two runs."
 _NAME = 28  # characters of a score's name: with two scores and their intervals it fits in a line
 
@@ -68,18 +64,15 @@ def read_run_files(run: str | Path) -> RunFiles:
 
 def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:
     """The differences as lines of at most WIDTH characters, section by section; empty sections are omitted."""
-    scores, figures, by_length = differences.scores, differences.figures, differences.by_length
-    unlike = [f"{pair.name}: not comparable: {pair.unlike}" for pair in (*scores, *figures, *by_length) if pair.unlike]
-    changed_lengths = by_length if any(not pair.same for pair in by_length) else ()
+    scores, figures = differences.scores, differences.figures
     sections: list[Grid | Iterable[str]] = [
         *(_part_grid(part, names) for part in differences.parts),
-        _score_grid("scores", scores, names),
-        _score_grid("by source length", changed_lengths, names),
+        _score_grid(scores, names),
         [COMPARE] if any(pair.difference for pair in scores) else [],
         _figure_grid([pair for pair in figures if not pair.same], names),
-        dict.fromkeys(unlike),
-        [curve_line(curve, names) for curve in differences.curves],
-        [same_line(differences)],
+        [f"{pair.name}: not comparable: {pair.unlike}" for pair in (*scores, *figures) if pair.unlike],
+        [_curve_line(curve, names) for curve in differences.curves],
+        [_same_line(differences)],
     ]
     lines = []
     for section in sections:
@@ -91,30 +84,20 @@ def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:
     return lines
 
 
-def curve_line(curve: Curve, names: tuple[str, str]) -> str:
+def _curve_line(curve: Curve, names: tuple[str, str]) -> str:
     """Up to which step two runs' metrics are equal, in words."""
-    equal = f"the same at {curve.equal} logged steps, up to step {curve.equal_until}"
-    if curve.parting is None:
-        return f"{curve.name}: {equal}"
-    (step, loss), (other_step, other_loss) = curve.parting
-    before = equal if curve.equal else "different from the first logged step"
-    if step != other_step:
-        return f"{curve.name}: {before}; then {names[0]} logged step {step} and {names[1]} step {other_step}"
-    return f"{curve.name}: {before}; at step {step} {names[0]} has {loss:.9g} and {names[1]} {other_loss:.9g}"
+    line = f"{curve.name}: the same at {curve.equal} logged steps"
+    line += f", up to step {curve.equal_until}" if curve.equal else ""
+    sides = zip(names, curve.parting or (), strict=False)
+    parting = ", ".join(f"{name} {loss:.9g} at step {step}" for name, (step, loss) in sides)
+    return f"{line}; then {parting}" if parting else line
 
 
-def same_line(differences: Difference) -> str:
+def _same_line(differences: Difference) -> str:
     """What is equal, in one line; empty if nothing is."""
-    same = {part.name: part.same for part in differences.parts}
-    counts = [(len(same[name]), name) for name in ("settings", "versions")]
-    parts = [f"{count} {name if count > 1 else name.removesuffix('s')}" for count, name in counts if count]
-    parts += [key for name, key in (("git", "commit"), ("run", "command"), ("run", "device")) if key in same[name]]
-    data = [key for key in ("key", "train_pairs", "vocabulary_size") if key in same["data"]]
-    parts += [f"data ({', '.join(data)})"] if data else []
-    parts += [pair.name for pair in differences.figures if pair.same]
-    by_length = differences.by_length
-    parts += ["scores by length"] if by_length and all(pair.same for pair in by_length) else []
-    return f"Identical: {', '.join(parts)}." if parts else ""
+    same = [f"{_title(part)} ({len(part.same)})" for part in differences.parts if part.same]
+    same += [pair.name for pair in differences.figures if pair.same]
+    return f"Identical: {', '.join(same)}." if same else ""
 
 
 def document(differences: Difference) -> dict[str, Any]:
@@ -122,7 +105,7 @@ def document(differences: Difference) -> dict[str, Any]:
     return {
         "relation": differences.relation,
         **{part.name: _part_document(part) for part in differences.parts},
-        **{name: list(map(asdict, getattr(differences, name))) for name in ("scores", "by_length", "figures")},
+        **{name: list(map(asdict, getattr(differences, name))) for name in ("scores", "figures")},
         "losses": list(map(_curve_document, differences.curves)),
     }
 
@@ -147,36 +130,21 @@ def _curve_document(curve: Curve) -> dict[str, Any]:
     return asdict(curve) | {"parting": parting or None}
 
 
+def _title(part: Part) -> str:
+    return _TITLES.get(part.name, part.name)
+
+
 def _part_grid(part: Part, names: tuple[str, str]) -> Grid:
-    """A row for each key with its two values, in the width left by the keys."""
-    rows = [row for key, pair in part.changes.items() for row in _rows(key, *pair)]
-    title = _TITLES.get(part.name, part.name)
-    key_width = min(max(len(text) for text, *_ in [(title,), *rows]), WIDTH // 3)
+    """A row for each key with its two values, in the width left by the keys; long ones from where they differ."""
+    rows = tuple((key, _value(first), _value(second)) for key, (first, second) in part.changes.items())
+    key_width = min(max(len(text) for text, *_ in [(_title(part),), *rows]), WIDTH // 3)
     width = (WIDTH - key_width - 4) // 2
     columns = (
-        Column("key", title, lambda row: shortened(row[0], key_width), label=True),
+        Column("key", _title(part), lambda row: shortened(row[0], key_width), label=True),
         Column("a", names[0], lambda row: shortened(row[1], width, row[2]), words=True),
         Column("b", names[1], lambda row: shortened(row[2], width, row[1]), words=True),
     )
-    return Grid(part.name, "", columns, tuple(rows))
-
-
-def _rows(key: str, first: Any, second: Any) -> list[tuple[str, str, str]]:
-    """Of two uses of the same command, only the arguments that are not in both, paired in rows."""
-    if key == "command":
-        arguments, others = map(_arguments, (first, second))
-        if arguments[:2] == others[:2]:
-            only = [shlex.quote(argument) for argument in arguments if argument not in others]
-            other_only = [shlex.quote(argument) for argument in others if argument not in arguments]
-            pairs = list(zip_longest(only, other_only, fillvalue="")) or [("the same words", "in another order")]
-            return [("" if row else key, *pair) for row, pair in enumerate(pairs)]
-    return [(key, _value(first), _value(second))]
-
-
-def _arguments(command: str) -> list[str]:
-    with contextlib.suppress(ValueError):  # edited by hand, with an unclosed quotation mark
-        return shlex.split(command)
-    return command.split()
+    return Grid(part.name, "", columns, rows)
 
 
 def _value(value: Any) -> str:
@@ -186,15 +154,12 @@ def _value(value: Any) -> str:
     return " ".join(text.split())
 
 
-def _score_grid(title: str, pairs: Sequence[FigurePair], names: tuple[str, str]) -> Grid:
+def _score_grid(pairs: Sequence[FigurePair], names: tuple[str, str]) -> Grid:
     columns = (
-        Column("name", title, lambda pair: shortened(pair.name, _NAME), label=True),
+        Column("name", "scores", lambda pair: shortened(pair.name, _NAME), label=True),
         Column("a", names[0], lambda pair: _measurement(pair.a, pair.interval_a), digits=2),
         Column("b", names[1], lambda pair: _measurement(pair.b, pair.interval_b), digits=2),
         Column("difference", f"{names[1]} - {names[0]}", lambda pair: _change(pair, 2)),
-        Column(
-            "intervals", "intervals", lambda pair: _OVERLAP[None if pair.same else pair.intervals_overlap], words=True
-        ),
     )
     return Grid("scores", "", columns, tuple(pairs))
 

@@ -20,7 +20,6 @@ from rpr.data.cache import cache_key
 from rpr.environment import started_by_torchrun
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import escape_control_characters
-from rpr.migrations import machine_of
 from rpr.model.positions import changed_code
 from rpr.paths import user_path
 from rpr.records import provenance
@@ -130,51 +129,28 @@ def _report_deviations(config: RerunConfig, path: Path, record: Record, typed: T
 
 def _deviations(record: Record, typed: TrainConfig, git: Git) -> Iterator[str]:
     """Of the checkout, the versions, the machine (of a finished run) and the corpus."""
-    commits = [state.commit[:12] if state.commit else "none (no checkout)" for state in (record.git, git)]
-    if record.git.commit != git.commit:
-        yield _unlike("commit", *commits)
     if record.git.dirty:
         yield "commit: the recorded checkout had uncommitted changes"
     if git.dirty:
         yield "commit: this checkout has uncommitted changes"
     changes = changed_code((typed.position.encoder, typed.position.decoder), record.schemes)
     yield from (f"position: {change}" for change in changes)
-    here = provenance.versions()
-    for name in dict.fromkeys([*record.versions, *here]):
-        if name not in record.versions:
-            yield f"{name}: not recorded, {here[name]} here"
-        elif record.versions[name] != here.get(name):
-            yield _unlike(name, record.versions[name], here.get(name, "not installed"))
+    recorded, here = ({"commit": (of.commit or "no checkout")[:12]} for of in (record.git, git))
+    recorded |= record.versions
+    here |= provenance.versions()
     if record.status == "finished":
-        yield from _machine_deviations(record.device, _device(typed.hardware), typed.hardware.threads)
+        recorded["device"], here["device"] = record.device, _device(typed.hardware)
     try:
         key = cache_key(typed.data)
     except DataError as error:
         if typed.data.path is None:
             raise
         raise DataError(f"{error}; if the corpus has moved, set data_path=...") from None
-    if record.data is not None and record.data.key != key:
-        keys = f"key {record.data.key[:12]} in the record, {key[:12]} here"
-        yield f"data: the corpus or its preparation differs ({keys})"
-
-
-def _unlike(what: str, recorded: object, here: object) -> str:
-    return f"{what}: {recorded} in the record, {here} here"
-
-
-def _machine_deviations(recorded: str, here: str, threads: int | None) -> Iterator[str]:
-    """Threads and processor separately, if both devices are CPUs. `threads`: the recorded setting, which the rerun
-    keeps if it is set.
-    """
-    first, second = machine_of(recorded), machine_of(here)
-    if first is None or second is None or first.processes != second.processes:
-        if recorded != here:
-            yield _unlike("device", recorded, here)
-        return
-    if threads is None and first.threads != second.threads:
-        yield f"{_unlike('threads', first.threads, second.threads)}; set OMP_NUM_THREADS={first.threads}"
-    if first.processor != second.processor:
-        yield _unlike("device", first.processor, second.processor)
+    if record.data is not None:
+        recorded["data"], here["data"] = (f"key {of[:12]}" for of in (record.data.key, key))
+    for name in dict.fromkeys([*recorded, *here]):
+        if recorded.get(name) != here.get(name):
+            yield f"{name}: {recorded.get(name, 'nothing')} in the record, {here.get(name, 'nothing')} here"
 
 
 def _device(hardware: HardwareConfig) -> str:

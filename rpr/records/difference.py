@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from rpr.config.train import config_from_record
 from rpr.errors import ConfigError
 from rpr.migrations import with_earlier_defaults
 from rpr.records.record import Record
-from rpr.records.scores import ByLength, Interval
+from rpr.records.scores import Interval
 
 ABSENT: Any = object()  # the value of a key that a record does not have
 LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
@@ -42,10 +42,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class FigurePair:
-    """One figure of both runs, with b - a and b / a if they are comparable.
-
-    `intervals_overlap` is None without two intervals of one level. `unlike`: why they are not comparable, or None.
-    """
+    """One figure of both runs, with b - a and b / a if they are comparable. `unlike`: why they are not, or None."""
 
     name: str
     a: float | None
@@ -54,7 +51,6 @@ class FigurePair:
     ratio: float | None
     interval_a: Interval | None
     interval_b: Interval | None
-    intervals_overlap: bool | None
     unlike: str | None
 
     @property
@@ -85,17 +81,16 @@ class Difference:
     parts: tuple[Part, ...]
     scores: tuple[FigurePair, ...]
     figures: tuple[FigurePair, ...]
-    by_length: tuple[FigurePair, ...]
     curves: tuple[Curve, ...]
 
     @property
     def reproduced(self) -> bool:
         """Whether the training loss exists, and the second record has all scores and losses of the first, the same to
-        the last bit. A version of more metrics adds scores.
+        the last bit. A version of more metrics adds scores. (Scores by length are of the same translations.)
         """
         losses = [pair for pair in self.figures if pair.name in _FINAL_LOSSES]
         measured = any(pair.name == "train_loss" for pair in losses)
-        scores = [pair for pair in (*self.scores, *self.by_length) if pair.a is not None]
+        scores = [pair for pair in self.scores if pair.a is not None]
         parted = any(curve.parting for curve in self.curves)
         return measured and not parted and all(pair.same for pair in (*scores, *losses))
 
@@ -107,18 +102,12 @@ def difference(
 
     Settings that are newer than a record have the value of the earlier behaviour, as in `config_from_record`.
     """
-    shared = _scores(first).keys() & _scores(second).keys()
-    parts, other_parts = (_parts(record, shared) for record in (first, second))
-    by_length: tuple[FigurePair, ...] = ()
-    if first.by_length is not None and second.by_length is not None:
-        for metric in dict.fromkeys([*first.by_length.signatures, *second.by_length.signatures]):
-            by_length += _pairs(_by_length(first.by_length, metric), _by_length(second.by_length, metric))
+    parts, other_parts = _parts(first), _parts(second)
     return Difference(
         _relation(first, second),
         tuple(_part(name, part, other_parts[name]) for name, part in parts.items()),
         _pairs(_scores(first), _scores(second)),
         _pairs(_figures(first), _figures(second)),
-        by_length,
         tuple(_curves(first_metrics, second_metrics)),
     )
 
@@ -139,15 +128,13 @@ def _id(record: Record) -> str:
         return record.run_id
 
 
-def _parts(record: Record, shared: Set[str]) -> dict[str, dict[str, Any]]:
-    """What a record says beside its figures, by part. `shared`: the scores whose decoding is compared."""
+def _parts(record: Record) -> dict[str, dict[str, Any]]:
+    """What a record says beside its figures, by part."""
     shown = record.shown()
     run = {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command}
     # Until a run is finished, `device` is only the name of the configured hardware.
     run |= {"device": shown.device} if record.status == "finished" else {}
-    run |= {} if record.by_length is None else {"scores by length": "recorded"}
-    scores = [score for score in record.scores if f"{score.split}/{score.metric}" in shared]
-    decoding = {name: list(dict.fromkeys(getattr(score, name) for score in scores)) for name in _HOW_DECODED}
+    decoding = {name: list(dict.fromkeys(getattr(score, name) for score in record.scores)) for name in _HOW_DECODED}
     return {
         "settings": with_earlier_defaults(shown.config),
         "run": run,
@@ -198,31 +185,19 @@ def _figures(record: Record) -> dict[str, Figure]:
     }
 
 
-def _by_length(scores: ByLength, metric: str) -> dict[str, Figure]:
-    how = _fields(scores, ("unit", "splits", "test_sets")) | {"signature": scores.signatures.get(metric)}
-    return {
-        f"{bucket.label}/{metric}": Figure(score.score, score.interval, how | _fields(bucket, ("num_sentences",)))
-        for bucket in scores.buckets
-        for score in bucket.scores
-        if score.metric == metric
-    }
-
-
 def _pairs(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> tuple[FigurePair, ...]:
     names = dict.fromkeys([*first, *second])
     return tuple(_pair(name, first.get(name, Figure()), second.get(name, Figure())) for name in names)
 
 
 def _pair(name: str, first: Figure, second: Figure) -> FigurePair:
-    (a, low, _), (b, high, _) = first, second
+    a, b = first.value, second.value
     how = [(key, first.how[key], second.how[key]) for key in first.how if key in second.how]
     unlike = "; ".join(f"{key} {_apart(value, other)}" for key, value, other in how if value != other) or None
-    change = ratio = overlap = None
+    change = ratio = None
     if a is not None and b is not None and not unlike:
         change, ratio = b - a, b / a if a else None
-        if low is not None and high is not None and low.level == high.level:
-            overlap = max(low.low, high.low) <= min(low.high, high.high)
-    return FigurePair(name, a, b, change, ratio, low, high, overlap, unlike)
+    return FigurePair(name, a, b, change, ratio, first.interval, second.interval, unlike)
 
 
 def _apart(value: Any, other: Any) -> str:

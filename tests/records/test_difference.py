@@ -8,7 +8,7 @@ import pytest
 
 from rpr.records.difference import ABSENT, Difference, FigurePair, difference
 from rpr.records.record import Record
-from tests.fake_records import edited, fake_by_length, fake_document, fake_interval, fake_score
+from tests.fake_records import edited, fake_document, fake_interval, fake_score
 
 
 def changes(found: Difference, part: str) -> dict[str, tuple[Any, Any]]:
@@ -86,21 +86,16 @@ def test_run_without_results_has_no_scores_figures_or_device():
     assert (both.scores, both.figures, changes(both, "data")) == ((), (), {}) and not both.reproduced
 
 
-@pytest.mark.parametrize(
-    "second, overlap", [((32, 34), True), ((32.1, 34), False), ((20, 29), False), ((20, 30), True)]
-)
-def test_scores_and_overlap_of_their_intervals(second, overlap):
+def test_scores():
     first = [fake_score("test", 31.0, interval=fake_interval(30, 32)), fake_score("test", 50.0, "chrf")]
-    other = [fake_score("test", 31.5, interval=fake_interval(*second)), fake_score("long", 9.0)]
+    other = [fake_score("test", 31.5, interval=fake_interval(31, 34)), fake_score("long", 9.0)]
     found = difference(record(scores=first), record(scores=other))
-    assert [one.name for one in found.scores] == ["test/sacrebleu", "test/chrf", "long/sacrebleu"]
+    assert [pair.name for pair in found.scores] == ["test/sacrebleu", "test/chrf", "long/sacrebleu"]
     test, chrf, long = found.scores
-    assert (*sides(test), test.difference, test.intervals_overlap, test.unlike) == (31.0, 31.5, 0.5, overlap, None)
-    assert (test.interval_b.low, test.interval_b.high) == second
-    assert (*sides(chrf), chrf.difference, chrf.intervals_overlap) == (50.0, None, None, None)
+    assert (*sides(test), test.difference, test.unlike) == (31.0, 31.5, 0.5, None)
+    assert (test.interval_b.low, test.interval_b.high) == (31, 34)
+    assert (*sides(chrf), chrf.difference) == (50.0, None, None)
     assert sides(long) == (None, 9.0)
-    of_another_level = [fake_score("test", 31.0, interval=fake_interval(30, 32) | {"level": 0.9})]
-    assert difference(record(scores=first), record(scores=of_another_level)).scores[0].intervals_overlap is None
 
 
 @pytest.mark.parametrize("field, value, reason", [
@@ -112,14 +107,13 @@ def test_scores_and_overlap_of_their_intervals(second, overlap):
 def test_incomparable_scores_are_not_subtracted(field, value, reason):
     first = fake_score("test", 31.0, interval=fake_interval(30, 32))
     [one] = difference(record(scores=[first]), record(scores=[{**first, field: value}])).scores
-    assert (one.difference, one.ratio, one.intervals_overlap) == (None, None, None)
+    assert (one.difference, one.ratio) == (None, None)
     assert one.unlike.startswith(reason)
 
 
 def test_decoding_settings():
     several = [fake_score("test", 1.0), fake_score("long", 1.0, checkpoint="last")]
     other = [fake_score(split, 1.0, beam_size=1) for split in ("test", "long")]
-    other.append(fake_score("validation", 1.0, precision="x"))
     found = difference(record(scores=several), record(scores=other))
     averaged = "average of the last 5 (steps 1400, 1500, 1600, 1700, 1800)"
     assert changes(found, "decoding") == {"beam_size": (4, 1), "checkpoint": ([averaged, "last"], averaged)}
@@ -140,28 +134,6 @@ def test_figures_with_difference_and_ratio():
     assert found["peak_memory_bytes"].difference is None
     assert found["peak_memory_bytes"].unlike == "peak_memory_kind resident set and allocated"
     assert found["steps_per_second"].ratio is None and "excludes" in found["steps_per_second"].unlike
-
-
-def test_scores_by_length():
-    first = record(by_length=fake_by_length(50.0, 40.0, 30.0))
-
-    def compared(*scores: float, **fields: Any) -> list[FigurePair]:
-        return list(difference(first, record(by_length=fake_by_length(*scores, **fields))).by_length)
-
-    found = compared(50.0, 44.0, 30.0, 20.0)
-    buckets = ("1–10", "11–22", "23–30", "over 30")
-    assert [one.name for one in found] == [f"{one}/{metric}" for metric in ("sacrebleu", "chrf") for one in buckets]
-    same_one, other, _, longest = found[:4]
-    assert same_one.same and (other.difference, other.intervals_overlap) == (4.0, False)  # [39, 42] and [43, 46]
-    assert (*sides(longest), longest.unlike, found[5].difference) == (None, 20.0, None, 4.0)
-    fewer = fake_by_length(50.0, 44.0)["buckets"]
-    fewer[1]["num_sentences"] = 39
-    assert compared(50.0, buckets=fewer)[1].unlike == "num_sentences 40 and 39"
-    found = compared(50.0, signatures={"sacrebleu": "nrefs:1|tok:none", "chrf": "nc:6"})
-    assert found[0].unlike.startswith("signature ") and found[-1].unlike is None
-    assert "splits" in compared(50.0, splits=["test"])[0].unlike
-    lacking = difference(record(), first)
-    assert lacking.by_length == () and changes(lacking, "run") == {"scores by length": (ABSENT, "recorded")}
 
 
 def rows(*losses: float, every: int = 25, name: str = "train/loss") -> list[dict[str, Any]]:
@@ -188,18 +160,17 @@ def test_relation_of_two_records(tiny_config):
 
 
 def test_reproduced_needs_equal_scores_and_losses():
-    first = record(scores={"test": 30.0, "long": 9.0}, by_length=fake_by_length(1.0, 2.0))
+    first = record(scores={"test": 30.0, "long": 9.0})
     other_speed = {"training.steps_per_second": 9.0, "started": "x", "versions": {}, "command": "rpr-cli rerun x"}
 
     def again(edits: dict[str, Any] | None = None, **options: Any) -> Record:
-        settings = {"scores": {"test": 30.0, "long": 9.0}, "by_length": fake_by_length(1.0, 2.0)} | options
+        settings = {"scores": {"test": 30.0, "long": 9.0}} | options
         return record({**other_speed, **(edits or {})}, **settings)
 
     assert difference(first, again(), rows(5.0), rows(5.0)).reproduced
-    assert difference(first, again(by_length=None)).reproduced
     for other in (
         again(scores={"test": math.nextafter(30.0, 31), "long": 9.0}), again(scores={"test": 30.0}),
-        again({"training.train_loss": math.nextafter(2.1, 3)}), again(by_length=fake_by_length(1.0, 2.5)),
+        again({"training.train_loss": math.nextafter(2.1, 3)}),
         again({"training.validation_loss": math.nextafter(2.3, 3)}),
     ):  # fmt: skip
         assert not difference(first, other).reproduced

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rpr.errors import RecordError
-from rpr.migrations import EARLIER_DEFAULTS, READ_AS, Machine, machine_of, with_earlier_defaults
+from rpr.migrations import EARLIER_DEFAULTS, READ_AS, with_earlier_defaults
 from rpr.records.metrics import read_metrics
 from rpr.records.position import position_of
 from rpr.records.record import Record, find_records, read_record, write_record
@@ -129,14 +129,6 @@ def test_invalid_line_of_metrics_is_an_error(tmp_path):
     path.write_text('{"step": 1}\n{"time": 2}\n')
     with pytest.raises(RecordError, match='metrics.jsonl:2: a line of metrics is an object with a whole "step"'):
         read_metrics(path)
-
-
-def test_threads_and_processor_of_a_device():
-    assert machine_of("1 thread of an abacus") == Machine("", 1, "an abacus")
-    assert machine_of("2 processes, each 3 threads of 4 threads of wool") == Machine(
-        "2 processes, each ", 3, "4 threads of wool"
-    )
-    assert machine_of("2 x H100") is None
 
 
 def test_later_settings_get_their_earlier_values():
