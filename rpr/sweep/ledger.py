@@ -8,10 +8,10 @@ which the run itself writes, however it ends. Only the list of jobs of the last 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import cache_key
@@ -25,7 +25,6 @@ from rpr.records.record import (
     RECORD_NAME,
     Record,
     find_records,
-    flat,
     read_record,
 )
 from rpr.runs.lifecycle import unwritable
@@ -150,36 +149,21 @@ def last_lines(run_dir: Path) -> list[str]:
     return [escape_control_characters(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
 
 
-def diff_manifest(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> list[str]:
-    """How the sweep differs from when it was last started, as lines; empty the first time."""
+def diff_manifest(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> str | None:
+    """How the jobs differ from those when the sweep was last started; None if they do not, and the first time."""
     path = runs_dir / SWEEPS / f"{sweep}.json"
     try:
-        earlier: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["jobs"]
+        earlier = {*json.loads(path.read_text(encoding="utf-8"))["jobs"]}
     except FileNotFoundError:
-        return []
+        return None
     except (OSError, ValueError, TypeError, KeyError):
-        return [f"{path} cannot be read, so changes of the sweep are unknown"]
-    now = _settings_by_run(jobs)
-    new, gone = [name for name in now if name not in earlier], [name for name in earlier if name not in now]
-    if not new and not gone:
-        return []
-    lines = []
-    if differing := _differing(list(now.values()), [earlier[name] for name in earlier]):
-        lines.append("settings changed for every job: " + "; ".join(differing))
-    lines.append(f"{len(new)} of its {len(now)} jobs are new, {len(gone)} were removed (their runs are kept)")
-    return lines
-
-
-def _differing(now: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`key new (before: old)` for each setting that has one value for all jobs now and had another for all then."""
-    if not now or not earlier:
-        return []
-    lines = []
-    for key in sorted(now[0].keys() | earlier[0].keys()):
-        values = [{json.dumps(settings.get(key)) for settings in group} for group in (now, earlier)]
-        if len(values[0]) == len(values[1]) == 1 and values[0] != values[1]:
-            lines.append(escape_control_characters(f"{key} {values[0].pop()} (before: {values[1].pop()})"))
-    return lines
+        return f"{path} cannot be read, so changes of the sweep are unknown"
+    now = {job.run_dir.name for job in jobs}
+    if now == earlier:
+        return None
+    return (
+        f"{len(now - earlier)} of its {len(now)} jobs are new, {len(earlier - now)} were removed (their runs are kept)"
+    )
 
 
 def save_manifest(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
@@ -188,13 +172,9 @@ def save_manifest(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
     Raises:
         ConfigError: the folder cannot be written.
     """
-    document = {"schema": 1, "sweep": sweep, "jobs": _settings_by_run(jobs)}
+    document = {"schema": 1, "sweep": sweep, "jobs": [job.run_dir.name for job in jobs]}
     try:
         with exclusive(runs_dir / SWEEPS, f"{sweep}.json"):
             replace_file(runs_dir / SWEEPS / f"{sweep}.json", json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise unwritable(runs_dir, error) from None
-
-
-def _settings_by_run(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-    return {job.run_dir.name: flat(job.config.model_dump(mode="json", exclude={"logger"})) for job in jobs}

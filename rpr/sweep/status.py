@@ -98,14 +98,12 @@ def _check_names(configs: Sequence[TrainConfig]) -> None:
 
 def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
     """Print the status of the sweep, store its list of jobs and add finished runs to it; returns the jobs to launch."""
-    changes = []
+    print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
     for root in sorted({job.config.runs_dir for job, _ in status.jobs}):
         here = [job for job, _ in status.jobs if job.config.runs_dir == root]
-        changes += ledger.diff_manifest(user_path(root), status.sweep, here)
+        if (changes := ledger.diff_manifest(user_path(root), status.sweep, here)) is not None:
+            print(f"  since it was last started: {changes}", file=sys.stderr)
         ledger.save_manifest(user_path(root), status.sweep, here)
-    print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
-    for line in changes:
-        print(f"  since it was last started: {line}", file=sys.stderr)
     _add_finished_runs(status)
     otherwise = [
         lifecycle.reported_otherwise(job.config, own.record) for job, own in status.of("finished") if own.record

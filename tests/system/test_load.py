@@ -15,7 +15,7 @@ import pytest
 from rpr.compose import composition, hydra_bridge
 from rpr.compose.composition import compose_train, expand_multirun
 from rpr.compose.messages import format_user_error
-from rpr.records.record import find_records
+from rpr.records.record import find_records, read_record
 from tests.processes import SCRIPT
 
 JOBS, KILLED_EVERY, FAILED_EVERY = 500, 25, 10
@@ -105,8 +105,8 @@ def ledger_seeds(tmp_path):
     """The seeds of the jobs in the sweep's ledger."""
     document = json.loads((tmp_path / "runs" / ".sweeps" / "mine.json").read_text())
     folders = {path.parent.name for path in (tmp_path / "runs").glob("*/record.json")}
-    assert document["sweep"] == "mine" and document["jobs"].keys() == folders
-    return sorted(job["seed"] for job in document["jobs"].values())
+    assert document["sweep"] == "mine" and {*document["jobs"]} == folders
+    return sorted(read_record(tmp_path / "runs" / job / "record.json").seed for job in document["jobs"])
 
 
 @pytest.mark.slow
