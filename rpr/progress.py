@@ -76,7 +76,7 @@ class Progress:
             self._show()
             with _LOCK:
                 self._bar.close()
-                _LinesAboveBars.end()
+                _Terminal.end()
             self._bar = None
         elif self._printed != self._done and (self._lines == "last" or self._printed is not None):
             self._show()
@@ -127,7 +127,7 @@ class Progress:
                     total=self._total,
                     initial=self._done,
                     desc=self._description,
-                    file=_LinesAboveBars.begin(),
+                    file=_Terminal.begin(),
                     leave=self._keep,
                     dynamic_ncols=True,
                     bar_format=bar_format,
@@ -170,50 +170,38 @@ def _format(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else escape_control_characters(str(value))
 
 
-class _LinesAboveBars:
-    """Replaces stderr while there are bars, so that printed lines appear above them."""
+class _Terminal:
+    """stderr, which tqdm's own file replaces while there are bars, so that printed lines appear above them."""
 
-    _bars = 0
-
-    def __init__(self, stream: IO[str]) -> None:
-        self.stream = stream
-        self._line = ""
-
-    def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
-        if lines:
-            with above_bars():
-                self.stream.write("".join(line + "\n" for line in lines))
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
+    bars = 0
+    stream: IO[str]
 
     @classmethod
     def begin(cls) -> IO[str]:
         """Add a bar; returns the stream to draw it on."""
-        if not isinstance(sys.stderr, cls):
-            sys.stderr = cls(sys.stderr)
-        cls._bars += 1
-        return sys.stderr.stream
+        from tqdm.contrib import DummyTqdmFile
+
+        if cls.bars == 0:
+            cls.stream = sys.stderr
+            sys.stderr = DummyTqdmFile(cls.stream)
+        cls.bars += 1
+        return cls.stream
 
     @classmethod
     def end(cls) -> None:
         """Remove a bar."""
-        cls._bars -= 1
-        if cls._bars == 0 and isinstance(sys.stderr, cls):
-            if sys.stderr._line:
-                sys.stderr.write("\n")
-            sys.stderr = sys.stderr.stream
+        cls.bars -= 1
+        if cls.bars == 0:
+            sys.stderr = cls.stream
 
 
 @contextmanager
 def above_bars() -> Iterator[None]:
     """Within this context, whatever is printed on either stream appears above the bars, if there are any."""
-    if not isinstance(sys.stderr, _LinesAboveBars):
+    if not _Terminal.bars:
         yield
         return
     from tqdm import tqdm
 
-    with tqdm.external_write_mode(file=sys.stderr.stream):
+    with tqdm.external_write_mode(file=_Terminal.stream):
         yield
