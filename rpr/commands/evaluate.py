@@ -25,6 +25,8 @@ from rpr.signals import report_sigterm
 from rpr.tables.render import wrapped
 from rpr.validation import validate
 
+_OF_TRANSLATIONS = ("beam_size", "length_penalty", "min_length", "bleu_tokenizer")  # settings that documents lack
+
 
 @report_sigterm()
 def run(config: EvaluateConfig) -> None:
@@ -34,7 +36,7 @@ def run(config: EvaluateConfig) -> None:
     """
     run_dir = user_path(config.run).absolute()
     trained = loading.config_of(run_dir, config)
-    names = {"beam_size", "length_penalty", "min_length", "text_tokens", "matmul_precision", "bleu_tokenizer"}
+    names = {*_OF_TRANSLATIONS, "text_tokens", "matmul_precision"}
     requested = config.model_dump(include=names, exclude_none=True)
     if config.splits is not None:
         requested["test_splits"] = config.splits
@@ -97,8 +99,7 @@ def run(config: EvaluateConfig) -> None:
 
 def _check_documents(config: EvaluateConfig, run: str) -> None:
     """Refuses what only scores of translations have."""
-    of_pairs = {"beam_size", "length_penalty", "min_length", "length_buckets", "bleu_tokenizer"}
-    given = config.model_dump(include=of_pairs, exclude_none=True)
+    given = config.model_dump(include={*_OF_TRANSLATIONS, "length_buckets"}, exclude_none=True)
     if config.backend != "torch":
         given["backend"] = config.backend
     for key in given:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import glob
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from rpr.config.commands import ReportConfig
@@ -23,24 +21,7 @@ from rpr.runs.locks import with_killed_runs
 from rpr.signals import report_sigterm
 
 
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Thousands of records all live to the end; searching them for cycles takes a tenth of the time.
-
-    They are frozen before the collector returns, which would otherwise search them all at once.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.freeze()
-            gc.enable()
-
-
 @report_sigterm()
-@_without_garbage_collection()
 def run(config: ReportConfig) -> None:
     if config.run is not None:
         from rpr.commands import position_report  # imports torch and Lightning
