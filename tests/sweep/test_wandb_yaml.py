@@ -1,25 +1,23 @@
-"""A sweep as a file for W&B: an agent runs the same jobs. A fake rpr-cli records the commands, which are composed
-again. The slow test uses the real `wandb agent`; the others its rule for parameters, which that test confirms.
+"""A sweep as a file for W&B: an agent runs the same jobs. A fake rpr-cli records the commands that the agent's own
+function makes of the parameters, and they are composed again.
 """
 
 import itertools
 import json
 import os
-import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
 from rpr.sweep import spec
 from rpr.sweep.wandb_yaml import wandb_sweep
-from tests.tracking.fake_wandb import FakeWandb
 
 RECORDER = '#!/bin/sh\nprintf \'%s\\0\' "$@" > "$RECORDED/$$"\n'
 # Values that a shell, YAML or the agent could misread.
@@ -71,9 +69,9 @@ def run_points(text: str) -> None:
     """Run the command of each point, as an agent does."""
     document = yaml.safe_load(text)
     for point in points(document):
-        given = [f"{name}={value}" for name, value in point.items()]
-        command = [part for word in document["command"] for part in (given if word == "${args_no_hyphens}" else [word])]
-        subprocess.run(command, check=True)
+        given = create_sweep_command_args({"args": {name: {"value": value} for name, value in point.items()}})
+        lists = {f"${{{name}}}": words for name, words in given.items()}
+        subprocess.run([part for word in document["command"] for part in lists.get(word, [word])], check=True)
 
 
 def configurations(runs: Sequence[Sequence[str]]) -> list[str]:
@@ -129,36 +127,3 @@ def test_agent_runs_the_jobs(
 def test_parameters_of_the_grid(jobs: list[list[str]], parameters: dict[str, list[Any]]) -> None:
     document = yaml.safe_load(wandb_sweep(jobs, "mine", "", "rpr"))
     assert {name: one["values"] for name, one in document["parameters"].items()} == parameters
-
-
-@pytest.mark.slow
-def test_real_agent_runs_the_jobs(
-    recorded: Callable[[], list[list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    for jobs in (
-        jobs_of("table1"),
-        composition.expand_multirun(
-            [*AWKWARD, "optim.ema_decay=null,0.999", "optim.learning_rate_scale=0.5,1.0,2e-1,3"]
-        ),
-    ):
-        text = wandb_sweep(jobs, "mine", "what it asks", "ours")
-        (tmp_path / "sweep.yaml").write_text(text)
-        run_points(text)
-        expected = recorded()
-        with FakeWandb() as server:
-            environment = {**os.environ, **server.environment()}
-            run = {"env": environment, "cwd": tmp_path, "timeout": 120, "check": True}
-            created = subprocess.run(
-                [sys.executable, "-m", "wandb", "sweep", "sweep.yaml"], capture_output=True, text=True, **run
-            )
-            agent = re.search(r"wandb agent (\S+)", created.stdout + created.stderr)
-            assert agent is not None and agent[1].endswith("ours/s1")
-            assert server.sweep == yaml.safe_load(text)
-            subprocess.run([sys.executable, "-m", "wandb", "agent", "--count", str(len(jobs)), agent[1]], **run)
-        calls = recorded()
-        assert sorted(map(sorted, calls)) == sorted(map(sorted, expected)) and len(calls) == len(jobs)
-        assert configurations([words[1:] for words in calls]) == configurations(jobs)

@@ -1,5 +1,5 @@
 """A W&B server for tests on the loopback: the parts of GraphQL and of the file stream that the client uses for runs,
-resuming, `wandb sync`, artifacts, sweeps, agents and reports. Runs are kept as the real server shows them.
+resuming, artifacts and reports. Runs are kept as the real server shows them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
-
-import yaml
 
 KEY = "k" * 40
 ENTITY = "tester"
@@ -55,12 +53,7 @@ class FakeWandb:
         self.runs: dict[str, Run] = {}
         self.requests: list[tuple[str, Any]] = []
         self.uploads: dict[str, bytes] = {}
-        self.agent_jobs: list[dict[str, Any]] = []  # for the next heartbeat of an agent
-        self.sweep_command: list[str] = []
-        self.sweep: dict[str, Any] = {}  # what `wandb sweep` sent last
         self.reports: list[dict[str, Any]] = []
-        self._released = threading.Event()
-        self._released.set()
         self._http = _QuietServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"fake": self}))
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
@@ -78,15 +71,6 @@ class FakeWandb:
             self._http.shutdown()
             self._thread.join()
         self._http.server_close()
-        self._released.set()
-
-    def hang(self) -> None:
-        """Later requests are accepted and never answered."""
-        self._released.clear()
-
-    def answer_again(self) -> None:
-        """Ends `hang`; waiting requests are dropped."""
-        self._released.set()
 
     def environment(self) -> dict[str, str]:
         return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY}
@@ -109,10 +93,6 @@ class FakeWandb:
                 return {"project": self._runs_of(variables)}
             case "upsertView":
                 return {"upsertView": {"inserted": True, "view": self._save(variables)}}
-            case "UpsertSweep":
-                self._take_sweep(yaml.safe_load(variables["config"]))
-                project = {"id": "p", "name": variables["projectName"], "entity": {"id": "e", "name": ENTITY}}
-                return {"upsertSweep": {"sweep": {"name": "s1", "project": project}, "configValidationWarnings": []}}
             case "ServerFeaturesQuery":
                 return {"serverInfo": {"features": []}}
             case "RunResumeStatus":
@@ -135,13 +115,6 @@ class FakeWandb:
                 return {"createArtifactFiles": {"files": {"edges": edges}}}
             case "CommitArtifact":
                 return {"commitArtifact": {"artifact": {"id": variables["artifactID"], "digest": "d"}}}
-            case "CreateAgent":
-                return {"createAgent": {"agent": {"id": "agent"}}}
-            case "Heartbeat":
-                commands, self.agent_jobs = self.agent_jobs, []
-                return {"agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(commands)}}
-            case "SweepWithRuns":
-                return {"project": {"sweep": _sweep(variables["sweep"], self.sweep_command)}}
         return {}
 
     def _stored(self, spec: dict[str, Any]) -> dict[str, Any]:
@@ -174,16 +147,6 @@ class FakeWandb:
         project = {"id": "p", "name": variables["projectName"], "entityName": variables["entityName"]}
         given = {name: variables[name] for name in ("type", "name", "displayName", "description", "spec")}
         return {**given, "id": "Vmlldzox", "project": project, "updatedAt": "2024-01-01T00:00:00"}
-
-    def _take_sweep(self, config: dict[str, Any]) -> None:
-        """Creates a job for each point of a grid."""
-        self.sweep = config
-        self.sweep_command = config["command"]
-        parameters = {name: one["values"] for name, one in config["parameters"].items()}
-        for number, values in enumerate(itertools.product(*parameters.values())):
-            arguments = {name: {"value": value} for name, value in zip(parameters, values, strict=True)}
-            job = {"type": "run", "run_id": f"job{number}", "program": config.get("program"), "args": arguments}
-            self.agent_jobs.append({**json.loads(json.dumps(job)), "logs": []})
 
     def _run(self, name: str, project: str) -> Run:
         return self.runs.setdefault(name, Run(name, project))
@@ -248,16 +211,6 @@ def _node(run: Run) -> dict[str, Any]:
     return {"projectId": "1", "id": f"id-{run.name}", "name": run.name, **named, "tags": run.last("tags") or [], **made}
 
 
-def _sweep(name: str, command: list[str]) -> dict[str, Any]:
-    config = f"method: grid\ncommand: {json.dumps(command)}\nparameters:\n  seed:\n    values: [2]\n"
-    empty = ("description", "bestLoss", "controller", "scheduler", "heartbeatAt", "updatedAt")
-    return {
-        "id": "w", "name": name, "displayName": name, "method": "grid", "state": "RUNNING", "config": config,
-        "createdAt": "2024-01-01T00:00:00", "earlyStopJobRunning": False, "runCount": 0,
-        "priorRuns": {"edges": []}, "runs": {"edges": []}, **dict.fromkeys(empty),
-    }  # fmt: skip
-
-
 class _QuietServer(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -278,10 +231,6 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def _answer(self, document: Any, status: int = 200) -> None:
-        if not self.fake._released.is_set():
-            self.fake._released.wait()
-            self.close_connection = True
-            return
         body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -301,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         received = self._body()
-        if not self.fake._released.is_set() or self.path.startswith("/sdk/otel"):  # the client's own telemetry
+        if self.path.startswith("/sdk/otel"):  # the client's own telemetry
             self._answer({})
             return
         body = json.loads(received or b"{}")

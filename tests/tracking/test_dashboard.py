@@ -157,10 +157,9 @@ def test_wandb_mode_or_missing_key_is_an_error_without_a_request(name, value, me
     assert server.requests == []
 
 
-@pytest.mark.parametrize("how", ["refused", pytest.param("silent", marks=pytest.mark.slow)])
-def test_unreachable_server_is_an_error(how, server, monkeypatch):
+def test_unreachable_server_is_an_error(server, monkeypatch):
     monkeypatch.setattr(dashboard, "TIMEOUT_SECONDS", 1)
-    {"refused": server.close, "silent": server.hang}[how]()
+    server.close()
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"logger: the report was not saved \(.*127.0.0.1.*WANDB_BASE_URL") as caught:
         create("sweep=table2")

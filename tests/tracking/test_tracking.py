@@ -3,10 +3,8 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -159,25 +157,6 @@ def test_online_run_arrives_with_its_artifacts(tiny_config, run_dir, server, cap
     assert server.uploads["artifact/test.hypotheses.txt"] == b"ein Hund"
 
 
-@pytest.mark.parametrize("artifacts", ["none", "results"])
-def test_artifacts_of_an_offline_run(artifacts, tiny_config, run_dir):
-    """Without artifacts and system metrics none are kept; with a checkpoint: the test of an online run. A long name
-    makes a tag of the length that W&B allows.
-    """
-    settings = (f"logger.artifacts={artifacts}", "logger.system_metrics=false", f"data.name={'d' * 65}", "name=short")
-    config = tiny_config(*OFFLINE, *settings)
-    logger = start(config, run_dir)
-    train_through(logger, run_dir, [25])
-    write_results(run_dir)
-    logger.log_artifacts()
-    logger.finish({}, failed=False)
-    whole = read_back(run_dir)
-    files = {"record.json", "config.yaml", "metrics.jsonl", "test.hypotheses.txt"}
-    kept = {name: set(paths) for name, paths in whole["artifacts"].items()}
-    assert kept == ({} if artifacts == "none" else {f"results-{config.run_id}": files})
-    assert whole["stats"] == set() and "d" * 64 in whole["run"].tags
-
-
 def test_resumed_run_continues_without_losing_rows(tiny_config, run_dir, server):
     config = tiny_config(*RECIPE)
     logger = start(config, run_dir)
@@ -200,50 +179,15 @@ def test_resumed_run_continues_without_losing_rows(tiny_config, run_dir, server)
     assert run.series("train/loss") == expected([25, 50, 75, 75, 100, 125, 150])
 
 
-KILLED = """
-import json, os, signal, sys, time
-from pathlib import Path
-from rpr.config.train import TrainConfig
-from rpr.validation import validate
-from rpr.tracking import wandb_logger
-run_dir = Path(sys.argv[1])
-logger = wandb_logger.start(validate(TrainConfig, json.loads(sys.argv[2])), run_dir, synthetic=True)
-for line in (run_dir / "metrics.jsonl").read_text().splitlines():
-    row = json.loads(line)
-    logger.log_metrics({"train/loss": row["train/loss"]}, step=row["step"])
-time.sleep(2.5)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_offline_parts_sync_to_one_run(tiny_config, run_dir, tmp_path):
-    config = tiny_config(*OFFLINE)
+def test_later_part_of_an_offline_run_repeats_the_row_that_may_be_missing(tiny_config, run_dir):
+    """W&B may not yet have written the newest one when the process was killed."""
     write(run_dir, (25, 50, 75, 100))
-    arguments = [str(run_dir), config.model_dump_json()]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=tmp_path / "here")
-    assert killed.returncode == -signal.SIGKILL
+    (run_dir / "wandb" / "offline-run-1-x").mkdir(parents=True)
+    config = tiny_config(*OFFLINE)
+    finished(start(config, run_dir), run_dir, [125, 150], resumed_from=110)
     found = read_back(run_dir)
-    # W&B had not yet written the newest row, nor an end.
-    assert [line["_step"] for line in found["history"]] == [25, 50, 75] and found["exit"] is None
-    logger = start(config, run_dir)
-    train_through(logger, run_dir, [125, 150], resumed_from=110)
-    logger.finish({"test/sacrebleu": 12.5}, failed=False)
-    parts = sorted(run_dir.glob("wandb/offline-run-*"))
-    assert len(parts) == 2
-    with FakeWandb() as server:
-        sync(server, parts)
-        assert list(server.runs) == [config.run_id]
-        run = server.runs[config.run_id]
-        assert run.series("train/loss") == expected([25, 50, 75, 100, 125, 150])
-        assert run.summary["test/sacrebleu"] == 12.5 and run.config["k"] == 3 and run.last("groupName") == "table2"
-
-
-def sync(server, arguments):
-    """Runs `wandb sync` in the run's folder, as it writes into the current one."""
-    command = [sys.executable, "-m", "wandb", "sync", *map(str, arguments)]
-    environment = {**os.environ, **server.environment()}
-    subprocess.run(command, env=environment, check=True, cwd=Path(arguments[-1]).parent)
+    assert [line["_step"] for line in found["history"]] == [100, 125, 150]
+    assert found["run"].run_id == config.run_id
 
 
 def test_failed_run_is_closed(tiny_config, small_data, monkeypatch):
@@ -281,10 +225,13 @@ SLOW = {"marks": pytest.mark.slow}
 
 
 @pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW), pytest.param("malformed key", **SLOW)])
-def test_unreachable_server_falls_back_to_offline(how, tiny_config, run_dir, monkeypatch, server, capsys):
+def test_unreachable_server_falls_back_to_offline(how, tiny_config, run_dir, monkeypatch, server, silent_server, capsys):
     monkeypatch.setattr(wandb_logger, "INIT_TIMEOUT_SECONDS", 1.5)
-    short_key = partial(monkeypatch.setenv, "WANDB_API_KEY", "short")
-    {"refused": server.close, "silent": server.hang, "malformed key": short_key}[how]()
+    if how == "refused":
+        server.close()
+    else:
+        name, value = ("BASE_URL", silent_server) if how == "silent" else ("API_KEY", "short")
+        monkeypatch.setenv(f"WANDB_{name}", value)
     config = tiny_config(*RECIPE)
     began = time.monotonic()
     logger = start(config, run_dir)
@@ -299,12 +246,10 @@ def test_unreachable_server_falls_back_to_offline(how, tiny_config, run_dir, mon
     assert [line["_step"] for line in found["history"]] == [25, 50]
 
 
-@pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW)])
-def test_network_lost_during_training(how, tiny_config, run_dir, server, capsys):
-    config = tiny_config(*RECIPE, "logger.finish_timeout_seconds=1.5")
-    logger = start(config, run_dir)
+def test_network_lost_during_training(tiny_config, run_dir, server, capsys):
+    logger = start(tiny_config(*RECIPE, "logger.finish_timeout_seconds=1.5"), run_dir)
     train_through(logger, run_dir, [25, 50])
-    {"refused": server.close, "silent": server.hang}[how]()
+    server.close()
     train_through(logger, run_dir, [75, 100])
     assert messages(capsys) == [wandb_logger.reference(logger).url]
     began = time.monotonic()
@@ -317,12 +262,6 @@ def test_network_lost_during_training(how, tiny_config, run_dir, server, capsys)
     ]
     found = read_back(run_dir, "run-*")
     assert [line["_step"] for line in found["history"]] == [25, 50, 75, 100]
-    if how == "silent":
-        server.answer_again()
-        sync(server, ["--include-online", part])
-        assert list(server.runs) == [config.run_id]
-        assert server.runs[config.run_id].series("train/loss") == expected([25, 50, 75, 100])
-        assert server.runs[config.run_id].summary["test/sacrebleu"] == 12.5
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, **SLOW)])
@@ -345,19 +284,13 @@ def test_run_survives_the_end_of_the_wandb_process(how, tiny_config, run_dir, tm
         f"; mirroring stopped; the run is complete in {run_dir}, and `wandb sync {part}` uploads what W&B has on disk"
     )
     process.wait(5)
-    # The next run in this process starts a new one.
-    finished(start(tiny_config(*settings, "seed=2"), tmp_path / "other"), tmp_path / "other", [25])
-    assert read_back(tmp_path / "other")["exit"] == 0
+    # The next run in this process starts a new one. A long name makes a tag of the length that W&B allows.
+    settings = (*settings, "seed=2", "logger.system_metrics=false", f"data.name={'d' * 65}", "name=short")
+    finished(start(tiny_config(*settings), tmp_path / "other"), tmp_path / "other", [25])
+    found = read_back(tmp_path / "other")
+    assert found["exit"] == 0 and "d" * 64 in found["run"].tags
+    assert found["stats"] == set()
     assert messages(capsys) == [where_it_is(tmp_path / "other")]
-
-
-def test_wandb_error_does_not_end_the_run(tiny_config, run_dir, monkeypatch, capsys):
-    def fails(**settings: object) -> None:
-        raise OSError("no space left\nmore")
-
-    monkeypatch.setattr(wandb, "init", fails)
-    assert wandb_logger.start(tiny_config(*OFFLINE), run_dir, synthetic=True) is None
-    assert messages(capsys) == [f"no space left; the run continues without W&B, with its results in {run_dir}"]
 
 
 @pytest.mark.parametrize("name, value, rule", [

@@ -42,8 +42,8 @@ def key(item: Any) -> str:
 def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
     """The only run below the folder: identity, configuration, history, summary, exit code (None: never ended)."""
     (path,) = (path for path in run_dir.glob(f"wandb/{pattern}/run-*.wandb") if not path.parent.is_symlink())
-    found: dict[str, Any] = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}, "artifacts": {}}
-    found |= {"args": [], "program": "", "commit": "", "stats": set(), "best": {}}
+    found: dict[str, Any] = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}}
+    found |= {"args": [], "program": "", "commit": "", "stats": set()}
     for record in records(path):
         match record.WhichOneof("record_type"):
             case "run":
@@ -58,12 +58,6 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
             case "metric":
                 name = record.metric.name or record.metric.glob_name
                 found["axes"][name] = record.metric.step_metric
-                summary = record.metric.summary
-                found["best"][name] = {"min": summary.min, "max": summary.max, "hidden": record.metric.options.hidden}
-            case "request" if record.request.HasField("log_artifact"):
-                found["artifacts"] |= files_of(record.request.log_artifact.artifact)
-            case "artifact":
-                found["artifacts"] |= files_of(record.artifact)
             case "environment":
                 found["args"] += record.environment.args
                 found["program"] += record.environment.program
@@ -74,11 +68,6 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
             case "exit":
                 found["exit"] = record.exit.exit_code
     return found
-
-
-def files_of(artifact: Any) -> dict[str, dict[str, str]]:
-    """The paths of an artifact's files, by its name."""
-    return {artifact.name: {entry.path: entry.local_path for entry in artifact.manifest.contents}}
 
 
 def tables_of(run_dir: Path) -> dict[str, dict[str, Any]]:
