@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from rpr.compose import hydra_bridge
 from rpr.compose.composition import override_key, train_command
 from rpr.compose.hydra_settings import check_settings, is_hydra_override
 from rpr.compose.messages import format_user_error
-from rpr.errors import BusyError, ConfigError, DataError, ProcessEnded, RecordError, RunError
+from rpr.errors import BusyError, ConfigError, DataError, RecordError, RunError
 from rpr.paths import user_path
 from rpr.sweep import pool, slurm
 from rpr.sweep.gpus import Options
@@ -171,11 +170,7 @@ def _task(
             # In use by another process: reported at the end, with its holder.
             return None if isinstance(error, BusyError) else RunError(why)
         except Exception as error:
-            line = format_user_error(error)
-            if line is None:  # a bug: keep its traceback
-                traceback.print_exc()
-            kind = ProcessEnded if isinstance(error, ProcessEnded) else RunError  # a new one: not every error pickles
-            return kind(line or f"{type(error).__name__}: {error}")
+            return pool.as_problem(error)
         return None
 
     return task

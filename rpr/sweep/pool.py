@@ -28,7 +28,7 @@ from rpr.runs import lifecycle, locks
 from rpr.signals import die_with_parent, exit_on_sigterm
 from rpr.sweep.gpus import Options, share
 from rpr.sweep.ledger import Job
-from rpr.training.launch import TORCHRUN_GRACE_SECONDS, ended
+from rpr.training.launch import TORCHRUN_GRACE_SECONDS, ended, terminate
 
 _POLL_SECONDS = 0.05
 
@@ -62,7 +62,9 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
                     problems[running[process].overrides] = problem
                 del running[process]
     finally:
-        _interrupt(running)
+        terminate(running, TORCHRUN_GRACE_SECONDS)
+        for process, job in running.items():
+            _problem(process, job.run_dir, ended(-signal.SIGTERM))
     return problems
 
 
@@ -110,20 +112,6 @@ def _problem(process: subprocess.Popen[bytes], run_dir: Path, otherwise: RunErro
     return otherwise
 
 
-def _interrupt(running: Mapping[subprocess.Popen[bytes], Job]) -> None:
-    """End jobs, which write their records; those that do not in time are killed."""
-    for process in running:
-        process.terminate()
-    limit = time.monotonic() + TORCHRUN_GRACE_SECONDS
-    for process, job in running.items():
-        try:
-            process.wait(max(0.0, limit - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()  # the kernel ends it
-        _problem(process, job.run_dir, ended(-signal.SIGTERM))
-
-
 def main() -> int:
     """The process of one job, which reads what it is from stdin, and writes the one-line error, if any, to stdout."""
     request = json.load(sys.stdin)
@@ -136,15 +124,21 @@ def main() -> int:
             _train(request)
     except BusyError:  # in use by another process: reported at the end, with its holder
         return 0
-    except ProcessEnded:  # the record has the reason
-        return train.FAULT_EXIT
     except Exception as error:
-        line = format_user_error(error)
-        if line is None:  # a bug: keep its traceback
-            traceback.print_exc()
-        os.write(answers, (line or f"{type(error).__name__}: {error}").encode())
+        problem = as_problem(error)
+        if not isinstance(problem, ProcessEnded):  # else the record has the reason
+            os.write(answers, str(problem).encode())
         return train.FAULT_EXIT
     return 0
+
+
+def as_problem(error: Exception) -> RunError:
+    """Why a job has no result, in one line; the traceback of a bug is printed. A new error: not every one pickles."""
+    line = format_user_error(error)
+    if line is None:
+        traceback.print_exc()
+    kind = ProcessEnded if isinstance(error, ProcessEnded) else RunError
+    return kind(line or f"{type(error).__name__}: {error}")
 
 
 def _train(request: Mapping[str, Any]) -> None:

@@ -13,10 +13,10 @@ import pytorch_lightning as pl
 import torch
 
 from rpr.data.batches import Batch
-from rpr.errors import RecordError, RunError
+from rpr.errors import RunError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
-from rpr.records.metrics import SHOWN_METRICS
+from rpr.records.metrics import SHOWN_METRICS, read_metrics
 from rpr.training.guards import LOG_EVERY, NonFiniteGuard
 from rpr.training.module import as_translation_module, ends_step
 
@@ -198,31 +198,14 @@ class Metrics(pl.Callback):
 
 
 def _drop_later_rows(path: Path, step: int) -> None:
-    """Drop the rows after the step from which a run resumes: they will be written again.
-
-    So is an incomplete last line, which a kill can leave: the next row must not be appended to it.
+    """Drop the rows after the step from which a run resumes, as they will be written again, and an incomplete last
+    line, which a kill can leave.
 
     Raises:
         RecordError: another line is damaged, or the file cannot be read.
     """
-    kept = []
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}); move it away to resume without it") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            later = json.loads(line)["step"] > step
-        except (ValueError, TypeError, KeyError):
-            raise RecordError(
-                f'{path}:{number}: a line of metrics must be an object with an integer "step"; delete it, and the same '
-                "command resumes"
-            ) from None
-        if not later:
-            kept.append(line)
-    replace_file(path, b"".join(kept))
+    rows = [row for row in read_metrics(path) if row["step"] <= step]
+    replace_file(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _synchronise() -> None:

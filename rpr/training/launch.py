@@ -13,7 +13,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -161,12 +162,20 @@ def _wait(
         raise TimeLimitReached(f"the SLURM time limit was reached ({error}); {_RESUMES}") from None
     finally:
         if child.poll() is None:
-            child.terminate()
-            try:
-                child.wait(grace)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()  # the kernel ends it
+            terminate([child], grace)
+
+
+def terminate(processes: Collection[subprocess.Popen[bytes]], grace: float) -> None:
+    """End processes, which clean up; those that have not ended after `grace` seconds are killed."""
+    for process in processes:
+        process.terminate()
+    limit = time.monotonic() + grace
+    for process in processes:
+        try:
+            process.wait(max(0.0, limit - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()  # the kernel ends it
 
 
 def _in_child(parent: int) -> None:

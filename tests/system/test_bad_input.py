@@ -263,11 +263,12 @@ def test_report_opens_no_path_from_record(run_dir, tmp_path):
 
 # --- resuming a damaged run
 
-LINE = "metrics.jsonl:1: a line of metrics "
+DAMAGED = "metrics.jsonl:1: not JSON; delete this line"
+WITHOUT_STEP = 'metrics.jsonl:1: a line of metrics is an object with a whole "step"; delete it'
 RESUMED = {
-    "metrics damaged": (bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old), LINE),
-    "metrics without step": (bad.replace_content("metrics.jsonl", lambda old: b"{}\n" + old), "delete it, and the"),
-    "metrics a folder": (bad.replace_by_folder("metrics.jsonl"), "metrics.jsonl: cannot be read (Is a directory)"),
+    "metrics damaged": (bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old), DAMAGED),
+    "metrics without step": (bad.replace_content("metrics.jsonl", lambda old: b"{}\n" + old), WITHOUT_STEP),
+    "metrics a folder": (bad.replace_by_folder("metrics.jsonl"), "metrics.jsonl: cannot be read"),
     "weights of other sizes": (bad.edit_checkpoints(bad.resize_weights), "cannot resume from it (its weights"),
     "an older checkpoint": (bad.edit_checkpoints(lambda loaded: loaded.pop("loops") and None), "it has no loops)"),
     "vocabulary a folder": (bad.replace_by_folder("vocabulary.model"), "vocabulary.model: cannot be read or written"),
