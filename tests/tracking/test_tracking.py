@@ -16,7 +16,7 @@ from rpr.errors import RunError
 from rpr.records.record import read_record
 from rpr.tracking import naming, wandb_client, wandb_logger
 from rpr.training import fit
-from tests.tracking.fake_wandb import KEY, FakeWandb
+from tests.tracking.fake_wandb import KEY
 from tests.tracking.wandb_files import messages, read_back
 
 pytestmark = pytest.mark.usefixtures("wandb_home")
@@ -225,7 +225,9 @@ SLOW = {"marks": pytest.mark.slow}
 
 
 @pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW), pytest.param("malformed key", **SLOW)])
-def test_unreachable_server_falls_back_to_offline(how, tiny_config, run_dir, monkeypatch, server, silent_server, capsys):
+def test_unreachable_server_falls_back_to_offline(
+    how, tiny_config, run_dir, monkeypatch, server, silent_server, capsys
+):
     monkeypatch.setattr(wandb_logger, "INIT_TIMEOUT_SECONDS", 1.5)
     if how == "refused":
         server.close()
