@@ -6,9 +6,9 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from rpr.compose.composition import choices_of, override_key
+from rpr.compose import hydra_bridge
+from rpr.compose.composition import choices_of
 from rpr.errors import ConfigError, did_you_mean
 from rpr.paths import choice_dirs, data_dir
 
@@ -24,23 +24,11 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
         ConfigError: no such choice.
     """
     purpose, blocks = _read(Path(name), config_dir)
-    given = {override_key(word): word.partition("=")[2] for word in overrides}
-    groups: dict[str, str] = {}
-    of_one_stack = []
-    for default in _defaults(name, config_dir):
-        if isinstance(default, dict) and not next(iter(default)).startswith(("optional", "override")):
-            ((group, choice),) = default.items()
-            if "@" in group:
-                of_one_stack.append(group.partition("@")[2])
-            else:
-                groups[group] = str(given.get(group, choice))
-    # A choice may select another one with it, as model=base does with the corpus.
-    for group, choice in [*groups.items()]:
-        groups |= {other: name for other, name in _selected(group, choice, config_dir) if other not in given}
-    groups = {
-        group: re.sub(r"\$\{(\w+)\}", lambda reference: groups[reference[1]], choice)
-        for group, choice in groups.items()
-    }
+    chosen = hydra_bridge.compose(name, overrides, config_dir, with_hydra=True).hydra.runtime.choices
+    # Hydra lists them from the last to the first; a recipe follows from model and data.
+    named = [(group, str(choice)) for group, choice in reversed(chosen.items()) if group != "recipe"]
+    groups = {group: choice for group, choice in named if "@" not in group and not group.startswith("hydra/")}
+    of_one_stack = [group.partition("@")[2] for group, _ in named if "@" in group]
     lines = [*purpose, "", f"usage: rpr-cli {name} {'[GROUP=CHOICE ...] ' if groups else ''}[SETTING=VALUE ...]"]
     if groups:
         width = max(map(len, groups))
@@ -58,23 +46,14 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
     return "\n".join(lines)
 
 
-def _selected(group: str, choice: str, config_dir: Path | None) -> list[tuple[str, str]]:
-    """The choices of other groups that a choice selects: `override /data@...: wmt14_en_de`."""
-    defaults = [] if "$" in choice else _defaults(f"{group}/{choice}", config_dir)
-    pairs = [pair for default in defaults if isinstance(default, dict) for pair in default.items()]
-    return [
-        (key.removeprefix("override /").partition("@")[0], str(value))
-        for key, value in pairs
-        if key.startswith("override /")
-    ]
-
-
 def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str]]:
     """The opening comment of a file of conf/, and its settings by name, as written, after those it inherits."""
+    import yaml
+
     lines = _text(file, config_dir).splitlines()
     about = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     blocks: dict[str, str] = {}
-    for base in _defaults(str(file), config_dir):
+    for base in (yaml.safe_load("\n".join(lines)) or {}).get("defaults", []):
         if isinstance(base, str) and base != "_self_" and _path(file.with_name(base), config_dir) is not None:
             blocks |= _read(file.with_name(base), config_dir)[1]
     comment: list[str] = []
@@ -89,12 +68,6 @@ def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str
         elif line.strip() and key:
             blocks[key] += f"\n{line}"
     return about, {key: block for key, block in blocks.items() if key not in _NOT_SETTINGS}
-
-
-def _defaults(name: str, config_dir: Path | None) -> list[Any]:
-    import yaml
-
-    return list((yaml.safe_load(_text(Path(name), config_dir)) or {}).get("defaults", []))
 
 
 def _path(file: Path, config_dir: Path | None) -> Path | None:
