@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -16,27 +17,20 @@ from rpr.model.config import TransformerConfig
 from rpr.records.record import Record
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of one job. `seconds`: of training alone, None without a similar run; `basis`: what the estimate is based on."""
+class Cost(NamedTuple):
+    """Of one job, in words; `seconds`: of training alone, None without a similar run."""
 
-    parameters: int
-    steps: int
-    tokens: int  # of each side, padding included; an upper bound
+    words: str
     seconds: float | None
-    basis: str
-
-    def __str__(self) -> str:
-        time = "time unknown" if self.seconds is None else f"about {duration(self.seconds)}"
-        return (
-            f"{self.parameters / 1e6:.2f} M parameters, {self.steps:,} steps, at most {_short(self.tokens)} tokens a "
-            f"side, {time} ({self.basis})"
-        )
 
 
 def costs(configs: Sequence[TrainConfig], records: Iterable[Record]) -> list[Cost]:
     """The cost of each job; parameters assume a full vocabulary, which a small corpus may not fill."""
-    speeds = [(made, speed) for record in records if (speed := _speed(record)) and (made := _config(record))]
+    speeds: list[tuple[TrainConfig, float]] = []
+    for record in records:
+        if record.status == "finished" and record.training and record.training.steps_per_second:
+            with contextlib.suppress(ConfigError):  # of a version with other settings
+                speeds.append((config_from_record(record.config), record.training.steps_per_second))
     return [_cost(config, speeds) for config in configs]
 
 
@@ -50,22 +44,18 @@ def duration(seconds: float) -> str:
 
 def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> Cost:
     optim = config.optim
+    tokens = optim.max_steps * optim.microbatches_per_step * optim.max_tokens_per_microbatch  # padding included
+    size = f"{_parameters(config.transformer(config.data.vocabulary_size)) / 1e6:.2f} M parameters, "
+    size += f"{optim.max_steps:,} steps, at most {tokens / 1e6:,.2f} M tokens a side"
     alike = [(other, speed) for other, speed in speeds if _kind(other) == _kind(config)]
     same = [speed for other, speed in alike if other.position == config.position]
     chosen = same or [speed for _, speed in alike]
     if not chosen:
-        basis = "no finished run of this model, batch, corpus and hardware"
-    else:
-        whose = "the same positions" if same else "other positions"
-        runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''}"
-        basis = f"{statistics.median(chosen):.3g} steps/s, the median of {runs} with {whose}"
-    return Cost(
-        parameters=_parameters(config.transformer(config.data.vocabulary_size)),
-        steps=optim.max_steps,
-        tokens=optim.max_steps * optim.microbatches_per_step * optim.max_tokens_per_microbatch,
-        seconds=optim.max_steps / statistics.median(chosen) if chosen else None,
-        basis=basis,
-    )
+        return Cost(f"{size}, time unknown (no finished run of this model, batch, corpus and hardware)", None)
+    speed, whose = statistics.median(chosen), "the same" if same else "other"
+    runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''} with {whose} positions"
+    seconds = optim.max_steps / speed
+    return Cost(f"{size}, about {duration(seconds)} ({speed:.3g} steps/s, the median of {runs})", seconds)
 
 
 def _kind(config: TrainConfig) -> tuple[object, ...]:
@@ -79,21 +69,3 @@ def _parameters(config: TransformerConfig) -> int:
     with torch.device("meta"):
         model = build_model(config)
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _speed(record: Record) -> float | None:
-    return record.training.steps_per_second if record.status == "finished" and record.training else None
-
-
-def _config(record: Record) -> TrainConfig | None:
-    try:
-        return config_from_record(record.config)
-    except ConfigError:  # a record of a version with other settings
-        return None
-
-
-def _short(number: int) -> str:
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return str(number)
