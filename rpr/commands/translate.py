@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -108,7 +107,6 @@ def _translate(config: TranslateConfig, source: int, name: str, output: Output, 
                 report.warn(name, number, problem, f"translated in {len(parts)} parts")
         report.lines = len(lines)
         translations = translator.translate_encoded(sources, translator.search, progress=report.progress)
-        report.pieces += sum(len(part) for parts in sources for part in parts)
         if config.n_best is None:
             written = "".join(f"{best[0].text}\n" for best in translations)
         else:
@@ -142,21 +140,20 @@ def _n_best_lines(number: int, translations: Sequence[Translation]) -> str:
 class _Report:
     """Messages on stderr: remarks, the first warnings of each kind and the number of further ones, and progress.
 
-    `done`: the lines whose translations are written; `lines`: of the batch after them; `pieces`: translated of sources.
+    `done`: the lines whose translations are written; `lines`: of the batch after them.
     """
 
     def __init__(self) -> None:
-        self.done = self.lines = self.pieces = 0
+        self.done = self.lines = 0
         self._total: int | None = None
         self._bar: Progress | None = None
-        self._started = 0.0
         self._counts: dict[tuple[str, str], int] = {}  # of warnings, by file and problem
 
     def start(self, total: int | None, *, shows_progress: bool) -> None:
-        """Start the clock of the speed, once the model is loaded, and the bar of `total` lines; if that is unknown no
-        progress lines are logged, as the input may be endless.
+        """Start the bar of `total` lines, once the model is loaded; if that is unknown no progress lines are logged, as
+        the input may be endless.
         """
-        self._started, self._total = time.monotonic(), total
+        self._total = total
         if shows_progress:
             self._bar = Progress(total, "lines", "translating", lines="none" if total is None else "slow")
 
@@ -172,8 +169,7 @@ class _Report:
     def progress(self, done: int, total: int) -> None:
         """Show the number of translated lines: of the batch `done` of `total` sources."""
         if self._bar is not None:
-            speed = self.pieces / max(time.monotonic() - self._started, 1e-9)
-            self._bar.reach(self.done + self.lines * done // total, self._total, **{"source tokens/s": speed})
+            self._bar.reach(self.done + self.lines * done // total, self._total)
 
     def close(self) -> None:
         """End the bar, and print how many warnings were only counted."""
