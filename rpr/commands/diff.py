@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
 from rpr.records.difference import ABSENT, Curve, Difference, FigurePair, Part, difference
-from rpr.records.measurement import Measurement, missing, single
+from rpr.records.measurement import single
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record, run_file
 from rpr.records.scores import Interval
-from rpr.tables.grid import DASH, Column, Grid, number
+from rpr.tables.grid import DASH, Column, Grid, figure_text, number
 from rpr.tables.render import WIDTH, shortened, terminal, wrapped
 
 NAMES = ("A", "B")
@@ -67,9 +66,9 @@ def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:
     scores, figures = differences.scores, differences.figures
     sections: list[Grid | Iterable[str]] = [
         *(_part_grid(part, names) for part in differences.parts),
-        _score_grid(scores, names),
+        _figure_grid("scores", scores, names).only(lambda column: column.key != "ratio"),
         [COMPARE] if any(pair.difference for pair in scores) else [],
-        _figure_grid([pair for pair in figures if not pair.same], names),
+        _figure_grid("figures", [pair for pair in figures if not pair.same], names),
         [f"{pair.name}: not comparable: {pair.unlike}" for pair in (*scores, *figures) if pair.unlike],
         [_curve_line(curve, names) for curve in differences.curves],
         [_same_line(differences)],
@@ -154,34 +153,24 @@ def _value(value: Any) -> str:
     return " ".join(text.split())
 
 
-def _score_grid(pairs: Sequence[FigurePair], names: tuple[str, str]) -> Grid:
-    columns = (
-        Column("name", "scores", lambda pair: shortened(pair.name, _NAME), label=True),
-        Column("a", names[0], lambda pair: _measurement(pair.a, pair.interval_a), digits=2),
-        Column("b", names[1], lambda pair: _measurement(pair.b, pair.interval_b), digits=2),
-        Column("difference", f"{names[1]} - {names[0]}", lambda pair: _change(pair, 2)),
-    )
-    return Grid("scores", "", columns, tuple(pairs))
+def _figure_grid(title: str, pairs: Sequence[FigurePair], names: tuple[str, str]) -> Grid:
+    """Scores or figures, each with its own number of digits."""
 
-
-def _figure_grid(pairs: Sequence[FigurePair], names: tuple[str, str]) -> Grid:
-    """Figures, each with its own number of digits."""
-
-    def shown(value: float | None, name: str) -> str:
-        return DASH if value is None else number(value, _DIGITS.get(name, 0))
+    def shown(value: float | None, interval: Interval | None, digits: int) -> str:
+        return DASH if value is None else " ".join(figure_text(single(value, interval), digits)).rstrip()
 
     columns = (
-        Column("name", "figures", attrgetter("name"), label=True),
-        Column("a", names[0], lambda pair: shown(pair.a, pair.name)),
-        Column("b", names[1], lambda pair: shown(pair.b, pair.name)),
-        Column("difference", f"{names[1]} - {names[0]}", lambda pair: _change(pair, _DIGITS.get(pair.name, 0))),
+        Column("name", title, lambda pair: shortened(pair.name, _NAME), label=True),
+        Column("a", names[0], lambda pair: shown(pair.a, pair.interval_a, _digits(pair))),
+        Column("b", names[1], lambda pair: shown(pair.b, pair.interval_b, _digits(pair))),
+        Column("difference", f"{names[1]} - {names[0]}", lambda pair: _change(pair, _digits(pair))),
         Column("ratio", "ratio", lambda pair: DASH if pair.ratio is None else f"× {pair.ratio:.3f}"),
     )
-    return Grid("figures", "", columns, tuple(pairs))
+    return Grid(title, "", columns, tuple(pairs))
 
 
-def _measurement(value: float | None, interval: Interval | None) -> Measurement:
-    return missing("not in this record") if value is None else single(value, interval)
+def _digits(pair: FigurePair) -> int:
+    return 2 if "/" in pair.name else _DIGITS.get(pair.name, 0)  # a score: split/metric
 
 
 def _change(pair: FigurePair, digits: int) -> str:
