@@ -102,7 +102,9 @@ def test_failed_run(put, diff):
     assert "-s1, failed: DataError: no more paper\n" in printed
     assert "status  finished            failed: DataError: no more paper\n" in printed
     assert "To test whether" not in printed
-    assert "steps_per_second 2.000 – – –" in paragraphs(printed)["figures"]
+    found = paragraphs(printed)
+    assert "steps_per_second 2.000 – – –" in found["figures"] and "long/sacrebleu 9.00 – –" in found["scores"]
+    assert "device 2 threads of a CPU –" in found["run"]
 
 
 def test_lines_have_at_most_100_columns(put, diff):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rpr.records.difference import ABSENT, Difference, FigurePair, difference
+from rpr.records.difference import ABSENT, Difference, difference
 from rpr.records.record import Record
 from tests.fake_records import edited, fake_document, fake_interval, fake_score
 
@@ -20,19 +20,9 @@ def same(found: Difference, part: str) -> set[str]:
     return set(next(one for one in found.parts if one.name == part).same)
 
 
-def sides(one: FigurePair) -> tuple[float | None, float | None]:
-    return one.a, one.b
-
-
 def record(edits: dict[str, Any] | None = None, **options: Any) -> Record:
     """A fake record with changes at dotted keys."""
     return Record.model_validate_json(json.dumps(edited(fake_document(**options), edits or {})), strict=True)
-
-
-def test_settings_that_differ_have_dotted_keys():
-    found = difference(record(), record(settings={"model.dropout": 0.3, "optim.warmup_steps": 400.0}))
-    assert changes(found, "settings") == {"model.dropout": (0.1, 0.3)}
-    assert {"model.norm", "optim.warmup_steps", "seed", "data.cache_dir"} <= same(found, "settings")
 
 
 def test_missing_setting_has_its_earlier_default_or_is_absent():
@@ -68,34 +58,6 @@ def test_command_commit_versions_device_and_corpus():
     assert changes(found, "data") == {"key": ("ab12cd34", "ffff"), "train_pairs": (29000, 28000)}
     assert changes(found, "measuring") == {"precision": ("32", "bf16")}
     assert changes(found, "settings") == {}
-
-
-def test_run_without_results_has_no_scores_figures_or_device():
-    found = difference(record(), record(status="failed", data=None))
-    assert changes(found, "run") == {
-        "status": ("finished", "failed: RuntimeError: rank 1 died"),
-        "device": ("2 threads of a CPU", ABSENT),
-    }
-    assert changes(found, "data")["key"] == ("ab12cd34", ABSENT)
-    figures = {one.name: (*sides(one), one.difference, one.ratio) for one in found.figures}
-    assert figures["steps_per_second"] == (2.0, None, None, None)
-    [score] = found.scores
-    assert (*sides(score), score.difference, score.same) == (30.0, None, None, False)
-    assert not found.reproduced
-    both = difference(record(status="running", data=None), record(status="running", data=None))
-    assert (both.scores, both.figures, changes(both, "data")) == ((), (), {}) and not both.reproduced
-
-
-def test_scores():
-    first = [fake_score("test", 31.0, interval=fake_interval(30, 32)), fake_score("test", 50.0, "chrf")]
-    other = [fake_score("test", 31.5, interval=fake_interval(31, 34)), fake_score("long", 9.0)]
-    found = difference(record(scores=first), record(scores=other))
-    assert [pair.name for pair in found.scores] == ["test/sacrebleu", "test/chrf", "long/sacrebleu"]
-    test, chrf, long = found.scores
-    assert (*sides(test), test.difference, test.unlike) == (31.0, 31.5, 0.5, None)
-    assert (test.interval_b.low, test.interval_b.high) == (31, 34)
-    assert (*sides(chrf), chrf.difference) == (50.0, None, None)
-    assert sides(long) == (None, 9.0)
 
 
 @pytest.mark.parametrize("field, value, reason", [
