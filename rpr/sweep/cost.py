@@ -18,9 +18,9 @@ from rpr.records.record import Record
 
 
 class Cost(NamedTuple):
-    """Of one job, in words; `seconds`: of training alone, None without a similar run."""
+    """`text`: of one job; `seconds`: of training alone, None without a similar run."""
 
-    words: str
+    text: str
     seconds: float | None
 
 

@@ -136,7 +136,7 @@ def commands(status: SweepStatus) -> list[str]:
     estimates = costs([job.config for job, _ in status.jobs], records)
     lines, remaining = [], []
     for number, ((job, own), cost) in enumerate(zip(status.jobs, estimates, strict=True), start=1):
-        lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[own.state]}: {cost.words}")
+        lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[own.state]}: {cost.text}")
         lines.append(train_command(job.overrides, status.config_dir))
         if own.state not in ("finished", "running"):
             remaining.append(cost.seconds)
