@@ -121,9 +121,6 @@ def test_lines_have_at_most_100_columns(put, diff):
     printed = diff(first, other)
     assert [line for line in printed.splitlines() if len(line) > 100] == []
     assert "…" in printed and "xxxa" in printed and "xxxb" in printed  # long values are cut to where they differ
-    assert {"key": "model.words", "a": words[0], "b": words[1]} in (
-        json.loads(diff(first, other, "format=json"))["settings"]["differ"]
-    )
 
 
 def test_step_at_which_losses_diverge(put, diff):
@@ -139,25 +136,3 @@ def test_step_at_which_losses_diverge(put, diff):
     assert line in diff(first, "b.json")
     (first / "metrics.jsonl").unlink()
     assert "train/loss" not in diff(first, "b.json")
-
-
-def test_json_document(put, diff):
-    edits = {
-        "run_id": "0b0b0b0b", "config.model.dropout": 0.3, "config.optim.extra": None, "scores.0.score": 33.0,
-        "scores.0.interval": fake_interval(31, 35), "training.steps_per_second": 2.5,
-    }  # fmt: skip
-    first = put("a", losses=(5.0, float("nan")))
-    document = json.loads(diff(first, put("b", edits, (5.0, 4.5)), "format=json"))
-    assert document["relation"] == "two configurations"
-    assert document["a"]["record"] == str(first / "record.json") and document["b"]["run_id"] == "0b0b0b0b"
-    assert document["settings"]["differ"] == [
-        {"key": "model.dropout", "a": 0.1, "b": 0.3}, {"key": "optim.extra", "b": None}
-    ]  # fmt: skip
-    assert document["versions"] == {"same": 2, "differ": []}
-    test, long = document["scores"]
-    assert (test["name"], test["a"], test["b"], test["difference"]) == ("test/sacrebleu", 30.0, 33.0, 3.0)
-    assert (test["interval_b"]["high"], long["interval_b"]) == (35.0, None)
-    figures = {one["name"]: one for one in document["figures"]}
-    assert (figures["steps_per_second"]["ratio"], figures["parameters"]["difference"]) == (1.25, 0)
-    parting = {"a": {"step": 50, "loss": "nan"}, "b": {"step": 50, "loss": 4.5}}
-    assert document["losses"] == [{"name": "train/loss", "equal": 1, "equal_until": 25, "parting": parting}]

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
-from rpr.records.difference import ABSENT, Curve, Difference, FigurePair, Part, difference
+from rpr.records.difference import ABSENT, Curve, Difference, Figure, FigurePair, Part, difference
 from rpr.records.measurement import single
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record, run_file
-from rpr.records.scores import Interval
 from rpr.tables.grid import DASH, Column, Grid, figure_text, number
 from rpr.tables.render import WIDTH, shortened, terminal, wrapped
 
@@ -38,10 +35,6 @@ def run(config: DiffConfig) -> None:
     """Prints the differences; the exit code is 0 whether there are any or not."""
     first, second = (read_run_files(path) for path in config.runs)
     differences = difference(first[1], second[1], first[2], second[2])
-    if config.format == "json":
-        heads = {"a": _head(first), "b": _head(second)}
-        print(json.dumps(heads | document(differences), indent=2, ensure_ascii=False, allow_nan=False))
-        return
     for name, (path, record, _) in zip(NAMES, (first, second), strict=True):
         print(shortened(f"{name}  {escape_control_characters(str(path))}", WIDTH))
         print(shortened(f"   {record.name}, {record.outcome or f'finished {record.finished}'}", WIDTH))
@@ -99,36 +92,6 @@ def _same_line(differences: Difference) -> str:
     return f"Identical: {', '.join(same)}." if same else ""
 
 
-def document(differences: Difference) -> dict[str, Any]:
-    """For JSON: every value in full; a side without a value is omitted."""
-    return {
-        "relation": differences.relation,
-        **{part.name: _part_document(part) for part in differences.parts},
-        **{name: list(map(asdict, getattr(differences, name))) for name in ("scores", "figures")},
-        "losses": list(map(_curve_document, differences.curves)),
-    }
-
-
-def _head(run: RunFiles) -> dict[str, Any]:
-    path, record, metrics = run
-    identity = record.model_dump(mode="json", include={"name", "run_id", "seed", "status", "started", "finished"})
-    return {"record": escape_control_characters(str(path)), "metrics": bool(metrics), **identity}
-
-
-def _part_document(part: Part) -> dict[str, Any]:
-    changes = [
-        {"key": key, **{side: value for side, value in zip("ab", pair, strict=True) if value is not ABSENT}}
-        for key, pair in part.changes.items()
-    ]
-    return {"same": len(part.same), "differ": changes}
-
-
-def _curve_document(curve: Curve) -> dict[str, Any]:
-    sides = zip("ab", curve.parting or (), strict=False)
-    parting = {side: {"step": step, "loss": loss if math.isfinite(loss) else str(loss)} for side, (step, loss) in sides}
-    return asdict(curve) | {"parting": parting or None}
-
-
 def _title(part: Part) -> str:
     return _TITLES.get(part.name, part.name)
 
@@ -156,13 +119,15 @@ def _value(value: Any) -> str:
 def _figure_grid(title: str, pairs: Sequence[FigurePair], names: tuple[str, str]) -> Grid:
     """Scores or figures, each with its own number of digits."""
 
-    def shown(value: float | None, interval: Interval | None, digits: int) -> str:
-        return DASH if value is None else " ".join(figure_text(single(value, interval), digits)).rstrip()
+    def shown(figure: Figure, digits: int) -> str:
+        if figure.value is None:
+            return DASH
+        return " ".join(figure_text(single(figure.value, figure.interval), digits)).rstrip()
 
     columns = (
         Column("name", title, lambda pair: shortened(pair.name, _NAME), label=True),
-        Column("a", names[0], lambda pair: shown(pair.a, pair.interval_a, _digits(pair))),
-        Column("b", names[1], lambda pair: shown(pair.b, pair.interval_b, _digits(pair))),
+        Column("a", names[0], lambda pair: shown(pair.a, _digits(pair))),
+        Column("b", names[1], lambda pair: shown(pair.b, _digits(pair))),
         Column("difference", f"{names[1]} - {names[0]}", lambda pair: _change(pair, _digits(pair))),
         Column("ratio", "ratio", lambda pair: DASH if pair.ratio is None else f"× {pair.ratio:.3f}"),
     )

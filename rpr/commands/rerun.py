@@ -169,5 +169,8 @@ def _outcome(differences: Difference) -> list[str]:
     speeds = [pair for pair in differences.figures if pair.name == "steps_per_second" and pair.ratio is not None]
     return [
         f"Bit-identical: {len(differences.scores)} scores, training and validation loss{also}.",
-        *(f"steps/s: {pair.a:.3f} and {pair.b:.3f}, {pair.ratio:.3f} times the record's" for pair in speeds),
+        *(
+            f"steps/s: {pair.a.value:.3f} and {pair.b.value:.3f}, {pair.ratio:.3f} times the record's"
+            for pair in speeds
+        ),
     ]

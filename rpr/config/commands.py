@@ -148,7 +148,6 @@ class DiffConfig(StrictModel):
     """rpr-cli diff: two runs, each a folder or the file of a record."""
 
     runs: tuple[str, ...]
-    format: Literal["table", "json"]
 
     @model_validator(mode="after")
     def two_runs(self) -> DiffConfig:

@@ -40,23 +40,35 @@ class Figure(NamedTuple):
     how: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class FigurePair:
-    """One figure of both runs, with b - a and b / a if they are comparable. `unlike`: why they are not, or None."""
+class FigurePair(NamedTuple):
+    """One figure of both runs."""
 
     name: str
-    a: float | None
-    b: float | None
-    difference: float | None
-    ratio: float | None
-    interval_a: Interval | None
-    interval_b: Interval | None
-    unlike: str | None
+    a: Figure
+    b: Figure
 
     @property
     def same(self) -> bool:
         """To the last bit."""
-        return self.a == self.b
+        return self.a.value == self.b.value
+
+    @property
+    def unlike(self) -> str | None:
+        """Why the two are not comparable; None if they are."""
+        how = [(key, value, self.b.how[key]) for key, value in self.a.how.items() if key in self.b.how]
+        return "; ".join(f"{key} {_apart(value, other)}" for key, value, other in how if value != other) or None
+
+    @property
+    def difference(self) -> float | None:
+        """b - a, if both are recorded and comparable."""
+        a, b = self.a.value, self.b.value
+        return None if a is None or b is None or self.unlike else b - a
+
+    @property
+    def ratio(self) -> float | None:
+        """b / a, likewise."""
+        a, b = self.a.value, self.b.value
+        return b / a if a and b is not None and not self.unlike else None
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class Difference:
         """
         losses = [pair for pair in self.figures if pair.name in _FINAL_LOSSES]
         measured = any(pair.name == "train_loss" for pair in losses)
-        scores = [pair for pair in self.scores if pair.a is not None]
+        scores = [pair for pair in self.scores if pair.a.value is not None]
         parted = any(curve.parting for curve in self.curves)
         return measured and not parted and all(pair.same for pair in (*scores, *losses))
 
@@ -187,17 +199,7 @@ def _figures(record: Record) -> dict[str, Figure]:
 
 def _pairs(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> tuple[FigurePair, ...]:
     names = dict.fromkeys([*first, *second])
-    return tuple(_pair(name, first.get(name, Figure()), second.get(name, Figure())) for name in names)
-
-
-def _pair(name: str, first: Figure, second: Figure) -> FigurePair:
-    a, b = first.value, second.value
-    how = [(key, first.how[key], second.how[key]) for key in first.how if key in second.how]
-    unlike = "; ".join(f"{key} {_apart(value, other)}" for key, value, other in how if value != other) or None
-    change = ratio = None
-    if a is not None and b is not None and not unlike:
-        change, ratio = b - a, b / a if a else None
-    return FigurePair(name, a, b, change, ratio, first.interval, second.interval, unlike)
+    return tuple(FigurePair(name, first.get(name, Figure()), second.get(name, Figure())) for name in names)
 
 
 def _apart(value: Any, other: Any) -> str:
