@@ -154,7 +154,7 @@ def write(jobs: list[Job]) -> Callable[..., None]:
         row = {"step": step, "time": 1.0, "train/loss": 5.5, "target_tokens_per_second": 900.0}
         row |= {"validation/bleu": 12.5} if step >= 50 else {}
         with (run_dir / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\nno row\n")
+            file.write(json.dumps(row) + "\n")
         write_record(run_dir / "record.json", fake_record(name=f"job{number + 1}", status=status, **changes))
 
     return write

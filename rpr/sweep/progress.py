@@ -5,7 +5,6 @@ everywhere a line at the end of each job, with the time left.
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from rpr.commands.printing import headline
 from rpr.errors import RecordError
 from rpr.io.escape import escape_control_characters
 from rpr.progress import Progress, above_bars
-from rpr.records.metrics import SHOWN_METRICS
+from rpr.records.metrics import SHOWN_METRICS, read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record
 from rpr.sweep.ledger import Job
 
@@ -75,7 +74,6 @@ class _JobProgress:
         self.run_dir, self.steps = job.run_dir, job.config.optim.max_steps
         self.step, self.record, self.ended = 0, None, False
         self._fields: dict[str, float | None] = dict.fromkeys(SHOWN_METRICS.values())
-        self._bytes = 0  # of metrics.jsonl, read so far
         self._bar: Progress | None = None
         self._written = self._record_written()  # before this sweep started
         self._read_metrics()
@@ -113,16 +111,7 @@ class _JobProgress:
             return None
 
     def _read_metrics(self) -> None:
-        """Read the lines added since the last time; all of them if a resumed run has truncated the file."""
-        with contextlib.suppress(OSError), (self.run_dir / METRICS_NAME).open("rb") as file:
-            if file.seek(0, 2) < self._bytes:
-                self._bytes = 0
-            file.seek(self._bytes)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._bytes += len(line)
-                with contextlib.suppress(ValueError, TypeError, KeyError):  # reported by read_metrics
-                    row = json.loads(line)
-                    self.step = min(row["step"], self.steps)
-                    self._fields |= {SHOWN_METRICS[name]: row[name] for name in SHOWN_METRICS if name in row}
+        with contextlib.suppress(RecordError):  # reported when the run is read
+            for row in read_metrics(self.run_dir / METRICS_NAME):
+                self.step = min(row["step"], self.steps)
+                self._fields |= {SHOWN_METRICS[name]: row[name] for name in SHOWN_METRICS if name in row}
