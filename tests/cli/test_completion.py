@@ -77,12 +77,6 @@ def test_separators_of_each_shell(shell, between, capsys, monkeypatch):
     assert suggested("rpr-cli train model=b", capsys, monkeypatch, shell) == f"model=base{between}model=big\n"
 
 
-def test_missing_line_has_no_suggestions(capsys, monkeypatch):
-    monkeypatch.delenv("COMP_LINE", raising=False)
-    assert app.main(["-sc", "query=bash"]) == 0
-    assert capsys.readouterr() == ("\n", "")
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(2), KeyboardInterrupt()])
 def test_errors_of_a_query_are_silent(error, capsys, monkeypatch):
     def fail(name, words):

@@ -34,13 +34,10 @@ def closing(redirections, *words):
     return ["sh", "-c", f"exec {shlex.join(map(str, words))} {redirections}"]
 
 
-def environment(**more):
-    """With buffered output: Python would complain at its exit."""
-    return {**{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}, **more}
-
-
 def run(command, **options):
-    return subprocess.run(command, text=True, timeout=120, **{"env": environment(), **options})
+    """With buffered output: Python would complain at its exit."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    return subprocess.run(command, text=True, timeout=120, env=environment, **options)
 
 
 def pipe_without_reader():
@@ -70,12 +67,9 @@ def test_closed_pipe_is_no_error(arguments, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("unbuffered", ["1", ""])
-def test_closed_pipe_is_no_error_for_the_installed_script(unbuffered):
+def test_closed_pipe_is_no_error_for_the_installed_script():
     with pipe_without_reader() as closed:
-        ended = run(
-            [SCRIPT, "--help"], stdout=closed, stderr=subprocess.PIPE, env=environment(PYTHONUNBUFFERED=unbuffered)
-        )
+        ended = run([SCRIPT, "--help"], stdout=closed, stderr=subprocess.PIPE)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -141,15 +135,3 @@ def test_closed_descriptors_are_not_reused(closed, tmp_path):
     assert before == ["<&-" in closed, " >&-" in f" {closed}", "2>&-" in closed]
     assert number > 2 and not without_stderr and child == 0
     assert ended.stdout == "" and ended.stderr == ("" if "2>&-" in closed else "printed")
-
-
-@pytest.mark.slow
-def test_training_with_all_streams_closed_and_evaluate_without_stderr(tiny_overrides, cache_dir, tmp_path):
-    words = [*tiny_overrides, "optim.max_steps=2", f"data.cache_dir={cache_dir}", "hardware.threads=1"]
-    assert run(closing("<&- >&- 2>&-", SCRIPT, "train", *words), cwd=tmp_path).returncode == 0
-    (path,) = (tmp_path / "runs").rglob("record.json")
-    record = json.loads(path.read_text())
-    assert record["status"] == "finished" and record["error"] is None and record["scores"]
-    command = closing("2>&-", SCRIPT, "evaluate", f"run={path.parent}", "format=json", "hardware.threads=1")
-    ended = run(command, stdout=subprocess.PIPE, cwd=tmp_path)
-    assert ended.returncode == 0 and json.loads(ended.stdout)["scores"]

@@ -2,11 +2,9 @@
 
 import os
 import threading
-import time
 
 import pytest
 
-from rpr.commands import line_streams
 from rpr.commands.line_streams import Output, batches, count_lines
 from rpr.errors import DataError
 
@@ -54,29 +52,6 @@ def test_batches_of_file_are_full(tmp_path):
             read = list(batches(file.fileno(), "input", 600))
         assert [len(batch) for batch in read] == [600, 600, 600, 600, 101]
         assert [line for batch in read for line in batch] == lines
-
-
-def test_reader_reads_little_ahead_of_endless_input():
-    """The writer gets no further than the batches taken, the pipe and a chunk."""
-    reading, writing = os.pipe()
-    written = 0
-
-    def write_on():
-        nonlocal written
-        try:
-            while True:
-                written += os.write(writing, b"0123456\n" * 512)
-        except BrokenPipeError:
-            return
-
-    writer = threading.Thread(target=write_on)
-    writer.start()
-    taken = sum(len(next(lines)) for lines in [batches(reading, "input", 100)] for _ in range(20))
-    time.sleep(0.2)
-    assert written <= 8 * taken + 3 * line_streams.CHUNK_BYTES
-    os.close(reading)
-    writer.join()
-    os.close(writing)
 
 
 def test_count_lines_starts_at_file_position(tmp_path, pipe):

@@ -1,11 +1,10 @@
-"""`rpr-cli translate` with files, pipes and a terminal, with n-best lists, and when it is interrupted.
+"""`rpr-cli translate` with files and pipes, with n-best lists, and when it is interrupted.
 
 The weights are random, so that translations differ, and in float64, so that they do not depend on the batch.
 """
 
 import gzip
 import os
-import pty
 import signal
 import sys
 
@@ -214,18 +213,3 @@ def test_closed_output_pipe_ends_quietly(start, expected, tmp_path):
         assert stdout.readline() == f"{expected[SENTENCES[0]]}\n"
     result = process.wait()
     assert (result.code, result.err) == (0, "")
-
-
-def test_terminal_shows_hint(start, expected, tmp_path):
-    """With stdin and stderr as the terminal; Ctrl-D ends the input."""
-    ours, theirs = pty.openpty()
-    process = start(pipes=("stdout",), stdin=os.ttyname(theirs), stderr=os.ttyname(theirs))
-    with (tmp_path / "stdout").open() as stdout:
-        os.write(ours, f"{SENTENCES[0]}\n".encode())
-        assert stdout.readline() == f"{expected[SENTENCES[0]]}\n"
-        os.write(ours, b"\x04")
-        assert process.wait().code == 0 and stdout.read() == ""
-    shown = os.read(ours, 4096).decode()
-    for end in (ours, theirs):
-        os.close(end)
-    assert "rpr-cli: reading from the terminal: press Enter to translate a line, Ctrl-D to quit\r\n" in shown

@@ -28,9 +28,8 @@ from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.runs.checkpoints import averaged_weights, checkpoints, load_checkpoint
 from rpr.training import fit
-from rpr.training.callbacks import Stopwatch
 from rpr.training.module import TranslationModule
-from rpr.training.saving import PeriodicCheckpoint, superseded
+from rpr.training.saving import superseded
 from tests.fake_records import fake_document
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -200,22 +199,6 @@ def test_checkpoints_by_minutes(tiny_config: Config, small_data: Data, tmp_path:
             path.unlink()
     fit.fit(config, small_data, run_dir)
     assert_same_result(full, run_dir, assert_same)
-
-
-def test_checkpoint_is_never_saved_within_a_step(tmp_path: Path) -> None:
-    """One is due from the first microbatch on; callbacks see step 4 until the third one updates the weights."""
-    optim: Any = SimpleNamespace(
-        keep_checkpoints=1, checkpoint_every_n_steps=None, checkpoint_every_n_minutes=0.0, validate_every_n_steps=100
-    )
-    saving = PeriodicCheckpoint(tmp_path, optim, Stopwatch(), lambda *_: None, None)
-    saved = []
-    trainer: Any = SimpleNamespace(max_steps=9, accumulate_grad_batches=3, world_size=1, is_global_zero=False)
-    trainer.strategy = SimpleNamespace(broadcast=lambda due: due)
-    trainer.save_checkpoint = lambda path: saved.append((microbatch, path.name))
-    for microbatch, step in enumerate((4, 4, 5, 5, 5, 6), start=12):
-        trainer.global_step = step
-        saving.on_train_batch_end(trainer, None, None, None, microbatch)  # type: ignore[arg-type]
-    assert saved == [(14, "step00000005.ckpt"), (17, "step00000006.ckpt")]
 
 
 def test_training_stopped_by_its_time_limit_is_resumed(
