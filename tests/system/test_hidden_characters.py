@@ -153,7 +153,7 @@ def test_output_about_a_run_and_a_sweep_is_escaped(write_run, run_command, monke
     finished = write_run("absolute", composed("absolute").run_dir_name)
     text = run_command("train", f"run={finished}")
     assert "already finished on absolute" in text and text.startswith("absolute") and text.count(SHOWN) > 3
-    monkeypatch.setattr(train, "run", lambda config, **given: write_run("none", "other"))
+    monkeypatch.setattr(train, "run", lambda config, **given: write_run("none", "other", scores=[]))
     text = run_command("rerun", write_run("relative_keys", "one", name="one"), "runs_dir=again")
     assert "not as recorded: torch: relative_keys" in text and "Different:" in text and SHOWN in text
     write_run("relative", composed("relative").run_dir_name, status="failed", error=GOOD + EVIL)
