@@ -5,7 +5,9 @@ without the user's settings. The end of a session lists why tests were not run, 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import string
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from rpr.cli import app
 from rpr.compose.composition import compose_train
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData, prepare
+from rpr.data.vocabulary import Vocabulary, count_words
 from rpr.validation import validate
 from tests.processes import ProcessTree
 
@@ -150,6 +153,14 @@ def small_data(cache_dir: Path) -> PreparedData:
     """The small corpus, prepared."""
     settings: dict[str, Any] = app.compose("train", [*TINY, f"data.cache_dir={cache_dir}"])
     return prepare(validate(TrainConfig, settings).data)
+
+
+@pytest.fixture(scope="session")
+def byte_fallback(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    """1,024 pieces, bytes among them; of a, b, c and marks with the blank before them there is one each."""
+    words = ["".join(letters) for letters in itertools.product(string.ascii_lowercase[:12], repeat=3)]
+    counts = count_words([*words, 'a b c . ! ? " ) , 。 ！ ？'] * 2)
+    return Vocabulary.learn(counts, 1024, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
-import string
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from rpr.commands import export
 from rpr.config.commands import ExportConfig
 from rpr.config.train import HardwareConfig
 from rpr.data.pairs import normalise
-from rpr.data.vocabulary import EOS, Vocabulary, count_words
+from rpr.data.vocabulary import EOS
 from rpr.decode import translator as module
 from rpr.decode.engines import evaluated_model
 from rpr.decode.torch_engine import Search, TorchEngine, length_batches
@@ -30,19 +28,15 @@ from rpr.runs import runtime
 from rpr.validation import validate
 
 GARDEN = "In front of the garden the doctor laughs ."
+DOUBLE = module._hardware("cpu").model_copy(update={"precision": "64", "threads": 1})
 SENTENCES = ["The old dog runs .", "A cat sings", "", GARDEN, " ", "My fox", "A cat"]
 ODD = ["The\u2028old\u0085dog\x0cruns\x00.\r", "\ufeffA\tcat\nsings\r\n", "\u200b", "\ud800 lone \udfff"]
 ODD += ["\U0001f600 e\u0301", "\u2581", "\x00", "\u2029", "<s> </s> <pad> |||"]
 
 
 @pytest.fixture(scope="module")
-def double():
-    return module._hardware("cpu").model_copy(update={"precision": "64", "threads": 1})
-
-
-@pytest.fixture(scope="module")
-def translator(random_run, double):
-    return Translator.from_run(random_run, hardware=double)
+def translator(random_run):
+    return Translator.from_run(random_run, hardware=DOUBLE)
 
 
 def searched(translator: Translator, sentence: str, **changes: Any) -> list[Hypothesis]:
@@ -114,22 +108,15 @@ class Scripted:
         return [self.script[source[0]][: search.n_best] for source in sources]
 
 
-@pytest.fixture(scope="module")
-def bytes_and_words(tmp_path_factory):
-    """A vocabulary with byte fallback."""
-    words = ["".join(letters) for letters in itertools.product(string.ascii_lowercase[:12], repeat=3)]
-    return Vocabulary.learn(count_words(words * 2), 1024, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
-
-
-def test_parts_of_a_sentence_are_joined(bytes_and_words):
+def test_parts_of_a_sentence_are_joined(byte_fallback):
     script = {
-        bytes_and_words.encode(letter)[0]: [
-            Hypothesis(tuple(bytes_and_words.encode(f"{letter}{place}")), score - place, 2 * score, letter != "b")
+        byte_fallback.encode(letter)[0]: [
+            Hypothesis(tuple(byte_fallback.encode(f"{letter}{place}")), score - place, 2 * score, letter != "b")
             for place in (0, 1)
         ]
         for letter, score in (("a", -1.0), ("b", -2.0), ("c", -4.0))
     }
-    translator = Translator(Scripted(script), bytes_and_words, Search(3, 0.0, 5, 100), max_source_length=8)
+    translator = Translator(Scripted(script), byte_fallback, Search(3, 0.0, 5, 100), max_source_length=8)
     warning = "sentence 1 has more than max_source_length = 8 pieces and is translated in 3"
     with pytest.warns(UserWarning, match=warning):
         single, joined = translator.translate_n_best(["b", "a a a a a a a. b b b b b b b. c c c"], n_best=3)
@@ -255,9 +242,9 @@ def exported(random_run):
     return make
 
 
-def test_export_translates_as_its_run(random_run, exported, double, translator):
+def test_export_translates_as_its_run(random_run, exported, translator):
     folder = exported("safetensors")
-    other = Translator.from_run(folder, hardware=double)
+    other = Translator.from_run(folder, hardware=DOUBLE)
     assert other.translate_n_best(SENTENCES) == translator.translate_n_best(SENTENCES)
     assert other.search == translator.search
     with pytest.raises(ConfigError, match=r"^backend: ctranslate2 cannot read .*, which is a safetensors export; omit"):
@@ -266,7 +253,7 @@ def test_export_translates_as_its_run(random_run, exported, double, translator):
         Translator.from_run(folder, average_checkpoints=2)
 
 
-def test_ctranslate2_export_translates_as_its_run(random_run, exported, double, translator):
+def test_ctranslate2_export_translates_as_its_run(random_run, exported, translator):
     pytest.importorskip("ctranslate2")
     folder = exported("ctranslate2")
     cpu = module._hardware("cpu").model_copy(update={"threads": 1})
@@ -279,7 +266,7 @@ def test_ctranslate2_export_translates_as_its_run(random_run, exported, double, 
         assert max(map(len, other.translate_n_best(SENTENCES))) > 1
     assert len(Translator.from_run(folder, compute_type="int8", hardware=cpu).translate(SENTENCES)) == 7
     with pytest.raises(ConfigError, match=r"^hardware\.precision: CTranslate2 does not support 64"):
-        Translator.from_run(folder, hardware=double)
+        Translator.from_run(folder, hardware=DOUBLE)
 
 
 def test_name_that_rpr_does_not_have_is_no_import():
