@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -100,6 +102,7 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
                 f"{self._folder}: checkpoints cannot be written there ({error.strerror}); "
                 "make the folder writable or choose another runs_dir"
             ) from None
+        self._warn_if_disk_is_short(trainer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -142,6 +145,23 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
             for old in superseded(self._folder, self._optim):
                 old.unlink(missing_ok=True)
         self._stopwatch.resume()
+
+    def _warn_if_disk_is_short(self, trainer: pl.Trainer) -> None:
+        """Warn if the disk cannot hold the checkpoints to be kept (weights, both of Adam's moments, moving average)."""
+        existing = checkpoints(self._folder)
+        copies = 3 if self._optim.ema_decay is None else 4
+        size = sum(copies * parameter.nbytes for parameter in trainer.lightning_module.parameters())
+        keep = self._optim.keep_checkpoints
+        # While the newest is written, there is one more than are kept.
+        needed = (keep + 1 - min(len(existing), keep)) * size
+        free = shutil.disk_usage(self._folder).free
+        if needed > free:
+            print(
+                f"rpr-cli: {self._folder}: keeping {keep} checkpoints needs {keep * size / 1e9:.1f} GB, but only "
+                f"{free / 1e9:.1f} GB are free; lower optim.keep_checkpoints or choose another runs_dir",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def superseded(folder: Path, optim: OptimConfig) -> list[Path]:

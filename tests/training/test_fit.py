@@ -1,5 +1,5 @@
 """Resumed trainings against an uninterrupted one, bit for bit; when checkpoints are written and which are kept; damaged
-checkpoints; time limits; unsuitable folders (full disks: tests/system/test_faults.py).
+checkpoints; time limits; unsuitable folders and small disks (full ones: tests/system/test_faults.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rpr.decode.engines import evaluated_model
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.runs.checkpoints import averaged_weights, checkpoints, load_checkpoint
-from rpr.training import fit
+from rpr.training import fit, saving
 from rpr.training.module import TranslationModule
 from rpr.training.saving import superseded
 from tests.fake_records import fake_document
@@ -268,6 +268,16 @@ def test_unwritable_checkpoint_folder_is_an_error_before_the_first_step(
     with pytest.raises(RunError, match=reason):
         fit.fit(config, small_data, tmp_path)
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("free, warned", [(10**6, True), (10**9, False)])
+def test_disk_too_small_for_checkpoints_is_reported(
+    free: int, warned: bool, tiny_config: Config, small_data: Data, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    fit.fit(tiny_config("optim.max_steps=1", "optim.keep_checkpoints=4"), small_data, tmp_path)
+    reason = "/checkpoints: keeping 4 checkpoints needs 0.0 GB, but only 0.0 GB are free; lower optim.keep"
+    assert (reason in capsys.readouterr().err) == warned
 
 
 def test_a_command_srun_on_the_path_is_no_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
