@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.blockwise_tables import Bias, Block, Layout, Table
 from rpr.model.edges import Distances, scores_buffer
-from rpr.model.equations import bias_of_keys
+from rpr.model.equations import HALF, bias_of_keys, own_keys
 
 PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/results/speed/attention.md
 
@@ -211,6 +211,9 @@ def _backward(
             dbias_table = of_block if dbias_table is None else dbias_table + of_block
         if dkey_bias_GK is not None:
             dkey_bias_GK[:, :num_keys] += dscores_GQK.sum(1, dtype=dkey_bias_GK.dtype)
+            if dscores_GQK.dtype in HALF:  # as `bias_of_keys` says
+                own_Q = own_keys(layout.first_query + start, stop - start, dkey_bias_GK)
+                dkey_bias_GK.index_add_(1, own_Q, dscores_GQK.sum(2, dtype=dkey_bias_GK.dtype), alpha=-1)
     dkey_table = dvalue_table = None
     if keys is not None and drows_TWX is not None:
         dkey_table = keys.of_all_rows(drows_TWX)

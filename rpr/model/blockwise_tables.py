@@ -41,7 +41,9 @@ class Layout:
             yield start, stop, num_keys if self.queries_per_block is None else needed
 
     def mask_bias(self, block: Block, like: Tensor) -> Tensor | None:
-        """The mask as a bias to the block's scores, 0 or a large negative number; None if every key is visible."""
+        """The mask as a bias to the block's scores, None if every key is visible: 0 or minus infinity, as the scores of
+        later keys may be of any size (xPos); with a mask, which may hide all keys of a query, a large negative number.
+        """
         start, stop, num_keys = block
         mask = self.mask_BHQK
         if mask is not None:
@@ -49,7 +51,8 @@ class Layout:
         visible = visible_keys(mask, self.causal, self.first_query + start, stop - start, num_keys, like.device)
         if visible is None:
             return None
-        return like.new_zeros(visible.shape).masked_fill_(~visible, masked_score(like.dtype))
+        hidden = -torch.inf if mask is None else masked_score(like.dtype)
+        return like.new_zeros(visible.shape).masked_fill_(~visible, hidden)
 
 
 class Table:

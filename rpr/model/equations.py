@@ -14,6 +14,7 @@ from torch import Tensor
 from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
 from rpr.model.vectors import relative_rows
 
+HALF = (torch.bfloat16, torch.float16)
 MASKED = -1e9  # a hidden key's score: negligible next to any other, and fully masked rows give no NaN
 
 
@@ -105,14 +106,20 @@ def bias_of_keys(key_bias_BHK: Tensor, first_query: int, like_BHQK: Tensor) -> T
     """The bias of each key for the queries of these scores, broadcastable to [B, H, Q, K] and of their dtype.
 
     The softmax is invariant to what is added to all keys of a query. In half precision that is the difference from the
-    query's own key: running sums are large, and their differences are small where it matters.
+    query's own key: running sums are large, and their differences are small where it matters. The own key's gradient
+    is the negative sum of the others: that of rounded gradients is not 0, and would count for all earlier keys.
     """
     bias_BHQK = key_bias_BHK[..., None, :]
-    if like_BHQK.dtype in (torch.bfloat16, torch.float16):
-        last = key_bias_BHK.shape[-1] - 1
-        own = torch.arange(first_query, first_query + like_BHQK.shape[-2], device=key_bias_BHK.device).clamp(max=last)
-        bias_BHQK = bias_BHQK - key_bias_BHK.detach()[..., own, None]
+    if like_BHQK.dtype in HALF:
+        own = own_keys(first_query, like_BHQK.shape[-2], key_bias_BHK)
+        bias_BHQK = bias_BHQK - key_bias_BHK[..., own, None]
     return bias_BHQK.to(like_BHQK.dtype)
+
+
+def own_keys(first_query: int, num_queries: int, key_bias: Tensor) -> Tensor:
+    """The key at the position of each query, int64 [Q]; the last one if there is none."""
+    own_Q = torch.arange(first_query, first_query + num_queries, device=key_bias.device)
+    return own_Q.clamp(max=key_bias.shape[-1] - 1)
 
 
 def _edges(given: AttentionInputs) -> Callable[[Tensor], Tensor]:

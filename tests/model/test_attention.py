@@ -309,6 +309,18 @@ def test_triton_with_labels_or_bias_raises():
 # Precision and masked rows
 
 
+def test_later_keys_stay_hidden_whatever_their_scores():
+    """Of xPos they grow exponentially with the distance, here to 1e23."""
+    inputs, options = Case(40, 40, keys=None, values=None, causal=True, width=8).inputs()
+    growth_K1 = 4.0 ** torch.arange(40, dtype=inputs[0].dtype)[:, None]
+    inputs[0], inputs[1] = inputs[0] / growth_K1, inputs[1] * growth_K1
+    weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1), dtype=inputs[0].dtype)
+    right = results(reference, inputs, weight, **options)
+    for name, form in FORMS.items():
+        for actual, exact in zip(results(form, inputs, weight, **options), right, strict=True):
+            torch.testing.assert_close(actual / exact.abs().max(), exact / exact.abs().max(), msg=name)
+
+
 def test_running_sums_as_key_bias_are_exact_in_bfloat16():
     """bfloat16 rounds sums of hundreds by whole units, also where their differences are small."""
     inputs, options = Case(400, 400, keys=None, values=None, key_bias=True, causal=True, width=8).inputs()
