@@ -62,8 +62,11 @@ def cosines_and_sines(
 
 
 def angles(positions_P: Tensor, rotation: Rotation, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of a rotation, [P, W] each; computed once for all layers that ask with the same tensor."""
-    return _angles(positions_P, rotation, dtype, _angle_types[-1])
+    """Cosine and sine of a rotation of vectors of a type, [P, W] each, in float32 or float64; computed once for all
+    layers that ask with the same tensor.
+    """
+    # In bfloat16 the angle of position 1,000 would be off by whole radians.
+    return _angles(positions_P, rotation, torch.promote_types(dtype, torch.float32), _angle_types[-1])
 
 
 @lru_cache(maxsize=4)  # a tensor is its own key
@@ -85,10 +88,10 @@ def _angles(
 
 
 def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool) -> Tensor:
-    """Rotate the first 2W dimensions in pairs (i, i + W), or (2i, 2i + 1) if interleaved; the others are unchanged."""
-    # At least float32: in bfloat16 the angle of position 1,000 would be off by whole radians.
-    wide = torch.promote_types(x_BHPD.dtype, torch.float32)
-    given = x_BHPD.to(wide), cos_PW.to(wide), sin_PW.to(wide), interleaved
+    """Rotate the first 2W dimensions in pairs (i, i + W), or (2i, 2i + 1) if interleaved; the others are unchanged.
+    Computed in the type of the angles.
+    """
+    given = x_BHPD.to(cos_PW.dtype), cos_PW, sin_PW, interleaved
     rotated: Tensor = _Rotate.apply(*given) if torch.is_grad_enabled() else _turned(*given)  # type: ignore[no-untyped-call]
     return rotated.to(x_BHPD.dtype)
 

@@ -108,12 +108,9 @@ class Rope(Scheme):
     def prepare(
         self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
     ) -> tuple[Tensor, Tensor]:
-        import torch
-
         from rpr.model.rotation import angles, rotate
 
         of = self._rotation(site)
-        # At least float32: in bfloat16 the angle of position 1,000 would be off by whole radians.
-        cos_PW, sin_PW = angles(positions, of, torch.promote_types(q.dtype, torch.float32))
+        cos_PW, sin_PW = angles(positions, of, q.dtype)
         q, k = (rotate(x, cos_PW, sin_PW, interleaved=of.interleaved) for x in (q, k))
         return q, k
