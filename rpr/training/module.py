@@ -41,7 +41,7 @@ def learning_rate(step: int, optim: OptimConfig, d_model: int) -> float:
     highest = float(factor * warmup**-0.5)
     if optim.schedule == "constant":
         return highest
-    done = (step - warmup) / (optim.max_steps - warmup)
+    done = (step - warmup) / max(1, optim.max_steps - warmup)  # asked for one step more than there are
     return highest * (0.55 + 0.45 * math.cos(math.pi * done))
 
 

@@ -129,6 +129,8 @@ def test_learning_rate_of_each_schedule(schedule, step, share):
     words = ["optim.learning_rate=0.02", "optim.learning_rate_scale=null", "optim.warmup_steps=10"]
     optim = compose_train([*words, "optim.max_steps=110", f"optim.schedule={schedule}"]).optim
     assert learning_rate(step, optim, 512) == pytest.approx(0.02 * share, rel=1e-12)
+    warm = optim.model_copy(update={"warmup_steps": 110})  # the schedule is asked for one step more than there are
+    assert learning_rate(110, warm, 512) == pytest.approx(0.02) and learning_rate(111, warm, 512) > 0
 
 
 LINEAR = ("qkv", "output", "query", "key_value", "inner", "outer")
