@@ -27,7 +27,7 @@ from rpr.metrics.significance import interval
 from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
 from rpr.records.scores import ContextScore, Interval, PositionScore
 
-ROWS_AT_ONCE = 4096  # of logits
+ROWS_AT_ONCE, LOGITS_AT_ONCE = 4096, 2**22
 Progress = Callable[[int, int], None]
 
 
@@ -55,7 +55,8 @@ def nats(model: Any, inputs_BT: Tensor, outputs_BT: Tensor) -> Tensor:
     device = model.embedding_VM.device
     hidden_NM = model(inputs_BT.new_empty(len(inputs_BT), 0).to(device), inputs_BT.to(device)).flatten(0, 1)
     targets_N = outputs_BT.to(device).flatten()
-    chunks = zip(*(torch.split(whole, ROWS_AT_ONCE) for whole in (hidden_NM, targets_N)), strict=True)
+    rows = max(1, min(ROWS_AT_ONCE, LOGITS_AT_ONCE // len(model.embedding_VM)))
+    chunks = zip(*(torch.split(whole, rows) for whole in (hidden_NM, targets_N)), strict=True)
     parts = [F.cross_entropy(model.logits(hidden).double(), outputs, reduction="none") for hidden, outputs in chunks]
     return torch.cat(parts).view(outputs_BT.shape).cpu()
 

@@ -25,10 +25,10 @@ from tests.shapes import scheme
 LENGTHS = (4, 6, 16)
 
 
-def small_model(choice: str = "relative") -> torch.nn.Module:
+def small_model(choice: str = "relative", vocabulary_size: int = 290) -> torch.nn.Module:
     torch.manual_seed(1)
     config = TransformerConfig(
-        vocabulary_size=290, num_layers=2, d_model=16, num_heads=2, d_ff=32, dropout=0.1, norm="pre",
+        vocabulary_size=vocabulary_size, num_layers=2, d_model=16, num_heads=2, d_ff=32, dropout=0.1, norm="pre",
         norm_epsilon=1e-6, encoder_positions=None, decoder_positions=scheme(choice), architecture="decoder_only",
     )  # fmt: skip
     return build_model(config).double()
@@ -127,13 +127,19 @@ def test_documents_too_short_for_the_longest_context_are_refused(tmp_path: Path)
         context_blocks(data, "test", 21, 64)
 
 
-@pytest.mark.parametrize("choice", ["rope", "relative", "alibi"])
-def test_a_context_of_8192_needs_little_memory(tmp_path: Path, choice: str) -> None:
-    write(tmp_path, {f"{index}.txt": b"x" * 8192 for index in range(3)})
+@pytest.mark.parametrize(
+    ("choice", "length", "vocabulary_size"),
+    [("rope", 8192, 290), ("relative", 8192, 290), ("alibi", 8192, 290), ("none", 2048, 32_768)],
+)
+def test_a_long_context_and_a_large_vocabulary_need_little_memory(
+    tmp_path: Path, choice: str, length: int, vocabulary_size: int
+) -> None:
+    write(tmp_path, {f"{index}.txt": b"x" * length for index in range(3)})
     data = prepare(text_config(tmp_path))
-    windows = Windows.of_documents(data.split("test"), 8192, eos=False)
-    engine = TorchEngine(small_model(choice).float())  # type: ignore[arg-type]
-    assert memory_growth(lambda: token_nats(engine, windows, 8192)) < 200 << 20, "the scores alone would be 512 MiB"
+    windows = Windows.of_documents(data.split("test"), length, eos=False)
+    engine = TorchEngine(small_model(choice, vocabulary_size).float())  # type: ignore[arg-type]
+    growth = memory_growth(lambda: token_nats(engine, windows, length))
+    assert growth < 200 << 20, "the scores, or float64 logits, alone would be 512 MiB"
 
 
 def test_decoder_only_models_of_one_seed_share_all_weights_but_those_of_their_positions() -> None:
