@@ -136,7 +136,8 @@ def start_record(
     A rerun that is resumed stays a rerun. Returns the path of the job file.
 
     Raises:
-        DataError: the run was started on another corpus, or the corpus has none of the splits to score.
+        DataError: the run was started on another corpus, the corpus has none of the splits to score, or what is scored
+            could not be generated whole.
         ConfigError: the folder cannot be written.
     """
     import yaml
@@ -161,6 +162,13 @@ def start_record(
 
         for split in set(splits) & set(data.splits):
             context_blocks(data, split, config.evaluation.context_lengths[-1], 1)  # raises, before hours of training
+    for split in sorted(splits & set(data.splits)) if config.data.task is not None else ():
+        pairs = data.split(split)
+        if (more := int((pairs.target_lengths - pairs.source_lengths).max())) > config.evaluation.max_extra_length:
+            raise DataError(
+                f"evaluation.max_extra_length: {config.evaluation.max_extra_length} cuts off right answers of {split}, "
+                f"of which the longest has {more} tokens more than its input; set {more} or more"
+            )
     try:
         remove_leftovers(run_dir, *_WRITTEN)
         sweeps = earlier.sweeps if earlier else ()

@@ -94,3 +94,14 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, 
     exact = [[*best.pieces, EOS] == target for [best], (_, target) in zip(found, pairs, strict=True)]
     assert exact == [row == target for row, (_, target) in zip(forced, pairs, strict=True)]
     assert 0 < sum(exact) < 20
+
+
+def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path: Path, monkeypatch, capfd) -> None:
+    """Exact match by length would be 0 from some length on, whatever was learned."""
+    monkeypatch.chdir(tmp_path)
+    words = [word.replace("data=copy", "data=duplicate") for word in TASK]
+    assert app.main(["train", *words, "evaluation.max_extra_length=4"]) == 2
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "rpr-cli: evaluation.max_extra_length: 4 cuts off right answers of long, of which the longest has 5 tokens "
+        "more than its input; set 5 or more"
+    )

@@ -194,7 +194,7 @@ class Scheme(Described):
         placed = embeds or any(part.has_tables or part.changes_queries or part.has_scores for part in self.parts)
         if (last := self.random_positions) and not placed:
             return f"random_positions: {last} have no effect with position={self.name}; leave it out"
-        if self.absolute == "learned" and max(last or 0, self.random_offset) > self.max_positions:
+        if self.absolute == "learned" and (last or 0) > self.max_positions:
             return f"max_positions: {self.max_positions} learned positions are fewer than the random ones; raise it"
         return self.problem(site) or self.unused_setting(usual)
 
