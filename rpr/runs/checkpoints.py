@@ -122,7 +122,10 @@ def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -
         )
     steps, paths = zip(*averaged, strict=True)
     if ema_decay is not None:
-        return moving_average(paths[-1]), f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
+        own, kept = model_weights(paths[-1]), moving_average(paths[-1])
+        places = {own[name].data_ptr(): name for name in kept}  # what layers share is kept once, and saved at one place
+        weights = {name: kept[places[weight.data_ptr()]] for name, weight in own.items()}
+        return weights, f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
     share = f", {1 - steps[0] / steps[-1]:.0%} of the training" if len(steps) < last else ""
     several = f"average of {len(steps)} (steps {steps[0]} to {steps[-1]}{share})"
     return average([*paths]), f"step {steps[0]}" if len(steps) == 1 else several

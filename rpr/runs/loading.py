@@ -91,10 +91,6 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
     if config.hardware.precision == "64":  # before the weights, which may be float64, are copied
         model.double()
     model.use_attention(config.hardware.attention)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    for name, parameter in model.named_parameters(remove_duplicate=False):  # a moving average has shared ones once
-        if (first := names[id(parameter)]) in weights:
-            weights.setdefault(name, weights[first])
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -101,6 +101,17 @@ def test_other_parameters_are_dropped_and_new_by_name(small_run: Run, continued:
     assert listed in capsys.readouterr().err
 
 
+def test_a_table_that_layers_share_is_taken_by_each_of_them(small_run: Run, continued: Run) -> None:
+    """From a moving average, which has it once."""
+    layers = ("position=relative_keys", "model.num_layers=2")
+    average = ("optim.ema_decay=0.5", "optim.average_checkpoints=1")
+    shared = small_run(*layers, "position.tables=shared_by_heads_and_layers", *average)
+    run_dir = continued(f"from={shared}", *layers, "position.tables=shared_by_heads", *STILL)
+    assert (record(run_dir).dropped_parameters, record(run_dir).new_parameters) == ((), ())
+    tables = [weight for name, weight in weights(run_dir).items() if ".decoder." in name and "tables" in name]
+    assert len(tables) == 2 and tables[0].equal(tables[1])
+
+
 def test_resumed_run_does_not_need_the_first_and_equals_one_never_stopped(
     small_run: Run, continued: Run, tmp_path: Path, assert_same: Any
 ) -> None:
