@@ -31,7 +31,7 @@ _INTRODUCTION = (
     "Sizes, corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, "
     "not the scores. [Every sweep](#every-sweep) has a page of its own with all tables and pictures."
 )
-SEEDS = 3  # a group of runs without a variant of so many is on the page of its sweep alone, if any group has one
+SEEDS = 2  # a group of runs without a variant of so many is on the page of its sweep alone, if any group has one
 
 
 def results_markdown(root: Path, folder: Path | None = None) -> str:
