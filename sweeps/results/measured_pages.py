@@ -1,7 +1,7 @@
 """The tables of the hand-written pages below this folder, from the documents beside them.
 
 `python sweeps/results/measured_pages.py [RUN ...]` prints the tables, after the rows of these runs, if any, in
-exports.json were made from their export cards.
+exports/*.json were made from their export cards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 
 from rpr.commands.bench import as_text
 from rpr.config.train import config_from_record
-from rpr.export.ctranslate2_spec import unrepresentable
+from rpr.export import ctranslate2_spec
+from rpr.export.transformers_files import unrepresentable as of_transformers
 from rpr.records.measurement import mean
 from rpr.records.position import position_of
 from rpr.records.record import read_record
@@ -194,39 +195,68 @@ LANGUAGE_MODELS = {
 # Exports
 
 
-def make_exports(runs: list[Path]) -> Document:
-    """The rows of exports.json, those of these runs made anew: the comparison on the export's card, or why it was
-    refused.
+FORMATS = {"ctranslate2": ctranslate2_spec.unrepresentable, "transformers": partial(of_transformers, documents=True)}
+
+
+def make_exports(run: Path) -> None:
+    """The row of a run in the document of its architecture, made anew: for each format the comparison on the export's
+    card, or why it is refused.
     """
-    rows = {(row["positions"], row["sharing"]): row for row in read("exports/exports.json")}
-    for run in runs:
-        record = read_record(run / "record.json")
-        config = config_from_record(record.config)
-        row: dict[str, Any] = {
-            "positions": position_of(record).label,
-            "sharing": config.position.sharing,
-            "schemes": sorted({config.position.encoder.scheme, config.position.decoder.scheme}),
-            "model": record.model_name,
-            "steps": record.steps,
-            "commit": record.git.commit,
-            "refused": unrepresentable(config.transformer(1000)),
-        }
-        if row["refused"] is None:
-            card = read(run.resolve() / "exports" / "ctranslate2" / "card.json")
-            row |= {"ctranslate2": card["versions"]["ctranslate2"], "int8_identical": card["int8_identical"]}
-            names = ("sentences", "identical", "largest_difference", "tolerance")
-            row |= {name: card["parity"][name] for name in names}
-        rows[row["positions"], row["sharing"]] = row
-    return sorted(rows.values(), key=lambda row: (row["refused"] is not None, row["schemes"], row["positions"]))
+    record = read_record(run / "record.json")
+    config = config_from_record(record.config)
+    model = config.transformer(1000)
+    stacks = [stack.scheme for stack in model.stacks()]
+    row: dict[str, Any] = {
+        "positions": position_of(record).label,
+        "sharing": stacks[0].sharing if len({*stacks}) == 1 else None,
+        "schemes": sorted({scheme.scheme for scheme in stacks}),
+        "model": record.model_name,
+        "steps": record.steps,
+        "commit": record.git.commit,
+    }
+    one_stack = model.architecture == "decoder_only"
+    for name, unrepresentable in FORMATS.items() if one_stack else [("ctranslate2", ctranslate2_spec.unrepresentable)]:
+        result: dict[str, Any] = {"refused": unrepresentable(model)}
+        if result["refused"] is None:
+            card = read(run.resolve() / "exports" / name / "card.json")
+            names = ("sentences", "longest", "identical", "largest_difference", "tolerance")
+            result |= {key: card["parity"][key] for key in names if card["parity"].get(key) is not None}
+            result |= {"version": card["versions"][name]}
+            if not one_stack:
+                result["int8_identical"] = card["int8_identical"]
+            if name == "transformers":
+                result["class"] = read(run.resolve() / "exports" / name / "config.json")["architectures"][0]
+        row[name] = result
+    path = RESULTS / "exports" / f"{model.architecture}.json"
+    rows = {(each["positions"], each["sharing"]): each for each in (read(path) if path.exists() else [])}
+    rows[row["positions"], row["sharing"]] = row
+    ordered = sorted(
+        rows.values(), key=lambda row: (row["ctranslate2"]["refused"] is not None, row["schemes"], row["positions"])
+    )
+    path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def exported(row: dict[str, Any]) -> str:
+    return row["positions"] + (", shared by heads" if row["sharing"] == "shared_by_heads" else "")
 
 
 def exports() -> str:
-    row, rows = "{identical} of {sentences} | {largest_difference:.1e} | {int8_identical:.1%}", []
-    for one in read("exports/exports.json"):
-        name = one["positions"] + (", shared by heads" if one["sharing"] == "shared_by_heads" else "")
-        reason = (one["refused"] or "").partition(": ")[2].partition(";")[0]
-        rows.append(f"{name} | refused: {reason} | – | –" if one["refused"] else f"{name} | {row.format(**one)}")
+    cells, rows = "{identical} of {sentences} | {largest_difference:.1e} | {int8_identical:.1%}", []
+    for row in read("exports/encoder_decoder.json"):
+        result = row["ctranslate2"]
+        reason = (result["refused"] or "").partition(": ")[2].partition(";")[0]
+        rows.append(f"{exported(row)} | {f'refused: {reason} | – | –' if reason else cells.format(**result)}")
     return markdown("positions | greedy translations equal | largest difference of log p | int8 as float32", rows)
+
+
+def decoder_only_exports() -> str:
+    """The largest difference of log p in each format."""
+    rows = []
+    for row in read("exports/decoder_only.json"):
+        cells = [row[name] for name in ("ctranslate2", "transformers")]
+        words = ["refused" if cell["refused"] else f"{cell['largest_difference']:.1e}" for cell in cells]
+        rows.append(f"{exported(row)} | {' | '.join(words)} | {cells[1].get('class', '–')}")
+    return markdown("positions | CTranslate2's Generator | transformers | its class", rows)
 
 
 def norm() -> str:
@@ -268,7 +298,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("peers/peers.md", path.stem): lambda path=path: peers(path) for path in PEERS},  # type: ignore[misc]
     **{("scale/scale.md", table.__name__): table for table in (preparation, start)},
     **{("decoding/decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},
-    ("exports/exports.md", "exports"): exports,
+    **{("exports/exports.md", table.__name__): table for table in (exports, decoder_only_exports)},
     **{("lm_speed/lm_speed.md", name): partial(language_models, *of) for name, of in LANGUAGE_MODELS.items()},
     ("../../docs/paper.md", "norm"): norm,
     ("../../docs/scale.md", "precision"): precision,
@@ -276,8 +306,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        made = make_exports([Path(run) for run in sys.argv[1:]])
-        (RESULTS / "exports" / "exports.json").write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    for argument in sys.argv[1:]:
+        make_exports(Path(argument))
     for (_, name), table in TABLES.items():
         print(name, table(), sep="\n\n", end="\n\n")
