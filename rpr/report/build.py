@@ -171,7 +171,7 @@ def how_to_read(tables: Tables, shown: Callable[[Grid], bool] = lambda grid: Tru
     ]
 
 
-def _differs_line(tables: Tables) -> str:
+def differs_line(tables: Tables) -> str:
     """One line with the kinds of differences from the paper's runs; empty without any."""
     kinds = dict.fromkeys(one.kind for grid in tables.paper for line in grid.rows for one in line.differs)
     return f"These runs differ from the paper's in {', '.join(kinds)}." if kinds else ""
@@ -206,7 +206,7 @@ def _summary(
     """At most MOST_LINES lines: variants next to the paper's figures, findings, differences, where to find the rest."""
     heads = [f"{one.group.heading}: " if len(groups) > 1 and one.group else "" for one in headlines]
     findings = wrapped([f"{head}{line}" for head, line in zip(heads, headlines, strict=True)], "- ")
-    differs = _differs_line(tables)
+    differs = differs_line(tables)
     tail = ["", "Findings", *findings] if findings else []
     tail += ["", *wrapped([differs])] if differs else [""]
     if problems:

@@ -125,17 +125,6 @@ def _as_run(run: Record) -> tuple[Any, ...]:
     return data and (data.synthetic, data.train_pairs), training and training.matmul_precision
 
 
-def is_the_papers_corpus(runs: Iterable[Record], languages: paper.Pair) -> bool:
-    """Whether the runs were trained on all of WMT 2014 for this pair, judged by name and number of pairs."""
-    return all(
-        run.data_name == f"wmt14_{languages}"
-        and not run.synthetic
-        and run.data is not None
-        and 0.85 * _PAIRS[languages] <= run.data.train_pairs <= 1.15 * _PAIRS[languages]
-        for run in runs
-    )
-
-
 def compared_settings(run: Record) -> dict[str, Any]:
     """Every setting of a run that affects its result, by dotted key; matmul precisions as they were used."""
     settings = flat(with_earlier_defaults({name: run.config.get(name) for name in SECTIONS}))
@@ -159,9 +148,11 @@ def compared_settings(run: Record) -> dict[str, Any]:
 
 def _of_data(runs: Sequence[Record], languages: paper.Pair | None) -> Iterable[Difference]:
     pair = languages or "en_de"
-    if languages is not None and is_the_papers_corpus(runs, languages):
-        return
     run, synthetic = runs[0], any(run.synthetic for run in runs)
+    # All of WMT 2014, judged by name and number of pairs.
+    full = [run.data is not None and 0.85 <= run.data.train_pairs / _PAIRS[pair] <= 1.15 for run in runs]
+    if languages and not synthetic and all(full) and {run.data_name for run in runs} == {f"wmt14_{languages}"}:
+        return
     words = f"{run.data_name}, SYNTHETIC sentences, no natural language" if synthetic else run.data_name
     pairs = sorted({run.data.train_pairs for run in runs if run.data is not None})
     words += f", {' or '.join(f'{count:,}' for count in pairs)} pairs" if pairs else ""

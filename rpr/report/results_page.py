@@ -14,11 +14,10 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import Verdict
-from rpr.report.build import how_to_read, read_learning, suffixes
+from rpr.report.build import differs_line, how_to_read, read_learning, suffixes
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
 from rpr.report.learning import RunKey, run_key
-from rpr.report.protocol import is_the_papers_corpus
 from rpr.report.speed import read_benches
 from rpr.report.statements import published_statements
 from rpr.report.tables import build_tables
@@ -66,7 +65,8 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     timed = [] if tables.speed is None else [tables.speed.with_rows(speeds).without_empty_columns()]
     shown = [*tables.paper, *tables.documents, *by_context, *tables.tasks, *timed]
     parts += [markdown(grid.up_to(2), signs=False) for grid in shown]
-    parts += ["## What this cannot tell", bullets([*_limits(groups), *_remarks(root)])]
+    limits = [differs_line(tables), *_limits(groups), *_remarks(root)]
+    parts += ["## What this cannot tell", bullets(filter(None, limits))]
     parts += ["## How to read the tables", bullets(how_to_read(tables))]
     parts += ["## Every sweep", *_folders(root, home), markdown(_runs(everything))]
     if unusable:
@@ -160,16 +160,13 @@ def _limits(groups: Sequence[Group]) -> list[str]:
         limits.append(f"{falling} of {len(known)} variants were still learning when their training ended.")
     if unlearned := sum(variant.unlearned is not None for variant in known):
         limits.append(f"{unlearned} of {len(known)} variants did not learn: their rows say why.")
-    limits += [*_scale(runs), *_seeds(groups), *_distances(groups)]
-    tests = {score.test_set for run in runs for score in run.scores}
-    theirs = [name for name in (paper.TABLE1_TEST_SET, paper.TABLE2_TEST_SET) if name not in tests]
-    if theirs:
-        limits.append(f"No run in these tables was scored on {' or '.join(theirs)}.")
-    never = [size for size in paper.MODELS if all(run.model_name != size for run in runs)]
-    if never:
-        limits.append(f"No finished run here has the paper's model {' or '.join(never)}.")
-    if all(group.papers_languages != "en_fr" for group in groups):
-        limits.append("No run here translates to French, as half of the paper's Table 1 does.")
+    longest, steps = max(run.max_steps for run in runs), paper.MODELS["base"].steps
+    if longest < steps:
+        limits.append(
+            f"The longest training has {longest:,} steps, {100 * longest / steps:.1f}% of the base model's {steps:,}: "
+            "how the variants compare after more is not known."
+        )
+    limits += [*_seeds(groups), *_distances(groups)]
     if all(run.setting("hardware.accelerator") != "gpu" for run in runs):
         devices = "; ".join(sorted({run.device for run in runs}))
         limits.append(f"Every run here was on a CPU ({devices}); the paper's speed is of P100 GPUs.")
@@ -183,23 +180,6 @@ def _remarks(root: Path) -> list[str]:
         for file in sorted(root.rglob("remarks.txt"))
         for line in file.read_text(encoding="utf-8").splitlines()
     ]
-
-
-def _scale(runs: Sequence[Record]) -> list[str]:
-    longest, steps = max(run.max_steps for run in runs), paper.MODELS["base"].steps
-    lines = []
-    if longest < steps:
-        lines.append(
-            f"The longest training has {longest:,} steps, {100 * longest / steps:.1f}% of the base model's {steps:,}: "
-            "how the variants compare after more is not known."
-        )
-    if not any(is_the_papers_corpus([run], "en_de") or is_the_papers_corpus([run], "en_fr") for run in runs):
-        pairs = max((run.data.train_pairs for run in runs if run.data is not None and not run.synthetic), default=0)
-        largest = f"the largest has {pairs:,} pairs" if pairs else "there is none"
-        lines.append(
-            f"No run in these tables was trained on WMT 2014 as the paper's were; of their natural corpora {largest}."
-        )
-    return lines
 
 
 def _seeds(groups: Sequence[Group]) -> list[str]:
