@@ -73,7 +73,7 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, 
     assert [(json.loads(line)["prompt"], json.loads(line)["sample"]) for line in lines] == [
         ("1 2", n) for n in range(3)
     ]
-    assert "decoder layer 1" in command("report", run, *out)
+    assert "positions.svg" in command("report", run, *out)
     assert "tiny-decoder-only" in command("report", "runs_dir=whole", "output_dir=page")
     assert "exact match" in command("compare", str(whole), str(cut), "metrics=[exact_match]")
 
