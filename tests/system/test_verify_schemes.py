@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rpr.cli import app
-from rpr.compose.composition import choices_of
+from rpr.compose.composition import choices_of, compose_train
 from rpr.data.cache import prepare
-from tests.analysis.test_trained_run import compose_train, random_run
+from tests.analysis.test_trained_run import random_run
 
 SMALL = (
     "model.architecture=decoder_only", "model.num_layers=4", "model.d_model=32", "model.num_heads=2", "model.d_ff=64",
