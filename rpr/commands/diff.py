@@ -14,6 +14,7 @@ from rpr.records.difference import ABSENT, Curve, Difference, Figure, FigurePair
 from rpr.records.measurement import single
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record, run_file
+from rpr.records.scores import score_digits
 from rpr.tables.grid import DASH, Column, Grid, figure_text, number
 from rpr.tables.render import WIDTH, shortened, terminal, wrapped
 
@@ -135,7 +136,8 @@ def _figure_grid(title: str, pairs: Sequence[FigurePair], names: tuple[str, str]
 
 
 def _digits(pair: FigurePair) -> int:
-    return 2 if "/" in pair.name else _DIGITS.get(pair.name, 0)  # a score: split/metric
+    of_split, _, metric = pair.name.rpartition("/")  # a score: split/metric
+    return score_digits(metric) if of_split else _DIGITS.get(pair.name, 0)
 
 
 def _change(pair: FigurePair, digits: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import RECORD_NAME, Record, read_record
-from rpr.records.scores import METRIC_NAMES
+from rpr.records.scores import METRIC_NAMES, score_digits
 from rpr.tables.grid import Grid, legend
 from rpr.tables.render import shows_intervals, terminal, titled, wrapped
 
@@ -22,7 +22,8 @@ def headline(record: Record, run_dir: Path) -> str:
     """The result of a run in one line."""
     synthetic = " (synthetic data)" if record.synthetic else ""
     metric = record.headline_metric
-    scores = [f"{score.split} {score.score:.2f}" for score in record.scores if score.metric == metric]
+    digits = score_digits(metric)
+    scores = [f"{score.split} {score.score:.{digits}f}" for score in record.scores if score.metric == metric]
     measured = ", ".join(scores) or "not measured"
     return f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {measured}: {escape_control_characters(str(run_dir))}"
 

@@ -32,6 +32,7 @@ from rpr.records.scores import (
     Score,
     empty_note,
     pooled,
+    score_digits,
     scored_items,
     tokenised_in_words,
 )
@@ -143,10 +144,11 @@ def _by_length(
 
 def score_grid(scores: Sequence[Score]) -> Grid:
     """A row for each score."""
+    digits = max(score_digits(score.metric) for score in scores)
     columns = (
         Column("split", "split", attrgetter("split"), label=True),
         Column("metric", "metric", lambda row: Cell(row.metric, (row.signature, *_tokenised_note(row))), words=True),
-        Column("score", "score", lambda row: single(row.score, row.interval), digits=2),
+        Column("score", "score", lambda row: single(row.score, row.interval), digits=digits),
         Column(
             "sentences",
             scored_items(scores),
@@ -178,7 +180,7 @@ def _metric_column(metric: str) -> Column:
         score = next((score for score in bucket.scores if score.metric == metric), None)
         return missing("not scored") if score is None else single(score.score, score.interval)
 
-    return Column(metric, METRIC_NAMES[metric], read, digits=2)
+    return Column(metric, METRIC_NAMES[metric], read, digits=score_digits(metric))
 
 
 def _tokenised_note(score: Score) -> tuple[str, ...]:

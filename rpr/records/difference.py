@@ -11,7 +11,7 @@ from rpr.config.train import config_from_record
 from rpr.errors import ConfigError
 from rpr.migrations import with_earlier_defaults
 from rpr.records.record import Record
-from rpr.records.scores import Interval
+from rpr.records.scores import BITS_PER_BYTE, Interval
 
 ABSENT: Any = object()  # the value of a key that a record does not have
 LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
@@ -22,6 +22,7 @@ _FIGURES = (*_FINAL_LOSSES, *_SPEEDS, _MEMORY, "seconds", "skipped_steps", "loss
 _HOW_MEASURED = ("excludes", "measured_steps", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
 _HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "min_length", "precision")
 _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must not be subtracted
+_SAME_TEXT = ("test_set", "num_bytes", "training_length", "stride", "precision")
 
 
 class Part(NamedTuple):
@@ -181,10 +182,18 @@ def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _scores(record: Record) -> dict[str, Figure]:
-    return {
+    of_splits = {
         f"{score.split}/{score.metric}": Figure(score.score, score.interval, _fields(score, _SAME_TEST))
         for score in record.scores
     }
+    by_context = {
+        f"{found.split}, {score.windows} {score.length}/{BITS_PER_BYTE}": Figure(
+            score.bits_per_byte, score.interval, _fields(found, _SAME_TEXT)
+        )
+        for found in record.by_context
+        for score in found.scores
+    }
+    return of_splits | by_context
 
 
 def _figures(record: Record) -> dict[str, Figure]:

@@ -28,6 +28,13 @@ METRIC_NAMES = {
 }
 SHARES = frozenset({EXACT_MATCH})  # metrics that are a percentage of the sentences
 LOWER_IS_BETTER = frozenset({BITS_PER_BYTE})
+
+
+def score_digits(metric: str) -> int:
+    """The digits after the point with which commands print a score."""
+    return 3 if metric == BITS_PER_BYTE else 2
+
+
 SPLITS = ("test", "long", "validation")
 OVER_DOCUMENTS = "percentile bootstrap over documents"  # the method of intervals of such scores
 SOURCE_UNIT = "pieces of the source, EOS included"

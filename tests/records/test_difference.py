@@ -8,6 +8,7 @@ import pytest
 
 from rpr.records.difference import ABSENT, Difference, difference
 from rpr.records.record import Record
+from rpr.records.scores import ByContext, ContextScore
 from tests.fake_records import edited, fake_document, fake_interval, fake_score
 
 
@@ -145,3 +146,20 @@ def test_reproduced_needs_equal_scores_and_losses():
     assert not difference(record(), record(never)).reproduced and not difference(record(never), record()).reproduced
     earlier, later = record(scores={"test": 30.0}), record(scores={"test": 30.0, "long": 9.0})
     assert difference(earlier, later).reproduced and not difference(later, earlier).reproduced
+
+
+def test_bits_per_byte_by_context_are_scores_of_the_run():
+    """A run is reproduced only with them."""
+
+    def scored(bits: float, stride: int | None = None) -> Record:
+        scores = (ContextScore("separate", 64, 2.5, 1000, None), ContextScore("separate", 512, bits, 1000, None))
+        by_context = ByContext("test", "test", 256, 1000, 1000, 5, stride, "last", "32", scores, ())
+        return record().model_copy(update={"by_context": (by_context,)})
+
+    found = difference(scored(2.25), scored(2.0))
+    by_name = {pair.name: (pair.difference, pair.same) for pair in found.scores}
+    assert by_name["test, separate 64/bits_per_byte"] == (0.0, True)
+    assert by_name["test, separate 512/bits_per_byte"] == (-0.25, False)
+    assert all(
+        pair.difference is None for pair in difference(scored(2.0), scored(2.0, 128)).scores if "separate" in pair.name
+    )
