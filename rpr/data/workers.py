@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from types import TracebackType
 from typing import TypeVar
 
 from rpr.errors import ConfigError, RunError
@@ -128,10 +129,17 @@ def shorten_socket_paths() -> None:
 def set_up_loader_worker(_: int) -> None:
     """In a new worker of a DataLoader: SIGTERM sent to all processes of a run leaves it to the main process to end its
     workers, for some seconds; and a batch that cannot be sent ends the worker, which the main process notices.
-    Otherwise it would wait for that batch.
+    Otherwise it would wait for that batch. Where the main process has ended, Python's thread that passes batches on has
+    lost its connection, of which it would print a traceback below the run's last line.
     """
+    sys.excepthook = _print_unless_connection_lost
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(ORPHAN_SECONDS))  # SIGALRM ends it
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
+
+
+def _print_unless_connection_lost(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not issubclass(kind, (ConnectionError, EOFError)):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _end_worker(error: Exception, _: object) -> None:

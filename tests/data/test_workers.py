@@ -130,6 +130,22 @@ def test_batch_that_cannot_be_sent_ends_the_wait(capfd):
     assert "rpr-cli: a loader worker cannot send a batch (" in capfd.readouterr().err
 
 
+class Printing(list):
+    """Whose errors are printed as those of a thread of Python's own."""
+
+    def __getitem__(self, index):
+        error = super().__getitem__(index)("text of the error")
+        sys.excepthook(type(error), error, None)
+        return index
+
+
+def test_lost_connection_of_a_worker_prints_nothing(capfd):
+    assert list(loader(Printing([ConnectionResetError, EOFError]))) == [0, 1]
+    assert "text of the error" not in capfd.readouterr().err
+    assert list(loader(Printing([ValueError]))) == [0]
+    assert "ValueError: text of the error" in capfd.readouterr().err
+
+
 def test_sockets_are_in_tmp_if_tmpdir_is_too_long_for_them(monkeypatch, tmp_path):
     folder = tmp_path / (100 * "x")
     folder.mkdir()

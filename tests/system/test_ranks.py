@@ -3,7 +3,6 @@ weights, and two nodes find each other.
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -49,9 +48,8 @@ def test_no_process_outlives_run(target, sign, code, tiny, tiny_config, small_da
     assert wait_for(lambda: not processes.alive(), 15), processes.alive()
     assert process.stderr is not None
     err = process.stderr.read().decode()
-    # Where the command is killed, torchrun or a loader worker may print a traceback; Python's own thread that passes
-    # batches from a loader worker may, if it is waiting for one that ends.
-    assert target != COMMAND or sign == signal.SIGKILL or not re.search(r'File "[^"]*/rpr/', err), err
+    # Where the command is killed, torchrun may print one.
+    assert target != COMMAND or sign == signal.SIGKILL or "Traceback" not in err, err
     record = read_record(run_dir / "record.json")
     if sign == signal.SIGKILL and target == COMMAND:
         assert record.status == "running" and record.outcome is not None and "or killed" in record.outcome
