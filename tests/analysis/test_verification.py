@@ -239,4 +239,4 @@ def test_export_without_ctranslate2_is_not_applicable(export_inputs, tmp_path, m
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     check = export_check("ctranslate2", export_inputs(make_model()), tmp_path / "folder")
     assert_outcome(check, "not applicable")
-    assert "CTranslate2 is not installed" in str(check.reason)
+    assert "ctranslate2: not installed" in str(check.reason)

@@ -141,7 +141,11 @@ def test_rerun_needs_the_same_weights(rope: Path, continued: Run, tmp_path: Path
     assert "from: " in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_refused(rope: Path, small_run: Run, refused: Callable[..., str], tmp_path: Path, cache_dir: Path) -> None:
+def test_refused(
+    rope: Path, small_run: Run, refused: Callable[..., str], tmp_path: Path, cache_dir: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
     def refusal(*words: str, **options: Any) -> str:
         folders = (f"data.cache_dir={cache_dir}", f"runs_dir={tmp_path / 'none'}")
         return refused("train", *TINY, *FOUR_STEPS, "position=none", *folders, *words, **options)
