@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rpr.errors import DataError
 from rpr.io.atomic import put_in_place
+from rpr.io.locks import try_lock
 
 CHUNK_BYTES = 2**16
 
@@ -66,18 +68,22 @@ class Output:
     """Standard output, or a file that appears once complete; until then its lines are in FILE.part."""
 
     def __init__(self, to: int | Path) -> None:
-        """`to`: a descriptor, or a path, whose FILE.part keeps what an earlier process left there until the first line.
+        """`to`: a descriptor, or a path, whose FILE.part is opened without changing it.
 
         Raises:
             OSError: FILE.part cannot be written.
+            DataError: another process is writing it.
         """
-        self._bytes = 0  # of complete lines
+        self._bytes: int | None = None  # of complete lines; None until the first is written
         if isinstance(to, int):
             self._descriptor, self._path, self._name = to, None, "output"
             return
         self._path, self._part = to, part_of(to)
-        self._name = f"output {self._part}"
+        self._name, self._existed = f"output {self._part}", self._part.exists()
         self._descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT, 0o666)
+        with suppress(OSError):  # no locks on this file system
+            if not try_lock(self._descriptor):
+                raise DataError(f"output: another process is writing {self._part}; wait for it, or give another file")
 
     def write(self, lines: bytes) -> None:
         """Write complete lines, unbuffered.
@@ -86,8 +92,9 @@ class Output:
             BrokenPipeError: the reader of a pipe is gone.
             DataError: the disk is full.
         """
-        if self._path is not None and not self._bytes:
+        if self._path is not None and self._bytes is None:
             os.ftruncate(self._descriptor, 0)
+        self._bytes = self._bytes or 0
         rest = memoryview(lines)
         try:
             while rest:
@@ -102,20 +109,20 @@ class Output:
         """Put the file in its place."""
         if self._path is None:
             return
-        os.ftruncate(self._descriptor, self._bytes)  # an empty input wrote nothing
-        os.close(self._descriptor)
+        os.ftruncate(self._descriptor, self._bytes or 0)  # an empty input wrote nothing
         try:
-            put_in_place(self._part, self._path)
+            put_in_place(self._part, self._path)  # while it is still locked
         except OSError as error:
             raise DataError(f"output {self._path}: cannot be written ({error.strerror}); see {self._part}") from None
+        os.close(self._descriptor)
 
     def give_up(self) -> str:
         """Stop early; returns words that say where the lines written so far are, or an empty string."""
         if self._path is None:
             return ""
-        if self._bytes:
+        if self._bytes is not None:
             os.ftruncate(self._descriptor, self._bytes)
-        elif os.fstat(self._descriptor).st_size == 0:
+        elif not self._existed:
             self._part.unlink()
         os.close(self._descriptor)
         return f" in {self._part}; {self._path} was not written" if self._bytes else ""

@@ -77,6 +77,15 @@ def test_output_file_appears_when_finished(tmp_path):
     assert path.read_text() == ""
 
 
+def test_second_writer_of_same_file_is_refused(tmp_path):
+    first = Output(tmp_path / "out")
+    first.write(b"one\n")
+    with pytest.raises(DataError, match=r"^output: another process is writing .*out\.part; wait for it"):
+        Output(tmp_path / "out")
+    first.finish()
+    assert (tmp_path / "out").read_bytes() == b"one\n" and not (tmp_path / "out.part").exists()
+
+
 def test_abandoned_output_ends_with_whole_line(tmp_path, monkeypatch):
     output = Output(tmp_path / "out")
     output.write(b"one\ntwo\n")
