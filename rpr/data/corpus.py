@@ -179,6 +179,8 @@ def fingerprint(data: DataConfig) -> str:
     else:
         assert data.hub is not None
         parts = [data.hub, str(data.hub_config), hub_revision(data)]
+        if data.text is not None:  # as above
+            parts.append("rows counted over the files of a split")
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 

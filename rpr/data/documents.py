@@ -1,7 +1,8 @@
 """Corpora of documents: which ones there are, in blocks of bytes as they are read, and which are held out.
 
-A document is a file of text, or a row of a table. Its name, the path relative to the corpus with the row if it is one,
-decides whether it is held out, so the same documents are in every copy of a corpus.
+A document is a file of text, or a row of a table. Its name decides whether it is held out, so the same documents are in
+every copy of a corpus: the path relative to the corpus, with the row if it is one; of the hub, the split with the row,
+as the library may divide a split into other files tomorrow.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,15 +56,17 @@ class Block(NamedTuple):
 
 
 class Documents:
-    """The documents of these files in their order: a file of text is one, and so is each row of a table, or all of its
-    rows together (data.text.rows). Raises DataError if a table has no such column, or one that is not text.
+    """The documents of these files, each with its name, in their order: a file of text is one, and so is each row of a
+    table, or all of its rows together (data.text.rows). Tables of one name follow each other, and are one.
+
+    Raises DataError if a table has no such column, or one that is not text.
     """
 
-    def __init__(self, root: Path, files: Sequence[Path], text: TextConfig) -> None:
-        self._root, self._files, self._column = root, files, text.column
+    def __init__(self, files: Sequence[tuple[str, Path]], text: TextConfig) -> None:
+        self._files, self._column = files, text.column
         self._joined = text.rows == "lines"
         self._rows: list[int | None] = []  # of each table
-        for file in files:
+        for _, file in files:
             rows = None
             if kind_of(file) in TABLES:
                 shape = describe(file)
@@ -73,32 +76,36 @@ class Documents:
 
     def size(self) -> int:
         """The bytes of the files."""
-        return sum(file.stat().st_size for file in self._files)
+        return sum(file.stat().st_size for _, file in self._files)
 
     def names(self) -> Iterator[str]:
-        for name, rows in zip(self._file_names(), self._rows, strict=True):
-            if rows is None or self._joined:
+        for name, tables in self._by_name():
+            rows = [rows for _, rows in tables]
+            if self._joined or None in rows:
                 yield name
             else:
-                yield from (f"{name}:{row}" for row in range(1, rows + 1))
+                yield from (f"{name}:{row}" for row in range(1, sum(filter(None, rows)) + 1))
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of every document; its last one may be empty."""
-        for name, file, rows in zip(self._file_names(), self._files, self._rows, strict=True):
-            if rows is None:
-                yield from _blocks_of_file(name, file)
-                continue
-            row = 0
-            for (cells,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE):
-                for cell in cells:
-                    row += 1
+        for name, tables in self._by_name():
+            before = 0
+            for file, rows in tables:
+                if rows is None:
+                    yield from _blocks_of_file(name, file)
+                    continue
+                cells = (read for (read,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE))
+                for row, cell in enumerate(chain.from_iterable(cells), 1):
                     text = cell.encode() if isinstance(cell, str) else cell or b""
-                    yield Block(name if self._joined else f"{name}:{row}", text, not self._joined, file, row)
-            if self._joined:
-                yield Block(name, b"", True, file, row)
+                    of_row = name if self._joined else f"{name}:{before + row}"
+                    yield Block(of_row, text, not self._joined, file, row)
+                before += rows
+            if self._joined and rows is not None:
+                yield Block(name, b"", True, file, rows)
 
-    def _file_names(self) -> Iterator[str]:
-        return (file.relative_to(self._root).as_posix() for file in self._files)
+    def _by_name(self) -> Iterator[tuple[str, list[tuple[Path, int | None]]]]:
+        for name, same in groupby(zip(self._files, self._rows, strict=True), key=lambda entry: entry[0][0]):
+            yield name, [(file, rows) for (_, file), rows in same]
 
 
 def _blocks_of_file(name: str, file: Path) -> Iterator[Block]:
@@ -171,10 +178,15 @@ def load_documents(data: DataConfig) -> TextCorpus:
     """
     assert data.text is not None
     if data.hub is not None and data.path is None:
-        splits = {split: Documents(files[0].parent, files, data.text) for split, files in hub_files(data).items()}
+        splits = {
+            split: Documents([(split, file) for file in files], data.text) for split, files in hub_files(data).items()
+        }
     else:
         listing = corpus_files(data)
-        splits = {split: Documents(listing.root, files, data.text) for split, files in listing.splits.items()}
+        splits = {
+            split: Documents([(file.relative_to(listing.root).as_posix(), file) for file in files], data.text)
+            for split, files in listing.splits.items()
+        }
     splits = {split: documents for split, documents in splits.items() if split in SPLIT_NAMES}
     if "train" not in splits:
         raise DataError(f"data {data.name}: {data.path or data.hub} has no train split; it needs one")

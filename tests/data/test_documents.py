@@ -312,9 +312,10 @@ def test_byte_pair_pieces_need_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert b"\xc3" in itertools.chain(*(contents(everything, split) for split in everything.splits))
 
 
-@pytest.mark.parametrize(("choice", "documents"), [("wikitext103", [1, 1, 1]), ("fineweb_edu", [53, 2, 5])])
-def test_corpora_of_the_hub_are_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str, documents: list[int]
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(("choice", "documents"), [("wikitext103", [1, 1, 1]), ("fineweb_edu", [55, 4, 1])])
+def test_corpora_of_the_hub_are_documents_however_the_library_stores_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str, documents: list[int], shards: int
 ) -> None:
     words = [f"data={choice}", f"data.cache_dir={tmp_path / 'cache'}", "model.architecture=decoder_only"]
     config = compose_train(words).data
@@ -326,12 +327,14 @@ def test_corpora_of_the_hub_are_documents(
         asked.append(names)
         found = {}
         for split in splits:
-            file = tmp_path / "hub" / f"{choice}-{split}.arrow"
-            file.parent.mkdir(exist_ok=True)
-            table = pyarrow.table({"text": texts[split], "id": range(60)})
-            with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as stream:
-                stream.write_table(table)
-            found[split] = SimpleNamespace(cache_files=[{"filename": str(file)}])
+            (tmp_path / "hub").mkdir(exist_ok=True)
+            files = [str(tmp_path / "hub" / f"{choice}-{split}-{shard}-of-{shards}.arrow") for shard in range(shards)]
+            for shard, file in enumerate(files):
+                rows = slice(shard * 60 // shards, (shard + 1) * 60 // shards)
+                table = pyarrow.table({"text": texts[split][rows], "id": range(60)[rows]})
+                with pyarrow.OSFile(file, "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as stream:
+                    stream.write_table(table)
+            found[split] = SimpleNamespace(cache_files=[{"filename": file} for file in files])
         return found
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
@@ -342,6 +345,11 @@ def test_corpora_of_the_hub_are_documents(
     assert [len(data.split(split)) for split in ("train", "validation", "test")] == documents
     got = b"".join(itertools.chain(*(contents(data, split) for split in data.splits))).decode()
     assert sorted(got.splitlines()) == sorted("".join(itertools.chain(*texts.values())).splitlines())
+    if choice == "fineweb_edu":
+        rows = (2, 22, 43, 53)
+        names = (data.directory / "validation.names").read_text().splitlines()
+        assert names == [f'"train:{row}"' for row in rows]
+        assert contents(data, "validation") == [texts["train"][row - 1].encode() for row in rows]
 
 
 def test_names_with_a_word_of_a_split_are_still_documents(tmp_path: Path) -> None:
