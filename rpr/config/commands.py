@@ -117,7 +117,9 @@ class CompareConfig(StrictModel):
     sweep: str | None
     baseline: str = Field(min_length=1)
     splits: tuple[str, ...] | None = Field(min_length=1)
-    metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf", "exact_match"], ...] = Field(min_length=1)
+    metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf", "exact_match"], ...] | None = Field(
+        min_length=1
+    )
     bleu_tokenizer: BleuTokenizer | None
     samples: int = Field(ge=100)
     trials: int = Field(ge=100)

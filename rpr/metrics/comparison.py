@@ -21,6 +21,7 @@ from rpr.records.scores import LOWER_IS_BETTER, Interval
 from rpr.records.translations import Texts, has_translations, read_translations
 
 ALPHA = 0.05
+USUAL_METRICS = ("sacrebleu", "chrf")  # of translations
 _MOST_IN_A_NAME = 3  # settings
 
 
@@ -266,13 +267,14 @@ def compare_runs(
     runs: Sequence[Run],
     pairs: Sequence[tuple[Run, Run]],
     splits: Sequence[str] | None,
-    metrics: Sequence[str],
+    metrics: Sequence[str] | None,
     tokenizer: str | None,
     **numbers: int,
 ) -> list[Family]:
     """Score all runs, and test every pair of them, for every metric and split (None: all splits that every run has).
 
     Args:
+        metrics: of translations; None: sacreBLEU and chrF. Documents have bits per byte alone.
         tokenizer: of BLEU; None: as each run has it.
         numbers: samples, trials and seed of the tests.
 
@@ -281,6 +283,9 @@ def compare_runs(
     """
     splits = _common(runs) if splits is None else splits
     if any(run.config.data.text is not None for run in runs):
+        for name, given in (("metrics", metrics), ("bleu_tokenizer", tokenizer)):
+            if given is not None:
+                raise DataError(f"{name}: documents are compared by bits per byte alone; leave it out")
         documents = [(run.name, run.path, run.record) for run in runs]
         return [_family(split, runs, pairs, document_metrics(documents, split), **numbers) for split in splits]
     families = []
@@ -288,7 +293,8 @@ def compare_runs(
         scored: list[list[Metric]] = []  # of each run
         for run, texts in zip(runs, _texts(runs, split), strict=True):
             language, of_run = run.config.data.target_language, run.config.evaluation.bleu_tokenizer
-            scored.append(all_scores(texts.hypotheses, texts.references, language, metrics, tokenizer or of_run))
+            names = metrics or USUAL_METRICS
+            scored.append(all_scores(texts.hypotheses, texts.references, language, names, tokenizer or of_run))
         for first, *others in zip(*scored, strict=True):
             for run, other in zip(runs[1:], others, strict=True):
                 if other.signature != first.signature:

@@ -285,6 +285,9 @@ def test_language_models_are_compared_over_documents_of_one_corpus_in_the_same_w
     )
     assert {comparison["interval"]["method"], one["scores"][0]["interval"]["method"]} == {OVER_DOCUMENTS}
     assert " 2 - 1 -0.006 [-0.006, -0.006] " in one_line(compare(*runs))
+    for setting in ("metrics=[chrf]", "bleu_tokenizer=char"):
+        message = compare(*runs, setting, code=2)
+        assert message.startswith(f"rpr-cli: {setting.split('=')[0]}: documents are compared by bits per byte alone")
     longer = write_language_model("none", 1.4, "data.context_length=512")
     assert "were scored on other documents of test or in other windows, or" in compare(runs[0], longer, code=2)
     for run in runs:
