@@ -1,4 +1,4 @@
-"""Programs that are started with all their descendants known."""
+"""`rpr-cli` started with all their descendants known."""
 
 from __future__ import annotations
 
@@ -13,22 +13,16 @@ SCRIPT = Path(sys.executable).with_name("rpr-cli")
 
 
 class ProcessTree:
-    """A program and all its descendants, recognised by a variable in their environment."""
+    """The command and all its descendants, recognised by a variable in their environment."""
 
     def __init__(self) -> None:
         self.mark = f"RPR_TEST_MARK={uuid4().hex}"
 
-    def start(
-        self,
-        *arguments: str,
-        program: tuple[str | Path, ...] = (SCRIPT,),
-        cwd: Path | None = None,
-        **environment: str,
-    ) -> subprocess.Popen[bytes]:
-        """Start it, with Ctrl-C enabled also where the tests themselves run in the background."""
+    def start(self, *arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.Popen[bytes]:
+        """Start `rpr-cli`, with Ctrl-C enabled also where the tests themselves run in the background."""
         name, value = self.mark.split("=")
         return subprocess.Popen(
-            [*program, *arguments],
+            [SCRIPT, *arguments],
             env={**os.environ, "OMP_NUM_THREADS": "1", name: value, **environment},
             cwd=cwd,
             stdout=subprocess.DEVNULL,

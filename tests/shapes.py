@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,17 @@ NO_VECTORS = {
 }  # fmt: skip
 
 
+@cache
+def settings_of(choice: str) -> dict[str, Any]:
+    """Of a file of conf/position/ and of those that it extends."""
+    own: Any = OmegaConf.to_container(OmegaConf.load(Path(data_dir("conf"), "position", f"{choice}.yaml")))
+    inherited = [settings_of(part) for part in own.pop("defaults", ()) if part != "_self_"]
+    return {key: value for part in (*inherited, own) for key, value in part.items()}
+
+
 def scheme(choice: str, **changes: Any) -> Scheme:
     """A choice of conf/position/, with other values of some settings."""
-
-    def settings(name: str) -> dict[str, Any]:
-        own: Any = OmegaConf.to_container(OmegaConf.load(Path(data_dir("conf"), "position", f"{name}.yaml")))
-        inherited = [settings(part) for part in own.pop("defaults", ()) if part != "_self_"]
-        return {key: value for part in (*inherited, own) for key, value in part.items()}
-
-    found = settings(choice)
-    found = {**found, **changes}
+    found = {**settings_of(choice), **changes}
     if "layers" in found:  # as compose fills them
         names = {name: name if name in choices() else name.rpartition("_")[0] for name in found["layers"]}
         found["entries"] = {name: scheme(choice).model_dump() for name, choice in names.items()} | found["entries"]

@@ -1,4 +1,4 @@
-"""A pseudo-terminal that a command or this process writes to, and what its screen would show."""
+"""A pseudo-terminal that this process writes to, and what its screen would show."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
-import subprocess
 import termios
-import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import IO
 
@@ -39,33 +35,6 @@ class Terminal:
         while select.select([self._ours], [], [], 0.05)[0]:
             self._text += os.read(self._ours, 65536)
         return self._text.decode("utf-8", errors="replace")
-
-    def run(self, *command: str, interrupt_when: Callable[[str], bool] | None = None, seconds: float = 200) -> int:
-        """The exit code of a command; Ctrl-C is typed once when the condition holds for the output."""
-
-        def own_terminal() -> None:
-            os.setsid()
-            fcntl.ioctl(self._theirs, termios.TIOCSCTTY, 0)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where the tests run in the background
-
-        process = subprocess.Popen(
-            command,
-            stdin=self._theirs,
-            stdout=self._theirs,
-            stderr=self._theirs,
-            preexec_fn=own_terminal,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        end = time.monotonic() + seconds
-        while process.poll() is None:
-            if time.monotonic() > end:
-                process.kill()
-                raise TimeoutError(self.read())
-            if interrupt_when is not None and interrupt_when(self.read()):
-                os.write(self._ours, b"\x03")
-                interrupt_when = None
-            self.read()
-        return process.returncode
 
 
 def screen(text: str) -> list[str]:

@@ -22,7 +22,6 @@ from rpr.data.pairs import ListPairs, SelectedPairs
 from rpr.errors import DataError
 from tests.data.helpers import data_config, memory_growth, write_lines
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 PAIRS = [(f"a small line {index}", f"eine kleine Zeile {index}") for index in range(100)]
 
 
@@ -272,19 +271,3 @@ def test_fingerprint_depends_on_content_not_on_times(config, folder, tmp_path, m
         keys.add(fingerprint(config()))
     write_lines(folder / "dev", PAIRS[:3])
     assert len({*keys, fingerprint(config())}) == 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "target", "expected"),
-    [("multi30k_en_de", "de", [29000, 1014, 1000]), ("wmt_mini_en_fr", "fr", [155820, 3000, 3003])],
-)
-def test_shared_data_sets(config, name, target, expected):
-    if not (SHARED / name).is_dir():
-        pytest.skip(f"no {SHARED / name} here")
-    corpus = load_corpus(config(path=str(SHARED / name), target_language=target))
-    assert sizes(corpus) == expected
-    assert all(source and reference for source, reference in corpus.splits["test"])
-    if name.startswith("multi30k"):
-        lion = "A man is smiling at a stuffed lion", "Ein Mann lächelt einen ausgestopften Löwen an."
-        assert list(corpus.splits["train"])[6] == lion

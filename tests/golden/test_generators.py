@@ -2,22 +2,16 @@
 
 import hashlib
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import rpr
 from rpr.compose.composition import compose_train
 from rpr.config.train import config_from_record
 from rpr.data import synthetic
 from rpr.data.cache import cache_key
 from rpr.data.corpus import fingerprint
-from rpr.paths import data_dir
 from rpr.records.record import read_record
 from rpr.tasks import TASKS
 from rpr.tasks.digits import Reverse
@@ -73,23 +67,6 @@ def test_other_pairs_need_another_version(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Reverse, "VERSION", "2")
     assert "has a new version" in str(problem(frozen))
     assert fingerprint(compose_train(["data=reverse"]).data) != before
-
-
-def test_comments_in_generators_change_no_key(tmp_path: Path) -> None:
-    """Read by another process from a copy of the package with a line more in each generator."""
-    shutil.copytree(data_dir("conf"), tmp_path / "conf")
-    shutil.copytree(Path(rpr.__file__).parent, tmp_path / "rpr", ignore=shutil.ignore_patterns("__pycache__"))
-    for file in (*(tmp_path / "rpr" / "tasks").glob("*.py"), *(tmp_path / "rpr" / "data").glob("synthetic*.py")):
-        file.write_text(file.read_text() + "# another line\n")
-    code = (
-        "import sys; from rpr.compose.composition import compose_train; from rpr.data.corpus import fingerprint\n"
-        "for name in sys.argv[1:]: print(fingerprint(compose_train([f'data={name}']).data))"
-    )
-    names = ["synthetic", "reverse", "addition", "scan_length"]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-c", code, *names]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [fingerprint(compose_train([f"data={name}"]).data) for name in names]
 
 
 def test_keys_of_committed_records() -> None:

@@ -11,11 +11,7 @@ from pathlib import Path
 import torch
 
 from rpr.cli import app
-from rpr.config.train import config_from_record
-from rpr.data.vocabulary import BOS, EOS
-from rpr.decode.torch_engine import TorchEngine, search_of
 from rpr.records.record import read_record
-from rpr.runs import loading
 from rpr.runs.checkpoints import checkpoints, model_weights
 
 TASK = (
@@ -23,9 +19,9 @@ TASK = (
     "model.num_heads=2", "model.d_ff=64", "data=copy", "data.task.max_train_length=3", "data.task.max_long_length=5",
     "data.task.num_train=400", "evaluation.bootstrap_samples=0", "data.task.num_validation=20",
     "data.task.num_test=20", "data.task.num_long=20",
-    "position=relative", "optim.max_steps=120", "optim.warmup_steps=5", "optim.schedule=cosine",
+    "position=relative", "optim.max_steps=12", "optim.warmup_steps=5", "optim.schedule=cosine",
     "optim.learning_rate_scale=null", "optim.learning_rate=0.01", "optim.weight_decay=0.1",
-    "optim.checkpoint_every_n_steps=40", "optim.validate_every_n_steps=120", "optim.average_checkpoints=1",
+    "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=12", "optim.average_checkpoints=1",
     "logger=none", "hardware.threads=1",
 )  # fmt: skip
 
@@ -76,24 +72,6 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, 
     assert "positions.svg" in command("report", run, *out)
     assert "tiny-decoder-only" in command("report", "runs_dir=whole", "output_dir=page")
     assert "exact match" in command("compare", str(whole), str(cut), "metrics=[exact_match]")
-
-    # The exact match of greedy search is the share of targets that teacher forcing predicts.
-    config = config_from_record(record.config)
-    data, model, _ = loading.load(config, whole, None)
-    pairs = [
-        (split.row("source", index).tolist(), split.row("target", index).tolist())
-        for split in [data.split("test")]
-        for index in range(20)
-    ]
-    found = TorchEngine(model).search([source for source, _ in pairs], search_of(config.evaluation, greedy=True))
-    with torch.inference_mode():
-        forced = [
-            model.logits(model(torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]])))[0].argmax(dim=-1).tolist()
-            for source, target in pairs
-        ]
-    exact = [[*best.pieces, EOS] == target for [best], (_, target) in zip(found, pairs, strict=True)]
-    assert exact == [row == target for row, (_, target) in zip(forced, pairs, strict=True)]
-    assert 0 < sum(exact) < 20
 
 
 def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path: Path, monkeypatch, capfd) -> None:

@@ -185,22 +185,6 @@ def test_a_resumed_run_has_the_same_weights(trained: Path, corpus: Path, tmp_pat
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.slow
-def test_two_processes_learn_what_one_does_and_resume_bit_for_bit(corpus: Path, tmp_path: Path) -> None:
-    settings = [
-        "position=rope", "name=rope", "hardware.precision=64", "model.dropout=0", "optim.microbatches_per_step=2",
-        "optim.max_steps=6", "optim.warmup_steps=2", "evaluation.test_splits=[]",
-    ]  # fmt: skip
-    calls = (("one", [], 0), ("two", ["hardware=2xcpu"], 0), ("cut", ["hardware=2xcpu", "stop_after_minutes=1e-9"], 2))
-    for folder, words, code in (*calls, ("cut", ["hardware=2xcpu"], 0)):
-        assert train(corpus, tmp_path / folder, *settings, *words) == code
-    one, two, cut = (weights(next((tmp_path / folder).glob("rope-*"))) for folder in ("one", "two", "cut"))
-    assert all(torch.equal(two[name], cut[name]) for name in two)
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=0, atol=1e-9)
-        assert value.dtype == torch.float64
-
-
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
