@@ -130,9 +130,16 @@ def test_all_forms_match_loops_forward_and_reference_backward(case):
     assert ((actual == 0) == (of_keys == 0)).all()  # hidden keys get exactly 0
 
 
-@pytest.mark.parametrize("length, clip_distance, options", [(97, 16, {"causal": True}), (70, 64, {"mask": "K"})])
-def test_all_forms_match_reference_on_longer_sentences(length, clip_distance, options):
-    assert_all_forms_agree(Case(length, length, keys=clip_distance, values=4, **options))
+@pytest.mark.parametrize(
+    "length, options",
+    [
+        (97, {"keys": 16, "values": 4, "causal": True}),
+        (70, {"keys": 64, "values": 4, "mask": "K"}),
+        (260, {"keys": None, "values": None, "key_bias": True, "causal": True}),
+    ],
+)
+def test_all_forms_match_reference_on_longer_sentences(length, options):
+    assert_all_forms_agree(Case(length, length, **options))
 
 
 @pytest.mark.parametrize("name", ["key bias, everything", "labels by sentence"])
