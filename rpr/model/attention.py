@@ -6,8 +6,9 @@ Pure functions with the same result, forward and backward:
 - `per_position` is the algorithm of the paper's section 3.3; the historical baseline of `rpr-cli bench`.
 - `composed` projects onto the table first and spreads the result over the keys, in differentiable torch operations
   that `torch.compile` can fuse and autograd can differentiate twice.
-- `attend` is the one to call: by device and length it selects the fused kernels for plain attention, the hand-written
-  passes of `rpr.model.blockwise_attention`, or `composed` under `torch.compile`.
+- `attend` is the one to call: by device and length it selects the fused kernels for plain attention, which
+  `rpr.model.banded_attention` also uses for long sequences, the hand-written passes of
+  `rpr.model.blockwise_attention`, or `composed` under `torch.compile`.
 
 They take the arguments of `AttentionInputs`, q, k and v by place and the others by name, and return z [B, H, Q, D],
 empty if q is. A query that sees no key gets finite but meaningless values and finite gradients.
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
+from rpr.model.banded_attention import BandedAttention, band_of
 from rpr.model.blockwise_attention import SplitHeads, blockwise
 from rpr.model.blockwise_tables import Layout
 from rpr.model.composed_attention import composed as composed
@@ -85,13 +87,16 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
             )
         from rpr.model.triton_attention import fused_attention
 
-        return fused_attention(q_BHQD, k_BHKD, v_BHKD, **given.options)  # type: ignore[misc]
+        return fused_attention(q_BHQD, k_BHKD, v_BHKD, **given._replace(reach=None).options)  # type: ignore[misc]
     if (
         implementation in ("composed", "compiled")
         or given.dense_alone
         or (implementation == "auto" and _composed_is_better(q_BHQD))
     ):
         return (_compiled() if implementation == "compiled" else composed)(q_BHQD, k_BHKD, v_BHKD, **given.options)
+    if implementation == "auto" and (width := band_of(given)) is not None:
+        z_BHQD: Tensor = BandedAttention.apply(*given[:7], width)  # type: ignore[no-untyped-call]
+        return z_BHQD
     num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
     by_blocks = implementation == "blockwise" or (implementation == "auto" and num_queries * num_keys >= LONG**2)
     return blockwise(given, queries_per_block=max(64, BLOCK_SCORES // num_keys) if by_blocks else None)

@@ -136,6 +136,9 @@ def test_all_forms_match_loops_forward_and_reference_backward(case):
         (97, {"keys": 16, "values": 4, "causal": True}),
         (70, {"keys": 64, "values": 4, "mask": "K"}),
         (260, {"keys": None, "values": None, "key_bias": True, "causal": True}),
+        (1024, {"keys": 64, "values": 3, "bias": 2, "causal": True, "heads": 1}),
+        (1051, {"keys": 5, "values": None, "queries": 2, "causal": True, "heads": 1}),
+        (1051, {"keys": None, "values": 1, "causal": True, "per_head": (False, False)}),
     ],
 )
 def test_all_forms_match_reference_on_longer_sentences(length, options):
