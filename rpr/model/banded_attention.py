@@ -85,11 +85,9 @@ class BandedAttention(torch.autograd.Function):
         z_BHQD: Tensor = q_BHQD.new_empty(batch, length, heads, d_head).transpose(1, 2)
         z_BHQD.copy_(_times_keys(_filled(buffer_GNCE, weights_BHQW), _around(v_BHQD, width), like=z_BHQD))
         z_BHQD[:, :, width:] += far_BHQD.mul_((far_lse_BHQ - lse_BHQ[:, :, width:]).exp_()[..., None])
-        beyond = None
         if value_table is not None:
             z_BHQD += weights_BHQW @ _near(value_table, width)
-            beyond = _row(value_table, width)
-            z_BHQD += beyond
+            z_BHQD += _row(value_table, width)
         ctx.save_for_backward(*arguments[:-1], scaled_BHQD, weights_BHQW, lse_BHQ, z_BHQD)
         ctx.width = width
         return z_BHQD
