@@ -63,4 +63,4 @@ MODELS = MappingProxyType(
         "big": ModelSettings(6, 1024, 16, 4096, 8, "shared_by_heads", 300_000),
     }
 )
-TRAIN_PAIRS = MappingProxyType({"en_de": "about 4.5M", "en_fr": "about 36M"})
+TRAIN_PAIRS = MappingProxyType({"en_de": 4_500_000, "en_fr": 36_000_000})  # "about 4.5M" and "about 36M"

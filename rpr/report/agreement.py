@@ -60,7 +60,7 @@ class Comparison:
 
     @cached_property
     def change(self) -> Measurement:
-        return self.group.change(self.variant, self.reference, self.split, self.reference.label)
+        return self.group.change(self.variant, self.reference, self.split)
 
     @cached_property
     def why_undecided(self) -> str:
@@ -89,9 +89,9 @@ class Comparison:
         return f"{value} ({'; '.join(filter(None, (interval.strip('()'), seeds, why)))})"
 
 
-def why_undecided(*variants: Variant | None) -> str:
+def why_undecided(*variants: Variant) -> str:
     """Why no comparison of these variants is decided, whatever their scores; empty if there is no such reason."""
-    return next((one.undecided for one in variants if one is not None and one.undecided), "")
+    return next((one.undecided for one in variants if one.undecided), "")
 
 
 def _without_interval(change: Measurement) -> str:

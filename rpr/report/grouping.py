@@ -61,7 +61,7 @@ def run_groups(
         for settings, some in sorted(parts, key=lambda part: -len(part[1])):
             distinct = tuple((name, settings.get(name)) for name in varying)
             groups.append(Group(*key, distinct, _variants(_joined(some), learning or {}), baseline or "absolute"))
-    if baseline is not None and all(group.baseline is None for group in groups):
+    if baseline is not None and not any(group.baseline.records for group in groups):
         known = {name for group in groups for run in group.runs for name in names_of(run)}
         raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
     return tuple(groups)

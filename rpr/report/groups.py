@@ -46,16 +46,19 @@ class TestColumn(NamedTuple):
         return (metric, self.metric, split, self.split, self.test_set)
 
 
+LOSS = ("validation", "", "loss")
 Key = tuple[Any, ...]  # what was scored: a TestColumn, or by length or context as `_scores_of` has it
 
 
 def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
     """Every score of a run: on test sets; by length, (metric, shortest, longest or 0); by context, (split, "separate"
-    or "sliding", its length), and by position in it, (split, "position", the last one of a range).
+    or "sliding", its length), and by position in it, (split, "position", the last one of a range); the last LOSS.
     """
     for score in run.scores:
         column = TestColumn(score.split, score.test_set, score.metric)
         yield column, SeedScore(score.score, how_scored(score), score.interval)
+    if run.training is not None and (loss := run.training.validation_loss) is not None:
+        yield LOSS, SeedScore(loss, ())
     if (lengths := run.by_length) is not None:
         for bucket in lengths.buckets:
             for part in bucket.scores:
@@ -72,11 +75,11 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
 
 @dataclass(frozen=True)
 class Variant:
-    """One position variant of a group over its seeds."""
+    """One position variant of a group over its seeds; without records it was never run."""
 
     position: Position
     label: str
-    records: tuple[Record, ...]
+    records: tuple[Record, ...] = ()
     learning: tuple[Learning, ...] = ()  # of finished runs with a known validation curve
     orderless_loss: float | None = None  # the last validation loss of the group's model without positions
 
@@ -118,11 +121,6 @@ class Variant:
             if run.training is not None and (speed := run.training.steps_per_second) and run.concurrent_jobs == 1
         }
 
-    @property
-    def task(self) -> bool:
-        """Whether its corpus is a generated task, scored by exact match."""
-        return any(run.task is not None for run in self.records)
-
     @cached_property
     def still_learning(self) -> Learning | None:
         """How the validation loss ended, if its mean over the seeds was still falling."""
@@ -134,7 +132,7 @@ class Variant:
         """Why it counts as not learned: on a task, too few exact matches even within the training lengths; on a corpus,
         a validation loss like that of a model without positions. None if it learned, or if that is unknown.
         """
-        if self.task:
+        if self.records and self.records[0].task is not None:
             found = self.measurements.items()
             within = [one.value for (split, _, metric), one in found if (split, metric) == ("test", EXACT_MATCH)]
             return TASK_RULE if any(value is not None and value < TASK_LEARNED for value in within) else None
@@ -170,6 +168,21 @@ class Variant:
             return found
         return missing(absent if self.finished else self.why_not())
 
+    def change(self, reference: Variant, key: Key | None, absent: str) -> Measurement:
+        """Its score minus the reference's, by `paired_change`, or why there is none; `absent` as in `measured`."""
+        mine, its = self.measured(key, absent), reference.measured(key, absent)
+        if mine.value is None:
+            return mine
+        if its.value is None or key is None:
+            return missing(f"nothing to compare with: {reference.short_label}: {its.reason}")
+        if self is reference:
+            return Measurement(0.0, mine.n)
+        both = self.scores[key], reference.scores[key]
+        if len({score.way for scores in both for score in scores.values()}) > 1:
+            return missing(f"scored in another way than {reference.short_label}")
+        values = ({seed: score.value for seed, score in scores.items()} for scores in both)
+        return paired_change(*values, shares=_of_shares(key))
+
     def why_not(self) -> str:
         """Why there is no finished run."""
         return "; ".join(self.unfinished) or NEVER_RUN
@@ -180,24 +193,10 @@ def _of_shares(key: Key) -> bool:
     return not SHARES.isdisjoint(key)
 
 
-def change(variant: Variant | None, reference: Variant | None, key: Key | None, name: str, absent: str) -> Measurement:
-    """A variant's score minus the reference's, by `paired_change`, or why there is none.
-
-    Args:
-        name: the reference's name, for such a reason; `absent` as in `Variant.measured`.
-    """
-    mine, its = (missing(NEVER_RUN) if one is None else one.measured(key, absent) for one in (variant, reference))
-    if mine.value is None:
-        return mine
-    if its.value is None or variant is None or reference is None or key is None:
-        return missing(f"nothing to compare with: {name}: {its.reason}")
-    if variant is reference:
-        return Measurement(0.0, mine.n)
-    both = variant.scores[key], reference.scores[key]
-    if len({score.way for scores in both for score in scores.values()}) > 1:
-        return missing(f"scored in another way than {name}")
-    values = ({seed: score.value for seed, score in scores.items()} for scores in both)
-    return paired_change(*values, shares=_of_shares(key))
+def never_run(kind: str, k: int | None = None) -> Variant:
+    """A variant of which there is no record, for rows and references that were not run."""
+    label = kind if k is None else f"{kind}, k = {k}"
+    return Variant(Position(kind, label, k, None, ""), label)
 
 
 @dataclass(frozen=True)
@@ -227,10 +226,10 @@ class Group:
     def synthetic(self) -> bool:
         return any(run.synthetic for run in self.runs)
 
-    @cached_property
+    @property
     def task(self) -> bool:
         """Whether the corpus is a generated task, scored by exact match."""
-        return self.variants[0].task
+        return self.metric == EXACT_MATCH
 
     @property
     def documents(self) -> bool:
@@ -242,7 +241,7 @@ class Group:
         """Whether the paper has figures of its kind."""
         return not (self.task or self.documents)
 
-    @property
+    @cached_property
     def metric(self) -> str:
         """The metric of its findings."""
         return self.runs[0].headline_metric
@@ -336,29 +335,24 @@ class Group:
         wanted = (split, metric or self.metric)
         return next((one for one in self.columns if (one.split, one.metric) == wanted), None)
 
-    def get(self, kind: str, k: int | None = None, tables: str | None = None) -> Variant | None:
+    def get(self, kind: str, k: int | None = None, tables: str | None = None) -> Variant:
         """The first variant of a kind, with this k and table sharing if given."""
-        for one in self.variants:
-            position = one.position
+        for variant in self.variants:
+            position = variant.position
             if position.kind == kind and k in (None, position.clip_distance) and tables in (None, position.tables):
-                return one
-        return None
+                return variant
+        return never_run(kind, k)
 
-    @property
-    def baseline(self) -> Variant | None:
-        """The variant that the others are compared with, by its name or kind; None without it."""
-        return next((one for one in self.variants if self.baseline_name in names_of(one.records[0])), None)
+    @cached_property
+    def baseline(self) -> Variant:
+        """The variant that the others are compared with, by its name or kind."""
+        named = (variant for variant in self.variants if self.baseline_name in names_of(variant.records[0]))
+        return next(named, never_run(self.baseline_name))
 
-    @property
-    def baseline_label(self) -> str:
-        """Its short label, or that of the paper's."""
-        return self.baseline.short_label if self.baseline else "absolute"
-
-    def score(self, variant: Variant | None, split: str, metric: str | None = None) -> Measurement:
+    def score(self, variant: Variant, split: str, metric: str | None = None) -> Measurement:
         """A variant's score on a split, or why there is none."""
-        key, absent = self.column(split, metric), f"not evaluated on {split}"
-        return missing(NEVER_RUN) if variant is None else variant.measured(key, absent)
+        return variant.measured(self.column(split, metric), f"not evaluated on {split}")
 
-    def change(self, variant: Variant | None, reference: Variant | None, split: str, name: str) -> Measurement:
-        """A variant's score on a split minus that of the reference of this name."""
-        return change(variant, reference, self.column(split), name, f"not evaluated on {split}")
+    def change(self, variant: Variant, reference: Variant, split: str) -> Measurement:
+        """A variant's score on a split minus that of the reference."""
+        return variant.change(reference, self.column(split), f"not evaluated on {split}")

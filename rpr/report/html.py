@@ -16,10 +16,9 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, flat
 from rpr.report.groups import Group
 from rpr.report.plots import FIRST, Picture
-from rpr.report.samples import FileOf, Samples, own_file, word_diff
-from rpr.report.sampling import left_out, sample_evenly
+from rpr.report.samples import FileOf, Samples, left_out, own_file, sample_evenly, word_diff
 from rpr.report.statements import Statement
-from rpr.report.tables import Tables
+from rpr.report.tables import HEADINGS, Tables
 from rpr.tables.grid import Grid, legend
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
@@ -114,15 +113,11 @@ def _first_plot(chapters: Sequence[Chapter]) -> Picture | None:
 def _extent(chapters: Sequence[Chapter]) -> str:
     """The extent of the report: `8 runs of 5 position variants: 6 finished, 2 without a result.`"""
     runs = [run for chapter in chapters for run in chapter.group.runs]
-    finished = sum(run.status == "finished" for run in runs)
-    words = (
-        f"{_count(len(runs), 'run')} of {_count(sum(len(one.group.variants) for one in chapters), 'position variant')}"
-    )
-    if len(chapters) > 1:
-        words += f" in {len(chapters)} groups trained alike"
+    variants, finished = sum(len(one.group.variants) for one in chapters), sum(run.status == "finished" for run in runs)
+    words = f"{_count(len(runs), 'run')} of {_count(variants, 'position variant')}"
+    groups = f" in {len(chapters)} groups trained alike" if len(chapters) > 1 else ""
     left = f": {finished:,} finished, {len(runs) - finished:,} without a result" if finished < len(runs) else ""
-    papers = "" if not any(one.group.translation for one in chapters) else ", beside the paper's figures"
-    return f"{words}{left}. Scores of Transformers by how they represent positions{papers}."
+    return f"{words}{groups}{left}. Scores of Transformers by how they represent positions."
 
 
 def _count(number: int, noun: str) -> str:
@@ -189,25 +184,6 @@ def _parts(grid: Grid) -> dict[str, Any]:
     }
 
 
-def _image(svg: bytes) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-
-
-def _for_a_phone(picture: Picture) -> str:
-    """The narrow version as an image; empty without one."""
-    return _image(picture.narrow) if picture.narrow is not None else ""
-
-
-def _spaced(heading: str) -> str:
-    """A heading with the page's separator."""
-    return heading.replace(" | ", " · ")
-
-
-def _no_break(text: str) -> str:
-    """Prevent line breaks inside `k = 16`."""
-    return text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
-
-
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -215,12 +191,17 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters |= {"image": _image, "for_a_phone": _for_a_phone, "spaced": _spaced, "no_break": _no_break}
+_TEMPLATES.filters |= {
+    "image": lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}",
+    "spaced": lambda heading: heading.replace(" | ", " · "),
+    "no_break": lambda text: text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),  # inside `k = 16`
+}
 _TEMPLATES.globals |= {
     "word_diff": word_diff,
     "count": _count,
     "details_of": _details,
     "parts_of": _parts,
+    "headings": HEADINGS,
     "most_items": MOST_ITEMS,
     "most_tables": MOST_TABLES,
 }

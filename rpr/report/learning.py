@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rpr.records.record import Record
 
@@ -50,37 +50,27 @@ class Learning:
     fall: float
     nats: float
     steps: int
-    steps_per_second: float | None
     loss: float | None = None
 
     @property
     def falling(self) -> bool:
         return self.fall > MOST_FALL and self.nats > LEAST_NATS
 
-    @property
-    def minutes_for_twice(self) -> float | None:
-        """The duration of training for twice the steps."""
-        return 2 * self.steps / self.steps_per_second / 60 if self.steps_per_second else None
-
 
 def mean_over_seeds(found: Sequence[Learning]) -> Learning | None:
     """The mean fall and loss of the seeds of one variant; None without any."""
     if not found:
         return None
-    longest = max(found, key=lambda one: one.minutes_for_twice or one.steps)
     fall, nats = (statistics.fmean(each) for each in zip(*((one.fall, one.nats) for one in found), strict=True))
     losses = [one.loss for one in found if one.loss is not None]
-    return replace(longest, fall=fall, nats=nats, loss=statistics.fmean(losses) if losses else None)
+    return Learning(fall, nats, max(one.steps for one in found), statistics.fmean(losses) if losses else None)
 
 
 def advice(falling: Sequence[Learning]) -> str | None:
-    """Advice on runs that were still learning: a number of steps and the time they take; None without any."""
+    """Advice on runs that were still learning; None without any."""
     if not falling:
         return None
-    steps = 2 * max(one.steps for one in falling)
-    minutes = max(one.minutes_for_twice or 0.0 for one in falling)
-    words = f"{minutes / 60:.1f} h" if minutes >= 90 else f"{max(1, round(minutes))} min"
-    return f"train at least twice as long: optim.max_steps={steps}{f' ({words} a run)' if minutes else ''}"
+    return f"train at least twice as long: optim.max_steps={2 * max(one.steps for one in falling)}"
 
 
 def learning_of(record: Record, losses: Mapping[int, float]) -> Learning | None:
@@ -95,5 +85,4 @@ def learning_of(record: Record, losses: Mapping[int, float]) -> Learning | None:
     before = losses[earlier] + max(0.0, share) * (losses[later] - losses[earlier])
     if before <= 0:
         return None
-    speed = record.training.steps_per_second if record.training is not None else None
-    return Learning((before - final) / before, before - final, record.steps or last, speed, final)
+    return Learning((before - final) / before, before - final, record.steps or last, final)

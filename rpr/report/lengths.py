@@ -1,22 +1,39 @@
-"""Scores by length: a column for each bucket of lengths."""
+"""Scores by length of the source and, of language models, by length of the context and position in it: tables, a plot.
+
+Two ways to evaluate one checkpoint by context stand side by side: in separate windows most tokens have a short context,
+so a model can gain with length without using a longer context at all (Press et al. 2022, appendix B); a sliding window
+shows that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from rpr.records.measurement import Measurement
+from rpr.records.measurement import Measurement, single
 from rpr.records.scores import (
     METRIC_NAMES,
+    ByContext,
     ByLength,
     LengthBucket,
     how_scored_by_length,
     pooled,
     search_in_words,
 )
-from rpr.report.groups import Group, Variant
-from rpr.tables.grid import DASH, Cell, Column, Grid, Note
+from rpr.report import plot_style as style
+from rpr.report.groups import Group, Key, Variant
+from rpr.report.published import curves
+from rpr.report.samples import lines_left_out, lines_of
+from rpr.tables.grid import DASH, Column, Grid, Note
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WINDOWS = ("separate", "sliding")
+CONTEXTS = "Bits per byte by length of the context"
+ABSENT = "not scored at this length"
 FEW = 10  # buckets with fewer sentences are flagged
 
 
@@ -31,48 +48,196 @@ def buckets(group: Group) -> dict[LengthBucket, str]:
     return {by_key[key][-1]: f"{count:,}" if not more else DASH for key, (count, *more) in sorted(counts.items())}
 
 
-def length_grid(group: Group) -> Grid | None:
-    """The group's metric by length; None if no finished run has such scores."""
-    found, metric = _scored(group), group.metric
-    if not any(score.metric == metric for one in found for bucket in one.buckets for score in bucket.scores):
-        return None
+def length_grid(group: Group) -> Iterator[Grid]:
+    """The group's metric by length; nothing if no finished run has such scores."""
+    scored, metric = _scored(group), group.metric
+    if not any(score.metric == metric for one in scored for bucket in one.buckets for score in bucket.scores):
+        return
     shown = buckets(group)
+    columns: dict[Key, tuple[str, str]] = {
+        (metric, *bucket.key): (
+            f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}",
+            f"{bucket.label}{'*' * bucket.beyond_training} ({count})",
+        )
+        for bucket, count in shown.items()
+    }
+    title = f"{METRIC_NAMES[metric]} by {scored[0].axis}, {pooled(scored[0].splits)}"
+    yield keyed_grid("lengths", title, group, columns, tuple(_notes(shown, scored, metric)))
 
-    def cell(variant: Variant | None, bucket: LengthBucket) -> Cell | Measurement:
-        """The score of a variant or, for None, the number of sentences."""
-        if variant is not None:
-            return length_score(variant, metric, bucket)
-        differ = ("the runs were scored on different numbers of sentences",) if shown[bucket] == DASH else ()
-        return Cell(shown[bucket], differ)
 
-    columns = [Column("position", "position", lambda row: row.label if row else "sentences", label=True)]
-    for bucket in shown:
-        key = f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}"
-        columns.append(Column(key, bucket.label + "*" * bucket.beyond_training, partial(cell, bucket=bucket)))
-    title = f"{METRIC_NAMES[metric]} by {found[0].axis}, {pooled(found[0].splits)}"
-    notes = tuple(_notes(shown, found, metric))
-    return Grid("lengths", title, tuple(columns), (None, *group.variants), group.heading, notes, group.synthetic)
+def keyed_grid(
+    name: str,
+    title: str,
+    group: Group,
+    columns: Mapping[Key, tuple[str, str]],
+    notes: tuple[Note, ...],
+    *,
+    changes: bool = False,
+) -> Grid:
+    """A row for each variant of a group, and a column for each of these keys of its scores, given with the column's key
+    and heading; with `changes` their changes from the baseline.
+    """
+
+    def read(variant: Variant, key: Key) -> Measurement:
+        return variant.change(group.baseline, key, ABSENT) if changes else variant.measured(key, ABSENT)
+
+    shown = [Column("position", "position", lambda variant: variant.label, label=True)]
+    for key, (column, heading) in columns.items():
+        shown.append(Column(column, heading, partial(read, key=key), group.digits, signed=changes))
+    rows = tuple(one for one in group.variants if not (changes and one is group.baseline))
+    return Grid(name, title, tuple(shown), rows, group.heading, notes, group.synthetic)
 
 
 def length_score(variant: Variant, metric: str, bucket: LengthBucket) -> Measurement:
     """A variant's score on the sentences of a bucket."""
-    return variant.measured((metric, *bucket.key), "not scored at this length")
+    return variant.measured((metric, *bucket.key), ABSENT)
 
 
 def _scored(group: Group) -> list[ByLength]:
     return [run.by_length for run in group.finished if run.by_length is not None]
 
 
-def _notes(shown: Mapping[LengthBucket, str], found: Sequence[ByLength], metric: str) -> Iterator[Note]:
-    first = found[0]
-    if len({how_scored_by_length(one, metric) for one in found}) > 1:
+def _notes(shown: Mapping[LengthBucket, str], scored: Sequence[ByLength], metric: str) -> Iterator[Note]:
+    first = scored[0]
+    if len({how_scored_by_length(one, metric) for one in scored}) > 1 or DASH in shown.values():
         yield Note("not comparable: the rows differ in how or on which sets they were scored", "warning")
     sets = ", ".join(f"{split} ({name})" for split, name in zip(first.splits, first.test_sets, strict=True))
-    yield Note(f"lengths are {first.unit}; {sets}{', all together' if len(first.splits) > 1 else ''}")
-    for signature in sorted({str(one.signatures.get(metric)) for one in found}):
+    together = ", all together" if len(first.splits) > 1 else ""
+    yield Note(f"lengths are {first.unit}, with the number of sentences in brackets; {sets}{together}")
+    for signature in sorted({str(one.signatures.get(metric)) for one in scored}):
         yield Note(f"{METRIC_NAMES[metric]}: {signature}, {search_in_words(first)}")
     if any(bucket.beyond_training for bucket in shown):
         yield Note(f"*: {first.longest_in_words}")
     few = [bucket.label for bucket, count in shown.items() if count != DASH and bucket.num_sentences < FEW]
     if few:
         yield Note(f"fewer than {FEW} sentences, which say little: {', '.join(few)}")
+
+
+def context_grids(group: Group) -> Iterator[Grid]:
+    """The table by length, its paired differences, and the table by position; none if no finished run was scored so."""
+    scored, baseline = _by_context(group), group.baseline
+    if not scored:
+        return
+    notes, split = tuple(_context_notes(scored)), scored[0].split
+    lengths: dict[Key, tuple[str, str]] = {
+        (split, windows, length): (f"{windows}_{length}", f"{length:,}" + ", sliding" * (windows == "sliding"))
+        for windows, length in _lengths(scored)
+    }
+    yield keyed_grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes)
+    if baseline.records and len(group.variants) > 1:
+        how = f"minus {baseline.label}, seed by seed: below zero is better; with one common seed without an interval"
+        title = f"{CONTEXTS}: change from {baseline.label}, {split}"
+        yield keyed_grid("context_changes", title, group, lengths, (*notes, Note(how)), changes=True)
+    longest = max(one.length for by_context in scored for one in by_context.scores)
+    places = {one.last: one.first for by_context in scored for one in by_context.by_position}
+    positions: dict[Key, tuple[str, str]] = {
+        (split, "position", last): (f"position_{last}", "–".join(f"{n:,}" for n in dict.fromkeys((places[last], last))))
+        for last in sorted(places)
+    }
+    title = f"Bits per byte by position in windows of {longest:,} side by side, {split}"
+    yield keyed_grid("by_position", title, group, positions, notes)
+
+
+def _by_context(group: Group) -> list[ByContext]:
+    """What each finished run has of the first split that any run of the group was scored on."""
+    every = [by_context for run in group.finished for by_context in run.by_context]
+    return [by_context for by_context in every if by_context.split == every[0].split]
+
+
+def _lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
+    return sorted({(one.windows, one.length) for found in scored for one in found.scores})
+
+
+def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
+    first = scored[0]
+    yield Note(
+        f"every length is scored on the same {first.num_bytes:,} bytes of {first.num_documents:,} documents of "
+        f"{first.test_set}; trained at {first.training_length:,} tokens; less is better"
+    )
+    if first.stride is not None:
+        yield Note(
+            f"sliding: a window every {first.stride:,} tokens, of which only the last {first.stride:,} are scored"
+        )
+    if len({(one.test_set, one.num_bytes, one.training_length) for one in scored}) > 1:
+        yield Note(
+            "not comparable: the rows were scored on different bytes, or trained at different lengths", "warning"
+        )
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Curves over the length of the context, by label, of models trained at `trained` tokens (None: of several)."""
+
+    title: str
+    curves: dict[str, dict[int, Measurement]]
+    trained: int | None
+    unit: str
+    remarks: tuple[str, ...]
+    look: dict[str, Any]
+
+
+def bits_by_context(group: Group) -> style.Plot | None:
+    """Bits per byte against the length of the context, a panel for each kind of windows, and below them, in panels of
+    their own since their unit differs, published curves of the same schemes; None with fewer than two lengths of ours.
+
+    Lengths beyond that of training are shaded. The axes are categorical: every length gets the same space.
+    """
+    variants, scored, remark = lines_of(group), _by_context(group), lines_left_out(group)
+    keys = _lengths(scored)
+    if len({length for _, length in keys}) < 2:
+        return None
+    kinds = [kind for kind in WINDOWS if any(kind == windows for windows, _ in keys)]
+    ours = [_measured(variants, scored, kind, remark if kind == kinds[-1] else "") for kind in kinds]
+    panels = [*ours, *(panel for kind in kinds if (panel := _published(variants, kind)) is not None)]
+    looks = style.variant_looks(variants)
+
+    def draw(all_axes: Sequence[Axes], width: float) -> None:
+        for axes, panel in zip(all_axes, panels, strict=True):
+            lengths = sorted({length for points in panel.curves.values() for length in points})
+            beyond = next((at for at, n in enumerate(lengths) if panel.trained and n > panel.trained), None)
+            style.set_places(axes, [f"{length:,}" for length in lengths], beyond, rotation=45)
+            for label, points in panel.curves.items():
+                style.draw_points(
+                    axes, [(lengths.index(n), one) for n, one in points.items()], looks[label] | panel.look
+                )
+            axes.set_title(panel.title, loc="left", fontsize=10)
+            axes.set_ylabel(panel.unit)
+            style.set_words_below(axes, "tokens of context", *panel.remarks)
+        bounds = [bound for axes in all_axes[: len(ours)] for bound in axes.get_ylim()]
+        for axes in all_axes[: len(ours)]:
+            axes.set_ylim(min(bounds), max(bounds))
+        for axes in all_axes:
+            style.set_log_scale(axes)
+
+    return style.Plot(
+        "bits_by_context", CONTEXTS, group.heading, draw, looks, len(panels), len(kinds), remark, style.MEANS
+    )
+
+
+def _measured(variants: Sequence[Variant], scored: Sequence[ByContext], kind: str, remark: str) -> _Panel:
+    trained = {found.training_length for found in scored}
+    longest = max(trained) if len(trained) == 1 else None
+    shaded = f"shaded: longer than in training ({longest:,} tokens)" if longest else ""
+    keys = {length: (scored[0].split, kind, length) for _, length in _lengths(scored)}
+    points = {one.label: {n: one.measured(key, ABSENT) for n, key in keys.items()} for one in variants}
+    return _Panel(f"{kind} windows", points, longest, "bits per byte; less is better", (shaded, remark), {})
+
+
+def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
+    """The published curve of the first variant of each kind of positions, of the shortest training that has curves."""
+    labels = {one.position.kind: one.label for one in reversed(variants)}
+    found = [
+        (trained, source, label, figures)
+        for positions, label in labels.items()
+        for (source, trained), figures in curves("length", {"windows": kind, "kind": positions}).items()
+        if len(figures) > 1
+    ]
+    shortest = min((trained for trained, *_ in found), default=None)
+    shown = [(source, label, figures) for trained, source, label, figures in found if trained == shortest]
+    if not shown:
+        return None
+    points = {label: {length: single(one) for length, one in figures.items()} for _, label, figures in shown}
+    sources = "; ".join(dict.fromkeys(f"{source.heading}, trained at {shortest:,}" for source, *_ in shown))
+    return _Panel(
+        f"published, {kind} windows", points, shortest, "perplexity", (f"grey: {sources}",), {"color": style.PAPER}
+    )

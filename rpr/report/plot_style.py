@@ -8,8 +8,9 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#ffffff"
 COLOURS = {**COLOURS_OF_KINDS, OTHER: "#444c56"}
 WIDE, COLUMN = 8.4, 3.5  # inches: the width of a figure for a page, and for a column of a paper
+MEANS = "A line for each variant, the mean over its seeds."
 LINE = 0.165  # height of a line of text in inches
 DASHED: Any = (0, (4, 2))
 # Curves over k: light to dark blue in the order of k.
@@ -67,41 +69,60 @@ def styled() -> AbstractContextManager[None]:
     return matplotlib.rc_context(defaults | _STYLE)
 
 
-def new_figure(
-    width: float,
-    height: float,
-    title: str,
-    subtitle: str,
-    legend: Mapping[str, Mapping[str, Any]] | None = None,
-    panels: tuple[int, int] = (1, 1),
-) -> tuple[Figure, list[Axes]]:
-    """A titled figure of a size in inches, which matplotlib lays out, with panels in rows and columns.
-
-    Call it inside `styled()`, which sets all colours and fonts.
+@dataclass(frozen=True)
+class Plot:
+    """A plot that can be drawn in any width: WIDE, or COLUMN for a column of a paper.
 
     Args:
-        legend: the look of each label, drawn beside the panels, or in a COLUMN of a paper below them.
+        name: of its files.
+        heading: what it is of, below the title.
+        draw: draws into the panels of a figure of some width.
+        looks: how the line of each label is drawn, for the legend.
+        panels, columns: how many, and how many beside each other if there is room.
+        remark: what it leaves out.
+        caption: what its marks mean.
+        height: of a row of panels in a figure of some width, in inches.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
-    beside = width > COLUMN
-    looks = {folded(label, 26 if beside else 40): look for label, look in (legend or {}).items()}
-    room = 0.2 * sum(label.count("\n") + 1 for label in looks)
-    height = max(height, 0.9 + room) if beside else height + room
-    figure = Figure(figsize=(width, height), layout="constrained")
-    title = textwrap.fill(title, int(9.5 * width))
-    # The empty last line is that of the subtitle.
-    figure.suptitle(f"{plain(title)}\n", x=0.08 / width, ha="left", fontsize=12, fontweight="bold")
-    subtitle = textwrap.shorten(subtitle, int(12.5 * width), placeholder=" …")
-    figure.text(
-        0.08 / width, 1 - (0.27 + 0.2 * title.count("\n")) / height, plain(subtitle), fontsize=9, va="top", color=MUTED
-    )
-    if looks:
-        lines = [Line2D([], [], lw=1.8, ms=4, label=plain(label), **look) for label, look in looks.items()]
-        place: Any = "outside right center" if beside else "outside lower left"
-        figure.legend(handles=lines, loc=place, frameon=False, fontsize=9, handlelength=3, labelspacing=0.35)
-    return figure, [*figure.subplots(*panels, squeeze=False).flat]
+    name: str
+    title: str
+    heading: str
+    draw: Callable[[Sequence[Axes], float], None]
+    looks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    panels: int = 1
+    columns: int = 1
+    remark: str = ""
+    caption: str = ""
+    height: Callable[[float], float] = lambda width: 1.6 + 0.2 * width
+
+    def figure(self, width: float = WIDE) -> Figure:
+        """The figure, which matplotlib lays out, with the legend beside the panels, or in a COLUMN below them."""
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+
+        beside = width > COLUMN
+        columns = self.columns if beside else 1
+        rows = -(-self.panels // columns)
+        looks = {folded(label, 26 if beside else 40): look for label, look in self.looks.items()}
+        legend, drawn = 0.2 * sum(label.count("\n") + 1 for label in looks), 0.8 + rows * self.height(width)
+        height = max(drawn, 0.9 + legend) if beside else drawn + legend
+        title = textwrap.fill(self.title, int(9.5 * width))
+        subtitle = textwrap.shorten(self.heading, int(12.5 * width), placeholder=" …")
+        below = 1 - (0.27 + 0.2 * title.count("\n")) / height
+        with styled():
+            figure = Figure(figsize=(width, height), layout="constrained")
+            # The empty last line is that of the subtitle.
+            figure.suptitle(f"{plain(title)}\n", x=0.08 / width, ha="left", fontsize=12, fontweight="bold")
+            figure.text(0.08 / width, below, plain(subtitle), fontsize=9, va="top", color=MUTED)
+            if looks:
+                lines = [Line2D([], [], lw=1.8, ms=4, label=plain(label), **look) for label, look in looks.items()]
+                place: Any = "outside right center" if beside else "outside lower left"
+                figure.legend(handles=lines, loc=place, frameon=False, fontsize=9, handlelength=3, labelspacing=0.35)
+            axes = [*figure.subplots(rows, columns, squeeze=False).flat]
+            for empty in axes[self.panels :]:
+                empty.set_axis_off()
+            self.draw(axes[: self.panels], width)
+        return figure
 
 
 def folded(text: str, width: int) -> str:
@@ -148,7 +169,7 @@ def set_log_scale(axes: Axes) -> None:
     """A vertical log axis with few, plain numbers, if its range is more than a factor of two."""
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-    low, high = axes.get_ylim()
+    low, high = axes.dataLim.intervaly
     if not 0 < 2 * low < high:
         return
     axes.set_yscale("log")

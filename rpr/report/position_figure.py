@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rpr.analysis.positions import DEFINITIONS
 from rpr.report.plot_style import COLOURS, DASHED, INK, K_SHADES, MUTED, PAPER, WHITE, plain, styled
 
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Entry = dict[str, Any]  # one of the lists of rpr.analysis.positions.measure
 PANELS_PER_LINE = 6
-NO_TABLES = "This run has no relative tables: nothing to draw."
 TABLES = (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"]))
 _HEAD = 0.135  # height in inches of the line of a head
+_HEADS = "Light: each head; full: their mean."
 _RARE = "Distances that fewer than one query in a hundred has are left out."
 
 
@@ -53,32 +54,21 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
     """The whole figure; the same numbers give the same figure."""
     from matplotlib.figure import Figure
 
-    parts = [*_parts(numbers)]
-    widest = max(len(line) for part in parts for line in part.lines)
-    width = max(9.6, 1.6 + 2.3 * widest)
-    heads = [(title, textwrap.shorten(subtitle, int(13 * width), placeholder=" …"))]
-    heads += [
-        (f"{number}  {part.heading}", "\n".join(textwrap.wrap(part.words, int(13.2 * width))))
-        for number, part in enumerate(parts, 1)
-    ]
-    heights: list[float] = []
-    for (_, words), part in zip(heads, [None, *parts], strict=True):
-        heights.append(0.6 + 0.165 * words.count("\n"))
-        if part is not None and part.entries:
-            heights.append(0.3 + (part.height + 0.5) * len(part.lines))
+    parts = [part for part in _parts(numbers) if part.entries]
+    width = max(9.6, 1.6 + 2.3 * max(len(line) for part in parts for line in part.lines))
+    texts = [textwrap.fill(part.words, int(13 * width)) for part in parts]
+    sizes = [(text.count("\n"), part.height, len(part.lines)) for part, text in zip(parts, texts, strict=True)]
+    heights = [0.8 + 0.17 * words + (height + 0.55) * lines for words, height, lines in sizes]
+    left: dict[str, Any] = {"x": 0.08 / width, "ha": "left"}
     with styled():
-        figure = Figure(figsize=(width, sum(heights)), layout="constrained")
-        strips = iter(
-            zip(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).flat, heights, strict=True)
-        )
-        for number, (heading, words) in enumerate(heads):
-            strip, height = next(strips)
-            look: dict[str, Any] = {"va": "top", "transform": strip.transSubfigure}
-            size = 12 if number else 14
-            strip.text(0.01, 1 - 0.1 / height, plain(heading), fontsize=size, fontweight="bold", **look)
-            strip.text(0.01, 1 - 0.36 / height, plain(words), fontsize=9.5, color=MUTED, **look)
-            if number and parts[number - 1].entries:
-                _draw(parts[number - 1], next(strips)[0])
+        figure = Figure(figsize=(width, 0.5 + sum(heights)), layout="constrained")
+        subtitle = textwrap.shorten(subtitle, int(11 * width), placeholder=" …")
+        figure.suptitle(plain(f"{title}\n{subtitle}"), fontsize=12, fontweight="bold", **left)
+        strips = figure.subfigures(len(parts), 1, height_ratios=heights, squeeze=False).flat
+        for number, (part, text, strip) in enumerate(zip(parts, texts, strips, strict=True), 1):
+            strip.suptitle(plain(f"{number}  {part.heading}"), fontsize=12, **left)
+            strip.supxlabel(plain(text), fontsize=9.5, color=MUTED, **left)
+            _draw(part, strip)
     return figure
 
 
@@ -133,10 +123,6 @@ def often(pairs: Sequence[int]) -> slice:
 
 def _parts(numbers: Entry) -> Iterator[_Part]:
     tables, shown = numbers["tables"], {stack["stack"]: often(stack["pairs"]) for stack in numbers["stacks"]}
-    of_all = [table for entry in tables for _, _, table in _tables(entry)]
-    sharing = "All heads share one table."
-    if any(len(table["norms"]) > 1 for table in of_all):
-        sharing = "Light: each head; full: their mean."
 
     def norms(axes: Axes, entry: Entry) -> None:
         for kind, colour, table in _tables(entry):
@@ -145,12 +131,9 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         look: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
         axes.axhline(table["expected_initial_norm"], **look, label="root mean square before training")
 
-    words = (
-        "By offset j - i (key minus query) from -k to k; the outermost vectors also serve every distance beyond. "
-        f"{sharing} In the decoder no query sees a later key, so vectors of j > i stay as they began."
-    )
-    heading = "Norm of each vector of the relative tables"
-    yield _Part(heading, words if tables else NO_TABLES, tables, ("offset j - i", "norm"), norms)
+    heading, axis = "Norm of each vector of the relative tables", ("offset j - i", "norm")
+    words = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
+    yield _Part(heading, _defined("norms", words), tables, axis, norms)
 
     def cosines(axes: Axes, entry: Entry) -> None:
         axes.axhline(0, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
@@ -160,17 +143,10 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
             _offset_axis(axes, _k(table))
         axes.margins(y=0.08)
 
-    words = (
-        "Of offsets r and r + 1, drawn between the two. 1: the same direction, the two are hardly told apart; "
-        f"0: unrelated, as on average before training. {sharing}"
-    )
-    with_neighbours = [entry for entry in tables if any(_k(table) for _, _, table in _tables(entry))]
-    if not with_neighbours:
-        words = (
-            "k = 0: there is one vector for every pair of positions, and it has no neighbour." if tables else NO_TABLES
-        )
-    heading = "Cosine similarity of the vectors of neighbouring offsets"
-    yield _Part(heading, words, with_neighbours, ("between the offsets j - i", "cosine"), cosines, None)
+    heading, axis = "Cosine similarity of the vectors of neighbouring offsets", ("between the offsets j - i", "cosine")
+    words = f"1: the two are hardly told apart; 0: unrelated, as on average before training. {_HEADS}"
+    neighbours = [entry for entry in tables if any(_k(table) for _, _, table in _tables(entry))]
+    yield _Part(heading, _defined("cosines", words), neighbours, axis, cosines, None)
     yield from _attention(numbers, shown)
 
     def absolute(axes: Axes, entry: Entry) -> None:
@@ -179,21 +155,19 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.axvline(entry["longest"] - 0.5, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
         axes.set_xlim(-0.5, len(values) - 0.5)
 
-    words = (
-        "By position, up to twice the longest measured sentence, whose end is the upright line. Positions that no "
-        "training sentence reached stay as they began."
-    )
     heading = "Norm of each vector of the learned absolute tables"
-    if numbers["absolute"]:
-        yield _Part(heading, words, numbers["absolute"], ("position", "norm"), absolute)
+    words = (
+        "Drawn up to twice its length, which is the upright line. Positions that no training sentence reached stay as "
+        "they began."
+    )
+    yield _Part(heading, _defined("absolute", words), numbers["absolute"], ("position", "norm"), absolute)
 
     def bias(axes: Axes, entry: Entry) -> None:
         places = shown[entry["stack"]]
         _heads(axes, _distances(numbers)[places], [head[places] for head in entry["bias"]], TABLES[0][2])
 
-    words = f"What is added to the score of query i and key i + d. Light: each head; full: their mean. {_RARE}"
-    if numbers["biases"]:
-        yield _Part("Bias by signed distance", words, numbers["biases"], ("distance j - i", "bias"), bias, None)
+    words, axis = f"{_HEADS} {_RARE}", ("distance j - i", "bias")
+    yield _Part("Bias by signed distance", _defined("bias", words), numbers["biases"], axis, bias, None)
 
     def losses(axes: Axes, entry: Entry) -> None:
         edges = [entry["first"][0] - 0.5, *(last + 0.5 for last in entry["last"])]
@@ -204,13 +178,13 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.minorticks_off()
         axes.set_xlim(edges[0], max(edges[-1], entry["trained"] + 0.5))
 
-    for entry in numbers["losses"]:
-        meaning = (
-            f"Bits per byte of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows inside validation "
-            "documents; less is better. Every token is predicted from those before it in the window and one more. "
-            f"Upright line: the windows of training, {entry['trained']:,} tokens."
-        )
-        yield _Part("Loss by position in the window", meaning, [entry], ("position", "bits per byte"), losses, None)
+    words = "".join(
+        f"Of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows; less is better. Upright line: "
+        f"`trained`, {entry['trained']:,}."
+        for entry in numbers["losses"]
+    )
+    heading, axis = "Loss by position in the window", ("position", "bits per byte")
+    yield _Part(heading, _defined("losses", words), numbers["losses"], axis, losses, None)
 
 
 def _attention(numbers: Entry, shown: dict[str, slice]) -> Iterator[_Part]:
@@ -248,16 +222,19 @@ def _attention(numbers: Entry, shown: dict[str, slice]) -> Iterator[_Part]:
         axes.grid(visible=False)
         axes.set_yticks(range(1, len(rows) + 1, 1 + len(rows) // 5))
 
-    meaning = (
-        "At distance d = j - i: the mean of the attention of query i to key i + d, over all pairs of a sequence and a "
-        f"query for which that key exists ({numbers['num_sentences']:,} validation sentences or windows of documents; "
-        "padding is neither query nor key; in the decoder no query sees a later key). Full: the mean over heads; "
-        f"light: each head; dashed: attention spread evenly over what a query sees. {_RARE}"
+    heading, axis = "Mean attention by signed distance", ("distance j - i", "attention")
+    words = (
+        f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. {_HEADS} Dashed: as if spread "
+        f"evenly over what a query sees. {_RARE}"
     )
-    yield _Part("Mean attention by signed distance", meaning, layers, ("distance j - i", "attention"), curves)
+    yield _Part(heading, _defined("attention", words), layers, axis, curves)
+    heading, axis = "Mean attention of each head", ("distance j - i", "head")
     height = _HEAD * max(4, *(len(layer["attention"]) for layer in layers))
-    meaning = "The same, in colours: dark where a head attends most."
-    yield _Part("Mean attention of each head", meaning, layers, ("distance j - i", "head"), heads, height=height)
+    yield _Part(heading, "The same, in colours: dark where a head attends most.", layers, axis, heads, height=height)
+
+
+def _defined(key: str, more: str) -> str:
+    return f"{DEFINITIONS[key][0].upper()}{DEFINITIONS[key][1:]}. {more}"
 
 
 def _tables(entry: Entry) -> list[tuple[str, str, Entry]]:

@@ -7,7 +7,7 @@ here, such as one added later, is reported as a difference; settings that do not
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,10 @@ from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
 from rpr.tasks import TASKS
 
-# Numbers of sentence pairs of the paper's corpora; `paper.TRAIN_PAIRS` has the paper's wording.
-_PAIRS: dict[paper.Pair, int] = {"en_de": 4_500_000, "en_fr": 36_000_000}
 TOKENS = "optim.padded_tokens_per_step"
+PAIRS, SHARE = "data.train_pairs", "optim.averaged_share"
 SECTIONS = ("model", "position", "data", "optim", "evaluation", "hardware")
-_BIG: dict[str, Any] = {"optim.average_checkpoints": 20}
-# What the big model's average covers: on the paper's GPUs, 10 minutes were 560 to 600 of 300,000 steps.
-_AVERAGED_SHARE = (0.03, 0.05)
-_AVERAGE = re.compile(r"average of (?:the last )?(\d+) \(steps (\d+)\b.*?\b(\d+)(?:, \d+% of the training)?\)")
+_SHAPE = ("model.num_layers", "model.d_model", "model.num_heads", "model.d_ff")
 # The paper's settings besides `paper.MODELS` or, where it states none, those of tensor2tensor at that time.
 _BASE: dict[str, Any] = {
     "model.architecture": "encoder_decoder",
@@ -60,18 +56,23 @@ _BASE: dict[str, Any] = {
     "hardware.matmul_precision": "highest",
     "evaluation.matmul_precision": "highest",
 }
+# What the big model's average covers: on the paper's GPUs, ten minutes were 560 to 600 of 300,000 steps.
+_BIG: dict[str, Any] = {"optim.average_checkpoints": 20, SHARE: 0.04}
+_NEARLY = {PAIRS: 0.15, SHARE: 0.25}  # how far from the paper's a number may be, as a share of it
 # Excluded: names, file locations, the amount of reporting, and what the rows of a table vary (positions, except for the
-# sharing of relative tables). The corpus is compared by its name and number of pairs.
+# sharing of relative tables). Of averaged checkpoints their number and the share of the training that they cover are
+# compared, whatever the interval between them.
 NOT_COMPARED = frozenset(
     {
         *("model.name", "model.relative_defaults.clip_distance", "model.relative_defaults.tables"),
-        *("data.name", "data.source_language", "data.target_language", "data.hub", "data.hub_config", "data.path"),
+        *("data.source_language", "data.target_language", "data.hub", "data.hub_config", "data.path"),
         *("data.synthetic", "data.synthetic.seed", "data.synthetic.num_train", "data.synthetic.num_validation"),
         *("data.synthetic.num_test", "data.synthetic.num_long", "data.cache_dir", "data.validation_name"),
         *("data.test_name", "data.task"),
         *(f"data.task.{name}" for task in TASKS.values() for name in task.model_fields),
         *("optim.name", "optim.keep_checkpoints", "optim.validate_every_n_steps"),
         *("optim.max_tokens_per_microbatch", "optim.microbatches_per_step"),  # their product is compared
+        *("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes"),
         *("evaluation.max_tokens_per_batch", "evaluation.validation_sentences", "evaluation.test_splits"),
         *("evaluation.bootstrap_samples", "evaluation.length_buckets", "evaluation.bleu_tokenizer"),
         *("data.text", *(f"data.text.{name}" for name in TextConfig.model_fields), "data.context_length"),
@@ -80,9 +81,12 @@ NOT_COMPARED = frozenset(
         *("hardware.num_workers", "hardware.threads"),
     }
 )
-# Checkpoint intervals matter only if several checkpoints are averaged; for the big model what was averaged is compared.
-_OF_AVERAGES = ("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes")
-_SHAPE = ("model.num_layers", "model.d_model", "model.num_heads", "model.d_ff")
+_UNKNOWN = "not in its recipe"
+_SECTION_KINDS = {"evaluation": "decoding", "hardware": "precision", "position": "positions"}
+_KINDS = dict.fromkeys(_SHAPE, "model") | dict.fromkeys(("data.name", PAIRS), "data")
+_KINDS |= {"position.tables": "tables", "optim.max_steps": "steps", "optim.steps": "steps"}
+_KINDS |= {"optim.skipped_steps": "skipped steps", "optim.weights_of": "weights"}
+_AVERAGE = re.compile(r"average of (?:the last )?(\d+) \(steps (\d+)\b.*?\b(\d+)(?:, \d+% of the training)?\)")
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ def papers_settings(size: paper.Size, languages: paper.Pair) -> dict[str, Any]:
     """The paper's settings by dotted key."""
     model = paper.MODELS[size]
     printed = {key: getattr(model, key.removeprefix("model.")) for key in _SHAPE}
-    printed |= {"position.tables": model.tables, "optim.max_steps": model.steps}
+    printed |= {"position.tables": model.tables, "optim.max_steps": model.steps, "optim.steps": model.steps}
+    printed |= {"data.name": f"wmt14_{languages}", PAIRS: paper.TRAIN_PAIRS[languages]}
     if size == "base":
         return _BASE | printed
     return _BASE | printed | _BIG | {"model.dropout": 0.3 if languages == "en_de" else 0.1}
@@ -109,77 +114,58 @@ def papers_settings(size: paper.Size, languages: paper.Pair) -> dict[str, Any]:
 
 def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair | None) -> tuple[Difference, ...]:
     """How training and decoding of these runs differ from the paper's model of this size, each difference once."""
-    if not runs:
-        return ()
+    papers = papers_settings(size, languages or "en_de")
     # Most of thousands of runs share their settings and data: only one run of each kind is checked.
-    kinds = {(to_json([run.config.get(name) for name in SECTIONS]), _as_run(run)): run for run in runs}
-    some = list(kinds.values())
-    found = [*_of_data(some, languages)]
-    found += [one for run in some for one in _of_settings(run, size, languages or "en_de")]
-    found += [one for run in runs for one in _of_the_run(run, size)]
-    return tuple(dict.fromkeys(found))
-
-
-def _as_run(run: Record) -> tuple[Any, ...]:
-    data, training = run.data, run.training
-    return data and (data.synthetic, data.train_pairs), training and training.matmul_precision
+    kinds = {to_json([_as_trained(run), *(run.config.get(name) for name in SECTIONS)]): run for run in runs}
+    return tuple(dict.fromkeys(one for run in kinds.values() for one in _differences(run, size, papers)))
 
 
 def compared_settings(run: Record) -> dict[str, Any]:
-    """Every setting of a run that affects its result, by dotted key; matmul precisions as they were used."""
+    """Every setting of a run that affects its result, by dotted key; as it was used, where that is recorded."""
     settings = flat(with_earlier_defaults({name: run.config.get(name) for name in SECTIONS}))
-    if run.training is not None and (used := run.training.matmul_precision) is not None:
-        settings["hardware.matmul_precision"] = used
-        if settings.get("evaluation.matmul_precision", used) is None:  # as in training
-            settings["evaluation.matmul_precision"] = used
     tokens, units = settings.get("optim.max_tokens_per_microbatch"), settings.get("optim.microbatches_per_step")
     if tokens and units:
         settings[TOKENS] = tokens * units
-    ignored = set(NOT_COMPARED)
-    if settings.get("optim.average_checkpoints") in (None, 1):
-        ignored |= {*_OF_AVERAGES}
+    used = _as_trained(run)
+    if settings.get("evaluation.matmul_precision", "") is None:  # as in training
+        used["evaluation.matmul_precision"] = used.get("hardware.matmul_precision")
     about = shown_settings(run)
     return {
         key: value
-        for key, value in settings.items()
-        if key not in ignored and not (key.startswith("position.") and key.split(".")[1] in about)
+        for key, value in (settings | used).items()
+        if key not in NOT_COMPARED and not (key.startswith("position.") and key.split(".")[1] in about)
     }
 
 
-def _of_data(runs: Sequence[Record], languages: paper.Pair | None) -> Iterable[Difference]:
-    pair = languages or "en_de"
-    run, synthetic = runs[0], any(run.synthetic for run in runs)
-    # All of WMT 2014, judged by name and number of pairs.
-    full = [run.data is not None and 0.85 <= run.data.train_pairs / _PAIRS[pair] <= 1.15 for run in runs]
-    if languages and not synthetic and all(full) and {run.data_name for run in runs} == {f"wmt14_{languages}"}:
-        return
-    words = f"{run.data_name}, SYNTHETIC sentences, no natural language" if synthetic else run.data_name
-    pairs = sorted({run.data.train_pairs for run in runs if run.data is not None})
-    words += f", {' or '.join(f'{count:,}' for count in pairs)} pairs" if pairs else ""
-    theirs = f"WMT 2014 {pair.upper().replace('_', '-')}, {paper.TRAIN_PAIRS[pair]} pairs"
-    less = any(count < 0.85 * _PAIRS[pair] for count in pairs)
-    yield Difference("synthetic data" if synthetic else "data", f"data: {words}; the paper: {theirs}", less)
+def _as_trained(run: Record) -> dict[str, Any]:
+    """What the record says beyond the configuration, by a dotted key; only what is known and not as configured."""
+    known: dict[str, Any] = {
+        "data.name": f"{run.data_name}, SYNTHETIC sentences, no natural language" if run.synthetic else run.data_name,
+        PAIRS: run.data and run.data.train_pairs,
+        "optim.steps": run.steps if run.steps != run.max_steps else None,
+        "optim.skipped_steps": run.training and run.training.skipped_steps,
+        "optim.weights_of": run.setting("origin.run_id"),
+        "hardware.matmul_precision": run.training and run.training.matmul_precision,
+    }
+    if run.scores and (found := _AVERAGE.fullmatch(run.scores[0].checkpoint)):
+        known |= {"optim.average_checkpoints": int(found[1]), SHARE: round(1 - int(found[2]) / int(found[3]), 3)}
+    elif run.scores and re.fullmatch(r"step \d+", run.scores[0].checkpoint):
+        known["optim.average_checkpoints"] = 1
+    return {key: value for key, value in known.items() if value}
 
 
-_UNKNOWN = "not in its recipe"
-_SECTIONS = {"evaluation": "decoding", "hardware": "precision", "position": "positions"}
-_KINDS = dict.fromkeys(_SHAPE, "model") | {"optim.max_steps": "steps", "position.tables": "tables"}
-
-
-def _of_settings(run: Record, size: paper.Size, pair: paper.Pair) -> Iterable[Difference]:
+def _differences(run: Record, size: paper.Size, papers: dict[str, Any]) -> Iterator[Difference]:
     """One for each kind of settings, with every setting that is not the paper's."""
-    papers = papers_settings(size, pair)
-    found: dict[str, dict[str, tuple[Any, Any]]] = {}
+    unlike: dict[str, dict[str, tuple[Any, Any]]] = {}
     for key, value in compared_settings(run).items():
         theirs = papers.get(key, _UNKNOWN)
-        if not (_same(key, value, theirs) or (size == "big" and key in _OF_AVERAGES)):
-            kind = _KINDS.get(key) or _SECTIONS.get(key.partition(".")[0], "recipe")
-            found.setdefault(kind, {})[key] = (value, theirs)
-    for kind, values in found.items():
-        listed = ", ".join(
-            f"{key.partition('.')[2]} {_value(mine)} ({_value(its)})" for key, (mine, its) in values.items()
-        )
-        smaller = kind in ("model", "steps") and any(
+        if not _same(key, value, theirs):
+            kind = _KINDS.get(key) or _SECTION_KINDS.get(key.partition(".")[0], "recipe")
+            kind = "synthetic data" if kind == "data" and run.synthetic else kind
+            unlike.setdefault(kind, {})[key.partition(".")[2]] = (value, theirs)
+    for kind, values in unlike.items():
+        listed = ", ".join(f"{name} {_value(mine)} ({_value(its)})" for name, (mine, its) in values.items())
+        smaller = kind in ("data", "synthetic data", "model", "steps") and any(
             isinstance(mine, int) and mine < its for mine, its in values.values()
         )
         yield Difference(kind, f"{kind} (the paper's {size} in brackets): {listed}", smaller)
@@ -188,6 +174,8 @@ def _of_settings(run: Record, size: paper.Size, pair: paper.Pair) -> Iterable[Di
 def _same(key: str, value: Any, theirs: Any) -> bool:
     if theirs == _UNKNOWN:
         return value in (None, False)  # a switch of a later version that is off
+    if key in _NEARLY:
+        return bool(abs(value - theirs) <= _NEARLY[key] * theirs)
     # Records that have no precision of matmuls used exact float32.
     return bool(value == theirs) or (value is None and key.endswith(".matmul_precision"))
 
@@ -196,30 +184,3 @@ def _value(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "none" if value is None else str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-
-
-def averaged(run: Record) -> tuple[int, float] | None:
-    """How many checkpoints a run's scores are of, and the share of the training they cover; None if not recorded."""
-    about = run.scores[0].checkpoint if run.scores else ""
-    if found := _AVERAGE.fullmatch(about):
-        return int(found[1]), 1 - int(found[2]) / int(found[3])
-    return (1, 0.0) if re.fullmatch(r"step \d+", about) else None
-
-
-def _of_the_run(run: Record, size: paper.Size) -> Iterable[Difference]:
-    if (average := averaged(run)) is not None:
-        (count, share), wanted = average, run.setting("optim.average_checkpoints")
-        words = f"averaged {count} checkpoint{'s' * (count > 1)}" + f" over {share:.0%} of the training" * (count > 1)
-        low, high = _AVERAGED_SHARE
-        if size == "big" and not (count == _BIG["optim.average_checkpoints"] and low <= share <= high):
-            yield Difference("average", f"{words}; the paper: 20 over about 4%")
-        elif size != "big" and isinstance(wanted, int) and count < wanted:
-            yield Difference("average", f"{words}, as there were no more; its recipe: {wanted}; the paper: none")
-    if (origin := run.setting("origin.run_id")) is not None:
-        yield Difference("weights", f"{run.name} started from the weights of run {origin}")
-    if run.steps is not None and run.steps != run.max_steps:
-        yield Difference("steps", f"{run.name} stopped at step {run.steps:,} of {run.max_steps:,}", smaller=True)
-    if run.training is not None and run.training.skipped_steps:
-        skipped = run.training.skipped_steps
-        text = f"{run.name}: {skipped} steps changed no weight, as their gradient was not finite"
-        yield Difference("skipped steps", text)

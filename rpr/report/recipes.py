@@ -15,26 +15,14 @@ import yaml
 
 from rpr.errors import RecordError
 from rpr.paths import choice_dirs, data_dir
-from rpr.records.measurement import Measurement, mean, missing
+from rpr.records.measurement import Measurement
 from rpr.records.scores import LOWER_IS_BETTER
-from rpr.report.groups import Group, Variant
-from rpr.report.plot_style import (
-    COLUMN,
-    DASHED,
-    MUTED,
-    WIDE,
-    draw_points,
-    new_figure,
-    set_places,
-    set_words_below,
-    styled,
-    variant_looks,
-)
-from rpr.report.seeds import paired_change
+from rpr.report.groups import LOSS, Group, Key, Variant, never_run
+from rpr.report.plot_style import COLUMN, DASHED, MUTED, Plot, draw_points, set_places, set_words_below, variant_looks
 from rpr.tables.grid import Cell, Column, Grid, Note
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 CHANGES = "Change on validation by recipe"
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
@@ -54,30 +42,37 @@ class Recipes:
         """One of the groups, for what they share."""
         return next(iter(self.groups.values()))
 
-    def variant(self, label: str, setting: Setting | None) -> Variant | None:
+    def variant(self, label: str, setting: Setting | None) -> Variant:
         variants = () if setting is None else self.groups[setting].variants
-        return next((one for one in variants if one.label == label), None)
+        return next((one for one in variants if one.label == label), never_run(label))
 
-    def scores(self, label: str, setting: Setting | None, split: str = "validation") -> dict[int, float]:
-        """By seed; the loss, if validation was not scored."""
-        if setting is None or (variant := self.variant(label, setting)) is None:
-            return {}
-        if (column := self.groups[setting].column(split)) is not None:
-            return {seed: score.value for seed, score in variant.scores.get(column, {}).items()}
-        losses = {run.seed: run.training.validation_loss for run in variant.finished if run.training is not None}
-        return {seed: loss for seed, loss in losses.items() if loss is not None and split == "validation"}
+    def key(self, split: str) -> Key | None:
+        """What is compared: the scores of a split or, if validation was not scored, its loss."""
+        columns = (group.column(split) for group in self.groups.values())
+        return next((one for one in columns if one), LOSS if split == "validation" else None)
+
+    def score(self, label: str, setting: Setting | None, split: str) -> Measurement:
+        return self.variant(label, setting).measured(self.key(split), f"not evaluated on {split}")
+
+    def change(self, label: str, ends: tuple[Setting | None, Setting | None], split: str) -> Measurement:
+        """A variant's score in a setting minus the baseline's in one, paired by seed."""
+        variant, baseline = self.variant(label, ends[0]), self.variant(self.baseline, ends[1])
+        return variant.change(baseline, self.key(split), f"not evaluated on {split}")
 
     @cached_property
     def levels(self) -> dict[str, dict[Setting, float]]:
         """What settings are chosen by, more is better: for each label the mean over the seeds of all its settings."""
-        less_is_better = self.group.metric in LOWER_IS_BETTER or not self.group.column("validation")
-        sign = -1 if less_is_better else 1
+        key = self.key("validation")
+        sign = -1 if key == LOSS or self.group.metric in LOWER_IS_BETTER else 1
         found: dict[str, dict[Setting, float]] = {}
         for label in self.labels:
-            tried = {one: scores for one in self.groups if (scores := self.scores(label, one))}
+            scores = {one: self.variant(label, one).scores.get(key or (), {}) for one in self.groups}
+            tried = {one: by_seed for one, by_seed in scores.items() if by_seed}
             seeds = set[int]().union(*tried.values()).intersection(*tried.values())
             found[label] = {
-                one: sign * sum(map(scores.__getitem__, seeds)) / len(seeds) for one, scores in tried.items() if seeds
+                one: sign * sum(by_seed[seed].value for seed in seeds) / len(seeds)
+                for one, by_seed in tried.items()
+                if seeds
             }
         return found
 
@@ -89,11 +84,6 @@ class Recipes:
         """One recipe for all: of those with which every variant was trained, the best on average."""
         of_all = [one for one in self.groups if all(one in levels for levels in self.levels.values())]
         return max(of_all, key=lambda one: sum(levels[one] for levels in self.levels.values()), default=None)
-
-    def change(self, label: str, ends: tuple[Setting | None, Setting | None], split: str) -> Measurement:
-        """A variant's score in a setting minus the baseline's in one, paired by seed."""
-        both = self.scores(label, ends[0], split), self.scores(self.baseline, ends[1], split)
-        return paired_change(*both) if all(both) else missing(f"not evaluated on {split}")
 
     def in_words(self, setting: Setting | None) -> str:
         names = zip(self.keys, setting or (), strict=bool(setting))
@@ -122,7 +112,7 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
             setting = tuple(one if one is None or isinstance(one, int | float | str) else str(one) for one in values)
             families.setdefault(str((group.data, group.model, steps, group.hardware, rest)), {})[setting] = group
         for family in families.values():
-            baselines = [group.baseline.label for group in family.values() if group.baseline is not None]
+            baselines = [group.baseline.label for group in family.values() if group.baseline.records]
             if len(family) > 1 and baselines:
                 labels = tuple(dict.fromkeys(one.label for group in family.values() for one in group.variants))
                 ordered = sorted(family, key=lambda setting: [(value is not None, value) for value in setting])
@@ -160,13 +150,8 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
             return grid.in_words(setting)
         return Cell(f"{grid.in_words(setting)} (edge)", (f"at the edge of the grid: {', '.join(ends)}",))
 
-    def note(label: str) -> str:
-        variant = grid.variant(label, grid.best(label))
-        return variant.undecided if variant is not None else ""
-
     def score(label: str, split: str) -> Measurement:
-        scores = grid.scores(label, grid.best(label), split)
-        return mean([*scores.values()]) if scores else missing(f"not evaluated on {split}")
+        return grid.score(label, grid.best(label), split)
 
     def own(label: str, split: str) -> Measurement:
         return grid.change(label, (grid.best(label), its_best), split)
@@ -174,57 +159,56 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     def shared(label: str, split: str) -> Measurement:
         return grid.change(label, (common, common), split)
 
-    labels = [Column("position", "position", str, label=True)]
-    labels.append(Column("settings", "settings", lambda label: str(len(grid.levels[label]))))
-    labels.append(Column("best", "best setting", best, words=True))
-    for split in ("validation", *(["test"] if any(one.column("test") for one in grid.groups.values()) else [])):
-        for key, heading, of in (("", "", score), ("own_", "Δ own best: ", own), ("one_", "Δ one recipe: ", shared)):
-            column = Column(key + split, heading + split, partial(of, split=split), group.digits, signed=bool(key))
-            labels.append(column)
-    labels.append(Column("note", "note", note, words=True))
-    what = "score" if group.column("validation") else "loss"
+    def across(setting: Setting, label: str) -> Measurement:
+        if label == grid.baseline:
+            return grid.score(label, setting, "validation")
+        return grid.change(label, (setting, setting), "validation")
+
+    columns = [
+        Column("position", "position", str, label=True),
+        Column("settings", "settings", lambda label: str(len(grid.levels[label]))),
+        Column("best", "best setting", best, words=True),
+    ]
+    for split in ("validation", "test"):
+        for key, heading, read in (("", "", score), ("own_", "Δ own best: ", own), ("one_", "Δ one recipe: ", shared)):
+            figures = partial(read, split=split)
+            columns.append(Column(key + split, heading + split, figures, group.digits, signed=bool(key)))
+    columns.append(Column("note", "note", lambda label: grid.variant(label, grid.best(label)).undecided, words=True))
+    what = "loss" if grid.key("validation") == LOSS else "score"
     notes = (
         f"best setting: of {', '.join(grid.keys)}, by the validation {what}, over the seeds of all settings of the row",
         f"Δ: change from {grid.baseline}, paired by seed: each at its own best setting, or both with one recipe, "
         f"the best on average of those of all rows ({grid.in_words(common)})",
         "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
     )
-    across = [Column("setting", "setting", grid.in_words, label=True)]
+    by_setting = [Column("setting", "setting", grid.in_words, label=True)]
     for label in grid.labels:
-
-        def read(setting: Setting, label: str = label) -> Measurement:
-            if label == grid.baseline and (scores := grid.scores(label, setting)):
-                return mean([*scores.values()])
-            return grid.change(label, (setting, setting), "validation")
-
-        its = label == grid.baseline
-        across.append(Column(label, label if its else f"Δ {label}", read, group.digits, signed=not its))
+        signed = label != grid.baseline
+        figures = partial(across, label=label)
+        by_setting.append(Column(label, "Δ " * signed + label, figures, group.digits, signed=signed))
     about, made_up = group.common_heading, group.synthetic
     title = "The best recipe of a grid for each variant, chosen on validation"
-    first = Grid("recipes", title, tuple(labels), grid.labels, about, tuple(map(Note, notes)), made_up)
-    first = first.without_empty_columns()
+    first = Grid("recipes", title, tuple(columns), grid.labels, about, tuple(map(Note, notes)), made_up)
     title = f"{CHANGES}: against {grid.baseline}"
-    return first, Grid("recipes_across", title, tuple(across), tuple(grid.groups), about, (), made_up)
+    second = Grid("recipes_across", title, tuple(by_setting), tuple(grid.groups), about, (), made_up)
+    return first.without_empty_columns(), second
 
 
-def change_by_recipe(grid: Recipes, width: float = WIDE) -> Figure | None:
+def change_by_recipe(grid: Recipes) -> Plot | None:
     """The change from the baseline on validation in every setting of the grid, with a ring around a variant's own best;
     None without any.
     """
-    variants = {
-        one.label: one for group in grid.groups.values() for one in group.variants if one.label != grid.baseline
-    }
-    looks, settings = variant_looks(variants.values()), [*grid.groups]
+    variants = [one for group in grid.groups.values() for one in group.variants if one.label != grid.baseline]
+    looks, settings = variant_looks(variants), [*grid.groups]
     by_label = {
         label: [grid.change(label, (setting, setting), "validation") for setting in settings] for label in looks
     }
     by_label = {label: changes for label, changes in by_label.items() if any(one.value is not None for one in changes)}
     if not by_label:
         return None
-    with styled():
-        figure, [axes] = new_figure(
-            width, 4.2, CHANGES, grid.group.common_heading, {label: looks[label] for label in by_label}
-        )
+
+    def draw(panels: Sequence[Axes], width: float) -> None:
+        [axes] = panels
         axes.axhline(0, color=MUTED, lw=1.0, ls=DASHED)
         for label, changes in by_label.items():
             draw_points(axes, enumerate(changes), looks[label])
@@ -235,4 +219,6 @@ def change_by_recipe(grid: Recipes, width: float = WIDE) -> Figure | None:
         axes.set_ylabel(f"change from {grid.baseline}")
         names = ", below it ".join(key.rpartition(".")[2] for key in grid.keys)
         set_words_below(axes, names, "ring: the variant's own best setting")
-    return figure
+
+    shown = {label: looks[label] for label in by_label}
+    return Plot("change_by_recipe", CHANGES, grid.group.common_heading, draw, shown)

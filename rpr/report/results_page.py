@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -14,11 +14,11 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import Verdict
-from rpr.report.build import differs_line, how_to_read, read_learning, suffixes
+from rpr.report.build import differs_line, legend_lines, page_of, read_learning, suffixes
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
-from rpr.report.learning import RunKey, run_key
-from rpr.report.speed import read_benches
+from rpr.report.learning import run_key
+from rpr.report.speed import read_benches, speed_grid
 from rpr.report.statements import published_statements
 from rpr.report.tables import build_tables
 from rpr.tables.grid import Column, Grid
@@ -44,34 +44,36 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     """
     found = find_records(root)
     benches, problems = read_benches(found.others)
-    paths = {run_key(record): path for path, record in found.records}
     unusable = [*found.problems, *problems]
     everything = run_groups((record for _, record in found.records), read_learning(found.records, unusable))
     groups = [group for group in everything if _most_seeds(group) >= SEEDS] or everything
-    tables = build_tables(groups, benches)
+    tables = build_tables(groups)
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
-    for name, group in (("bleu_by_k", _most_converged(groups)), ("bits_by_context", _most_variants(groups))):
-        parts += _pictures(everything, paths, home, name, group) if group else []
-    published = [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]
-    if published:
-        verdicts = Counter(tables.verdicts)
+    translations = [group for group in groups if group.translation]
+    for name, some, most in (
+        ("bleu_by_k", translations, _converged),
+        ("bits_by_context", [group for group in groups if group.documents], lambda group: len(group.variants)),
+    ):
+        if some:
+            parts += _picture(name, max(some, key=most), everything, found.records, home)
+    if published := [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]:
+        lines = [line for grid in tables.sections.get("paper", ()) for line in grid.rows]
+        verdicts = Counter(line.agreement.verdict for line in lines if line.agreement is not None)
         counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict))
         parts += ["## Beside published figures", bullets(published)]
         parts.append(f"Comparisons with the paper: {verdicts.total()}. By the column `agreement`: {counts}.")
-    by_context = [grid for grid in tables.lengths if grid.name in ("contexts", "context_changes")]
+    shown = [grid for name, grids in tables.sections.items() if name != "speed" for grid in grids]
+    shown += [grid for grid in tables.by_length if grid.name in ("contexts", "context_changes")]
     # The speeds of whole runs decide nothing; they are in the reports of their sweeps.
-    speeds = [] if tables.speed is None else [row for row in tables.speed.rows if row.benchmark] or tables.speed.rows
-    timed = [] if tables.speed is None else [tables.speed.with_rows(speeds).without_empty_columns()]
-    shown = [*tables.paper, *tables.documents, *by_context, *tables.tasks, *timed]
+    shown += [*speed_grid([], benches)] or tables.sections.get("speed", ())
     parts += [markdown(grid.up_to(2), signs=False) for grid in shown]
-    limits = [differs_line(tables), *_limits(groups), *_remarks(root)]
+    limits = [differs_line(tables), *_limits(groups), *_distances(groups), *_remarks(root)]
     parts += ["## What this cannot tell", bullets(filter(None, limits))]
-    parts += ["## How to read the tables", bullets(how_to_read(tables))]
+    parts += ["## How to read the tables", bullets(legend_lines(tables, shown))]
     parts += ["## Every sweep", *_folders(root, home), markdown(_runs(everything))]
-    if unusable:
-        parts += ["## Not on this page", bullets(unusable)]
-    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+    parts += ["## Not on this page", bullets(unusable)] if unusable else []
+    return page_of(parts)
 
 
 def _link(path: Path, home: Path) -> str:
@@ -82,19 +84,9 @@ def _most_seeds(group: Group) -> int:
     return max((len(variant.finished) for variant in group.variants), default=0)
 
 
-def _most_converged(groups: Sequence[Group]) -> Group | None:
-    """The translation group with the most converged variants, if there is one."""
-
-    def converged(group: Group) -> tuple[int, int]:
-        known = [variant for variant in group.variants if variant.learning and not variant.still_learning]
-        return len(known), len(group.variants)
-
-    return max((group for group in groups if group.translation), key=converged, default=None)
-
-
-def _most_variants(groups: Sequence[Group]) -> Group | None:
-    """The group of language models with the most variants, if there is one."""
-    return max((group for group in groups if group.documents), key=lambda group: len(group.variants), default=None)
+def _converged(group: Group) -> tuple[int, int]:
+    """How many variants are known to have stopped learning, and how many there are."""
+    return sum(bool(one.learning and not one.still_learning) for one in group.variants), len(group.variants)
 
 
 _PICTURES = {
@@ -103,22 +95,22 @@ _PICTURES = {
 }
 
 
-def _pictures(
-    groups: Sequence[Group], paths: Mapping[RunKey, Path], home: Path, name: str, wanted: Group
-) -> Iterator[str]:
+def _picture(
+    name: str, wanted: Group, groups: Sequence[Group], records: Sequence[tuple[Path, Record]], home: Path
+) -> list[str]:
     """A link to the picture of this name that was drawn for the wanted one of the groups, if there is one."""
     # A run may be in the folders of several sweeps, whose reports have groups of their own.
-    [(folder, _)] = Counter(paths[run_key(run)].parent for run in wanted.runs).most_common(1)
-    reported = run_groups(run for group in groups for run in group.runs if paths[run_key(run)].parent == folder)
+    folders = {run_key(record): path.parent for path, record in records}
+    [(folder, _)] = Counter(folders[run_key(run)] for run in wanted.runs).most_common(1)
+    reported = run_groups(run for group in groups for run in group.runs if folders[run_key(run)] == folder)
     keys = {run_key(run) for run in wanted.runs}
-    suffix = next(
+    [suffix, *_] = [
         suffix
         for group, suffix in zip(reported, suffixes(reported), strict=True)
         if any(run_key(run) in keys for run in group.runs)
-    )
+    ]
     path = folder / f"{name}{suffix}.svg"
-    if path.is_file():
-        yield f"![{escape_markdown(f'{_PICTURES[name]}: {wanted.heading}')}]({_link(path, home)})"
+    return [f"![{escape_markdown(f'{_PICTURES[name]}: {wanted.heading}')}]({_link(path, home)})"] * path.is_file()
 
 
 def _runs(groups: Sequence[Group]) -> Grid:
@@ -149,28 +141,44 @@ def _commit(run: Record) -> str:
     return run.git.commit[:7] + (" with changes" if run.git.dirty else "")
 
 
-def _limits(groups: Sequence[Group]) -> list[str]:
+def _limits(groups: Sequence[Group]) -> Iterator[str]:
     """The limits of the figures on the page, derived from the records."""
     runs = [run for group in groups for run in group.finished]
     if not runs:
-        return ["No run is finished."]
+        yield "No run is finished."
+        return
     known = [variant for group in groups for variant in group.variants if variant.finished]
-    limits = []
     if falling := sum(variant.still_learning is not None for variant in known):
-        limits.append(f"{falling} of {len(known)} variants were still learning when their training ended.")
+        yield f"{falling} of {len(known)} variants were still learning when their training ended."
     if unlearned := sum(variant.unlearned is not None for variant in known):
-        limits.append(f"{unlearned} of {len(known)} variants did not learn: their rows say why.")
+        yield f"{unlearned} of {len(known)} variants did not learn: their rows say why."
     longest, steps = max(run.max_steps for run in runs), paper.MODELS["base"].steps
     if longest < steps:
-        limits.append(
+        yield (
             f"The longest training has {longest:,} steps, {100 * longest / steps:.1f}% of the base model's {steps:,}: "
             "how the variants compare after more is not known."
         )
-    limits += [*_seeds(groups), *_distances(groups)]
+    scores = [(group, group.score(variant, "test")) for group in groups for variant in group.variants]
+    measured = [(group, score) for group, score in scores if score.value is not None]
+    if alone := sum(score.n == 1 for _, score in measured):
+        yield f"{alone} of {len(measured)} measured rows have one seed: another seed may order them differently."
+    mixed = sum(len({run.device for run in group.finished}) > 1 for group in groups)
+    yield (
+        "A seed repeats a run on one type of machine: on another one rounding alone makes it another run, as another "
+        "seed does, and an interval over seeds is of the machines that its rows were trained on "
+        f"({mixed} of {len(groups)} groups of runs were trained on more than one type)."
+    )
+    bleu = [score for group, score in measured if group.translation and score.n > 1]
+    if halves := [(one.interval.high - one.interval.low) / 2 for one in bleu if one.interval is not None]:
+        seeds = " to ".join(dict.fromkeys(str(end(one.n for one in bleu)) for end in (min, max)))
+        yield (
+            f"With {seeds} seeds the 95% interval of a mean reaches {statistics.median(halves):.1f} BLEU to either "
+            f"side (the median of {len(halves)} rows; at most {max(halves):.1f}). The paper's figures from k = 2 to "
+            "k = 256 lie within 0.1 of each other."
+        )
     if all(run.setting("hardware.accelerator") != "gpu" for run in runs):
         devices = "; ".join(sorted({run.device for run in runs}))
-        limits.append(f"Every run here was on a CPU ({devices}); the paper's speed is of P100 GPUs.")
-    return limits
+        yield f"Every run here was on a CPU ({devices}); the paper's speed is of P100 GPUs."
 
 
 def _remarks(root: Path) -> list[str]:
@@ -182,47 +190,18 @@ def _remarks(root: Path) -> list[str]:
     ]
 
 
-def _seeds(groups: Sequence[Group]) -> list[str]:
-    scores = [group.score(variant, "test") for group in groups for variant in group.variants]
-    known = [one for one in scores if one.value is not None]
-    lines = []
-    if alone := sum(one.n == 1 for one in known):
-        lines.append(f"{alone} of {len(known)} measured rows have one seed: another seed may order them differently.")
-    mixed = sum(len({run.device for run in group.finished}) > 1 for group in groups)
-    lines.append(
-        "A seed repeats a run on one type of machine: on another one rounding alone makes it another run, as another "
-        "seed does, and an interval over seeds is of the machines that its rows were trained on "
-        f"({mixed} of {len(groups)} groups of runs were trained on more than one type)."
-    )
-    translated = [group for group in groups if group.translation]
-    bleu = [group.score(one, "test") for group in translated for one in group.variants]
-    halves = [(one.interval.high - one.interval.low) / 2 for one in bleu if one.n > 1 and one.interval is not None]
-    if halves:
-        counts = sorted({one.n for one in bleu if one.n > 1})
-        seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        lines.append(
-            f"With {seeds} seeds the 95% interval of a mean reaches {statistics.median(halves):.1f} BLEU to either "
-            f"side (the median of {len(halves)} rows; at most {max(halves):.1f}). The paper's figures from k = 2 to "
-            "k = 256 lie within 0.1 of each other."
-        )
-    return lines
-
-
-def _distances(groups: Sequence[Group]) -> list[str]:
+def _distances(groups: Sequence[Group]) -> Iterator[str]:
     """Values of k that never clip; the longest training source is known from records with scores by length."""
-    lines = []
     for group in groups:
         lengths = [run.by_length for run in group.finished if run.by_length and run.by_length.unit == SOURCE_UNIT]
-        longest = {one.longest_training_source for one in lengths}
+        longest = max((one.longest_training_source for one in lengths), default=None)
         ks = {one.position.clip_distance for one in group.variants if one.position.kind == "relative"}
-        beyond = sorted(k for k in ks if k is not None and longest and k >= max(longest) - 1)
-        if beyond:
-            words = ", ".join(map(str, beyond))
-            lines.append(
-                f"{group.heading}: no training source has more than {max(longest)} tokens, so nothing is clipped in "
-                f"the encoder at k = {words}, and the table rows for longer distances are not trained there."
+        if longest and (beyond := sorted(k for k in ks if k is not None and k >= longest - 1)):
+            yield (
+                f"{group.heading}: no training source has more than {longest} tokens, so nothing is clipped in the "
+                f"encoder at k = {', '.join(map(str, beyond))}, and the table rows for longer distances are not "
+                "trained there."
             )
-    return lines
 
 
 def _folders(root: Path, home: Path) -> list[str]:

@@ -1,24 +1,68 @@
-"""Sentences of a test set with each variant's translation, and its differences from the reference."""
+"""Which variants and sentences are shown where there are too many, and what each variant made of the sentences."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rpr.records.record import Record
 from rpr.report.groups import Group, Variant
-from rpr.report.sampling import left_out, sample_evenly
 
 SAMPLES_PER_SPLIT, SAMPLES_PER_OWN_SPLIT = {"test": 3, "long": 2}, 2
-MOST_VARIANTS = 12  # shown; a line says how many are left out
+MOST_LINES = 12  # of a plot with one line per variant
+MOST_VARIANTS = 12  # with translations
 MOST_WORDS = 400  # longer sentences are not compared word by word, which would be slow
 
 Kind = Literal["same", "added", "missing"]
 FileOf = Callable[[Record, str], Path]
+
+
+def lines_of(group: Group) -> list[Variant]:
+    """The variants that get a line in plots with one line per variant."""
+    return sample_evenly(group.variants, MOST_LINES)
+
+
+def lines_left_out(group: Group) -> str:
+    """One line saying that variants have none; empty if all have one."""
+    return left_out(len(lines_of(group)), len(group.variants), "variants have a line")
+
+
+def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:
+    """At most `most` items: for each kind of positions evenly spaced ones, including its first and last.
+
+    The choice never depends on results. Kinds get places in turn, so a kind with many items leaves room for others.
+
+    Args:
+        items: variants, or tuples whose first element is one.
+    """
+    if len(items) <= most:
+        return list(items)
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(items):
+        variant = item[0] if isinstance(item, tuple) else item
+        places.setdefault(variant.position.kind, []).append(place)
+    room, free = dict.fromkeys(places, 0), most
+    while free:
+        for kind, mine in places.items():
+            if free and room[kind] < len(mine):
+                room[kind] += 1
+                free -= 1
+    return [items[place] for place in sorted(p for kind, mine in places.items() for p in _spaced(mine, room[kind]))]
+
+
+def _spaced(places: Sequence[int], count: int) -> list[int]:
+    if count <= 1:
+        return list(places[:count])
+    return [places[round(index * (len(places) - 1) / (count - 1))] for index in range(count)]
+
+
+def left_out(shown: int, of: int, what: str) -> str:
+    """One line saying that items are left out; empty if none are."""
+    return "" if shown == of else f"{shown} of {of:,} {what}: of each kind, evenly spaced, not chosen by their quality"
 
 
 @dataclass(frozen=True)

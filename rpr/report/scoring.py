@@ -23,35 +23,32 @@ def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
     by_column: dict[TestColumn, list[Score]] = {}
     for score in (score for variant in variants for run in variant.finished for score in run.scores):
         by_column.setdefault(TestColumn(score.split, score.test_set, score.metric), []).append(score)
+    mixed: dict[str, list[str]] = {}  # the metrics of each split
+    sets: dict[tuple[str, str, str], list[str]] = {}  # by metric, signature and search
     notes: list[Note] = []
-    mixed: dict[str, list[str]] = {}
-    sets_by_way: dict[tuple[str, str, str], list[str]] = {}
     checkpoints: set[str] = set()
     for column, scores in sorted(by_column.items(), key=lambda item: item[0].order):
-        counts_by_way: dict[tuple[str, str], set[int]] = {}
-        alike = {(how_scored(score), score.precision): score for score in scores}
-        for score in alike.values():
-            counts_by_way.setdefault(_way(score), set()).add(score.num_sentences)
-        if len(counts_by_way) > 1:
+        alike = {(how_scored(score), score.precision): score for score in scores}.values()
+        ways, counts = {_way(score) for score in alike}, sorted({score.num_sentences for score in alike})
+        if len(ways) > 1:
             mixed.setdefault(column.split, []).append(METRIC_NAMES.get(column.metric, column.metric))
-        for way, counts in sorted(counts_by_way.items()):
-            sentences = counted(" or ".join(f"{count:,}" for count in sorted(counts)), column.metric)
-            if len(counts) > 1:
-                text = f"not comparable: the rows of {column.split} were scored on {sentences}"
-                notes.append(Note(text, "warning"))
+        sentences = counted(" or ".join(f"{count:,}" for count in counts), column.metric)
+        if len(counts) > 1:
+            notes.append(Note(f"not comparable: the rows of {column.split} were scored on {sentences}", "warning"))
+        for way in sorted(ways):
             where = f"{column.split} ({column.test_set}, {sentences})"
-            sets_by_way.setdefault((column.metric, *way), []).append(where)
+            sets.setdefault((column.metric, *way), []).append(where)
         if column.metric == HEADLINE_METRIC:
             notes += [*_empty(column, scores), *_tokenised(column, scores)]
             checkpoints |= {score.checkpoint for score in scores}
     for split, metrics in mixed.items():
         text = f"not comparable: the rows of {split} were scored in different ways ({', '.join(metrics)})"
         notes.insert(0, Note(text, "warning"))
-    metrics_by_sets: dict[str, list[str]] = {}
-    for (metric, signature, search), sets in sets_by_way.items():
-        words = f"{METRIC_NAMES.get(metric, metric)} {signature}"
-        metrics_by_sets.setdefault(f"scored on {', '.join(sets)}; {search}", []).append(words)
-    notes += [Note(f"{where}: {'; '.join(metrics)}") for where, metrics in metrics_by_sets.items()]
+    signatures: dict[str, list[str]] = {}
+    for (metric, signature, search), places in sets.items():
+        on = f"scored on {', '.join(places)}; {search}"
+        signatures.setdefault(on, []).append(f"{METRIC_NAMES.get(metric, metric)} {signature}")
+    notes += [Note(f"{on}: {'; '.join(metrics)}") for on, metrics in signatures.items()]
     if checkpoints:
         differ = "the rows used different checkpoints: " if len(checkpoints) > 1 else "checkpoint: "
         notes.append(Note(differ + "; ".join(sorted(checkpoints))))

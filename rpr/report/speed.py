@@ -15,23 +15,20 @@ from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.scores import Interval
 from rpr.report.agreement import speed_agreement
-from rpr.report.groups import NEVER_RUN, Group, Variant
+from rpr.report.groups import Group, Variant
 from rpr.report.lines import labels
 from rpr.report.seeds import over_seeds
 from rpr.tables.grid import Cell, Column, Grid, Note
-from rpr.validation import rule_of
+from rpr.validation import first_problem
 
-_SETTINGS = Column("settings", "settings", lambda row: row.settings, label=True)
 _ONE_RATIO = "the paper prints one ratio, of its relative model"
 
 
 # Whole runs
 
 
-def steps_per_second(variant: Variant | None) -> Measurement:
+def steps_per_second(variant: Variant) -> Measurement:
     """The mean over seeds, if all ran on the same kind of device; runs whose device other jobs shared do not count."""
-    if variant is None:
-        return missing(NEVER_RUN)
     if not variant.speeds:
         jobs = max((run.concurrent_jobs or 0 for run in variant.finished), default=0)
         why = {0: "no speed: whether other jobs shared the device was not recorded", 1: "speed not measured"}
@@ -41,15 +38,15 @@ def steps_per_second(variant: Variant | None) -> Measurement:
     return replace(over_seeds(variant.speeds), interval=None)
 
 
-def ratio_to_absolute(group: Group, variant: Variant | None) -> Measurement:
+def ratio_to_absolute(group: Group, variant: Variant) -> Measurement:
     """Steps/s divided by those of the group's sinusoidal baseline, seed by seed, on the same device and precision. It
     decides nothing: the two ran at different times, and other work may have slowed one of them.
     """
-    mine, absolute = steps_per_second(variant), group.get("absolute")
-    its = steps_per_second(absolute)
-    if mine.value is None or variant is None:
+    absolute = group.get("absolute")
+    mine, its = steps_per_second(variant), steps_per_second(absolute)
+    if mine.value is None:
         return mine
-    if its.value is None or absolute is None:
+    if its.value is None:
         return missing(f"absolute: {its.reason}")
     pairs = [(speed, absolute.speeds.get(seed)) for seed, speed in variant.speeds.items()]
     ratios = [speed.value / other.value for speed, other in pairs if other is not None and other.way == speed.way]
@@ -120,13 +117,8 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[SpeedRow], list[str]]:
             if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
                 benches += _of_a_document(_Document.model_validate(escape_tree(document)))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            problems.append(
-                escape_control_characters(
-                    f"{path}: not a valid rpr-cli bench document ({where}: {rule_of(first)}); rerun the benchmark"
-                )
-            )
+            text = f"{path}: not a valid rpr-cli bench document ({first_problem(error)}); rerun the benchmark"
+            problems.append(escape_control_characters(text))
         except (OSError, ValueError, RecursionError):
             continue  # not JSON: find_records reports those that should be records
     return benches, problems
@@ -171,7 +163,7 @@ def _verdict(row: SpeedRow) -> str | Cell:
 
 _COLUMNS = (
     *labels("model", "runs", "position"),
-    _SETTINGS,
+    Column("settings", "settings", lambda row: row.settings, words=True, priority=1),
     Column("device", "device", lambda row: row.device, words=True, priority=1),
     Column("n", "n", lambda row: str(row.steps.n)),
     Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
@@ -186,11 +178,11 @@ _COLUMNS = (
 )
 
 
-def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Grid | None:
-    """All variants with a measured speed; None without any."""
+def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Iterator[Grid]:
+    """All variants with a measured speed; nothing without any."""
     rows = [row for group in groups for row in _run_rows(group)] + [*benches]
     if not rows:
-        return None
+        return
     excluded = sorted({run.training.excludes for group in groups for run in group.finished if run.training is not None})
     notes = [
         f"paper: {paper.RELATIVE_SPEED} of absolute's steps/s, base model on P100 GPUs ({paper.SOURCE})",
@@ -200,13 +192,9 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Gri
         "fairly; whole runs ran at different times, and other work may have slowed one of them",
         *(f"steps/s of whole runs leave out {words}" for words in excluded),
     ]
-    title = "Speed: steps/s by position, and relative to absolute"
-    synthetic = any(group.synthetic for group in groups)
-    settings = {row.settings for row in rows}
-    shared = settings.pop() if len(settings) == 1 else ""
-    columns = tuple(column for column in _COLUMNS if not (shared and column is _SETTINGS))
-    grid = Grid("speed", title, columns, tuple(rows), shared, tuple(map(Note, notes)), synthetic)
-    return grid.without_empty_columns()
+    title, synthetic = "Speed: steps/s by position, and relative to absolute", any(group.synthetic for group in groups)
+    grid = Grid("speed", title, _COLUMNS, tuple(rows), notes=tuple(map(Note, notes)), synthetic=synthetic)
+    yield grid.without_empty_columns()
 
 
 def _run_rows(group: Group) -> Iterator[SpeedRow]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rpr import paper
@@ -21,25 +21,16 @@ MOST_LISTED = 16  # comparisons in one sentence; report.json has all
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence, and its agreement with the paper if the paper has a figure.
+    """One sentence, the comparisons that it is made of, and its agreement with the paper if the paper has a figure.
 
-    `learning`: it reports runs that were still learning, which qualifies all other statements. `claims` are the
-    comparisons that it calls decided, `undecided` those that it lists as undecided.
+    `learning`: it reports runs that were still learning, which qualifies all other statements.
     """
 
     text: str
     agreement: Agreement | None = None
     group: Group | None = None
     learning: bool = False
-    claims: tuple[Comparison, ...] = ()
-    undecided: tuple[Comparison, ...] = ()
-
-    def __post_init__(self) -> None:
-        assert all(not one.why_undecided for one in self.claims), "a sentence claims what its interval does not decide"
-
-    @property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        return (*self.claims, *self.undecided)
+    comparisons: tuple[Comparison, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.text} {_first_upper(self.agreement.sentence)}." if self.agreement else self.text
@@ -49,7 +40,7 @@ def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
     found = [*_learning(group), *_incomplete(group), *published_statements(group)]
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
-    said = {(one.variant.label, one.reference.label, one.split) for each in found for one in each.comparisons}
+    said = [comparison for statement in found for comparison in statement.comparisons]
     for split in dict.fromkeys([group.split, *tests]):
         found += _against_baseline(group, split, said)
     return [replace(one, group=group) for one in found]
@@ -65,54 +56,39 @@ def _first_upper(text: str) -> str:
 
 
 def _learning(group: Group) -> Iterator[Statement]:
-    by_reason: dict[str, list[str]] = {}
-    for one in group.variants:
-        if one.unlearned:
-            by_reason.setdefault(one.unlearned, []).append(one.label)
-    for reason, labels in by_reason.items():
-        yield Statement(f"{_first_upper('; '.join(labels))}: {reason}. No comparison with such a model is decided.")
-    falling = [one for one in group.variants if one.still_learning is not None]
-    if (advice := group.advice) is None:
-        return
-    falls = sorted(100 * one.still_learning.fall for one in falling if one.still_learning)
-    span = " to ".join(dict.fromkeys(f"{fall:.1f}%" for fall in (falls[0], falls[-1])))
-    so = f"No comparison with {'it' if len(falling) == 1 else 'them'} is decided"
-    if group.documents:
-        so = "Comparisons are at equal tokens"
-    every = len(falling) == len(group.variants) > 1
-    whose = "Every variant" if every else _first_upper("; ".join(one.label for one in falling))
-    yield Statement(
-        f"{whose} {'was' if every or len(falling) == 1 else 'were'} still learning when training ended: the validation "
-        f"loss fell by {span} over the last tenth of the steps. {so}; {advice}.",
-        learning=True,
-    )
+    for reason in dict.fromkeys(one.unlearned for one in group.variants if one.unlearned):
+        labels = "; ".join(one.label for one in group.variants if one.unlearned == reason)
+        yield Statement(f"{_first_upper(labels)}: {reason}. No comparison with such a model is decided.")
+    falling = [(one, end) for one in group.variants if (end := one.still_learning) is not None]
+    if falling:
+        falls = sorted(100 * end.fall for _, end in falling)
+        span = " to ".join(dict.fromkeys(f"{fall:.1f}%" for fall in (falls[0], falls[-1])))
+        every = len(falling) == len(group.variants) > 1
+        whose = "every variant" if every else "; ".join(one.label for one, _ in falling)
+        so = "Comparisons are at equal tokens" if group.documents else "No comparison with such a model is decided"
+        yield Statement(
+            f"Still learning when training ended: {whose}. The validation loss fell by {span} over the last tenth of "
+            f"the steps. {so}; {group.advice}.",
+            learning=True,
+        )
 
 
 def _incomplete(group: Group) -> Iterator[Statement]:
-    found = Counter(run.status for run in group.runs if run.status != "finished")
-    if found:
+    if found := Counter(run.status for run in group.runs if run.status != "finished"):
         words = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
-        count, total = sum(found.values()), len(group.runs)
-        has = f"run{'s' if total > 1 else ''} {'have' if count > 1 else 'has'}"
-        yield Statement(f"{count} of {total} {has} no result: {words}.")
+        yield Statement(f"Without a result: {found.total()} of {len(group.runs)} runs ({words}).")
 
 
 def _papers_change(group: Group) -> Iterator[Statement]:
     """The paper's own comparison: relative positions with its k against absolute ones, on the group's test split."""
-    relative = group.get("relative", paper.MODELS[group.size].clip_distance)
-    absolute, pair = group.get("absolute"), group.papers_languages
-    if not group.translation or relative is None or absolute is None or pair is None:
-        return
-    found = Comparison(group, relative, absolute, group.split)
-    if found.change.value is None:
+    relative, absolute = group.get("relative", paper.MODELS[group.size].clip_distance), group.get("absolute")
+    found, pair = Comparison(group, relative, absolute, group.split), group.papers_languages
+    if not group.translation or pair is None or found.change.value is None:
         return
     papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
     verdict = agreement(found.change, papers, undecided=why_undecided(relative, absolute))
     text = f"{_first_upper(relative.label)} against {absolute.label} on {group.split}: {found.figures} BLEU"
-    claims, undecided = ((), (found,)) if found.why_undecided else ((found,), ())
-    yield Statement(
-        f"{text}; the paper: {number(papers, 1, signed=True)}.", verdict, claims=claims, undecided=undecided
-    )
+    yield Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", verdict, comparisons=(found,))
 
 
 def _published_order(group: Group) -> Iterator[Statement]:
@@ -129,26 +105,21 @@ def _published_order(group: Group) -> Iterator[Statement]:
         if pairs:
             names = ", ".join(one.label for one in theirs)
             text = f"Published order, best first ({source.citation}): {names}. Here {'; '.join(parts)}."
-            yield Statement(text, claims=(*same, *opposite), undecided=tuple(undecided))
+            yield Statement(text, comparisons=tuple(pairs))
 
 
-def _against_baseline(group: Group, split: str, said: Set[tuple[str, str, str]]) -> Iterator[Statement]:
+def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> Iterator[Statement]:
     """Every other variant against the baseline on a split, but what was said already: the better, the worse, the
     undecided ones.
     """
     baseline = group.baseline
-    if baseline is None:
-        return
     found = [Comparison(group, one, baseline, split) for one in group.variants if one is not baseline]
-    found = [one for one in found if (one.variant.label, baseline.label, split) not in said]
-    found = sorted((one for one in found if one.change.value is not None), key=lambda one: -(one.change.value or 0.0))
-    found = found[::-1] if group.documents else found  # the best first
+    found = [one for one in found if one.change.value is not None and one not in said]
+    found.sort(key=lambda one: one.change.value or 0.0, reverse=not group.documents)  # the best first
     unit = "points of exact match" if group.task else "bits per byte" if group.documents else "BLEU"
     for verdict, words in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
         if some := tuple(one for one in found if one.verdict == verdict):
-            text = f"{words} {baseline.label} on {split}, in {unit}: {_listed(some)}."
-            claims, undecided = ((), some) if verdict == "not decided" else (some, ())
-            yield Statement(text, claims=claims, undecided=undecided)
+            yield Statement(f"{words} {baseline.label} on {split}, in {unit}: {_listed(some)}.", comparisons=some)
 
 
 def _listed(found: Sequence[Comparison], *, pairs: bool = False) -> str:

@@ -7,17 +7,14 @@ different rows. Rows and columns are defined in `rpr.report.lines`, published fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from rpr import paper
 from rpr.model.positions.vectors import SHARING
-from rpr.report.agreement import Verdict
-from rpr.report.contexts import context_grids
 from rpr.report.groups import Group, Variant
-from rpr.report.lengths import length_grid
+from rpr.report.lengths import context_grids, length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, facts_of, labels, score_columns
 from rpr.report.protocol import TOKENS, compared_settings
 from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, find
@@ -43,11 +40,9 @@ def score_table(
     if groups[0].translation and PAPER not in found:
         found = [PAPER, *found]
     scoring = dict.fromkeys(
-        note
-        for group in groups
-        for note in scoring_notes([line.variant for line in lines if line.group is group and line.variant])
+        note for group in groups for note in scoring_notes([line.variant for line in lines if line.group is group])
     )
-    about = [f"Δ: change from {lines[0].reference_name}, {CHANGE}"]
+    about = [f"Δ: change from {lines[0].reference.short_label}, {CHANGE}"]
     for source in found:
         on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
         about.append(f"{source.heading}{on}: {source.citation}; {source.protocol}")
@@ -63,39 +58,31 @@ def score_table(
     return grid.without_empty_columns(PAPER.key)
 
 
+# The sections of a page with tables of all groups, in its order.
+HEADINGS = {
+    "paper": "The paper's tables",
+    "tasks": "Generated tasks",
+    "documents": "Language models",
+    "recipes": "The best recipe of each variant",
+    "speed": "Speed",
+}
+
+
 @dataclass(frozen=True)
 class Tables:
-    """All tables of a report, in page order."""
+    """All tables of a report: those of each section of HEADINGS, and those by length, which stand with their group."""
 
-    paper: tuple[Grid, ...]  # Tables 1 to 3
-    tasks: tuple[Grid, ...]
-    documents: tuple[Grid, ...]  # language models
-    speed: Grid | None
-    lengths: tuple[Grid, ...]
-    recipes: tuple[Recipes, ...] = ()  # of sweeps with a grid of recipes
-
-    @cached_property
-    def sections(self) -> list[tuple[str, str, tuple[Grid, ...]]]:
-        """Name, heading and tables of each part of a page but the scores by length, which stand with their group."""
-        tried = tuple(grid for one in self.recipes for grid in recipe_grids(one))
-        speed = () if self.speed is None else (self.speed,)
-        parts = [("paper", "The paper's tables", self.paper), ("tasks", "Generated tasks", self.tasks)]
-        parts += [("documents", "Language models", self.documents)]
-        parts += [("recipes", "The best recipe of each variant", tried), ("speed", "Speed", speed)]
-        return [part for part in parts if part[2]]
+    sections: Mapping[str, Sequence[Grid]]
+    by_length: Sequence[Grid] = ()
+    recipes: Sequence[Recipes] = ()  # of sweeps with a grid of recipes
 
     @property
     def main(self) -> list[Grid]:
-        return [grid for *_, grids in self.sections for grid in grids]
+        return [grid for grids in self.sections.values() for grid in grids]
 
     @property
     def grids(self) -> list[Grid]:
-        return [*self.main, *self.lengths]
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """Of every comparison with the paper's tables."""
-        return [line.agreement.verdict for grid in self.paper for line in grid.rows if line.agreement is not None]
+        return [*self.main, *self.by_length]
 
 
 def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Tables:
@@ -104,20 +91,21 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
     Each variant of a translation corpus is in one of the paper's three tables, the paper's k in all.
     """
     translation = [group for group in groups if group.translation]
-    found = list(_tables1(translation))
+    papers = [*_tables1(translation)]
     for group in translation:
         for sharing in group.sharings:
-            found += _table2(group, sharing)
-            found += _table3(group, sharing)
-    return Tables(
-        tuple(found),
-        tuple(map(task_table, alike([group for group in groups if group.task]))),
-        tuple(map(document_table, alike([group for group in groups if group.documents]))),
-        speed_grid(translation, benches),  # a task's models are so small that their steps/s say nothing of positions
-        tuple(grid for group in groups if (grid := length_grid(group)) is not None)
-        + tuple(grid for group in groups for grid in context_grids(group)),
-        tuple(recipes(groups)),
-    )
+            papers += [*_table2(group, sharing), *_table3(group, sharing)]
+    tried = [*recipes(groups)]
+    sections = {
+        "paper": papers,
+        "tasks": [*map(task_table, alike([group for group in groups if group.task]))],
+        "documents": [*map(document_table, alike([group for group in groups if group.documents]))],
+        "recipes": [grid for one in tried for grid in recipe_grids(one)],
+        # A task's models are so small that their steps/s say nothing of positions.
+        "speed": [*speed_grid(translation, benches)],
+    }
+    by_length = [grid for group in groups for grid in (*length_grid(group), *context_grids(group))]
+    return Tables({name: grids for name, grids in sections.items() if grids}, by_length, tried)
 
 
 def alike(groups: Sequence[Group]) -> list[list[Group]]:
@@ -131,7 +119,7 @@ def alike(groups: Sequence[Group]) -> list[list[Group]]:
 def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
     """Variants of groups that are alike in one table for a terminal: scores, published figures, speed."""
     first = rows[0][1]
-    lines = [(_task_line if group.task else _summary_line)(variant, group) for variant, group in rows]
+    lines = [(_line_of_all if group.task else _summary_line)(variant, group) for variant, group in rows]
     grid = score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
     if first.task:
         return grid
@@ -140,12 +128,9 @@ def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
 
 
 def _summary_line(variant: Variant, group: Group) -> Line:
-    k = paper.MODELS[group.size].clip_distance
-    reference, splits = group.get("relative", k, group.sharings[0]), (group.development,)
-    own = {"kind": "relative", "k": k}
-    return Line(
-        (variant.label,), group, variant, reference, f"relative, k = {k}", splits, splits, {}, own, "validation"
-    )
+    reference = group.get("relative", paper.MODELS[group.size].clip_distance, group.sharings[0])
+    splits = (group.development,)
+    return Line((variant.label,), group, variant, reference, splits, splits, "validation")
 
 
 _SUMMARY = (
@@ -191,17 +176,10 @@ def _lines1(group: Group) -> Iterator[Line]:
     ]
     elsewhere = all(variant.position.kind == "relative" for variant in rows) and len(group.variants) > len(rows)
     languages = group.languages.upper().replace("_", "-")
+    changed = ("test", *group.own_splits)
     for variant in () if elsewhere else rows:
         label = re.sub(rf", k = {k}\b", "", variant.label, count=1)  # only a k other than the paper's is shown
-        yield Line(
-            (model, languages, label),
-            group,
-            variant,
-            group.baseline,
-            group.baseline_label,
-            (group.split,),
-            ("test", *group.own_splits),
-        )
+        yield Line((model, languages, label), group, variant, group.baseline, (group.split,), changed)
 
 
 def _setting(group: Group, sharing: str | None) -> str:
@@ -209,41 +187,37 @@ def _setting(group: Group, sharing: str | None) -> str:
     return f"{group.heading} | tables {SHARING.get(str(sharing), sharing)}" if several else group.heading
 
 
+def _clip_distances(group: Group, sharing: str | None, *kinds: str) -> set[int]:
+    """Those of the variants of these kinds whose tables are shared so."""
+    positions = [one.position for one in group.variants if one.position.kind in kinds]
+    return {one.clip_distance for one in positions if one.tables == sharing and one.clip_distance is not None}
+
+
 def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
-    relative = [one for one in group.variants if one.position.kind == "relative" and one.position.tables == sharing]
-    by_k = {one.position.clip_distance: one for one in relative if one.position.clip_distance is not None}
-    sixteen = paper.MODELS["base"].clip_distance
-    if not set(by_k) - {paper.MODELS[group.size].clip_distance}:
+    run = _clip_distances(group, sharing, "relative")
+    if not run - {paper.MODELS[group.size].clip_distance}:
         return
-
-    def row(k: int) -> tuple[Variant | None, dict[str, Any]]:
-        return by_k.get(k), {"kind": "relative", "k": k}
-
-    lines = [
-        _line_of_base((str(k),), group, row(k), row(sixteen), f"k = {sixteen}") for k in sorted({*paper.TABLE2, *by_k})
-    ]
+    variants = {k: group.get("relative", k, sharing) for k in sorted({*paper.TABLE2, *run})}
+    reference = variants[paper.MODELS["base"].clip_distance]
+    lines = [_line_of_base((str(k),), group, variant, reference) for k, variant in variants.items()]
     yield score_table("table2", "Table 2: BLEU by clip distance k", _setting(group, sharing), ("k",), lines)
 
 
 def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
     """One table for each k with a keys-only or values-only variant; for the paper's k if only `none` was run."""
-    alone = {
-        one.position.clip_distance
-        for one in group.variants
-        if one.position.kind in ("relative_keys", "relative_values") and one.position.tables == sharing
-    }
-    none = group.get("none")
-    if not alone and none is None:
+    alone, none = _clip_distances(group, sharing, "relative_keys", "relative_values"), group.get("none")
+    if not alone and not none.records:
         return
     assumed = paper.TABLE3_CLIP_DISTANCE
     theirs = f"the paper's Table 3 does not print its k; assumed: {assumed}, the base model's"
-    for k in sorted(k for k in alone or {paper.MODELS[group.size].clip_distance} if k is not None):
-        rows = {
-            sides: (none if kind == "none" else group.get(kind, k, sharing), {"kind": kind, "k": assumed})
-            for sides, kind in KIND_OF_SIDES.items()
+    for k in sorted(alone or {paper.MODELS[group.size].clip_distance}):
+        variants = {
+            sides: none if kind == "none" else group.get(kind, k, sharing) for sides, kind in KIND_OF_SIDES.items()
         }
         lines = [
-            _line_of_base(tuple("yes" if on else "no" for on in sides), group, rows[sides], rows[True, True], "both on")
+            _line_of_base(
+                tuple("yes" if on else "no" for on in sides), group, variants[sides], variants[True, True], assumed
+            )
             for sides in paper.TABLE3
         ]
         reading = theirs if k == assumed else f"{theirs}, not this table's {k}"
@@ -252,16 +226,11 @@ def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
 
 
 def _line_of_base(
-    labels: tuple[str, ...],
-    group: Group,
-    row: tuple[Variant | None, dict[str, Any]],
-    reference: tuple[Variant | None, dict[str, Any]],
-    name: str,
+    labels: tuple[str, ...], group: Group, variant: Variant, reference: Variant, papers_k: int | None = None
 ) -> Line:
-    """A row of Tables 2 and 3; it and its reference are a variant, if it was run, and the facts of the paper's row."""
+    """A row of Table 2 or 3."""
     splits, changed = ("validation", group.split), ("validation", "test", *group.own_splits)
-    (variant, own), (other, its) = row, reference
-    return Line(labels, group, variant, other, name, splits, changed, own, its, "validation")
+    return Line(labels, group, variant, reference, splits, changed, "validation", papers_k)
 
 
 def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
@@ -277,8 +246,7 @@ def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]
 
 def task_table(groups: Sequence[Group]) -> Grid:
     """Every variant on a generated task, of groups that are alike."""
-    first, runs = groups[0], [group.runs[0] for group in groups]
-    lines = [_task_line(variant, group) for group in groups for variant in group.variants]
+    runs = [group.runs[0] for group in groups]
     longest, most = (
         sorted({run.setting(f"data.task.max_{split}_length") or 0 for run in runs}) for split in ("train", "long")
     )
@@ -288,26 +256,26 @@ def task_table(groups: Sequence[Group]) -> Grid:
     )
     lengths = " or ".join(map(str, longest))
     beyond = f", up to {' or '.join(map(str, most))}" if any(most) else ""
-    notes = (f"test: lengths up to {lengths}, as in training; long: longer inputs{beyond}", f"model: {sizes}")
-    setting = first.heading if len(groups) == 1 else first.common_heading
-    return score_table("task", f"Exact match on {runs[0].task}, percent", setting, ("position",), lines, *notes)
+    about = f"test: lengths up to {lengths}, as in training; long: longer inputs{beyond}"
+    return _table_of_all("task", f"Exact match on {runs[0].task}, percent", groups, about, f"model: {sizes}")
 
 
 def document_table(groups: Sequence[Group]) -> Grid:
     """Every variant of a language model of documents, of groups that are alike."""
-    lines = [_task_line(variant, group) for group in groups for variant in group.variants]
-    first = groups[0]
-    setting = first.heading if len(groups) == 1 else first.common_heading
-    tokens = sorted(
-        {int(compared_settings(run).get(TOKENS) or 0) * run.max_steps for group in groups for run in group.runs}
-    )
+    runs = [run for group in groups for run in group.runs]
+    tokens = sorted({int(compared_settings(run).get(TOKENS) or 0) * run.max_steps for run in runs})
     trained = f"trained on {' or '.join(f'{count:,}' for count in tokens)} tokens"
     if len(tokens) == 1:
         trained = f"every row was {trained}: compared at equal tokens, also while a model is still learning"
-    title = f"Bits per byte on {first.data}: less is better"
-    return score_table("documents", title, setting, ("position",), lines, trained)
+    return _table_of_all("documents", f"Bits per byte on {groups[0].data}: less is better", groups, trained)
 
 
-def _task_line(variant: Variant, group: Group) -> Line:
+def _table_of_all(name: str, title: str, groups: Sequence[Group], *notes: str) -> Grid:
+    setting = groups[0].heading if len(groups) == 1 else groups[0].common_heading
+    lines = [_line_of_all(variant, group) for group in groups for variant in group.variants]
+    return score_table(name, title, setting, ("position",), lines, *notes)
+
+
+def _line_of_all(variant: Variant, group: Group) -> Line:
     splits = tuple(split for split in ("test", "long") if group.column(split) is not None) or (group.split,)
-    return Line((variant.label,), group, variant, group.baseline, group.baseline_label, splits, (group.split,))
+    return Line((variant.label,), group, variant, group.baseline, splits, (group.split,))

@@ -90,10 +90,6 @@ class Grid:
         """Without the columns of higher priority numbers."""
         return self.only(lambda column: column.priority <= priority)
 
-    def with_rows(self, rows: Iterable[Any]) -> Grid:
-        """The same columns with other rows."""
-        return replace(self, rows=tuple(rows), _read={})
-
     @cached_property
     def pages(self) -> tuple[Layout, Layout | None, list[tuple[str, Shown]]]:
         """The grid as text: the main columns, and the folded ones (None without any), both without the columns of text

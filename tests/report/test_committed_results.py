@@ -7,7 +7,7 @@ import pytest
 
 from rpr.records.record import METRICS_NAME, find_records
 from rpr.records.scores import BITS_PER_BYTE
-from rpr.report import plots
+from rpr.report import plot_style
 from rpr.report.committed import TESTS_NAME, paired_page, render_report, thinned
 from rpr.report.paired import from_json
 from rpr.report.results_page import results_markdown
@@ -26,7 +26,7 @@ def test_committed_tables_match_their_records_and_findings_their_intervals(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a finding calls better or worse, or counts for an order, has an interval that excludes zero beside it."""
-    monkeypatch.setattr(plots, "rendered", lambda figure: b"")  # which takes matplotlib the most time
+    monkeypatch.setattr(plot_style, "rendered", lambda figure: b"")  # which takes matplotlib the most time
     assert all(record.status == "finished" for _, record in find_records(folder).records)
     render_report(folder, tmp_path)
     for name in ("report.md", "report.csv"):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rpr.records.record import Record
-from rpr.report.contexts import bits_by_context, context_grids
+from rpr.report.lengths import bits_by_context, context_grids
 from rpr.report.plot_style import PAPER
 from tests.fake_records import fake_record
 from tests.report.test_plots import group_of
@@ -54,8 +54,10 @@ def test_changes_are_paired_by_seed() -> None:
 
 
 def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_own() -> None:
-    both = bits_by_context(group_of([scored("absolute"), scored("relative")]))
-    assert both is not None and [axes.get_title(loc="left") for axes in both.axes] == [
+    plot = bits_by_context(group_of([scored("absolute"), scored("relative")]))
+    assert plot is not None
+    both = plot.figure()
+    assert [axes.get_title(loc="left") for axes in both.axes] == [
         "separate windows", "sliding windows", "published, separate windows", "published, sliding windows"
     ]  # fmt: skip
     (curve,) = [line for line in both.axes[2].lines if len(line.get_xdata()) > 2]
@@ -63,7 +65,7 @@ def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_
     assert curve.get_marker() == both.axes[0].lines[1].get_marker()
     assert "grey: Press 2022, trained at 512" in both.axes[2].get_xlabel().replace("\n", " ")
     only_ours = bits_by_context(group_of([scored("relative")]))
-    assert only_ours is not None and len(only_ours.axes) == 2
+    assert only_ours is not None and len(only_ours.figure().axes) == 2
 
 
 def test_seeds_scored_on_different_bytes_have_no_mean() -> None:
@@ -75,9 +77,9 @@ def test_seeds_scored_on_different_bytes_have_no_mean() -> None:
 
 
 def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training() -> None:
-    figure = bits_by_context(group_of([scored("absolute"), scored("relative", more=0.5)]))
-    assert figure is not None
-    separate, sliding = figure.axes[:2]
+    plot = bits_by_context(group_of([scored("absolute"), scored("relative", more=0.5)]))
+    assert plot is not None
+    separate, sliding = plot.figure().axes[:2]
     assert {tuple(line.get_ydata()) for line in separate.lines if len(line.get_xdata()) == 3} == {
         (2.5, 2.25, 2.75), (3.0, 2.75, 3.25)
     }  # fmt: skip

@@ -52,7 +52,7 @@ def test_runs_that_started_from_another_are_rows_of_their_own():
     assert [(one.label, len(one.finished)) for one in group.variants] == list(zip(labels, (1, 1, 2), strict=True))
     assert group.baseline is group.variants[0] and group.get("absolute") is group.variants[0]
     (alone,) = run_groups([run(1)])
-    assert alone.baseline is None
+    assert (alone.baseline.records, alone.baseline.label) == ((), "absolute")
     (group,) = run_groups([run(1), run(1, of_seed=2), run(1, "2b")])
     assert [one.label.partition("steps")[2] for one in group.variants] == [" (1a)", " (2b)", ", seed 2"]
 
@@ -85,16 +85,16 @@ def test_changes_are_paired_by_seed():
     runs += [fake_record("relative", seed=seed, scores={"test": value}) for seed, value in ((1, 21.0), (2, 31.5))]
     (group,) = run_groups(runs)
     absolute, relative = group.get("absolute"), group.get("relative", 16)
-    change = group.change(relative, absolute, "test", "absolute")
+    change = group.change(relative, absolute, "test")
     assert (change.value, change.n) == (1.25, 2)
     assert change.deviation == pytest.approx(0.5 / 2**0.5)
-    assert group.change(absolute, absolute, "test", "absolute").value == 0.0
-    assert group.change(relative, None, "test", "absolute").reason == "nothing to compare with: absolute: never run"
+    assert group.change(absolute, absolute, "test").value == 0.0
+    assert group.change(relative, groups.never_run("none"), "test").reason == "nothing to compare with: none: never run"
     # Only seeds of both count; with fewer than two of them there is no interval.
     (group,) = run_groups([*runs, fake_record("relative", seed=3, scores={"test": 90.0})])
-    assert group.change(group.get("relative"), group.get("absolute"), "test", "absolute") == change
+    assert group.change(group.get("relative"), group.get("absolute"), "test") == change
     (group,) = run_groups([fake_record("absolute", seed=1), *(fake_record("relative", seed=seed) for seed in (2, 3))])
-    change = group.change(group.get("relative"), group.get("absolute"), "test", "absolute")
+    change = group.change(group.get("relative"), group.get("absolute"), "test")
     assert (change.value, change.deviation, change.interval) == (0.0, None, None)
 
 
@@ -117,7 +117,7 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
     other = fake_record("relative", scores=[fake_score("test", 31.0, num_sentences=7)])
     (group,) = run_groups([fake_record("absolute"), other])
     relative, absolute = group.get("relative"), group.get("absolute")
-    assert group.change(relative, absolute, "test", "absolute").reason == "scored in another way than absolute"
+    assert group.change(relative, absolute, "test").reason == "scored in another way than absolute"
 
 
 def test_missing_score_has_a_reason():
@@ -151,7 +151,7 @@ def test_unknown_position_setting_marks_only_rows_that_differ():
         groups = run_groups(records)
         variants = [(one.position.kind, one.label, variant_colours(group.variants)[one.label])
                     for group in groups for one in group.variants]  # fmt: skip
-        return variants, [(grid.name, len(grid.rows)) for grid in build_tables(groups).paper]
+        return variants, [(grid.name, len(grid.rows)) for grid in build_tables(groups).sections["paper"]]
 
     plain = [fake_record("absolute"), fake_record("none"), *(fake_record("relative", k) for k in (0, 2, 16))]
     before = shown(plain)

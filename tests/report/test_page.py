@@ -42,8 +42,8 @@ def test_findings_come_first_then_the_papers_tables():
     assert places == sorted(places) and places[0] < html.index("+10.0 (one seed)") < places[1]
     assert '<span class="verdict not-decided">not decided</span>' in html
     assert "26.8" in html and "30.0" in html, "the paper's base model and ours"
-    [table] = build_tables(run_groups(runs)).paper
-    many = page(runs, tables=Tables((table,) * (pages.MOST_TABLES + 2), (), (), None, ()))
+    [table] = build_tables(run_groups(runs)).sections["paper"]
+    many = page(runs, tables=Tables({"paper": (table,) * (pages.MOST_TABLES + 2)}))
     sections = many[many.index('<section id="paper"') : many.index('<section id="t1"')]
     assert sections.count("<h3 ") == pages.MOST_TABLES and sections.count(f"<summary>{table.title}") == 2
 
@@ -66,7 +66,7 @@ def test_first_plot_is_of_a_group_with_a_curve():
     speed = Picture("scores_by_position", "speed", "", b"<svg/>")
     curve = Picture("bleu_by_k", "curve", "", b"<svg/>", narrow=b"<svg />")
     chapters = [Chapter(groups[0], plots=(speed,)), Chapter(groups[1], plots=(curve,))]
-    html = html_page("x", chapters, Tables((), (), (), None, ()), ())
+    html = html_page("x", chapters, Tables({}), ())
     assert re.findall(r'<img [^>]*alt="([^"]*)"', html) == ["curve", "speed"]
     assert html.count("<source ") == 1 and base64.b64encode(b"<svg />").decode() in html
     assert 'href="#first">curve</a>' in html

@@ -4,7 +4,7 @@ import re
 
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import Interval
-from rpr.report import plot_style, plots, sampling
+from rpr.report import plot_style, plots, samples
 from rpr.report.grouping import run_groups
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 from tests.shapes import scheme
@@ -42,7 +42,7 @@ def test_bleu_by_k_error_bars():
         fake_record("absolute", scores=[fake_score("test", 20.0, interval=fake_interval(19.5, 20.25))]),
     ]
     for width in (plot_style.WIDE, plot_style.COLUMN):
-        [axes] = plots.bleu_by_k(group_of(runs), width).axes
+        [axes] = plots.bleu_by_k(group_of(runs)).figure(width).axes
         # 32, 34, 36: mean 34, standard deviation 2.
         assert segments(axes) == [(11.0, 14.0), (19.5, 20.25), (32.0, 36.0)]
         assert axes.get_ylim()[1] > 36
@@ -51,13 +51,13 @@ def test_bleu_by_k_error_bars():
 
 
 def test_missing_data_is_not_drawn():
-    [axes] = plots.bleu_by_k(group_of([fake_record("relative", 2)])).axes
+    [axes] = plots.bleu_by_k(group_of([fake_record("relative", 2)])).figure().axes
     assert segments(axes) == [] and axes.get_xlabel() == "clip distance k"
     baselines = group_of([fake_record("absolute"), fake_record("none")])
     assert plots.bleu_by_k(baselines) is None
     assert plots.all_plots(baselines, []) == []
-    figure = plots.bleu_by_k(group_of([fake_record("relative", 2, scores={"validation": 30.0})]))
-    assert "relative, validation" in legend_of(figure)
+    plot = plots.bleu_by_k(group_of([fake_record("relative", 2, scores={"validation": 30.0})]))
+    assert "relative, validation" in legend_of(plot.figure())
 
 
 def test_plots_of_many_variants_show_and_report_a_sample():
@@ -65,16 +65,16 @@ def test_plots_of_many_variants_show_and_report_a_sample():
     runs = [fake_record(kind, k, by_length=lengths) for kind, count in (("relative", 26), ("relative_keys", 4))
             for k in range(count)]  # fmt: skip
     group = group_of([*runs, fake_record("absolute", by_length=lengths)])
-    curves = [(one, {"validation/bleu": {1: 2.0, 2: 3.0}}) for one in sampling.lines_of(group)]
+    curves = [(one, {"validation/bleu": {1: 2.0, 2: 3.0}}) for one in samples.lines_of(group)]
     drawn = {plot.name: plot for plot in plots.all_plots(group, curves)}
     assert list(drawn) == ["bleu_by_k", "bleu_by_length", "learning_curves"]
-    assert len(sampling.lines_of(group)) == 12 and sampling.lines_of(group)[0].label == "absolute (sinusoidal)"
+    assert len(samples.lines_of(group)) == 12 and samples.lines_of(group)[0].label == "absolute (sinusoidal)"
     for name in ("bleu_by_length", "learning_curves"):
         words = "12 of 31 variants have a line"
         assert words in drawn[name].description and words in drawn[name].svg.decode()
     # Of 28 values of k (0 to 25, and the paper's 64 and 256) at most 24 have a tick label, 12 in a column.
     for width, most in ((plot_style.WIDE, 24), (plot_style.COLUMN, 12)):
-        assert len(plots.bleu_by_k(group, width).axes[0].get_xticks()) <= most
+        assert len(plots.bleu_by_k(group).figure(width).axes[0].get_xticks()) <= most
     assert "of 31" not in drawn["bleu_by_k"].description
 
 
@@ -116,9 +116,10 @@ def test_every_text_is_inside_its_figure():
     group = group_of([*runs, fake_record("absolute")])
     many = [with_scheme(choice) for choice in ("rope", "t5")] + [fake_record("none")]
     many += [fake_record("absolute_and_relative", k) for k in range(30)]
-    assert plots._ranking_texts(group_of(many))[0].startswith("24 of 33 schemes have a row: of each kind")
+    assert plots.scores_by_position(group_of(many)).remark.startswith("24 of 33 schemes have a row: of each kind")
     for width in (plot_style.WIDE, plot_style.COLUMN):
-        for figure in (plots.bleu_by_k(group, width), plots.scores_by_position(group_of(many), width)):
+        for plot in (plots.bleu_by_k(group), plots.scores_by_position(group_of(many))):
+            figure = plot.figure(width)
             [axes] = figure.axes
             texts = [*axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label, *figure.texts]
             texts += [text for legend in figure.legends for text in legend.get_texts()]
@@ -142,7 +143,7 @@ def test_schemes_beyond_the_paper_are_ranked():
     assert [name for name, *_ in ranked([*schemes, *papers])] == ["T5", "relative, k = 16", "RoPE", "none"]
     drawn = {plot.name: plot for plot in plots.all_plots(group_of([*schemes, *papers]), [])}
     assert drawn["scores_by_position"].caption == ""
-    [axes] = plots.scores_by_position(group_of(schemes)).axes
+    [axes] = plots.scores_by_position(group_of(schemes)).figure().axes
     assert [text.get_text() for text in axes.texts] == ["30.0", "22.0 ± 1.4", "4.0"]
 
 
@@ -151,7 +152,7 @@ def test_lines_differ_in_marker_and_dashes_too():
     runs = [fake_record(kind, by_length=lengths) for kind in ("absolute", "learned", "none", "relative")]
     group = group_of([*runs, fake_record("relative", 2, by_length=lengths)])
     curves = [(one, {"validation/loss": {1: 2.0, 2: 1.0}}) for one in group.variants]
-    for figure in (plots.bleu_by_length(group), plots.learning_curves(group, curves)):
-        drawn = [line for line in figure.axes[0].get_lines() if line.get_marker() in plot_style.MARKERS]
+    for plot in (plots.scores_by_length(group), plots.learning_curves(group, curves)):
+        drawn = [line for line in plot.figure().axes[0].get_lines() if line.get_marker() in plot_style.MARKERS]
         assert len(drawn) == 5 == len({line.get_marker() for line in drawn})
         assert sum(line.get_linestyle() == "-" for line in drawn) == 2, "the fifth is solid again, with its own marker"

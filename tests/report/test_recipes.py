@@ -60,9 +60,9 @@ def test_changes_across_the_grid_are_a_table_and_a_picture() -> None:
     cells = {line[0].value: [cell.value.value for cell in line[1:]] for line in table.cells}
     assert list(cells) == [grid.in_words(one) for one in [(0.75, 0.1), (1.5, 0.1), (1.5, 0.2), (3.0, 0.1)]]
     assert [*cells.values()] == [[20.0, 1.0], [24.0, 1.0], [22.5, 4.5], [22.0, 6.0]]
-    figure = change_by_recipe(grid)
-    assert figure is not None
-    (axes,) = figure.axes
+    plot = change_by_recipe(grid)
+    assert plot is not None
+    (axes,) = plot.figure().axes
     lines = [[float(y) for y in line.get_ydata()] for line in axes.lines if len(line.get_xdata()) > 0]
     assert [1.0, 1.0, 4.5, 6.0] in lines and lines[-1] == [6.0], "the ring is at its own best"
 

@@ -83,7 +83,7 @@ def test_all_files_exist_and_are_well_formed(built):
     heading = "sacreBLEU by source length, test and long together"
     assert heading in page and heading in text
     # Findings, failures, commands, and lines (2 i + 1) 7 // 6 + 1 for i = 0, 1, 2 of the 7 lines of test.
-    assert "1 of 8 runs has no result: 1 failed." in page and "seed 1 failed: rank 1 died" in page
+    assert "Without a result: 1 of 8 runs (1 failed)." in page and "seed 1 failed: rank 1 died" in page
     assert "rpr-cli train position=relative position.clip_distance=16 seed=2" in page
     assert re.findall(r"test, line (\d+)", page) == ["2", "4", "6"]
 
@@ -105,7 +105,7 @@ def test_summary_fits_one_screen(built):
     assert lines[0].endswith(": 7 of 8 runs finished")
     assert "Findings" in lines
     assert sum(line.startswith("- ") for line in lines) <= 5
-    assert any(line.startswith("These runs differ from the paper's in data, model") for line in lines)
+    assert any(line.startswith("These runs differ from the paper's in model, data") for line in lines)
     assert "index.html" in lines[-1] and "verbose=true" in lines[-1]
     assert max(map(len, built.everything.split("\n"))) <= 100
 

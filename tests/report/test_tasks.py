@@ -9,7 +9,7 @@ from rpr.report.build import build_report
 from rpr.report.grouping import run_groups
 from rpr.report.learning import learning_of, run_key
 from rpr.report.plot_style import PAPER, WHITE
-from rpr.report.plots import bleu_by_length
+from rpr.report.plots import scores_by_length
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, task_table
@@ -42,14 +42,14 @@ def text(records):
 def test_exact_match_of_a_task_comes_first_and_by_length():
     [group] = run_groups(runs("scan", within=81.0))
     tables = build_tables([group])
-    assert (group.task, group.synthetic, tables.paper) == (True, True, ())
-    [task] = tables.tasks
+    assert (group.task, group.synthetic, "paper" in tables.sections) == (True, True, False)
+    [task] = tables.sections["tasks"]
     assert [column.key for column in task.columns][:5] == ["position", "n", "test", "long", "long_change"]
     assert "seeds (Wilson's)" in " ".join(legend([task.only(lambda column: column.key == "test")]))
-    assert tables.lengths[0].title == "exact match by length, test and long together"
-    notes = " ".join(note.text for grid in tables.lengths for note in grid.notes)
+    assert tables.by_length[0].title == "exact match by length, test and long together"
+    notes = " ".join(note.text for grid in tables.by_length for note in grid.notes)
     assert "longer than any example of the training data, whose longest has 22 symbols of the input" in notes
-    [axes] = bleu_by_length(group).axes
+    [axes] = scores_by_length(group).figure().axes
     assert axes.get_ylabel() == "exact match, percent"
     vertical = [line for line in axes.get_lines() if list(line.get_xdata()) == [1.5, 1.5]]
     assert len(vertical) == 1  # between the buckets of training, 1 to 10 and 11 to 22, and the others
@@ -58,7 +58,7 @@ def test_exact_match_of_a_task_comes_first_and_by_length():
 def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training_are_the_same():
     def grey(cut_off):
         [group] = run_groups(runs("symbols_reverse", cut_off=cut_off))
-        [axes] = bleu_by_length(group).axes
+        [axes] = scores_by_length(group).figure().axes
         lines = [line for line in axes.get_lines() if line.get_color() == PAPER]
         return [(list(line.get_xdata()), list(line.get_ydata())) for line in lines], axes.get_xlabel()
 
@@ -71,7 +71,7 @@ def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training
 
 def test_schemes_are_plotted_best_first_beside_published_accuracies():
     [group] = run_groups(runs("reverse", within=81.0, none=90.0))
-    [axes] = plots.scores_by_position(group).axes
+    [axes] = plots.scores_by_position(group).figure().axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "none",
         "relative, k = 16",
@@ -81,7 +81,7 @@ def test_schemes_are_plotted_best_first_beside_published_accuracies():
     marks = [(line.get_marker(), float(line.get_xdata()[0])) for line in axes.get_lines() if line.get_marker() in "oD"]
     assert sorted(marks) == [("D", 2.3), ("o", 6.7), ("o", 60.0), ("o", 90.0)]
     assert all(line.get_markerfacecolor() == WHITE for line in axes.get_lines() if line.get_marker() == "o")
-    assert plots._ranking_texts(group)[1].startswith(
+    assert plots.scores_by_position(group).caption.startswith(
         "Dashed: absolute (sinusoidal). Hollow: did not learn the task. Grey diamonds: K"
     )
 
@@ -90,9 +90,9 @@ def test_exact_match_of_sentences_is_folded_and_not_shown_by_length():
     configs = [(run, edited(dict(run.config), {"data.task": None})) for run in runs()]
     [group] = run_groups(run.model_copy(update={"config": config}) for run, config in configs)
     tables = build_tables([group])
-    assert (group.task, group.synthetic, tables.tasks) == (False, False, ())
-    assert {column.key: column.priority for column in tables.paper[0].columns}["exact_match_test"] == 3
-    assert "lengths_exact_match" not in [grid.name for grid in tables.lengths]
+    assert (group.task, group.synthetic, "tasks" in tables.sections) == (False, False, False)
+    assert {column.key: column.priority for column in tables.sections["paper"][0].columns}["exact_match_test"] == 3
+    assert "lengths_exact_match" not in [grid.name for grid in tables.by_length]
 
 
 def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_paper():
@@ -104,7 +104,7 @@ def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_pape
 def test_without_longer_examples_nothing_is_said_of_them():
     records = [run.model_copy(update={"scores": run.scores[::2]}) for run in runs()]  # those of test
     [group] = run_groups(records)
-    assert (group.split, plots.ranking_title(group)) == ("test", "Exact match on test, best first")
+    assert (group.split, plots.scores_by_position(group).title) == ("test", "Exact match on test, best first")
     assert "beyond" not in text(records)
     assert "Kazemnejad" not in " ".join(note.text for note in task_table([group]).notes)
 

@@ -16,7 +16,7 @@ from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
 from rpr.metrics.lengths import bounds
 from rpr.records.record import Record, find_records, read_record, write_record
-from rpr.report.published import KAZEMNEJADS_TASKS, PUBLISHED
+from rpr.report.published import published
 from rpr.runs import lifecycle
 from rpr.runs.locks import acquire, with_killed_runs
 from rpr.sweep import ledger, spec, status
@@ -70,7 +70,7 @@ def each_value_once(listed: list[list[str]]) -> list[TrainConfig]:
 def test_published_figures_by_length_have_buckets_of_one_length() -> None:
     configs = each_value_once(jobs("kazemnejad"))
     edges = {one.data.task.kind: one.evaluation.length_buckets for one in configs if one.data.task}
-    of_length = [one.match for one in PUBLISHED if one.source is KAZEMNEJADS_TASKS and "length" in one.match]
+    of_length = [one.match for one in published() if one.source.key == "kazemnejads_tasks" and "length" in one.match]
     assert {one["task"] for one in of_length} | {"symbols_sort", "uneven_addition"} == {*edges}
     for one in of_length:
         length, longest = one["length"], one["max_train_length"]
