@@ -2,7 +2,6 @@
 
 import os
 import pty
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,13 +37,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         yield server
-
-
-@pytest.fixture
-def silent_server() -> Iterator[str]:
-    """The address of a server that accepts connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -221,19 +221,9 @@ def test_key_lookup(place, monkeypatch, tmp_path):
     assert found == {name: place.isupper() or name == place for name in found}
 
 
-SLOW = {"marks": pytest.mark.slow}
-
-
-@pytest.mark.parametrize("how", ["refused", pytest.param("silent", **SLOW), pytest.param("malformed key", **SLOW)])
-def test_unreachable_server_falls_back_to_offline(
-    how, tiny_config, run_dir, monkeypatch, server, silent_server, capsys
-):
+def test_unreachable_server_falls_back_to_offline(tiny_config, run_dir, monkeypatch, server, capsys):
     monkeypatch.setattr(wandb_logger, "INIT_TIMEOUT_SECONDS", 1.5)
-    if how == "refused":
-        server.close()
-    else:
-        name, value = ("BASE_URL", silent_server) if how == "silent" else ("API_KEY", "short")
-        monkeypatch.setenv(f"WANDB_{name}", value)
+    server.close()
     config = tiny_config(*RECIPE)
     began = time.monotonic()
     logger = start(config, run_dir)
@@ -266,7 +256,7 @@ def test_network_lost_during_training(tiny_config, run_dir, server, capsys):
     assert [line["_step"] for line in found["history"]] == [25, 50, 75, 100]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, **SLOW)])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_run_survives_the_end_of_the_wandb_process(how, tiny_config, run_dir, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(wandb_logger, "GRACE_SECONDS", 1)
     settings = (*OFFLINE, "logger.finish_timeout_seconds=1")

@@ -18,31 +18,18 @@ TABLES = {"results/scores", "results/translations", "results/bleu_by_length"}
 CHARTS = {"charts/bleu_by_k": "scatter", "charts/bleu_by_length": "line"}
 
 
-def test_scores_are_in_the_last_row_and_the_summary(tiny_config, tmp_path, server, capsys):
-    config, run_dir = tiny_config("logger=wandb", "position.clip_distance=3"), tmp_path / "run"
-    write_finished_run(config, run_dir)
-    mirror(config, run_dir, summary={"steps_per_second": 4.5, "test/sacrebleu": 25.5})
-    (run,) = server.runs.values()
-    for (split, metric), value in SCORES.items():
-        assert run.series(f"{split}/{metric}") == [(STEPS, value)]  # W&B draws a single row as a bar
-        assert run.summary[f"{split}/{metric}"] == value
-    assert run.series("k") == [(STEPS, 3)] and run.summary["k"] == 3
-    assert run.summary["steps_per_second"] == 4.5
-    # The summary of validation metrics is their best value.
-    assert run.summary["validation/loss"] == {"min": 2.5} and run.summary["validation/bleu"] == {"max": 10.0}
-    assert run.series("validation/bleu") == [(25, 5.0), (50, 10.0)]
-    assert [row["_step"] for row in run.history] == [25, 50]
-    assert run.exit_code == 0
-    assert len(run.artifacts) == len(TABLES | CHARTS.keys())  # W&B keeps each table as an artifact too
-    assert len(messages(capsys)) == 1  # the address
-
-
 def test_tables_and_charts_match_the_record(tiny_config, tmp_path):
     """Translations are evenly spaced lines of the files."""
     config, run_dir = tiny_config("logger=wandb_offline", "position.clip_distance=3"), tmp_path / "run"
     record = write_finished_run(config, run_dir)
-    mirror(config, run_dir)
+    mirror(config, run_dir, summary={"steps_per_second": 4.5})
     tables, found = tables_of(run_dir), read_back(run_dir)
+    scores = {f"{split}/{metric}": value for (split, metric), value in SCORES.items()} | {"k": 3}
+    assert [row["_step"] for row in found["history"]] == [25, STEPS] and found["exit"] == 0
+    assert found["history"][-1].items() >= scores.items()  # W&B draws a single row as a bar
+    assert found["summary"].items() >= (scores | {"steps_per_second": 4.5}).items()
+    # The summary of validation metrics is their best value.
+    assert (found["summary"]["validation/loss"], found["summary"]["validation/bleu"]) == ({"min": 2.5}, {"max": 10.0})
     assert tables.keys() == TABLES | {f"Custom Chart Tables/{name}_table" for name in CHARTS}
     columns = ["split", "test set", "metric", "score", "low", "high", "sentences", "checkpoint", "signature"]
     ends = [(one.interval.low, one.interval.high) if one.interval else (None, None) for one in record.scores]
@@ -103,16 +90,19 @@ def test_scores_of_documents_count_documents_and_have_no_translations(tiny_confi
 
 
 def test_missing_results_are_left_out(tiny_config, tmp_path):
-    """Without relative tables there is no k; without scored splits, nothing to show."""
+    """Without relative tables there is no k; without scored splits, nothing to show. Rows that were not yet logged, as
+    of a run killed after training, are sent at the end.
+    """
     config = tiny_config("logger=wandb_offline", "position=absolute")
     write_finished_run(config, tmp_path / "absolute", by_length=None)
     mirror(config, tmp_path / "absolute")
     assert tables_of(tmp_path / "absolute").keys() == {"results/scores", "results/translations"}
     assert "k" not in read_back(tmp_path / "absolute")["summary"]
     write_finished_run(config, tmp_path / "unscored", by_length=None, scores=[])
-    mirror(config, tmp_path / "unscored")
+    mirror(config, tmp_path / "unscored", rows=False)
     assert tables_of(tmp_path / "unscored") == {}
-    assert [row["_step"] for row in read_back(tmp_path / "unscored")["history"]] == [25, 50]
+    rows = [(row["_step"], row["validation/loss"]) for row in read_back(tmp_path / "unscored")["history"]]
+    assert rows == [(25, 2.5), (50, 5.0)]
 
 
 def test_table_error_keeps_the_summary(tiny_config, tmp_path, capsys):
@@ -126,16 +116,6 @@ def test_table_error_keeps_the_summary(tiny_config, tmp_path, capsys):
     found = read_back(run_dir)
     assert found["summary"]["test/sacrebleu"] == 25.5 and found["exit"] == 0
     assert found["history"][-1]["long/chrf"] == 40.0
-
-
-def test_rows_not_yet_logged_are_sent_at_the_end(tiny_config, tmp_path, server):
-    """As when a run was killed after training and its resumption only translates."""
-    config, run_dir = tiny_config("logger=wandb"), tmp_path / "run"
-    write_finished_run(config, run_dir)
-    mirror(config, run_dir, rows=False)
-    (run,) = server.runs.values()
-    assert run.series("validation/loss") == [(25, 2.5), (50, 5.0)] and run.series("test/sacrebleu") == [(50, 25.5)]
-    assert [row["_step"] for row in run.history] == [25, 50]
 
 
 @pytest.mark.parametrize("overrides, variant", [
