@@ -45,6 +45,8 @@ from tests.small_models import (
 )
 
 PAIRS = list(zip(SOURCES, TARGETS, strict=True))[:8]
+SHORT = [pair for pair in zip(SOURCES, TARGETS, strict=True) if 6 < max(map(len, pair)) < 17]  # more than each k
+LONG = 25  # more pieces
 SEARCH = Search(4, 0.6, 5, 200)
 
 
@@ -72,8 +74,8 @@ SHAPES = {
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 def test_correct_models_pass_all_checks(changes):
-    found = {check.name: check for check in check_model(exact(**changes), PAIRS, SEARCH, 40)}
-    names = ["cached decoding", "cached decoding beyond 40 pieces", "padding", "shift", "batches", "n best"]
+    found = {check.name: check for check in check_model(exact(**changes), PAIRS, SEARCH, LONG)}
+    names = ["cached decoding", f"cached decoding beyond {LONG} pieces", "padding", "shift", "batches", "n best"]
     names.append("exact matches")
     assert [*found] == names
     absolute = changes.get("absolute", "none")
@@ -87,18 +89,18 @@ def test_correct_models_pass_all_checks(changes):
         assert check.difference is not None and check.difference <= EXACT == check.tolerance
     assert found["cached decoding"].difference != 0  # another order of summation
     assert {check.sentences for name, check in found.items() if "beyond" not in name} == {8}
-    assert found["cached decoding beyond 40 pieces"].sentences == len(beyond(PAIRS, 40))
+    assert found[f"cached decoding beyond {LONG} pieces"].sentences == len(beyond(PAIRS, LONG))
 
 
 def test_text_without_sources_passes_all_checks():
     texts = [([], target[:-1]) for _, target in PAIRS if len(target) > 2]
     model = exact(architecture="decoder_only", **LEARNED)
-    found = {check.name: check for check in check_model(model, texts, SEARCH, 40)}
-    assert [*found] == ["cached decoding", "cached decoding beyond 40 pieces", "padding", "shift", "exact matches"]
+    found = {check.name: check for check in check_model(model, texts, SEARCH, LONG)}
+    assert [*found] == ["cached decoding", f"cached decoding beyond {LONG} pieces", "padding", "shift", "exact matches"]
     assert_outcome(found.pop("shift"), "not applicable")
     assert {check.outcome for check in found.values()} == {"passed"}, found
-    joined = beyond(texts, 40)
-    assert all(not source and len(target) > 40 for source, target in joined)
+    joined = beyond(texts, LONG)
+    assert all(not source and len(target) > LONG for source, target in joined)
     tokens = [[token for _, target in pairs for token in target[:-1]] for pairs in (joined, texts)]
     assert tokens[0][:30] == tokens[1][:30]
 
@@ -106,17 +108,17 @@ def test_text_without_sources_passes_all_checks():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_position_scheme_is_decoded_with_caches_padded_and_shifted(kind):
     model = exact(norm=NORM[kind], **(NO_TABLES if kind in VECTORS else {}) | KINDS[kind])
-    assert_outcome(cached_decoding(model, PAIRS[:4], 200, "cached decoding"), "passed")
-    assert_outcome(padding_invariance(model, PAIRS[:4], 200), "passed")
+    assert_outcome(cached_decoding(model, SHORT, 200, "cached decoding"), "passed")
+    assert_outcome(padding_invariance(model, SHORT, 200), "passed")
     invariant = model.config.encoder_positions.shift_invariant
-    assert_outcome(shift_invariance(model, PAIRS[:4]), "passed" if invariant else "not applicable")
+    assert_outcome(shift_invariance(model, SHORT), "passed" if invariant else "not applicable")
 
 
 def test_beyond_joins_pairs_to_exceed_the_training_length():
-    joined = beyond(PAIRS, 40)
+    joined = beyond(PAIRS, LONG)
     assert len(joined) > 2
     for source, target in joined:
-        assert min(len(source), len(target)) > 40 and source[-1] == target[-1] == EOS
+        assert min(len(source), len(target)) > LONG and source[-1] == target[-1] == EOS
         assert EOS not in source[:-1] and EOS not in target[:-1]
     pieces = [piece for source, _ in joined for piece in source[:-1]]
     expected = [piece for source, target in PAIRS if len(target) > 1 for piece in source[:-1]]

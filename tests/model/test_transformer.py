@@ -95,21 +95,30 @@ def absolute_by_hand(positions, length):
     return getattr(positions, "weight_LM", sinusoids(length, TINY.d_model).double())[:length]
 
 
-def forward_by_hand(model, source, target_input):
-    """Hidden states of all target positions: post-norm norm(x + f(x)), pre-norm x + f(norm(x)) and a final norm."""
-    shape = model.config
+def residual_by_hand(config, x, around, function):
+    """Post-norm norm(x + f(x)), pre-norm x + f(norm(x))."""
+    if config.norm == "post":
+        return norm_by_hand(x + function(x), around.norm, config.norm_epsilon)
+    return x + function(norm_by_hand(x, around.norm, config.norm_epsilon))
 
-    def residual(x, part, function):
-        if shape.norm == "post":
-            return norm_by_hand(x + function(x), part.norm, shape.norm_epsilon)
-        return x + function(norm_by_hand(x, part.norm, shape.norm_epsilon))
+
+def feed_forward_by_hand(config, part, x):
+    inner = x @ part.inner.weight.T + part.inner.bias
+    inner = 0.5 * inner * (1 + torch.erf(inner / 2**0.5)) if config.activation == "gelu" else inner.relu()
+    return inner @ part.outer.weight.T + part.outer.bias
+
+
+def forward_by_hand(model, source, target_input):
+    """Hidden states of all target positions, pre-norm with a final norm."""
+    shape = model.config
+    residual = partial(residual_by_hand, shape)
 
     def self_attention(part, mask):
         w_q, w_k, w_v = part.qkv.weight.split(shape.d_model)
         return lambda x: attention_by_hand(shape, x, x, w_q, w_k, w_v, part.output.weight, mask, part.tables)
 
     def feed_forward(part):
-        return lambda x: (x @ part.inner.weight.T + part.inner.bias).relu() @ part.outer.weight.T + part.outer.bias
+        return partial(feed_forward_by_hand, shape, part)
 
     def embed(pieces, positions):
         vectors = model.embedding_VM[pieces] * shape.d_model**0.5
