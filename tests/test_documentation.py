@@ -217,20 +217,6 @@ def test_command_runs_or_composes(command, home, monkeypatch, capfd):
         assert {*command.shown} - {"..."} <= {*out.splitlines()}
 
 
-@pytest.mark.parametrize("command, complaint", [
-    ("rpr-cli train model.num_hads=3", "num_hads"),
-    ("rpr-cli bench varaints=[absolute]", "varaints"),
-    ("rpr-cli sweep table9", None),
-    ("rpr-cli compare runs/nowhere runs/A", None),
-    ("pip install 'rpr[nothing]'", None),
-    ("make nothing", None),
-    ("rm -r runs", None),
-])  # fmt: skip
-def test_check_finds_invalid_commands(command, complaint, home, monkeypatch):
-    with pytest.raises(Exception, match=complaint):
-        check(command, home, monkeypatch)
-
-
 @pytest.mark.parametrize("fence", [one for page in PAGES for one in fences(page) if one.language == "python"], ids=str)
 def test_python_runs(fence: Fence, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home.folder)

@@ -22,7 +22,7 @@ from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
-from rpr.export.parity import identical_share, in_float64, parity
+from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
 from rpr.export.scorers import TorchScorer
 from rpr.export.writing import export
 from rpr.io import atomic
@@ -298,6 +298,7 @@ def test_nan_and_shorter_translations_fail_parity():
 
     short = parity(model, Short(exact, 400), SOURCES[:4], TARGETS[:4], SEARCH)
     assert not short.passed and short.different and short.largest_difference == 0
+    assert "(sentence 4, piece 2: log p differs by 2.5e-01)" in str(Parity(10, 9, (), (Flip(3, 1, 0.25),), 0.5, 1e-3))
 
 
 @pytest.mark.parametrize("changes, message", [
