@@ -31,31 +31,27 @@ def run_groups(
     Raises:
         RecordError: there are no records, or none with the positions of the baseline.
     """
-    found: dict[tuple[str, str, int, str], dict[str, list[Record]]] = {}
-    deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
-    for record in sorted(records, key=lambda record: (record.name, record.seed, record.run_id, record.started)):
-        key = (record.data_name, record.model_name, record.max_steps, record.hardware)
-        precision = record.setting("hardware.precision")
-        if (
-            same := to_json([precision, record.corpus, *(record.config.get(name) for name in DECIDING)])
-        ) not in deciding:
-            settings = deciding_settings(record.config) | {
-                "hardware.precision": precision,
-                "data.corpus": record.corpus and record.corpus[:12],
-            }
-            deciding[same] = json.dumps(settings, sort_keys=True)
-        found.setdefault(key, {}).setdefault(deciding[same], []).append(record)
-    if not found:
+    by_key: dict[tuple[str, str, int, str], list[Record]] = {}
+    for run in sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started)):
+        by_key.setdefault((run.data_name, run.model_name, run.max_steps, run.hardware), []).append(run)
+    if not by_key:
         raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
     groups = []
-    for key, by_settings in sorted(found.items()):
-        trained = [run.training for some in by_settings.values() for run in some if run.training is not None]
-        usual = next((one.matmul_precision for one in trained if one.matmul_precision), "highest")
-        parts = [
-            (json.loads(text) | {"matmul_precision": used}, some)
-            for text in sorted(by_settings)
-            for used, some in _by_matmuls(by_settings[text], usual).items()
-        ]
+    deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
+    for key, runs in sorted(by_key.items()):
+        trained = [run.training.matmul_precision for run in runs if run.training is not None]
+        usual = next(filter(None, trained), "highest")
+        alike: dict[str, list[Record]] = {}
+        for run in runs:
+            # `auto` leaves the precision of float32 matmuls to the device; of a run that has not ended it is not known.
+            used = (run.training.matmul_precision or "highest") if run.training is not None else usual
+            same = to_json([used, run.corpus, run.config.get("hardware"), *map(run.config.get, DECIDING)])
+            if same not in deciding:
+                settings = {"hardware.precision": run.setting("hardware.precision"), "matmul_precision": used}
+                settings["data.corpus"] = run.corpus and run.corpus[:12]
+                deciding[same] = json.dumps(deciding_settings(run.config) | settings, sort_keys=True)
+            alike.setdefault(deciding[same], []).append(run)
+        parts = [(json.loads(text), some) for text, some in sorted(alike.items())]
         names = sorted({name for settings, _ in parts for name in settings})
         varying = [name for name in names if len({json.dumps(settings.get(name)) for settings, _ in parts}) > 1]
         for settings, some in sorted(parts, key=lambda part: -len(part[1])):
@@ -65,14 +61,6 @@ def run_groups(
         known = {name for group in groups for run in group.runs for name in names_of(run)}
         raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
     return tuple(groups)
-
-
-def _by_matmuls(records: Iterable[Record], usual: str) -> dict[str, list[Record]]:
-    """Runs by the precision of their float32 matmuls, which `auto` leaves to the device; `usual`: if not known yet."""
-    found: dict[str, list[Record]] = {}
-    for run in records:
-        found.setdefault((run.training.matmul_precision or "highest") if run.training else usual, []).append(run)
-    return found
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:

@@ -20,7 +20,7 @@ from rpr.records.scores import (
     how_scored,
     how_scored_by_length,
 )
-from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, advice, mean_over_seeds
+from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, mean_over_seeds
 from rpr.report.seeds import SeedScore, one_per_seed, over_seeds, paired_change
 
 NEVER_RUN = "never run"
@@ -46,19 +46,25 @@ class TestColumn(NamedTuple):
         return (metric, self.metric, split, self.split, self.test_set)
 
 
-LOSS = ("validation", "", "loss")
-Key = tuple[Any, ...]  # what was scored: a TestColumn, or by length or context as `_scores_of` has it
+# What was measured: a TestColumn, one of these two, or by length or context as `_scores_of` has it.
+Key = tuple[Any, ...]
+LOSS, SPEED = ("validation", "", "loss"), ("training", "", "steps_per_second")
 
 
 def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
     """Every score of a run: on test sets; by length, (metric, shortest, longest or 0); by context, (split, "separate"
-    or "sliding", its length), and by position in it, (split, "position", the last one of a range); the last LOSS.
+    or "sliding", its length), and by position in it, (split, "position", the last one of a range); the last LOSS; the
+    SPEED, unless other jobs shared the device.
     """
     for score in run.scores:
         column = TestColumn(score.split, score.test_set, score.metric)
         yield column, SeedScore(score.score, how_scored(score), score.interval)
-    if run.training is not None and (loss := run.training.validation_loss) is not None:
-        yield LOSS, SeedScore(loss, ())
+    if (training := run.training) is not None:
+        if training.validation_loss is not None:
+            yield LOSS, SeedScore(training.validation_loss, ())
+        if training.steps_per_second and run.concurrent_jobs == 1:
+            measured = (run.device, training.precision, training.matmul_precision)
+            yield SPEED, SeedScore(training.steps_per_second, measured)
     if (lengths := run.by_length) is not None:
         for bucket in lengths.buckets:
             for part in bucket.scores:
@@ -111,17 +117,6 @@ class Variant:
         return found
 
     @cached_property
-    def speeds(self) -> dict[int, SeedScore]:
-        """Steps/s of the finished runs by seed, with device and precision as the way they were measured; without those
-        whose device other jobs shared.
-        """
-        return {
-            run.seed: SeedScore(speed, (run.device, run.training.precision, run.training.matmul_precision))
-            for run in self.finished
-            if run.training is not None and (speed := run.training.steps_per_second) and run.concurrent_jobs == 1
-        }
-
-    @cached_property
     def still_learning(self) -> Learning | None:
         """How the validation loss ended, if its mean over the seeds was still falling."""
         found = mean_over_seeds(self.learning)
@@ -139,7 +134,7 @@ class Variant:
         mine, position = mean_over_seeds(self.learning), self.position
         # Without positions, or with one vector for all distances, it has no order to learn.
         orderless = position.kind == "none" or (position.kind in TABULATED and position.clip_distance == 0)
-        if mine is None or mine.loss is None or self.orderless_loss is None or orderless:
+        if mine is None or self.orderless_loss is None or orderless:
             return None
         if mine.loss < (1 - LEAST_GAIN) * self.orderless_loss:
             return None
@@ -301,10 +296,11 @@ class Group:
         """`precision 32, norm pre`: the distinguishing settings, except for those of these names."""
         return ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in self.distinct if name not in without)
 
-    @cached_property
-    def advice(self) -> str | None:
-        """What to do about runs that were still learning; None if none was."""
-        return advice([one for variant in self.variants if (one := variant.still_learning) is not None])
+    @property
+    def advice(self) -> str:
+        """What to do about runs that were still learning."""
+        steps = max((one.still_learning.steps for one in self.variants if one.still_learning), default=self.max_steps)
+        return f"train at least twice as long: optim.max_steps={2 * steps}"
 
     @property
     def size(self) -> paper.Size:

@@ -19,7 +19,7 @@ from rpr.report.plots import FIRST, Picture
 from rpr.report.samples import FileOf, Samples, left_out, own_file, sample_evenly, word_diff
 from rpr.report.statements import Statement
 from rpr.report.tables import HEADINGS, Tables
-from rpr.tables.grid import Grid, legend
+from rpr.tables.grid import legend
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
 MOST_TABLES = 8  # unfolded
@@ -171,19 +171,6 @@ def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:
     return between.join(f"{key}={_JSON.encode(value)}" for key, value in sorted(settings.items()))
 
 
-def _parts(grid: Grid) -> dict[str, Any]:
-    """A grid as the template shows it."""
-    main, more, shared = grid.pages
-    return {
-        "main": main,
-        "shared": shared,
-        "more": more,
-        "footnotes": (more or main).footnotes,
-        "warnings": [note.text for note in grid.notes if note.severity == "warning"],
-        "notes": [*legend([grid]), *(note.text for note in grid.notes if note.severity == "info")],
-    }
-
-
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -200,7 +187,7 @@ _TEMPLATES.globals |= {
     "word_diff": word_diff,
     "count": _count,
     "details_of": _details,
-    "parts_of": _parts,
+    "legend_of": lambda grid: legend([grid]),
     "headings": HEADINGS,
     "most_items": MOST_ITEMS,
     "most_tables": MOST_TABLES,

@@ -50,7 +50,7 @@ class Learning:
     fall: float
     nats: float
     steps: int
-    loss: float | None = None
+    loss: float
 
     @property
     def falling(self) -> bool:
@@ -61,16 +61,10 @@ def mean_over_seeds(found: Sequence[Learning]) -> Learning | None:
     """The mean fall and loss of the seeds of one variant; None without any."""
     if not found:
         return None
-    fall, nats = (statistics.fmean(each) for each in zip(*((one.fall, one.nats) for one in found), strict=True))
-    losses = [one.loss for one in found if one.loss is not None]
-    return Learning(fall, nats, max(one.steps for one in found), statistics.fmean(losses) if losses else None)
-
-
-def advice(falling: Sequence[Learning]) -> str | None:
-    """Advice on runs that were still learning; None without any."""
-    if not falling:
-        return None
-    return f"train at least twice as long: optim.max_steps={2 * max(one.steps for one in falling)}"
+    fall, nats, loss = (
+        statistics.fmean(each) for each in zip(*((one.fall, one.nats, one.loss) for one in found), strict=True)
+    )
+    return Learning(fall, nats, max(one.steps for one in found), loss)
 
 
 def learning_of(record: Record, losses: Mapping[int, float]) -> Learning | None:

@@ -24,7 +24,7 @@ from rpr.records.scores import (
 )
 from rpr.report import plot_style as style
 from rpr.report.groups import Group, Key, Variant
-from rpr.report.published import curves
+from rpr.report.published import Source, curves
 from rpr.report.samples import lines_left_out, lines_of
 from rpr.tables.grid import DASH, Column, Grid, Note
 
@@ -197,9 +197,8 @@ def bits_by_context(group: Group) -> style.Plot | None:
             beyond = next((at for at, n in enumerate(lengths) if panel.trained and n > panel.trained), None)
             style.set_places(axes, [f"{length:,}" for length in lengths], beyond, rotation=45)
             for label, points in panel.curves.items():
-                style.draw_points(
-                    axes, [(lengths.index(n), one) for n, one in points.items()], looks[label] | panel.look
-                )
+                places = [(lengths.index(n), one) for n, one in points.items()]
+                style.draw_points(axes, places, looks[label] | panel.look)
             axes.set_title(panel.title, loc="left", fontsize=10)
             axes.set_ylabel(panel.unit)
             style.set_words_below(axes, "tokens of context", *panel.remarks)
@@ -209,9 +208,8 @@ def bits_by_context(group: Group) -> style.Plot | None:
         for axes in all_axes:
             style.set_log_scale(axes)
 
-    return style.Plot(
-        "bits_by_context", CONTEXTS, group.heading, draw, looks, len(panels), len(kinds), remark, style.MEANS
-    )
+    shape = (len(panels), len(kinds))
+    return style.Plot("bits_by_context", CONTEXTS, group.heading, draw, looks, *shape, remark, style.MEANS)
 
 
 def _measured(variants: Sequence[Variant], scored: Sequence[ByContext], kind: str, remark: str) -> _Panel:
@@ -225,19 +223,13 @@ def _measured(variants: Sequence[Variant], scored: Sequence[ByContext], kind: st
 
 def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
     """The published curve of the first variant of each kind of positions, of the shortest training that has curves."""
-    labels = {one.position.kind: one.label for one in reversed(variants)}
-    found = [
-        (trained, source, label, figures)
-        for positions, label in labels.items()
-        for (source, trained), figures in curves("length", {"windows": kind, "kind": positions}).items()
-        if len(figures) > 1
-    ]
-    shortest = min((trained for trained, *_ in found), default=None)
-    shown = [(source, label, figures) for trained, source, label, figures in found if trained == shortest]
-    if not shown:
+    found: dict[tuple[int, Source], dict[str, dict[int, Measurement]]] = {}
+    for positions, label in {one.position.kind: one.label for one in reversed(variants)}.items():
+        for (source, trained), figures in curves("length", {"windows": kind, "kind": positions}).items():
+            if len(figures) > 1:
+                found.setdefault((trained, source), {})[label] = {n: single(one) for n, one in figures.items()}
+    if not found:
         return None
-    points = {label: {length: single(one) for length, one in figures.items()} for _, label, figures in shown}
-    sources = "; ".join(dict.fromkeys(f"{source.heading}, trained at {shortest:,}" for source, *_ in shown))
-    return _Panel(
-        f"published, {kind} windows", points, shortest, "perplexity", (f"grey: {sources}",), {"color": style.PAPER}
-    )
+    trained, source = min(found, key=lambda key: key[0])
+    remark, look = f"grey: {source.heading}, trained at {trained:,}", {"color": style.PAPER}
+    return _Panel(f"published, {kind} windows", found[trained, source], trained, "perplexity", (remark,), look)

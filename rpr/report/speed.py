@@ -15,9 +15,8 @@ from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.scores import Interval
 from rpr.report.agreement import speed_agreement
-from rpr.report.groups import Group, Variant
+from rpr.report.groups import SPEED, Group, Variant
 from rpr.report.lines import labels
-from rpr.report.seeds import over_seeds
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.validation import first_problem
 
@@ -29,13 +28,11 @@ _ONE_RATIO = "the paper prints one ratio, of its relative model"
 
 def steps_per_second(variant: Variant) -> Measurement:
     """The mean over seeds, if all ran on the same kind of device; runs whose device other jobs shared do not count."""
-    if not variant.speeds:
-        jobs = max((run.concurrent_jobs or 0 for run in variant.finished), default=0)
-        why = {0: "no speed: whether other jobs shared the device was not recorded", 1: "speed not measured"}
-        shared = f"no speed: {jobs} jobs of the sweep shared the device"
-        return missing(why.get(jobs, shared) if variant.finished else variant.why_not())
+    jobs = max((run.concurrent_jobs or 0 for run in variant.finished), default=0)
+    why = {0: "no speed: whether other jobs shared the device was not recorded", 1: "speed not measured"}
+    shared = f"no speed: {jobs} jobs of the sweep shared the device"
     # Without its interval over seeds, which reaches below zero: machines slow down by more than they vary.
-    return replace(over_seeds(variant.speeds), interval=None)
+    return replace(variant.measured(SPEED, why.get(jobs, shared)), interval=None)
 
 
 def ratio_to_absolute(group: Group, variant: Variant) -> Measurement:
@@ -48,8 +45,9 @@ def ratio_to_absolute(group: Group, variant: Variant) -> Measurement:
         return mine
     if its.value is None:
         return missing(f"absolute: {its.reason}")
-    pairs = [(speed, absolute.speeds.get(seed)) for seed, speed in variant.speeds.items()]
-    ratios = [speed.value / other.value for speed, other in pairs if other is not None and other.way == speed.way]
+    speeds, others = variant.scores[SPEED], absolute.scores[SPEED]
+    pairs = [(speed, others[seed]) for seed, speed in speeds.items() if seed in others]
+    ratios = [speed.value / other.value for speed, other in pairs if other.way == speed.way]
     return mean(ratios) if ratios else missing("no absolute (sinusoidal) run of the same seed, device and precision")
 
 
@@ -203,7 +201,7 @@ def _run_rows(group: Group) -> Iterator[SpeedRow]:
         steps = steps_per_second(variant)
         if steps.value is None:
             continue
-        device, *arithmetic = next(iter(variant.speeds.values())).way  # a mean is of one
+        device, *arithmetic = next(iter(variant.scores[SPEED].values())).way  # a mean is of one
         trained = [run.training for run in variant.finished if run.training is not None]
         memory = [one.peak_memory_bytes for one in trained if one.peak_memory_bytes is not None]
         parameters = {run.parameters for run in variant.finished}

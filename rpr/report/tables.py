@@ -15,11 +15,10 @@ from rpr import paper
 from rpr.model.positions.vectors import SHARING
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import context_grids, length_grid
-from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, facts_of, labels, score_columns
+from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, facts_of, labels, score_columns, scoring_notes
 from rpr.report.protocol import TOKENS, compared_settings
 from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, find
 from rpr.report.recipes import Recipes, recipe_grids, recipes
-from rpr.report.scoring import scoring_notes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
 from rpr.tables.grid import Cell, Column, Grid, Note
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from rpr.records.measurement import Measurement
 from rpr.records.scores import Interval
@@ -91,19 +91,18 @@ class Grid:
         return self.only(lambda column: column.priority <= priority)
 
     @cached_property
-    def pages(self) -> tuple[Layout, Layout | None, list[tuple[str, Shown]]]:
-        """The grid as text: the main columns, and the folded ones (None without any), both without the columns of text
-        that are the same in every row; the headings and text of those.
-
-        The second layout continues the footnotes of the first.
-        """
+    def page(self) -> Page:
+        """The grid as text; its text columns that are the same in every row are `shared`."""
         footnotes: list[str] = []
         main, shared = layout(self.up_to(2), footnotes).without_shared_text()
-        if all(column.label or column.priority < 3 for column in self.columns):
-            return main, None, shared
-        folded = layout(self.only(lambda column: column.priority >= 3), footnotes)
-        more, also = folded.without_shared_text()
-        return main, more, shared + [pair for pair in also if pair not in shared]
+        more = None
+        if not all(column.label or column.priority < 3 for column in self.columns):
+            more, also = layout(self.only(lambda column: column.priority >= 3), footnotes).without_shared_text()
+            shared += [pair for pair in also if pair not in shared]
+        warnings, notes = (
+            tuple(note.text for note in self.notes if note.severity == severity) for severity in ("warning", "info")
+        )
+        return Page(main, more, shared, tuple(footnotes), warnings, notes)
 
     def without_empty_columns(self, *kept: str) -> Grid:
         """The grid without columns that are empty in every row, but with those of these keys."""
@@ -151,6 +150,19 @@ class Layout:
             return tuple(item for index, item in enumerate(items) if index not in shared)
 
         return Layout(kept(self.columns), tuple(map(kept, self.lines)), self.footnotes), [*shared.values()]
+
+
+class Page(NamedTuple):
+    """A grid as text, for pages: the main columns and the folded ones (None without any), both without the columns that
+    have the same text in every row; the headings and text of those; footnotes of both, warnings and notes.
+    """
+
+    main: Layout
+    more: Layout | None
+    shared: list[tuple[str, Shown]]
+    footnotes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def layout(grid: Grid, footnotes: list[str] | None = None) -> Layout:

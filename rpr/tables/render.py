@@ -94,22 +94,19 @@ def markdown(grid: Grid, *, signs: bool = True) -> str:
     Args:
         signs: whether to include a legend of the symbols in the cells.
     """
-    main, more, shared = grid.pages
+    page = grid.page
     parts = [f"## {escape_markdown(grid.title)}", ""]
     if grid.setting:
         parts += [escape_markdown(grid.setting), ""]
-    parts += [f"**Warning:** {escape_markdown(note.text)}\n" for note in grid.notes if note.severity == "warning"]
-    parts += [*_pipes(main), ""]
-    if shared:
-        parts.append(
-            "**Every row:** " + escape_markdown(" · ".join(f"{name}: {cell.line()}" for name, cell in shared)) + "\n"
-        )
-    if more is not None:
-        parts += ["<details><summary>More figures</summary>", "", *_pipes(more), "", "</details>"]
-        parts.append("")
-    lines = [f"- [{number}] {escape_markdown(text)}" for number, text in enumerate((more or main).footnotes, start=1)]
-    notes = [note.text for note in grid.notes if note.severity == "info"] + (legend([grid]) if signs else [])
-    lines += [f"- {escape_markdown(note)}" for note in notes]
+    parts += [f"**Warning:** {escape_markdown(text)}\n" for text in page.warnings]
+    parts += [*_pipes(page.main), ""]
+    if page.shared:
+        every = " · ".join(f"{name}: {cell.line()}" for name, cell in page.shared)
+        parts.append(f"**Every row:** {escape_markdown(every)}\n")
+    if page.more is not None:
+        parts += ["<details><summary>More figures</summary>", "", *_pipes(page.more), "", "</details>", ""]
+    lines = [f"- [{number}] {escape_markdown(text)}" for number, text in enumerate(page.footnotes, start=1)]
+    lines += [f"- {escape_markdown(note)}" for note in (*page.notes, *(legend([grid]) if signs else []))]
     if lines:
         parts += ["<details><summary>Notes</summary>", "", *lines, "", "</details>"]
     return "\n".join(parts).rstrip("\n") + "\n"

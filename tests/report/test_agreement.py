@@ -10,7 +10,7 @@ from rpr.records.position import position_of
 from rpr.records.scores import Interval
 from rpr.report.agreement import agreement, speed_agreement
 from rpr.report.groups import Variant
-from rpr.report.learning import advice, learning_of
+from rpr.report.learning import learning_of
 from tests.fake_records import fake_record
 
 
@@ -61,11 +61,6 @@ def test_fall_over_the_last_tenth_of_the_steps(losses, fall, falling):
     assert found.fall == pytest.approx(fall)
     assert found.falling is falling
     assert learning_of(fake_record(), {900: 2.0}) is None is learning_of(fake_record(), {})
-
-
-def test_advice_states_steps():
-    found = learning_of(fake_record(steps=1050), {900: 2.0, 1000: 1.9})
-    assert advice([found]) == "train at least twice as long: optim.max_steps=2100"
 
 
 def test_still_learning_is_judged_by_the_mean_over_seeds():
