@@ -6,8 +6,8 @@ Pure functions with the same result, forward and backward:
 - `per_position` is the algorithm of the paper's section 3.3; the historical baseline of `rpr-cli bench`.
 - `composed` projects onto the table first and spreads the result over the keys, in differentiable torch operations
   that `torch.compile` can fuse and autograd can differentiate twice.
-- `attend` is the one to call: by device and length it selects the fused kernels for plain attention, which
-  `rpr.model.banded_attention` also uses for long sequences, the hand-written passes of
+- `attend` is the one to call: by device and length it selects torch's fused kernels for plain attention, which
+  `rpr.model.cpu_attention` and `rpr.model.banded_attention` use for more on a CPU, the hand-written passes of
   `rpr.model.blockwise_attention`, or `composed` under `torch.compile`.
 
 They take the arguments of `AttentionInputs`, q, k and v by place and the others by name, and return z [B, H, Q, D],
@@ -26,8 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rpr.model import cpu_attention
 from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
-from rpr.model.banded_attention import BandedAttention, band_of
+from rpr.model.banded_attention import band_of, banded
 from rpr.model.blockwise_attention import SplitHeads, blockwise
 from rpr.model.blockwise_tables import Layout
 from rpr.model.composed_attention import composed as composed
@@ -74,10 +75,13 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
         given = given._replace(k=k_BHKD, v=v_BHKD)
     if not q_BHQD.numel() or not k_BHKD.numel():
         return reference(q_BHQD, k_BHKD, v_BHKD, **given.options)
+    if implementation == "auto" and not torch.compiler.is_compiling() and cpu_attention.usable(given):
+        if (z_BHQD := cpu_attention.fused(given)) is not None:
+            return z_BHQD
+        if (width := band_of(given)) is not None:
+            return banded(given, width)
     if implementation == "auto" and given.plain and _fused_is_faster(q_BHQD, k_BHKD):
         return _fused(given)
-    if implementation == "auto" and _column_is_faster(given):
-        return _with_bias_as_column(given)
     if implementation == "triton":
         others = (given.bias_table, given.key_bias, given.distance_queries)
         if given.dense_alone or any(part is not None for part in others):
@@ -94,9 +98,6 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
         or (implementation == "auto" and _composed_is_better(q_BHQD))
     ):
         return (_compiled() if implementation == "compiled" else composed)(q_BHQD, k_BHKD, v_BHKD, **given.options)
-    if implementation == "auto" and (width := band_of(given)) is not None:
-        z_BHQD: Tensor = BandedAttention.apply(*given[:7], width)  # type: ignore[no-untyped-call]
-        return z_BHQD
     num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
     by_blocks = implementation == "blockwise" or (implementation == "auto" and num_queries * num_keys >= LONG**2)
     return blockwise(given, queries_per_block=max(64, BLOCK_SCORES // num_keys) if by_blocks else None)
@@ -132,31 +133,6 @@ def _compiled() -> Callable[..., Tensor]:
 def _composed_is_better(q_BHQD: Tensor) -> bool:
     """Under torch.compile, which fuses it, and for a few queries to a cache, which it does not copy."""
     return torch.compiler.is_compiling() or (q_BHQD.shape[2] <= 16 and not torch.is_grad_enabled())
-
-
-def _column_is_faster(given: AttentionInputs) -> bool:
-    """Whether `_with_bias_as_column` can be used and was measured to be faster, at equal precision."""
-    bias = given.key_bias
-    return (
-        bias is not None
-        and given._replace(key_bias=None).plain
-        and given.causal
-        and given.mask is None
-        and given.first_query == 0
-        and given.q.shape[2] == given.k.shape[2] >= 256
-        and given.q.device.type == "cpu"
-        and given.q.dtype == bias.dtype
-        and torch.get_float32_matmul_precision() == "highest"
-    )
-
-
-def _with_bias_as_column(given: AttentionInputs) -> Tensor:
-    """The bias of the keys is one more column of k, which queries multiply by one: plain attention, a little wider."""
-    assert given.key_bias is not None
-    scale = given.q.shape[-1] ** -0.5
-    q_BHQE = F.pad(given.q, (0, 1), value=1 / scale)
-    k_BHKE = torch.cat([given.k, given.key_bias[..., None]], dim=-1)
-    return F.scaled_dot_product_attention(q_BHQE, k_BHKE, F.pad(given.v, (0, 1)), is_causal=True, scale=scale)[..., :-1]
 
 
 def _fused(given: AttentionInputs) -> Tensor:

@@ -23,42 +23,35 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rpr.model.attention_inputs import AttentionInputs
+from rpr.model.cpu_attention import Qkv, backward_kernel, forward_kernel, gradient_buffers
 
 SMALLEST_BLOCK = 64
-BANDS = 16  # keys of a sequence as multiples of the band: from there on this was measured to be faster
+BANDS = 8  # keys of a sequence as multiples of the band: from there on this was measured to be faster
 
 
 def band_of(given: AttentionInputs) -> int | None:
-    """The distance from which on the tables are constant, if this can compute the attention, and faster; else None.
-
-    On a CPU alone, whose fused kernel returns the sums, and in exact arithmetic.
+    """The distance from which on the tables are constant, if an attention that is `cpu_attention.usable` is faster this
+    way; else None.
     """
     tables = [table for table in given[3:6] if table is not None]
-    num_queries, num_keys = given.q.shape[2], given.k.shape[2]
-    if (
-        not tables
-        or given._replace(mask=None).dense_alone
-        or given.mask is not None
-        or given.key_bias is not None
-        or not given.causal
-        or given.first_query
-        or num_queries != num_keys
-        or given.q.device.type != "cpu"
-        or {given.q.dtype, *(table.dtype for table in tables)} not in ({torch.float32}, {torch.float64})
-        or torch.get_float32_matmul_precision() != "highest"
-    ):
+    if not tables or given.key_bias is not None:
         return None
     rows = {table.shape[1 if table is given.bias_table else -2] for table in tables}
     width = (max(rows) - 1) // 2 if given.reach is None else given.reach
-    long = num_keys >= max(BANDS * width, 1024 if given.q.shape[3] <= 32 else 2048)
+    long = given.k.shape[2] >= max(BANDS * width, 512 if given.q.shape[3] <= 32 else 2048)
     return width if width > 0 and long else None
+
+
+def banded(given: AttentionInputs, width: int) -> Tensor:
+    """Attention with tables that are constant from the distance `width` on."""
+    z_BHQD: Tensor = BandedAttention.apply(*given[:7], width)  # type: ignore[no-untyped-call]
+    return z_BHQD
 
 
 class BandedAttention(torch.autograd.Function):
     """apply(q, k, v, key_table, value_table, bias_table, distance_queries, width of the band) -> z_BHQD.
 
-    The arguments are those of `AttentionInputs`; `band_of` gives the width. z and the gradients of q, k and v have the
-    memory layout of `BlockwiseAttention`. Differentiable once.
+    z and the gradients of q, k and v have the memory layout of `BlockwiseAttention`. Differentiable once.
     """
 
     @staticmethod
@@ -66,9 +59,9 @@ class BandedAttention(torch.autograd.Function):
         q_BHQD, k_BHQD, v_BHQD, key_table, value_table, bias_HR, queries_BHQX, width = arguments
         batch, heads, length, d_head = q_BHQD.shape
         scale = d_head**-0.5
-        far_BHQD, far_lse_BHQ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *_far(q_BHQD, k_BHQD, v_BHQD, width), is_causal=True, scale=scale
-        )
+        far = _far((q_BHQD, k_BHQD, v_BHQD), width)
+        far_BHQD = torch.empty_like(far[0])
+        far_lse_BHQ = forward_kernel(far, far_BHQD, scale)
         scaled_BHQD = (q_BHQD * scale).contiguous()
         buffer_GNCE = _of_blocks(scaled_BHQD, _around(k_BHQD, width), width)
         scores_BHQW = _band(buffer_GNCE, like=q_BHQD, width=width)
@@ -97,13 +90,13 @@ class BandedAttention(torch.autograd.Function):
     def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
         q_BHQD, k_BHQD, v_BHQD, key_table, value_table, bias_HR, queries_BHQX, *kept = ctx.saved_tensors
         scaled_BHQD, weights_BHQW, lse_BHQ, z_BHQD = kept
-        width, (batch, heads, length, d_head) = ctx.width, q_BHQD.shape
+        width, scale = ctx.width, q_BHQD.shape[-1] ** -0.5
         if value_table is not None:
             z_BHQD = z_BHQD - _row(value_table, width)  # the kernel knows nothing of it
-        d_far = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            dz_BHQD[:, :, width:], *_far(q_BHQD, k_BHQD, v_BHQD, width), z_BHQD[:, :, width:],
-            lse_BHQ[:, :, width:].contiguous(), 0.0, True, scale=d_head**-0.5,
-        )  # fmt: skip
+        d_qkv = gradient_buffers(dz_BHQD)
+        at = (slice(None), slice(None), slice(width, None))
+        far, d_far = _far((q_BHQD, k_BHQD, v_BHQD), width), _far(d_qkv, width)
+        backward_kernel(dz_BHQD[at], far, z_BHQD[at], lse_BHQ[at], d_far, scale)
         dz_BHQD = dz_BHQD.contiguous()
         buffer_GNCE = _of_blocks(dz_BHQD, _around(v_BHQD, width), width)
         dscores_BHQW = _band(buffer_GNCE, like=q_BHQD, width=width)
@@ -127,19 +120,15 @@ class BandedAttention(torch.autograd.Function):
             d_keys = _of_rows(dscores_BHQW.transpose(-2, -1) @ x_BHQX, None, key_table, width)
         if bias_HR is not None:
             d_bias = _of_rows(dscores_BHQW.sum(2)[..., None], None, bias_HR[..., None], width)[..., 0]
-        packed = dz_BHQD.new_empty(batch, length, 3, heads, d_head)  # as BlockwiseAttention's
-        d_qkv = tuple(part.transpose(1, 2) for part in packed.unbind(2))
-        torch.mul(dq_BHQD, d_head**-0.5, out=d_qkv[0])
-        d_qkv[0][:, :, width:] += d_far[0]
-        for whole_BHQD, near_BHQD, far_BHQD in zip(d_qkv[1:], (dk_BHQD, dv_BHQD), d_far[1:], strict=True):
-            whole_BHQD.copy_(near_BHQD)
-            whole_BHQD[:, :, : length - width] += far_BHQD
+        d_qkv[0].add_(dq_BHQD, alpha=scale)
+        d_qkv[1].add_(dk_BHQD)
+        d_qkv[2].add_(dv_BHQD)
         return *d_qkv, d_keys, d_values, d_bias, d_queries, None
 
 
-def _far(q_BHQD: Tensor, k_BHQD: Tensor, v_BHQD: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The queries that have keys beyond the band, and these keys and values: the last key of each is its own place."""
-    return q_BHQD[:, :, width:], k_BHQD[:, :, :-width], v_BHQD[:, :, :-width]
+def _far(qkv: Qkv, width: int) -> Qkv:
+    """The queries that have keys beyond the band, and these keys and values: a query's last one is at its own place."""
+    return qkv[0][:, :, width:], qkv[1][:, :, :-width], qkv[2][:, :, :-width]
 
 
 def _rows(table: Tensor, width: int) -> Tensor:
