@@ -81,11 +81,6 @@ def test_tiny_difference_is_not_shown_as_the_same(put, diff):
     assert found["figures"][2] == "train_loss 2.100000 2.100000 -9.1e-13 × 1.000"
 
 
-def test_incomparable_scores(put, diff):
-    printed = diff(put("a"), put("b", {"scores.1.signature": "tok:none"}))
-    assert "long/sacrebleu: not comparable: signature " in printed
-
-
 def test_relation_of_two_records(put, diff):
     printed = diff(put("a"), put("copy.json"))
     assert printed.endswith("The two records: the same record.\n") and printed.count("\n") == 5

@@ -51,19 +51,15 @@ def test_torchruns_variables_are_kept_for_this_process_alone(monkeypatch):
     assert not is_first_rank() and not TORCHRUN.keys() & environment.for_child().keys()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [*({name: value} for name in (*TORCHRUN,) for value in ("", "x") if name != "GROUP_RANK" and (name, value) not in
-       (("MASTER_ADDR", "x"), ("TORCHELASTIC_RUN_ID", "x"), ("TORCHELASTIC_RUN_ID", ""))),
-     {"RANK": "2"}, {"RANK": "-1"}, {"LOCAL_RANK": "2"}, {"WORLD_SIZE": "1"}, {"LOCAL_WORLD_SIZE": "3"}],
-)  # fmt: skip
-def test_torchruns_variables_that_do_not_fit_are_removed(monkeypatch, change):
-    assert set_up(monkeypatch, {**TORCHRUN, **change}) == {}
+UNFIT = [(name, value) for name in TORCHRUN if name != "GROUP_RANK" for value in ("", "x", None)]
+UNFIT += [("RANK", "2"), ("RANK", "-1"), ("LOCAL_RANK", "2"), ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "3")]
+VALID = [("MASTER_ADDR", "x"), ("TORCHELASTIC_RUN_ID", "x"), ("TORCHELASTIC_RUN_ID", "")]
 
 
-@pytest.mark.parametrize("missing", [name for name in TORCHRUN if name != "GROUP_RANK"])
-def test_incomplete_variables_of_torchrun_are_removed(monkeypatch, missing):
-    assert set_up(monkeypatch, {name: value for name, value in TORCHRUN.items() if name != missing}) == {}
+@pytest.mark.parametrize("name, value", [pair for pair in UNFIT if pair not in VALID])
+def test_torchruns_variables_that_do_not_fit_or_are_missing_are_removed(monkeypatch, name, value):
+    rest = {other: TORCHRUN[other] for other in TORCHRUN if other != name}
+    assert set_up(monkeypatch, rest if value is None else {**rest, name: value}) == {}
 
 
 def test_run_of_wandb_agent_is_kept_until_a_sweep_starts(monkeypatch, tmp_path):

@@ -115,21 +115,16 @@ def test_an_export_is_verified_on_windows(trained: Path, capsys: pytest.CaptureF
     assert card["data"]["documents"] and 0 < card["parity"]["largest_difference"] <= card["parity"]["tolerance"]
 
 
-def test_attention_by_distance_is_measured_in_windows(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [folder] = trained.glob("rope-*")
-    assert app.main(["report", f"run={folder}", "format=json", "validation_sentences=5", "hardware.threads=1"]) == 0
-    numbers = json.loads(capsys.readouterr().out)
-    assert numbers["num_sentences"] == 5 and {stack["stack"] for stack in numbers["stacks"]} == {"decoder"}
-    assert all(head[numbers["max_distance"]] for layer in numbers["attention"] for head in layer["attention"])
-
-
 def test_loss_by_position_of_a_report_is_that_of_evaluate(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [folder] = trained.glob("rope-*")
     assert app.main(["evaluate", f"run={folder}", "splits=[validation]", "format=json", "hardware.threads=1"]) == 0
     (by_context,) = json.loads(capsys.readouterr().out)["by_context"]
     words = ["report", f"run={folder}", "validation_sentences=5", "hardware.threads=1"]
     assert app.main(words) == 0
-    (losses,) = json.loads((folder / "positions.json").read_text())["losses"]
+    numbers = json.loads((folder / "positions.json").read_text())
+    assert numbers["num_sentences"] == 5 and {stack["stack"] for stack in numbers["stacks"]} == {"decoder"}
+    assert all(head[numbers["max_distance"]] for layer in numbers["attention"] for head in layer["attention"])
+    (losses,) = numbers["losses"]
     assert (losses["trained"], losses["num_bytes"]) == (32, by_context["num_bytes"])
     of_evaluate = [(one["first"], one["last"], one["bits_per_byte"]) for one in by_context["by_position"]]
     assert [*zip(losses["first"], losses["last"], losses["bits_per_byte"], strict=True)] == [

@@ -1,5 +1,7 @@
 """Position schemes, model sizes and sweeps in a folder of the user's own, schemes_dir=DIR: all commands find them, in
-all their processes; other code of a scheme is refused wherever weights would meet it; a broken module is one line.
+all their processes; a scheme of one Python and one YAML file trains, resumes to the same weights, is verified, benched
+and reported with its own name and colour; other code of a scheme is refused wherever weights would meet it; a broken
+module is one line.
 """
 
 import os
@@ -10,13 +12,58 @@ import sys
 import time
 
 import pytest
+import torch
 
 from rpr.paths import data_dir
 from rpr.records.record import read_record
+from rpr.runs.checkpoints import checkpoints, model_weights
 from tests.conftest import TINY
-from tests.system.test_new_scheme import CHOICE, SCHEME, answers_of
+from tests.system.test_new_task import answers_of
 
 ROOT = data_dir("conf").parent
+SCHEME = '''
+"""A learned temperature for each head, and a penalty for keys beyond a window."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import PositiveInt
+
+from rpr.model.positions.scheme import Scheme, Site, Tables, register
+
+
+@register
+class Window(Scheme):
+    TITLE = "window"
+    COLOUR = "#12ab34"
+
+    scheme: Literal["window"]
+    size: PositiveInt
+
+    def details(self):
+        return [f"size {self.size}"]
+
+    def parameters(self, site: Site):
+        import torch
+
+        return {"temperature": torch.ones(site.num_heads, 1, 1), "penalty": torch.zeros(site.num_heads, 1)}
+
+    def distance_tables(self, parameters: Mapping, site: Site, max_distance: int, device):
+        import torch
+
+        beyond = torch.arange(-max_distance, max_distance + 1, device=device)
+        beyond = torch.where(beyond > 0, 2 * beyond, -beyond).sub(self.size).clamp(min=0)
+        return Tables(bias=-parameters["penalty"].exp() * beyond)
+
+    def prepare(self, q, k, positions, parameters: Mapping, site: Site):
+        return q * parameters["temperature"], k
+'''
+CHOICE = """# A window.
+defaults: [_base, _self_]
+name: window
+scheme: window
+size: 3
+"""
 MINI = "defaults: [tiny, _self_]\nname: mini\nd_ff: 48\n"
 SWEEP = "description: two seeds\noverrides: ['position=window model=mini optim=tiny']\njobs: ['seed=1,2']\n"
 
@@ -63,19 +110,34 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
         ["verify", "run=RUN", own, "hardware.threads=1", "sentences=4", f"cache_dir={cache_dir}"],
         ["export", "run=RUN", own, "format=safetensors", f"cache_dir={cache_dir}"],
     ]
+    others = [
+        [*train[:-1], "runs_dir=interrupted", "stop_after_minutes=1e-9"],
+        [*train[:-1], "runs_dir=interrupted"],
+        ["export", "run=RUN", own, "format=ctranslate2"],
+        ["bench", own, "variants=[absolute,window]", "parts=[step,layer]", "rounds=1", "steps_per_round=1",
+         "sentences=2", "length=5", "layer.lengths=[6]", "layer.rounds=1", "layer.positions=12", "model.d_model=32"],
+    ]  # fmt: skip
     sweep = ["sweep", "mine", own, "jobs=2", *settings(cache_dir, "runs_dir=swept")]
     report = ["report", "runs_dir=uninterrupted", "output_dir=out", own]
-    heads, texts = answers_of(home, [train, *of_run, sweep, report, ["train", "--help", own], train], ROOT)
-    assert heads == [
-        "train 0", "evaluate 0", "verify 0", "export 0", "sweep 0", "report 0", "train 0", "train 0"
-    ], texts  # fmt: skip
-    (run,) = home.glob("uninterrupted/*/record.json")
+    heads, texts = answers_of(home, [train, *of_run, sweep, report, ["train", "--help", own], train, *others], ROOT)
+    done = ["train 0", "evaluate 0", "verify 0", "export 0", "sweep 0", "report 0", "train 0", "train 0"]
+    assert heads == [*done, "train 2", "train 0", "export 2", "bench 0"], texts
+    (run,), (other,) = (list(home.glob(f"{root}/*/record.json")) for root in ("uninterrupted", "interrupted"))
     record = read_record(run)
+    assert record.scores == read_record(other).scores
+    weights, resumed = (model_weights(checkpoints(path.parent / "checkpoints")[-1][1]) for path in (run, other))
+    assert weights.keys() == resumed.keys() and all(torch.equal(weights[key], resumed[key]) for key in weights)
+    learned = [value for key, value in weights.items() if key.endswith("tables.penalty")]  # which starts at 0
+    assert learned and all(value.any() for value in learned)
     assert record.schemes is not None and len(record.schemes["window"]) == 16 and record.setting("model.d_ff") == 48
     assert f"schemes_dir={home / 'own'}" in record.command and "again" not in record.command
     assert len([*home.glob("swept/*-mini-window-*/record.json")]) == 2
     (written,) = (home / "out").rglob("report.md")
     assert "window, size 3" in written.read_text()
+    assert any("#12ab34" in path.read_text() for path in written.parent.glob("*.svg"))
+    assert "window changes queries and keys" in texts[2] and "at step 1 of 2" in texts[8]
+    assert "position: window changes queries and keys in a way that CTranslate2 cannot represent" in texts[10]
+    assert "window (per_position)" in texts[11]
     assert "window" in texts[6] and "mini" in texts[6] and "already finished" in texts[7]
 
     (home / "own" / "far.py").write_text("def doubled(value):\n    return 3 * value\n")
