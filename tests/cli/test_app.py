@@ -164,11 +164,6 @@ def test_config_dir_of_any_name(started):
     assert len(started) == 3
 
 
-def test_jobs_cannot_change_their_directory(started, capsys):
-    assert app.main(["train", "-m", "seed=1,2", "hydra.job.chdir=true"]) == 2
-    assert capsys.readouterr().err.startswith("rpr-cli: hydra.job.chdir: ") and started == []
-
-
 def test_failed_job_does_not_stop_the_others(monkeypatch, capfd):
     def run(config, *, command, sweep_job):
         assert sweep_job.concurrent_jobs == 1

@@ -1,4 +1,4 @@
-"""Shell completion: suggestions for a line in each shell's form, installed hooks, and invalid requests."""
+"""Shell completion: suggestions for a line in each shell's form, installed hooks (invalid requests: system/refused.tsv)."""
 
 import re
 
@@ -96,11 +96,3 @@ def test_hooks(shell, capsys, monkeypatch):
     assert app.main(["-sc", f"uninstall={shell}"]) == 0
     removed, err = capsys.readouterr()
     assert ("complete -e -c rpr-cli" if shell == "fish" else "unset hydra_bash_completion") in removed and err == ""
-
-
-@pytest.mark.parametrize("words", ["", "foo", "query", "query=tcsh", "install=", "query=bash install=bash", "=bash"])
-def test_invalid_request_is_refused_in_one_line(words, capsys):
-    assert app.main(["-sc", *words.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1
-    assert err.startswith(f"rpr-cli: -sc: invalid request {words!r}: expected install=, ")

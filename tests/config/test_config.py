@@ -129,8 +129,6 @@ def test_big_model_has_less_dropout_for_french():
     assert train("model=big", "data=wmt14_en_fr").model.dropout == 0.1
     assert train("model=big", "data=wmt14_en_fr", "model.dropout=0.2").model.dropout == 0.2
     assert train("model=base", "data=wmt14_en_fr").model.dropout == 0.1
-    with pytest.raises(ConfigError, match=r"^recipe: selected by model= and data=; override single settings"):
-        train("recipe=big_wmt14_en_fr")
 
 
 @pytest.mark.parametrize(

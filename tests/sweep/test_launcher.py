@@ -24,38 +24,9 @@ EIGHT_GPUS = composition.compose_train(["hardware=8xgpu"]).hardware
 CPU = composition.compose_train([]).hardware
 
 
-@pytest.mark.parametrize(
-    "words, options, message",
-    [
-        (["hydra/launcher=submitit_local"], Options(2), "jobs: LocalLauncher sets what runs at a time itself"),
-        (["hydra/launcher=submitit_local"], Options(2, ("0",)), "gpus: LocalLauncher sets what runs at a time itself"),
-        (["+hydra.launcher.n_jobs=9"], Options(3), "hydra.launcher.n_jobs: has no effect on this machine"),
-    ],
-)
-def test_settings_of_launchers_and_options_of_this_machine(
-    words: list[str], options: Options, message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        Launcher([[f"runs_dir={tmp_path}"]], words, options)
-
-
 def test_launcher_of_jobs_that_set_something_in_a_group_that_varies(tmp_path: Path) -> None:
     setting = "data.task.num_train=200"
     assert Launcher([[f"data={name}", setting, f"runs_dir={tmp_path}"] for name in ("reverse", "copy")], []).local
-
-
-def test_jobs_on_different_slurm_nodes_are_refused(tmp_path: Path) -> None:
-    jobs = [["hardware=slurm_8xgpu", f"hardware.num_nodes={n}", f"runs_dir={tmp_path}"] for n in (1, 2)]
-    with pytest.raises(ConfigError, match=r"^hardware\.num_nodes: all jobs of a sweep request the same SLURM nodes"):
-        Launcher(jobs, [])
-
-
-@pytest.mark.parametrize("choices", [("cpu", "slurm_8xgpu"), (None, "slurm_8xgpu")])
-def test_slurm_jobs_never_run_here(choices: tuple[str | None, str], tmp_path: Path) -> None:
-    jobs = [[*([f"hardware={choice}"] if choice else []), f"runs_dir={tmp_path}"] for choice in choices]
-    for order in (jobs, jobs[::-1]):
-        with pytest.raises(ConfigError, match="^hardware: all jobs of a sweep request the same SLURM nodes"):
-            Launcher(order, [])
 
 
 @pytest.mark.parametrize("every_plugin", [False, True])
