@@ -1,4 +1,4 @@
-"""Shell completion: suggestions for a line in each shell's form, installed hooks (invalid requests: system/refused.tsv)."""
+"""Shell completion: suggestions for the last word in each form, and installed hooks (refusals: system/refused.tsv)."""
 
 import re
 
