@@ -23,6 +23,7 @@ from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import LEARNED_RULE, Learning, RunKey, learning_of, run_key
 from rpr.report.learning import RULE as LEARNING_RULE
+from rpr.report.plot_style import COLUMN, as_pdf
 from rpr.report.samples import FileOf, lines_of, sample_evenly, samples
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
@@ -161,14 +162,14 @@ def build_report(
     contents: dict[str, str | bytes] = {}
     chapters = []
     for group, suffix in zip(groups, suffixes(groups), strict=True):
-        pictures = tuple(plots.all_plots(group, _curves(group, file_of), tables.recipes, pdf=pdf))
-        for picture in pictures:
-            contents[f"{picture.name}{suffix}.svg"] = picture.svg
-            if picture.pdf is not None:
-                contents[f"{picture.name}{suffix}.pdf"] = picture.pdf
+        drawn = tuple(plots.all_plots(group, _curves(group, file_of), tables.recipes))
+        for plot in drawn:
+            contents[f"{plot.name}{suffix}.svg"] = plot.svg
+            if pdf:
+                contents[f"{plot.name}{suffix}.pdf"] = as_pdf(plot.figure(COLUMN))
         learned, remark = html.learned_pictures(group, file_of, unusable)
         sentences = samples(group, file_of)
-        chapters.append(html.Chapter(group, tuple(statements(group)), pictures, sentences, learned, remark))
+        chapters.append(html.Chapter(group, tuple(statements(group)), drawn, sentences, learned, remark))
     report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [])
     contents |= {
         "report.md": report.markdown,

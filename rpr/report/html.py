@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -15,7 +15,7 @@ from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, flat
 from rpr.report.groups import Group
-from rpr.report.plots import FIRST, Picture
+from rpr.report.plot_style import FIRST, Plot
 from rpr.report.samples import FileOf, Samples, left_out, own_file, sample_evenly, word_diff
 from rpr.report.statements import Statement
 from rpr.report.tables import HEADINGS, Tables
@@ -30,19 +30,26 @@ _JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
+class Learned(NamedTuple):
+    """The figure of what a run's positions learned."""
+
+    caption: str
+    svg: bytes
+
+
 @dataclass(frozen=True)
 class Chapter:
     """A group with its plots, sample translations, and what its runs' positions learned."""
 
     group: Group
     statements: tuple[Statement, ...] = ()
-    plots: tuple[Picture, ...] = ()
+    plots: tuple[Plot, ...] = ()
     samples: Samples = field(default_factory=Samples)
-    learned: tuple[Picture, ...] = ()
+    learned: tuple[Learned, ...] = ()
     learned_remark: str = ""
 
 
-def learned_pictures(group: Group, file_of: FileOf, problems: list[str]) -> tuple[tuple[Picture, ...], str]:
+def learned_pictures(group: Group, file_of: FileOf, problems: list[str]) -> tuple[tuple[Learned, ...], str]:
     """The figures written by `rpr-cli report run=...`, one per variant, and a line about those left out.
 
     An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
@@ -59,15 +66,10 @@ def learned_pictures(group: Group, file_of: FileOf, problems: list[str]) -> tupl
     for variant, run, path in shown:
         size = path.stat().st_size
         if size > LARGEST_PICTURE:
-            remedy = "recreate it with `rpr-cli report run=...`"
-            problems.append(
-                escape_control_characters(
-                    f"{path}: {size:,} bytes, more than the limit of {LARGEST_PICTURE:,}; {remedy}"
-                )
-            )
-            continue
-        label = f"{variant.label}: {run.name}"
-        pictures.append(Picture(PICTURE_NAME, f"What positions learned, {label}", label, path.read_bytes()))
+            limit = f"more than the limit of {LARGEST_PICTURE:,}; recreate it with `rpr-cli report run=...`"
+            problems.append(escape_control_characters(f"{path}: {size:,} bytes, {limit}"))
+        else:
+            pictures.append(Learned(f"{variant.label}: {run.name}", path.read_bytes()))
     return tuple(pictures), left_out(len(shown), len(having), "variants with a picture are shown")
 
 
@@ -100,7 +102,7 @@ def html_page(
     )
 
 
-def _first_plot(chapters: Sequence[Chapter]) -> Picture | None:
+def _first_plot(chapters: Sequence[Chapter]) -> Plot | None:
     """The first plot of the group with the most variants that learned, preferring curves over k or the context."""
 
     def interest(chapter: Chapter) -> tuple[bool, int]:

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
@@ -28,6 +29,7 @@ INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#f
 COLOURS = {**COLOURS_OF_KINDS, OTHER: "#444c56"}
 WIDE, COLUMN = 8.4, 3.5  # inches: the width of a figure for a page, and for a column of a paper
 MEANS = "A line for each variant, the mean over its seeds."
+FIRST = ("bleu_by_k", "bits_by_context", "scores_by_position")  # plots that may be the first of a page
 LINE = 0.165  # height of a line of text in inches
 DASHED: Any = (0, (4, 2))
 # Curves over k: light to dark blue in the order of k.
@@ -94,6 +96,20 @@ class Plot:
     remark: str = ""
     caption: str = ""
     height: Callable[[float], float] = lambda width: 1.6 + 0.2 * width
+
+    @property
+    def description(self) -> str:
+        """Its alternative text."""
+        return "; ".join(filter(None, (f"{self.title}: {self.heading}", self.remark)))
+
+    @cached_property
+    def svg(self) -> bytes:
+        return rendered(self.figure())
+
+    @cached_property
+    def narrow(self) -> bytes | None:
+        """In the width of a column, for a phone, if it may be the first of a page."""
+        return rendered(self.figure(COLUMN)) if self.name in FIRST else None
 
     def figure(self, width: float = WIDE) -> Figure:
         """The figure, which matplotlib lays out, with the legend beside the panels, or in a COLUMN below them."""

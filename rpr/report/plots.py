@@ -6,7 +6,6 @@ Each function returns None if there is nothing to plot.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rpr import paper
@@ -27,50 +26,17 @@ if TYPE_CHECKING:
 
 _BASELINES = ("absolute", "learned", "none")
 MOST_TICKS, MOST_ROWS = 24, 24
-FIRST = ("bleu_by_k", "bits_by_context", "scores_by_position")  # plots that may be the first of a page
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 Curves = dict[str, dict[int, float]]  # of each training metric its values by step
 
 
-@dataclass(frozen=True)
-class Picture:
-    """An SVG image with its name, its alternative text and its caption.
-
-    `narrow`: in the width of a column, for a phone, if the image may be the first of a page; `pdf`: if asked for.
-    """
-
-    name: str
-    description: str
-    caption: str
-    svg: bytes
-    narrow: bytes | None = None
-    pdf: bytes | None = None
-
-
-def all_plots(
-    group: Group, runs: Sequence[tuple[Variant, Curves]], grids: Sequence[Recipes] = (), *, pdf: bool = False
-) -> list[Picture]:
-    """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant.
-
-    Args:
-        grids: those of recipes; the plot of one is with its first group.
-        pdf: also as PDF in the width of a column.
+def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], grids: Sequence[Recipes] = ()) -> list[style.Plot]:
+    """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant; of `grids` of
+    recipes the plot of one is with its first group.
     """
     plots = [bleu_by_k(group), scores_by_position(group), scores_by_length(group), bits_by_context(group)]
     plots += [change_by_recipe(grid) for grid in grids if grid.group is group]
-    plots.append(learning_curves(group, runs))
-    return [
-        Picture(
-            plot.name,
-            "; ".join(filter(None, (f"{plot.title}: {plot.heading}", plot.remark))),
-            plot.caption,
-            style.rendered(plot.figure()),
-            style.rendered(plot.figure(style.COLUMN)) if plot.name in FIRST else None,
-            style.as_pdf(plot.figure(style.COLUMN)) if pdf else None,
-        )
-        for plot in plots
-        if plot is not None
-    ]
+    return [plot for plot in (*plots, learning_curves(group, runs)) if plot is not None]
 
 
 def bleu_by_k(group: Group) -> style.Plot | None:
@@ -258,26 +224,19 @@ def scores_by_length(group: Group) -> style.Plot | None:
 def _draw_published(
     axes: Axes, group: Group, columns: Iterable[LengthBucket], looks: Mapping[str, dict[str, Any]]
 ) -> list[str]:
-    """Published curves of the same task and schemes, grey, with the markers and dashes of ours; their sources."""
+    """Published curves of the same task and schemes, grey, with the markers and dashes of ours, at the lengths that
+    have a bucket of their own; their sources.
+    """
     run, sources = group.runs[0], dict[str, None]()
     facts = {"task": run.task, "max_train_length": run.setting("data.task.max_train_length")}
+    places = {bucket.shortest: place for place, bucket in enumerate(columns) if bucket.shortest == bucket.longest}
     first_of_kind = {one.position.kind: one.label for one in reversed(group.variants) if one.label in looks}
     for kind, label in first_of_kind.items() if run.task else ():
         for (source, _), figures in published_curves("length", facts | {"kind": kind}).items():
-            places = [(_place(columns, length), single(figure)) for length, figure in figures.items()]
-            if points := [(place, figure) for place, figure in places if place is not None]:
+            if points := [(places[length], single(figure)) for length, figure in figures.items() if length in places]:
                 style.draw_points(axes, points, looks[label] | {"color": style.PAPER}, 1.2)
                 sources[f"grey: {source.citation}; {source.protocol}"] = None
     return [*sources]
-
-
-def _place(columns: Iterable[LengthBucket], length: int) -> float | None:
-    """Where a length stands on the axis of buckets, each of width 1 around its number; None in one without an end."""
-    for place, bucket in enumerate(columns):
-        first, last = bucket.shortest, bucket.longest
-        if last is not None and first <= length <= last:
-            return place - 0.5 + (length - first + 0.5) / (last - first + 1)
-    return None
 
 
 def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> style.Plot | None:

@@ -14,7 +14,7 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import Verdict
-from rpr.report.build import differs_line, legend_lines, page_of, read_learning, suffixes
+from rpr.report.build import differs_line, legend_lines, page_of, read_learning
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
 from rpr.report.learning import run_key
@@ -56,7 +56,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
         ("bits_by_context", [group for group in groups if group.documents], lambda group: len(group.variants)),
     ):
         if some:
-            parts += _picture(name, max(some, key=most), everything, found.records, home)
+            parts += _picture(name, max(some, key=most), found.records, home)
     if published := [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]:
         lines = [line for grid in tables.sections.get("paper", ()) for line in grid.rows]
         verdicts = Counter(line.agreement.verdict for line in lines if line.agreement is not None)
@@ -95,22 +95,14 @@ _PICTURES = {
 }
 
 
-def _picture(
-    name: str, wanted: Group, groups: Sequence[Group], records: Sequence[tuple[Path, Record]], home: Path
-) -> list[str]:
-    """A link to the picture of this name that was drawn for the wanted one of the groups, if there is one."""
-    # A run may be in the folders of several sweeps, whose reports have groups of their own.
+def _picture(name: str, wanted: Group, records: Sequence[tuple[Path, Record]], home: Path) -> list[str]:
+    """A link to the picture of this name in the folder of the group's runs, if there is one and no other."""
     folders = {run_key(record): path.parent for path, record in records}
+    # A run may be in the folders of several sweeps.
     [(folder, _)] = Counter(folders[run_key(run)] for run in wanted.runs).most_common(1)
-    reported = run_groups(run for group in groups for run in group.runs if folders[run_key(run)] == folder)
-    keys = {run_key(run) for run in wanted.runs}
-    [suffix, *_] = [
-        suffix
-        for group, suffix in zip(reported, suffixes(reported), strict=True)
-        if any(run_key(run) in keys for run in group.runs)
-    ]
-    path = folder / f"{name}{suffix}.svg"
-    return [f"![{escape_markdown(f'{_PICTURES[name]}: {wanted.heading}')}]({_link(path, home)})"] * path.is_file()
+    pictures = [*folder.glob(f"{name}*.svg")]
+    words = escape_markdown(f"{_PICTURES[name]}: {wanted.heading}")
+    return [f"![{words}]({_link(path, home)})" for path in pictures if len(pictures) == 1]
 
 
 def _runs(groups: Sequence[Group]) -> Grid:

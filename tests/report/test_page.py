@@ -2,13 +2,13 @@
 
 import base64
 import re
+from types import SimpleNamespace
 
 from rpr.records.record import find_records, write_record
 from rpr.report import html as pages
 from rpr.report.build import build_report
 from rpr.report.grouping import run_groups
 from rpr.report.html import Chapter, html_page
-from rpr.report.plots import Picture
 from rpr.report.statements import statements
 from rpr.report.tables import Tables, build_tables
 from tests.fake_records import fake_record, fake_score
@@ -63,8 +63,9 @@ def test_findings_of_several_groups_link_to_their_chapters():
 
 def test_first_plot_is_of_a_group_with_a_curve():
     groups = run_groups([fake_record("absolute"), fake_record("relative", 2, settings={"data.name": "wmt14_en_de"})])
-    speed = Picture("scores_by_position", "speed", "", b"<svg/>")
-    curve = Picture("bleu_by_k", "curve", "", b"<svg/>", narrow=b"<svg />")
+    look = {"caption": "", "svg": b"<svg/>"}
+    speed = SimpleNamespace(name="scores_by_position", description="speed", narrow=None, **look)
+    curve = SimpleNamespace(name="bleu_by_k", description="curve", narrow=b"<svg />", **look)
     chapters = [Chapter(groups[0], plots=(speed,)), Chapter(groups[1], plots=(curve,))]
     html = html_page("x", chapters, Tables({}), ())
     assert re.findall(r'<img [^>]*alt="([^"]*)"', html) == ["curve", "speed"]
