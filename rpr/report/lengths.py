@@ -191,7 +191,7 @@ def bits_by_context(group: Group) -> style.Plot | None:
     panels = [*ours, *(panel for kind in kinds if (panel := _published(variants, kind)) is not None)]
     looks = style.variant_looks(variants)
 
-    def draw(all_axes: Sequence[Axes], width: float) -> None:
+    def draw(all_axes: Sequence[Axes]) -> None:
         for axes, panel in zip(all_axes, panels, strict=True):
             lengths = sorted({length for points in panel.curves.values() for length in points})
             beyond = next((at for at, n in enumerate(lengths) if panel.trained and n > panel.trained), None)

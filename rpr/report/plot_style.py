@@ -6,6 +6,7 @@ matplotlib is imported inside functions, since the command line imports this pac
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,24 +79,24 @@ class Plot:
     Args:
         name: of its files.
         heading: what it is of, below the title.
-        draw: draws into the panels of a figure of some width.
+        draw: draws into the panels.
         looks: how the line of each label is drawn, for the legend.
         panels, columns: how many, and how many beside each other if there is room.
         remark: what it leaves out.
         caption: what its marks mean.
-        height: of a row of panels in a figure of some width, in inches.
+        height: of a row of panels in inches, if it is not the usual one.
     """
 
     name: str
     title: str
     heading: str
-    draw: Callable[[Sequence[Axes], float], None]
+    draw: Callable[[Sequence[Axes]], None]
     looks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     panels: int = 1
     columns: int = 1
     remark: str = ""
     caption: str = ""
-    height: Callable[[float], float] = lambda width: 1.6 + 0.2 * width
+    height: float | None = None
 
     @property
     def description(self) -> str:
@@ -120,7 +121,8 @@ class Plot:
         columns = self.columns if beside else 1
         rows = -(-self.panels // columns)
         looks = {folded(label, 26 if beside else 40): look for label, look in self.looks.items()}
-        legend, drawn = 0.2 * sum(label.count("\n") + 1 for label in looks), 0.8 + rows * self.height(width)
+        legend = 0.2 * sum(label.count("\n") + 1 for label in looks)
+        drawn = 0.8 + rows * (self.height or (3.2 if beside else 2.3))
         height = max(drawn, 0.9 + legend) if beside else drawn + legend
         title = textwrap.fill(self.title, int(9.5 * width))
         subtitle = textwrap.shorten(self.heading, int(12.5 * width), placeholder=" …")
@@ -137,7 +139,7 @@ class Plot:
             axes = [*figure.subplots(rows, columns, squeeze=False).flat]
             for empty in axes[self.panels :]:
                 empty.set_axis_off()
-            self.draw(axes[: self.panels], width)
+            self.draw(axes[: self.panels])
         return figure
 
 
@@ -148,22 +150,25 @@ def folded(text: str, width: int) -> str:
     return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
+def _width(axes: Axes) -> float:
+    """That of a panel in inches."""
+    figure: Any = axes.get_figure(root=True)
+    return float(figure.get_figwidth() / axes.get_gridspec().ncols)  # type: ignore[union-attr]
+
+
 def set_words_below(axes: Axes, *lines: str) -> None:
     """Label the horizontal axis with these lines, folded to its width."""
-    figure: Any = axes.get_figure(root=True)
-    width = int(9 * figure.get_figwidth() / axes.get_gridspec().ncols)  # type: ignore[union-attr]
-    axes.set_xlabel("\n".join(textwrap.fill(line, width) for line in lines if line))
+    axes.set_xlabel("\n".join(textwrap.fill(line, int(9 * _width(axes))) for line in lines if line))
 
 
-def set_places(
-    axes: Axes, names: Sequence[str], beyond: int | None = None, *, most: int = 24, rotation: float = 0
-) -> None:
-    """A categorical horizontal axis, with the same room for every name, of which at most `most` are printed.
+def set_places(axes: Axes, names: Sequence[str], beyond: int | None = None, *, rotation: float = 0) -> None:
+    """A categorical horizontal axis, with the same room for every name, of which as many are printed as fit.
 
     Args:
         beyond: the first of the places beyond training, which are shaded; None: no place is.
     """
-    every = -(-len(names) // most)
+    longest = 2 if rotation else max(len(line) for name in names for line in name.split("\n"))
+    every = math.ceil(0.13 * longest * len(names) / _width(axes))
     axes.set_xticks(range(0, len(names), every), names[::every], rotation=rotation)
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.grid(visible=False, axis="x")

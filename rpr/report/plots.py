@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BASELINES = ("absolute", "learned", "none")
-MOST_TICKS, MOST_ROWS = 24, 24
+MOST_ROWS = 24
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 Curves = dict[str, dict[int, float]]  # of each training metric its values by step
 
@@ -55,10 +55,10 @@ def bleu_by_k(group: Group) -> style.Plot | None:
     papers: dict[str, Any] = {"color": style.PAPER, "marker": "o"}
     looks = {label: look for label, look, _ in best_first} | {f"the paper: EN-DE, {paper.TABLE2_TEST_SET}": papers}
 
-    def draw(panels: Sequence[Axes], width: float) -> None:
+    def draw(panels: Sequence[Axes]) -> None:
         [axes] = panels
         axes.plot([ks.index(k) for k in paper.TABLE2], list(paper.TABLE2.values()), **papers, ms=4, zorder=2)
-        style.set_places(axes, list(map(str, ks)), most=MOST_TICKS if width > style.COLUMN else MOST_TICKS // 2)
+        style.set_places(axes, list(map(str, ks)))
         beside = len(ks) - 0.62  # right of all k, where the error bars of horizontal lines stand next to each other
         for _, look, points in series:
             if points[0][0] is None:
@@ -138,14 +138,11 @@ def scores_by_position(group: Group) -> style.Plot | None:
     absolute = [(one.label, score.value or 0.0) for one, score in rows if one.position.kind == "absolute"][:1]
     where = "beyond the training lengths" if group.split == "long" else f"on {group.split}"
 
-    def labels(width: float) -> list[str]:
-        return [style.folded(one.label, 30 if width > style.COLUMN else 18) for one, _ in rows]
+    labels = [style.folded(one.label, 21) for one, _ in rows]
+    room = [0.13 + style.LINE * (label.count("\n") + 1) for label in labels]
 
-    def heights(width: float) -> list[float]:
-        return [0.13 + style.LINE * (label.count("\n") + 1) for label in labels(width)]
-
-    def draw(panels: Sequence[Axes], width: float) -> None:
-        [axes], room = panels, heights(width)
+    def draw(panels: Sequence[Axes]) -> None:
+        [axes] = panels
         places = [sum(room[:row]) + height / 2 for row, height in enumerate(room)]
         for place, (one, score) in zip(places, rows, strict=True):
             colour = colours[one.label]
@@ -158,7 +155,7 @@ def scores_by_position(group: Group) -> style.Plot | None:
             axes.text(1.01, place, value, transform=axes.get_yaxis_transform(), va="center", fontsize=9.5)
         for label, level in absolute:
             axes.axvline(level, color=colours[label], lw=1.0, ls=style.DASHED, zorder=1)
-        axes.set_yticks(places, map(style.plain, labels(width)), linespacing=1.0)
+        axes.set_yticks(places, map(style.plain, labels), linespacing=1.0)
         axes.set_ylim(sum(room), 0)
         if group.task:
             axes.set_xlim(-2, 102)
@@ -172,15 +169,8 @@ def scores_by_position(group: Group) -> style.Plot | None:
     if published:
         marks.append(f"Grey diamonds: {'; '.join(one.citation for one in published)}; compare the order only.")
     title = f"{'Exact match' if group.task else 'sacreBLEU'} {where}, best first"
-    return style.Plot(
-        "scores_by_position",
-        title,
-        group.heading,
-        draw,
-        remark=remark,
-        caption=" ".join(marks),
-        height=lambda width: 0.9 + sum(heights(width)),
-    )
+    height, caption = 0.9 + sum(room), " ".join(marks)
+    return style.Plot("scores_by_position", title, group.heading, draw, {}, 1, 1, remark, caption, height)
 
 
 def scores_by_length(group: Group) -> style.Plot | None:
@@ -202,11 +192,11 @@ def scores_by_length(group: Group) -> style.Plot | None:
     remark, name = lines_left_out(group), "exact_match_by_length" if group.task else "bleu_by_length"
     title = f"{'Exact match by' if group.task else 'BLEU by source'} length, {pooled(by_length.splits)}"
 
-    def draw(panels: Sequence[Axes], width: float) -> None:
+    def draw(panels: Sequence[Axes]) -> None:
         [axes] = panels
         beyond = [place for place, bucket in enumerate(columns) if bucket.beyond_training]
         names = [f"{bucket.label}\n{count}" for bucket, count in columns.items()]
-        style.set_places(axes, names, beyond[0] if beyond else None, most=len(names) if width > style.COLUMN else 6)
+        style.set_places(axes, names, beyond[0] if beyond else None)
         for number, label in enumerate(last):
             shift = _ROOM * (number - (len(last) - 1) / 2) / max(len(last), 2)
             style.draw_points(axes, [(place + shift, one) for place, one in enumerate(by_label[label])], looks[label])
@@ -247,7 +237,7 @@ def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> sty
         return None
     means, looks, remark = _means(runs), style.variant_looks(variant for variant, _ in runs), lines_left_out(group)
 
-    def draw(panels: Sequence[Axes], width: float) -> None:
+    def draw(panels: Sequence[Axes]) -> None:
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
             for label, series in means.items():
                 points = series.get(name, {})

@@ -18,7 +18,7 @@ from rpr.paths import choice_dirs, data_dir
 from rpr.records.measurement import Measurement
 from rpr.records.scores import LOWER_IS_BETTER
 from rpr.report.groups import LOSS, Group, Key, Variant, never_run
-from rpr.report.plot_style import COLUMN, DASHED, MUTED, Plot, draw_points, set_places, set_words_below, variant_looks
+from rpr.report.plot_style import DASHED, MUTED, Plot, draw_points, set_places, set_words_below, variant_looks
 from rpr.tables.grid import Cell, Column, Grid, Note
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def change_by_recipe(grid: Recipes) -> Plot | None:
     if not by_label:
         return None
 
-    def draw(panels: Sequence[Axes], width: float) -> None:
+    def draw(panels: Sequence[Axes]) -> None:
         [axes] = panels
         axes.axhline(0, color=MUTED, lw=1.0, ls=DASHED)
         for label, changes in by_label.items():
@@ -215,7 +215,7 @@ def change_by_recipe(grid: Recipes) -> Plot | None:
             if (best := grid.best(label)) is not None and (change := changes[settings.index(best)].value) is not None:
                 axes.plot([settings.index(best)], [change], "o", ms=11, mfc="none", mec=looks[label]["color"])
         ticks = ["\n".join(map(str, setting)) for setting in settings]
-        set_places(axes, ticks, rotation=0 if width > COLUMN else 90)
+        set_places(axes, ticks, rotation=90 if len(ticks) > 8 else 0)
         axes.set_ylabel(f"change from {grid.baseline}")
         names = ", below it ".join(key.rpartition(".")[2] for key in grid.keys)
         set_words_below(axes, names, "ring: the variant's own best setting")
