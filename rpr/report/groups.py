@@ -23,7 +23,6 @@ from rpr.records.scores import (
 from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, mean_over_seeds
 from rpr.report.seeds import SeedScore, one_per_seed, over_seeds, paired_change
 
-NEVER_RUN = "never run"
 # Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
 TASK_LEARNED = 95.0
 TASK_RULE = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
@@ -161,7 +160,7 @@ class Variant:
         """The measurement of a key, or why there is none: no finished run, or `absent`."""
         if (found := self.measurements.get(key or ())) is not None:
             return found
-        return missing(absent if self.finished else self.why_not())
+        return missing(absent if self.finished else "; ".join(self.unfinished) or "never run")
 
     def change(self, reference: Variant, key: Key | None, absent: str) -> Measurement:
         """Its score minus the reference's, by `paired_change`, or why there is none; `absent` as in `measured`."""
@@ -177,10 +176,6 @@ class Variant:
             return missing(f"scored in another way than {reference.short_label}")
         values = ({seed: score.value for seed, score in scores.items()} for scores in both)
         return paired_change(*values, shares=_of_shares(key))
-
-    def why_not(self) -> str:
-        """Why there is no finished run."""
-        return "; ".join(self.unfinished) or NEVER_RUN
 
 
 def _of_shares(key: Key) -> bool:

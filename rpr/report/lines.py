@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -123,10 +123,10 @@ def facts_of(variant: Variant, group: Group, k: int | None = None) -> dict[str, 
 def labels(*headings: str) -> tuple[Column, ...]:
     """A text column for each of a row's labels."""
 
-    def column(index: int, heading: str) -> Column:
-        return Column(heading, heading, lambda row: row.labels[index], label=True)
+    def label(at: int, row: Any) -> str:
+        return str(row.labels[at])
 
-    return tuple(column(index, heading) for index, heading in enumerate(headings))
+    return tuple(Column(heading, heading, partial(label, at), label=True) for at, heading in enumerate(headings))
 
 
 def _differs(line: Line) -> Cell:
@@ -171,7 +171,7 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
     first, digits = lines[0], lines[0].group.digits
     groups = {id(line.group): line.group for line in lines}.values()
     tested = sorted({column for group in groups for column in group.columns}, key=lambda column: column.order)
-    columns = [*_setting_columns([dict(group.distinct) for group in groups])]
+    columns = [*_setting_columns(groups)]
     columns.append(Column("n", "n", lambda line: str(len(line.variant.finished))))
     for source in sources:
         if source.compares == "changes":
@@ -196,16 +196,16 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
     return tuple({column.key: column for column in columns}.values())
 
 
-def _setting_columns(settings: Sequence[Mapping[str, Any]]) -> Iterator[Column]:
+def _setting_columns(groups: Iterable[Group]) -> Iterator[Column]:
     """A column for each setting in which the groups of a table differ."""
+    settings = [dict(group.distinct) for group in groups]
 
-    def column(name: str) -> Column:
-        key = name.rpartition(".")[2]
-        return Column(key, key, lambda line: str(dict(line.group.distinct).get(name, "")), label=True)
+    def value(name: str, line: Line) -> str:
+        return str(dict(line.group.distinct).get(name, ""))
 
     for name in dict.fromkeys(name for each in settings for name in each):
         if len({str(each.get(name)) for each in settings}) > 1:
-            yield column(name)
+            yield Column(name.rpartition(".")[2], name.rpartition(".")[2], partial(value, name), label=True)
 
 
 def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:

@@ -96,19 +96,17 @@ def grids(report: PairedReport) -> Iterator[Grid]:
         metric = METRIC_NAMES[family.metric]
         where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
         title = f"{f'{family.title}, ' if family.title else ''}{where}, {metric}: {family.signature}"
-        columns = (*_RUN, Column("score", "score", _score, family.digits))
+        columns = (
+            Column("number", "", lambda row: str(row[0]), label=True),
+            Column("run", "run", lambda row: shortened(row[1].run, _NAME), label=True),
+            Column("score", "score", _score, family.digits),
+        )
         yield Grid("scores", title, columns, tuple(enumerate(family.scores, start=1)))
         yield _differences(family)
 
 
 def _score(row: tuple[int, System]) -> Cell:
     return Cell(single(row[1].score, row[1].interval), empty_note(row[1].empty))
-
-
-_RUN = (
-    Column("number", "", lambda row: str(row[0]), label=True),
-    Column("run", "run", lambda row: shortened(row[1].run, _NAME), label=True),
-)
 
 
 def _differences(family: Family) -> Grid:

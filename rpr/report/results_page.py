@@ -46,7 +46,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     benches, problems = read_benches(found.others)
     unusable = [*found.problems, *problems]
     everything = run_groups((record for _, record in found.records), read_learning(found.records, unusable))
-    groups = [group for group in everything if _most_seeds(group) >= SEEDS] or everything
+    groups = [group for group in everything if any(len(one.finished) >= SEEDS for one in group.variants)] or everything
     tables = build_tables(groups)
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
@@ -78,10 +78,6 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
 
 def _link(path: Path, home: Path) -> str:
     return escape_control_characters(Path(os.path.relpath(path, home)).as_posix())
-
-
-def _most_seeds(group: Group) -> int:
-    return max((len(variant.finished) for variant in group.variants), default=0)
 
 
 def _converged(group: Group) -> tuple[int, int]:

@@ -20,9 +20,6 @@ from rpr.report.lines import labels
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.validation import first_problem
 
-_ONE_RATIO = "the paper prints one ratio, of its relative model"
-
-
 # Whole runs
 
 
@@ -67,7 +64,7 @@ class SpeedRow:
     benchmark: bool
     steps: Measurement
     ratio: Measurement
-    papers: Measurement
+    papers_model: bool
     parameters: Measurement
     memory: Measurement
 
@@ -137,7 +134,7 @@ def _of_a_document(document: _Document) -> Iterator[SpeedRow]:
             True,
             Measurement(step.steps_per_second, document.rounds),
             Measurement(step.relative_speed, document.rounds, interval=interval),
-            single(paper.RELATIVE_SPEED) if step.variant == "relative" else missing(_ONE_RATIO),
+            step.variant == "relative",
             missing("rpr-cli bench does not record it"),
             single(memory) if memory is not None else missing("not measured as in whole runs"),
         )
@@ -154,9 +151,16 @@ def _arithmetic(precision: str | None, matmuls: str | None) -> str:
 
 
 def _verdict(row: SpeedRow) -> str | Cell:
-    if row.ratio.value is None or row.papers.value is None:
-        return ""
-    return speed_agreement(row.ratio, row.papers.value).cell
+    decidable = row.papers_model and row.ratio.value is not None
+    return speed_agreement(row.ratio, paper.RELATIVE_SPEED).cell if decidable else ""
+
+
+def _papers(row: SpeedRow) -> Measurement:
+    return (
+        single(paper.RELATIVE_SPEED)
+        if row.papers_model
+        else missing("the paper prints one ratio, of its relative model")
+    )
 
 
 _COLUMNS = (
@@ -166,7 +170,7 @@ _COLUMNS = (
     Column("n", "n", lambda row: str(row.steps.n)),
     Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
     Column("ratio", "vs absolute", lambda row: row.ratio, digits=2),
-    Column("paper", "paper", lambda row: row.papers, digits=2),
+    Column("paper", "paper", _papers, digits=2),
     Column("agreement", "agreement", _verdict, words=True, priority=1),
     Column(
         "measured", "measured", lambda row: "interleaved" if row.benchmark else "whole runs", words=True, priority=1
@@ -197,6 +201,7 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Ite
 
 def _run_rows(group: Group) -> Iterator[SpeedRow]:
     own = group.distinctly("hardware.precision", "matmul_precision")
+    papers = ("relative", paper.MODELS[group.size].clip_distance)
     for variant in group.variants:
         steps = steps_per_second(variant)
         if steps.value is None:
@@ -206,9 +211,6 @@ def _run_rows(group: Group) -> Iterator[SpeedRow]:
         memory = [one.peak_memory_bytes for one in trained if one.peak_memory_bytes is not None]
         parameters = {run.parameters for run in variant.finished}
         known = parameters.pop() if len(parameters) == 1 else None
-        papers_k = variant.position.kind == "relative" and (
-            variant.position.clip_distance == paper.MODELS[group.size].clip_distance
-        )
         yield SpeedRow(
             (group.model, f"{group.data}, {group.max_steps:,} steps, {group.hardware}", variant.label),
             "; ".join(filter(None, (_arithmetic(*arithmetic), own))),
@@ -216,7 +218,7 @@ def _run_rows(group: Group) -> Iterator[SpeedRow]:
             False,
             steps,
             ratio_to_absolute(group, variant),
-            single(paper.RELATIVE_SPEED) if papers_k else missing(_ONE_RATIO),
+            (variant.position.kind, variant.position.clip_distance) == papers,
             single(known / 1e6) if known else missing("not recorded, or not the same for all seeds"),
             single(max(memory) / 1e6) if memory else missing("not recorded"),
         )

@@ -45,15 +45,9 @@ def score_table(
     for source in found:
         on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
         about.append(f"{source.heading}{on}: {source.citation}; {source.protocol}")
-    grid = Grid(
-        name,
-        title,
-        (*labels(*headings), *score_columns(lines, found)),
-        tuple(lines),
-        setting,
-        (*scoring, *map(Note, (*about, *notes))),
-        synthetic=any(group.synthetic for group in groups),
-    )
+    columns = (*labels(*headings), *score_columns(lines, found))
+    below = (*scoring, *map(Note, (*about, *notes)))
+    grid = Grid(name, title, columns, tuple(lines), setting, below, any(group.synthetic for group in groups))
     return grid.without_empty_columns(PAPER.key)
 
 
