@@ -157,25 +157,6 @@ def test_trailing_relative_clause_gets_one_final_mark_and_one_comma():
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "nominative", "accusative", "dative"),
-    [
-        ("the old man", "Der alte Mann", "den alten Mann", "dem alten Mann"),
-        ("an old man", "Ein alter Mann", "einen alten Mann", "einem alten Mann"),
-        ("this old woman", "Diese alte Frau", "diese alte Frau", "dieser alten Frau"),
-        ("my old woman", "Meine alte Frau", "meine alte Frau", "meiner alten Frau"),
-        ("every small child", "Jedes kleine Kind", "jedes kleine Kind", "jedem kleinen Kind"),
-        ("my small evil child", "Mein kleines böses Kind", "mein kleines böses Kind", "meinem kleinen bösen Kind"),
-    ],
-)
-def test_determiners_and_adjectives_agree(words, nominative, accusative, dative):
-    someone = phrase(words.replace("an ", "a ", 1) if words.startswith("an ") else words)
-    see = Clause(VERB["see"], "present", someone, someone)
-    english = words[0].upper() + words[1:]
-    assert translated(Main(see)) == f"{english} sees {words}. | {nominative} sieht {accusative}."
-    assert translated(Main(replace(see, verb=VERB["help"]))).endswith(f"| {nominative} hilft {dative}.")
-
-
 def test_split_sizes_and_unique_sources(corpus):
     assert {f"num_{name}": len(pairs) for name, pairs in corpus.items()} == SIZES
     sources = [pair.source for pairs in corpus.values() for pair in pairs]

@@ -95,22 +95,6 @@ def test_draws_have_the_distribution_of_the_most_probable_pieces() -> None:
     assert draw(settings(temperature=1.0), lowest_and_highest, logits.expand(2, -1), torch.arange(2)).tolist() == [3, 6]
 
 
-def test_first_pieces_of_many_samples_have_the_models_distribution() -> None:
-    model, prompt, number = make_model("rope"), [BOS, 5, 8], 5000
-    with torch.no_grad():
-        row = torch.tensor([prompt])
-        logits = model.logits(model(row.new_empty(1, 0), row))[0, -1]
-    logits[[PAD, BOS]] = -math.inf
-    shares = logits.log_softmax(0).topk(3)
-    probabilities = dict(zip(shares.indices.tolist(), shares.values.softmax(0).tolist(), strict=True))
-    sampling = settings(max_new_tokens=1, temperature=1.0, top_k=3, num_samples=number)
-    [found] = continuations(TorchEngine(model), VOCABULARY, [prompt], sampling, 10_000)
-    counts = Counter(one.pieces[0] if one.pieces else EOS for one in found)
-    assert counts.keys() == probabilities.keys()
-    for piece, share in probabilities.items():
-        assert abs(counts[piece] / number - share) < 5 * math.sqrt(share * (1 - share) / number)
-
-
 def test_seeds_differ_and_repeat() -> None:
     engine = TorchEngine(make_model("rope"))
 

@@ -80,11 +80,3 @@ def test_shape_and_dtype_are_preserved():
             out = Dropout(0.5)(torch.ones(shape, dtype=dtype))
             assert (out.shape, out.dtype) == (shape, dtype)
             assert set(out.flatten().tolist()) <= {0.0, 2.0}
-
-
-def test_p_close_to_1_gives_finite_values():
-    torch.manual_seed(10)
-    for p in (0.99999, 1 - 2**-40):
-        out = Dropout(p)(torch.ones(1000))
-        assert torch.isfinite(out).all()
-        assert (out == 0).double().mean() > 0.99
