@@ -36,6 +36,7 @@ TINY = (
 )  # fmt: skip
 MARKERS = {"gpu": "make test-gpu", "slow": "make test-slow", "slurm": "make test-slurm"}  # excluded by `make test`
 WaitFor = Callable[[Callable[[], bool], float], bool]
+Cli = Callable[..., Any]
 NOT_RUN = pytest.StashKey[Counter[str]]()
 
 
@@ -194,6 +195,23 @@ def assert_same() -> Callable[[Any, Any], None]:
             assert one == other
 
     return same
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Runs a command in this process, which must end with this exit code; its stdout and stderr."""
+
+    def run(*words: object, code: int = 0) -> Any:
+        capfd.readouterr()
+        try:
+            ended = app.main([str(word) for word in words])
+        except SystemExit as stop:
+            ended = stop.code
+        printed = capfd.readouterr()
+        assert ended == code, printed.err
+        return printed
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from rpr.cli import app
 from rpr.records.record import run_file
 from tests.fake_records import edited, fake_document, fake_interval, fake_score
 
@@ -34,12 +33,11 @@ def put(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def diff(capsys):
-    def call(*words, code=0):
-        assert app.main(["diff", *map(str, words)]) == code
-        out, err = capsys.readouterr()
-        assert (err if code == 0 else out) == ""
-        return err if code else out
+def diff(cli):
+    def call(*words):
+        out, err = cli("diff", *words)
+        assert err == ""
+        return out
 
     return call
 

@@ -36,20 +36,9 @@ def original(tmp_path_factory, cache_dir, tiny_overrides, small_data):
 
 
 @pytest.fixture
-def call_rerun(tmp_path, capsys):
+def call_rerun(tmp_path, cli):
     """Call `rpr-cli rerun` with tmp_path/runs; its stdout and stderr."""
-
-    def call(source, *settings, code=0):
-        capsys.readouterr()
-        try:
-            ended = app.main(["rerun", str(source), f"runs_dir={tmp_path / 'runs'}", *settings])
-        except SystemExit as stop:
-            ended = stop.code
-        out, err = capsys.readouterr()
-        assert ended == code, err
-        return out, err
-
-    return call
+    return lambda source, *settings, code=0: cli("rerun", source, f"runs_dir={tmp_path / 'runs'}", *settings, code=code)
 
 
 @pytest.fixture

@@ -36,16 +36,13 @@ def started(monkeypatch, tmp_path):
     return commands
 
 
-def test_help_and_version(capsys):
+def test_help_and_version(cli):
     for flag in ("--help", "-h"):
-        assert app.main([flag]) == 0
-        out, err = capsys.readouterr()
+        out, err = cli(flag)
         assert out.startswith("usage: rpr-cli COMMAND") and err == ""
         assert all(f"\n  {name} " in out for name in app.COMMANDS)
-    assert app.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"rpr-cli {__version__}\n"
-    assert app.main([]) == 2
-    assert capsys.readouterr().out.startswith("usage: ")
+    assert cli("--version").out == f"rpr-cli {__version__}\n"
+    assert cli(code=2).out.startswith("usage: ")
 
 
 def test_caches_of_onednn_are_bounded_unless_the_user_set_them(monkeypatch):
@@ -56,9 +53,8 @@ def test_caches_of_onednn_are_bounded_unless_the_user_set_them(monkeypatch):
     assert (os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], os.environ["LRU_CACHE_CAPACITY"]) == ("64", "7")
 
 
-def test_cfg_job_prints_the_composed_configuration(capsys, started):
-    assert app.main(["train", "--cfg", "job", "--resolve", "model=big", "hardware=8xgpu"]) == 0
-    out, err = capsys.readouterr()
+def test_cfg_job_prints_the_composed_configuration(cli, started):
+    out, err = cli("train", "--cfg", "job", "--resolve", "model=big", "hardware=8xgpu")
     shown = yaml.safe_load(out)
     assert err == "" and started == []
     assert shown["optim"]["max_steps"] == 300_000 and shown["position"]["clip_distance"] == 8
@@ -77,9 +73,8 @@ def test_cfg_job_prints_the_composed_configuration(capsys, started):
         ("model=base", "wmt14_en_de"),
     ],
 )
-def test_a_decoder_only_model_learns_the_standard_library_unless_another_corpus_is_chosen(capsys, words, name):
-    assert app.main(["train", *words.split(), "--cfg", "job"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["data"]["name"] == name
+def test_a_decoder_only_model_learns_the_standard_library_unless_another_corpus_is_chosen(cli, words, name):
+    assert yaml.safe_load(cli("train", *words.split(), "--cfg", "job").out)["data"]["name"] == name
 
 
 def test_each_job_of_a_multirun_has_the_corpus_of_its_architecture(capsys):
@@ -89,17 +84,15 @@ def test_each_job_of_a_multirun_has_the_corpus_of_its_architecture(capsys):
 
 
 @pytest.mark.parametrize("name", [name for name in app.COMMANDS if name != "sweep"])
-def test_help_lists_every_setting_of_a_command(name, capsys):
-    assert app.main([name, "--help"]) == 0
-    out, err = capsys.readouterr()
+def test_help_lists_every_setting_of_a_command(name, cli):
+    out, err = cli(name, "--help")
     assert out.startswith(f"rpr-cli {name}") and f"\nusage: rpr-cli {name} [" in out and err == ""
     for setting in settings_at(app._config_class(name), []):
         assert f"  {setting}:" in out or f"\n{setting}.* of " in out or (name == "train" and setting == "position")
 
 
-def test_help_shows_the_settings_of_the_choices(capsys):
-    assert app.main(["train", "--help", "model=big", "position=rope"]) == 0
-    out = capsys.readouterr().out
+def test_help_shows_the_settings_of_the_choices(cli):
+    out = cli("train", "--help", "model=big", "position=rope").out
     shown = [
         "[big]",
         "[rope], rope_none, shape",
@@ -110,12 +103,10 @@ def test_help_shows_the_settings_of_the_choices(capsys):
     ]
     assert [text for text in shown if text not in out] == []
     assert "[wmt14_en_de]" in out and "data.* of data=wmt14_en_de" in out, "the corpus that model=big selects"
-    assert app.main(["train", "--help", "model=big", "data=reverse"]) == 0
-    assert "[reverse]" in capsys.readouterr().out
+    assert "[reverse]" in cli("train", "--help", "model=big", "data=reverse").out
     assert "_vectors" not in out
     for words in (["logger=wandb_offline"], ["hardware=slurm_8xgpu"]):
-        assert app.main(["train", "--help", *words]) == 0
-        out = capsys.readouterr().out
+        out = cli("train", "--help", *words).out
         assert ("  project: " if words[0].startswith("logger") else "  precision: ") in out, "of the choice it extends"
 
 
@@ -200,10 +191,9 @@ def test_bug_keeps_its_traceback_and_interrupt_exits_with_130(monkeypatch, capsy
     )
 
 
-def test_dry_run_lists_the_commands_of_a_sweep(capsys, started):
+def test_dry_run_lists_the_commands_of_a_sweep(capfd, cli, started):
     Path("mine.yaml").write_text("overrides: [model=tiny]\njobs: [position=absolute, position=none]")
-    assert app.main(["sweep", "mine.yaml", "--dry-run", "seed=3"]) == 0
-    out, err = capsys.readouterr()
+    out, err = cli("sweep", "mine.yaml", "--dry-run", "seed=3")
     listed = out.splitlines()[1::2]
     assert err == "" and started == []
     first = "# 1 of 2, new: 0.79 M parameters, 3,200 steps, at most 1.64 M tokens a side, time unk"
@@ -211,15 +201,14 @@ def test_dry_run_lists_the_commands_of_a_sweep(capsys, started):
     assert listed == [f"rpr-cli train model=tiny position={one} seed=3 sweep=mine" for one in ("absolute", "none")]
     assert app.main(["sweep", "mine.yaml", "seed=3"]) == 1
     assert started == [line.removesuffix(" sweep=mine") for line in listed]
-    assert capsys.readouterr().err.count(": never started\n") == 2
+    assert capfd.readouterr().err.count(": never started\n") == 2
     assert app.main(listed[0].split()[1:]) == 0  # each line is a command
     assert len(started) == 3
 
 
-def test_sweep_help(capsys):
+def test_sweep_help(cli):
     for words in (["--help"], ["-h"], ["quick", "--help"]):
-        assert app.main(["sweep", *words]) == 0
-        assert "  quick " in capsys.readouterr().out
+        assert "  quick " in cli("sweep", *words).out
     assert app.main(["sweep"]) == 2
 
 
@@ -257,13 +246,12 @@ def test_cli_py_is_the_same_command():
     assert ended.returncode == 2 and ended.stderr.startswith("rpr-cli: no such command 'trian'; did you mean train?")
 
 
-def test_bench(capsys):
+def test_bench(cli):
     sizes = ["model.d_model=32", "model.num_layers=1", "model.d_ff=32", "data.vocabulary_size=50"]
     work = ["sentences=4", "length=6", "rounds=2", "steps_per_round=1", "variants=[absolute,relative]"]
     layer = ["layer.lengths=[4,8]", "layer.positions=16", "layer.clip_distances=[3]", "layer.rounds=2"]
     command = ["bench", *sizes, *work, *layer]
-    assert app.main([*command, "model.relative_defaults.clip_distance=3", "format=json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(cli(*command, "model.relative_defaults.clip_distance=3", "format=json").out)
     assert all(0 < row["utilisation"] < 1 and row["resident_megabytes"] > 50 for row in document["step"])
     baseline, relative = document["step"]
     assert (baseline["variant"], baseline["relative_speed"], baseline["relative_memory"]) == ("absolute", 1.0, 1.0)
@@ -275,8 +263,7 @@ def test_bench(capsys):
     names = ["absolute", "relative", "relative (per_position)"]
     assert cases == [(n, 16 // n, causal, name) for causal in (False, True) for n in (4, 8) for name in names]
     few = ["layer.lengths=[4]", "layer.causal=[false]", "layer.rounds=1", "rounds=1"]
-    assert app.main([*command, *few]) == 0
-    printed = capsys.readouterr().out
+    printed = cli(*command, *few).out
     assert 0 < printed.index("Whole training step: ") < printed.index("One self-attention")
 
 
@@ -290,26 +277,23 @@ def test_bench_reads_the_choices_of_the_users_folder(capsys, tmp_path):
     assert [row["variant"] for row in json.loads(capsys.readouterr().out)["step"]] == ["absolute", "mine"]
 
 
-def test_bench_by_length_of_the_context(capsys):
+def test_bench_by_length_of_the_context(cli):
     words = ["bench", "parts=[context]", "model.architecture=decoder_only", "variants=[none,cope]", "rounds=1"]
     sizes = ["context.lengths=[4,16]", "context.positions=16", "data.vocabulary_size=50", "steps_per_round=1"]
-    assert app.main([*words, *sizes, "format=json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(cli(*words, *sizes, "format=json").out)
     rows = [(row["length"], row["batch"], row["variant"]) for row in document["context"]]
     assert rows == [(length, 16 // length, name) for length in (4, 16) for name in ("none", "cope")]
     assert "vs none" in bench.as_text(document)
 
 
-def test_bench_keeps_the_results_before_memory_ran_out(capsys, monkeypatch):
+def test_bench_keeps_the_results_before_memory_ran_out(cli, monkeypatch):
     def out_of_memory(*_args, **_options):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(bench.benchmark, "take_turns", out_of_memory)
     words = ["bench", "parts=[step,layer]", "variants=[absolute,relative]", "layer.lengths=[4]", "layer.causal=[true]"]
-    assert app.main(words) == 0
-    assert capsys.readouterr().out.count("out of memory") == 2, "a footnote of each table"
-    assert app.main([*words, "format=json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    assert cli(*words).out.count("out of memory") == 2, "a footnote of each table"
+    document = json.loads(cli(*words, "format=json").out)
     assert {row["problem"] for part in ("step", "layer") for row in document[part]} == {"out of memory"}
 
 

@@ -67,10 +67,9 @@ def test_what_stdout_cannot_encode_is_replaced(monkeypatch, encoding, now_a_pipe
     [("train", "runs_dir=X"), ("train", "-m", "seed=1", "runs_dir=X"), ("train", "run=X"), ("evaluate", "X"),
      ("sweep", "X.yaml"), ("sweep", "quick", "runs_dir=X"), ("translate", "X", "--", "in", "out")],
 )  # fmt: skip
-def test_name_that_is_not_utf8_is_refused_in_one_line(monkeypatch, tmp_path, capfd, words):
+def test_name_that_is_not_utf8_is_refused_in_one_line(monkeypatch, tmp_path, cli, words):
     monkeypatch.chdir(tmp_path)
-    assert app.main([word.replace("X", "f\udce9") for word in words]) == 2
-    out, err = capfd.readouterr()
+    out, err = cli(*(word.replace("X", "f\udce9") for word in words), code=2)
     assert out == "" and err.startswith("rpr-cli: ") and err.count("\n") == 1 and list(tmp_path.iterdir()) == []
     assert err.endswith(": not UTF-8, which records cannot hold; rename the file or folder\n")
 

@@ -28,9 +28,8 @@ def config(overrides: list[str]) -> PrepareConfig:
     return validate(PrepareConfig, app.compose("prepare", overrides))
 
 
-def test_text_output(overrides, capsys):
-    assert app.main(["prepare", *overrides]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_text_output(overrides, cli):
+    lines = cli("prepare", *overrides).out.splitlines()
     assert lines[0].startswith("/") and Path(lines[0]).is_dir()
     assert lines[1].startswith("synthetic (synthetic): vocabulary of 200 pieces, no pairs dropped, ")
     assert lines[2].split()[:2] == ["split", "pairs"]
@@ -38,13 +37,11 @@ def test_text_output(overrides, capsys):
     assert [*splits] == ["train", "validation", "test", "long"] and splits["train"][0] == "600"
     assert all(len(figures) == 5 for figures in splits.values())
     assert lines[8].startswith("prepared in ") and "; peak memory " in lines[8] and len(lines) == 9
-    assert app.main(["prepare", *overrides]) == 0
-    assert capsys.readouterr().out.splitlines()[8].startswith("already prepared: opened in 0.")
+    assert cli("prepare", *overrides).out.splitlines()[8].startswith("already prepared: opened in 0.")
 
 
-def test_json_output(overrides, capfd):
-    assert app.main(["prepare", *overrides, "format=json"]) == 0
-    document = json.loads(capfd.readouterr().out)  # nothing else is printed
+def test_json_output(overrides, cli):
+    document = json.loads(cli("prepare", *overrides, "format=json").out)  # nothing else is printed
     data = prepare(config(overrides).data)
     assert document["data"]["key"] == data.meta.key and document["data"]["vocabulary_size"] == 200
     train = data.split("train")

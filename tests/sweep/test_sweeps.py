@@ -21,6 +21,7 @@ from rpr.runs import lifecycle
 from rpr.runs.locks import acquire, with_killed_runs
 from rpr.sweep import ledger, spec, status
 from rpr.sweep.ledger import Job, job_status, last_lines, unique_jobs
+from tests.conftest import Cli
 from tests.fake_records import fake_document, fake_record
 
 Config = Callable[..., TrainConfig]
@@ -193,14 +194,13 @@ def test_finished_run_is_found_by_the_corpus_at_another_path(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(cli: Cli) -> None:
     make_run(configured("seed=1", "name=bar"), status="finished")
     make_run(configured("position=absolute"), status="finished", steps_per_second=4.0)
     make_run(configured("seed=2"), status="running")
     jobs = "name=foo seed=1, name=foo2 seed=2, 'position=pattern position.layers=[rope,none]', model=small"
     Path("mine.yaml").write_text(f"jobs: [{jobs}]")
-    assert app.main(["sweep", "--dry-run", "mine.yaml"]) == 0  # a flag may come first
-    one, two, three, four, total = capsys.readouterr().out.splitlines()[::2]
+    one, two, three, four, total = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()[::2]
     assert one.startswith("# 1 of 4, finished: ") and two.startswith("# 2 of 4, new: ")
     tokens = "3,200 steps, at most 1.64 M tokens a side"
     assert two.endswith(f"{tokens}, about 27 min (2 steps/s, the median of 1 run with the same positions)")
@@ -223,22 +223,20 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(capsys: 
         ("model=tiny", ["1 3", "2 5"]),
     ],
 )
-def test_settings_select_the_rows_that_have_them(
-    given: str, seeds_and_steps: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_select_the_rows_that_have_them(given: str, seeds_and_steps: list[str], cli: Cli) -> None:
     rows = "  - seed=1 optim.max_steps=3\n  - seed=2 optim.max_steps=5\n"
     Path("mine.yaml").write_text(f"overrides: [model=tiny optim.warmup_steps=1]\njobs:\n{rows}")
-    assert app.main(["sweep", "mine.yaml", *given.split(), "--dry-run"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli("sweep", "mine.yaml", *given.split(), "--dry-run").out.splitlines()
     found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
     assert sorted(f"{one['seed']} {one['optim.max_steps']}" for one in found if "seed" in one) == seeds_and_steps
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_name_shared_by_several_jobs_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_name_shared_by_several_jobs_is_refused(cli: Cli) -> None:
     Path("mine.yaml").write_text("jobs: [name=one seed=1, name=two seed=2]")
-    assert app.main(["sweep", "mine.yaml", "name=foo"]) == 2
-    assert capsys.readouterr().err.startswith("rpr-cli: name: foo would be shared by 2 of the 2 jobs, but run names ")
+    assert cli("sweep", "mine.yaml", "name=foo", code=2).err.startswith(
+        "rpr-cli: name: foo would be shared by 2 of the 2 jobs, but run names "
+    )
     assert app.main(["sweep", "mine.yaml", "name=foo", "seed=1", "--dry-run"]) == 0  # two rows, and one run
     assert os.listdir() == ["mine.yaml"]
 

@@ -311,7 +311,7 @@ def test_new_run_with_folder_as_lock_or_record_is_refused(tiny, tiny_config, ref
     assert "cannot be" in message and str(run) in message
 
 
-def test_resume_skips_damaged_checkpoints_and_replaces_links(run_dir, capfd, monkeypatch):
+def test_resume_skips_damaged_checkpoints_and_replaces_links(run_dir, cli, monkeypatch):
     """No code in a checkpoint is run, no link target is written, and no interpolation in the record is resolved. One
     that is damaged is set aside if an earlier one is readable.
     """
@@ -328,8 +328,7 @@ def test_resume_skips_damaged_checkpoints_and_replaces_links(run_dir, capfd, mon
     good.write_bytes(content)
     (run_dir / "checkpoints" / "step00000006.ckpt").symlink_to(run_dir.parent / "victim")
     victim = (run_dir.parent / "victim").read_text()
-    assert app.main(["train", f"run={run_dir}"]) == 0
-    err = capfd.readouterr().err
+    err = cli("train", f"run={run_dir}").err
     assert "step00000005.ckpt: cannot be read as a checkpoint (" in err and "precious" not in err
     assert not Path("pwned").exists() and (run_dir / "checkpoints" / "step00000005.ckpt.damaged").exists()
     assert (run_dir.parent / "victim").read_text() == victim

@@ -86,7 +86,7 @@ def record(run):
     return read_record(run / "record.json")
 
 
-def test_finished_run_refuses_changed_corpus(run, refused, capfd):
+def test_finished_run_refuses_changed_corpus(run, refused, cli):
     before = files(run)
     write("new")
     for train in (COMMAND, ["train", f"run={run}"]):
@@ -96,11 +96,9 @@ def test_finished_run_refuses_changed_corpus(run, refused, capfd):
         assert message.startswith(f"data: multi30k_en_de is not the corpus that {run.name} was trained on")
     assert files(run) == before and not Path("exported").exists()
     write("old")
-    assert app.main(COMMAND) == 0
-    assert "already finished" in capfd.readouterr().err
+    assert "already finished" in cli(*COMMAND).err
     shutil.rmtree("corpus")
-    assert app.main(COMMAND) == 0
-    assert "already finished" in capfd.readouterr().err
+    assert "already finished" in cli(*COMMAND).err
 
 
 @pytest.mark.parametrize("old_record", [False, True], ids=["corpus recorded", "corpus not recorded"])
@@ -164,7 +162,7 @@ def test_run_without_its_record_resumes_only_with_its_vocabulary(interrupted, re
     assert checkpoint.stat().st_mtime_ns == written
 
 
-def test_a_test_set_of_ones_own_is_scored_compared_and_reported(capfd):
+def test_a_test_set_of_ones_own_is_scored_compared_and_reported(capfd, cli):
     write("old")
     for language in ("en", "de"):
         Path(f"corpus/test.{language}").rename(f"corpus/news.{language}")
@@ -174,10 +172,8 @@ def test_a_test_set_of_ones_own_is_scored_compared_and_reported(capfd):
     records = [read_record(Path(run, "record.json")) for run in runs]
     assert [{score.split for score in record.scores} for record in records] == [{"news"}] * 2
     capfd.readouterr()
-    assert app.main(["compare", *runs, "samples=100", "trials=100"]) == 0
-    assert "news" in capfd.readouterr().out
-    assert app.main(["report", "results_page=RESULTS.md"]) == 0
-    printed = capfd.readouterr().out
+    assert "news" in cli("compare", *runs, "samples=100", "trials=100").out
+    printed = cli("report", "results_page=RESULTS.md").out
     assert "Δ news" in printed and " on news" in printed, printed
     [page] = Path("reports").rglob("index.html")
     text = page.read_text()

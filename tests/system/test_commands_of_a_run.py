@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from rpr.analysis.verification import Check
-from rpr.cli import app
 from rpr.commands import verify as verify_command
 from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.records.record import read_record, write_record
@@ -28,15 +27,9 @@ def run_dir(small_run, tmp_path):
 
 
 @pytest.fixture
-def run_command(capfd):
+def run_command(cli):
     """Runs a command on a run; its stdout and stderr."""
-
-    def run(name, run_dir, *words, code=0):
-        capfd.readouterr()
-        assert app.main([name, f"run='{run_dir}'", "hardware.threads=1", *words]) == code
-        return capfd.readouterr()
-
-    return run
+    return lambda name, run_dir, *words, code=0: cli(name, f"run='{run_dir}'", "hardware.threads=1", *words, code=code)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
@@ -91,15 +84,12 @@ def test_verify_json_reports_inapplicable_export(small_run, run_command):
 
 
 @pytest.mark.parametrize("format", ["table", "json"])
-def test_verify_reports_failed_check(format, small_run, run_command, capfd, monkeypatch):
+def test_verify_reports_failed_check(format, small_run, run_command, monkeypatch):
     failed = Check("padding", "memory", "failed", 2, float("inf"), 1e-8)
     reported = Check("batches, as computed", "scores", "reported", 2, 0.1, 1e-3, "1 of 2 translations differ")
     monkeypatch.setattr(verify_command, "checks", lambda *arguments: iter([failed, reported]))
     run = small_run(SHARED)
-    with pytest.raises(SystemExit) as stop:
-        run_command("verify", run, "sentences=2", f"format={format}")
-    assert stop.value.code == 1
-    out, err = capfd.readouterr()
+    out, err = run_command("verify", run, "sentences=2", f"format={format}", code=1)
     assert err == f"rpr-cli: {run.name}: failed: padding\n"
     if format == "json":
         document = json.loads(out)

@@ -82,12 +82,11 @@ def write_run(tmp_path):
 
 
 @pytest.fixture
-def compare(tmp_path, monkeypatch, capsys):
+def compare(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
 
     def call(*words, code=0, with_err=False):
-        assert app.main(["compare", "samples=200", "trials=300", *map(str, words)]) == code
-        out, err = capsys.readouterr()
+        out, err = cli("compare", "samples=200", "trials=300", *words, code=code)
         return (out, err) if with_err else err if code else out
 
     return call

@@ -130,15 +130,13 @@ def test_resumed_run_does_not_need_the_first_and_equals_one_never_stopped(
     assert resumed.dropped_parameters == whole.dropped_parameters
 
 
-def test_rerun_needs_the_same_weights(rope: Path, continued: Run, tmp_path: Path, capsys: Any) -> None:
+def test_rerun_needs_the_same_weights(rope: Path, continued: Run, tmp_path: Path, cli: Any) -> None:
     parent = Path(shutil.copytree(rope, tmp_path / "parent"))
     run_dir = continued(f"from={parent}", "position=none")
     again = ["rerun", str(run_dir), f"runs_dir={tmp_path / 'again'}"]
-    assert app.main(again) == 0
-    assert "Bit-identical" in capsys.readouterr().out
+    assert "Bit-identical" in cli(*again).out
     checkpoints(parent / "checkpoints")[-1][1].unlink()
-    assert app.main(again) == 2
-    assert "from: " in capsys.readouterr().err.splitlines()[-1]
+    assert "from: " in cli(*again, code=2).err.splitlines()[-1]
 
 
 def test_refused(

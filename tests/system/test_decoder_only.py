@@ -26,13 +26,11 @@ TASK = (
 )  # fmt: skip
 
 
-def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, capfd) -> None:
+def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, cli) -> None:
     monkeypatch.chdir(tmp_path)
 
     def command(*words: str, code: int = 0) -> str:
-        capfd.readouterr()
-        assert app.main(list(words)) == code, capfd.readouterr()
-        return "".join(capfd.readouterr())
+        return "".join(cli(*words, code=code))
 
     command("train", *TASK, "runs_dir=whole")
     command("train", *TASK, "runs_dir=cut", "stop_after_minutes=1e-9", code=2)

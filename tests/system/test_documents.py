@@ -14,7 +14,7 @@ from rpr.cli import app
 from rpr.commands import generate
 from rpr.records.record import read_record
 from rpr.report.grouping import run_groups
-from tests.conftest import TINY
+from tests.conftest import TINY, Cli
 
 SMALL = [
     *(word for word in TINY if not word.startswith(("data.", "model.norm"))), "model.architecture=decoder_only",
@@ -73,17 +73,15 @@ def test_the_record_has_bits_per_byte_by_length(trained: Path) -> None:
     assert validated[-1]["validation/loss"] < validated[0]["validation/loss"]
 
 
-def test_evaluate_scores_the_same_run_by_other_lengths(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_scores_the_same_run_by_other_lengths(trained: Path, cli: Cli) -> None:
     [folder] = trained.glob("rope-*")
     words = ["context_lengths=[8,32]", "stride=8", "text_tokens=512", "format=json"]
-    assert app.main(["evaluate", f"run={folder}", "hardware.threads=1", *words]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(cli("evaluate", f"run={folder}", "hardware.threads=1", *words).out)
     (by_context,) = document["by_context"]
     assert by_context["num_tokens"] <= 512
     by_length = {(one["windows"], one["length"]): one["bits_per_byte"] for one in by_context["scores"]}
     assert by_length["separate", 8] == pytest.approx(by_length["sliding", 8], abs=1e-6)
-    assert app.main(["evaluate", f"run={folder}", "hardware.threads=1"]) == 0
-    out = capsys.readouterr().out
+    out = cli("evaluate", f"run={folder}", "hardware.threads=1").out
     assert "bits_per_byte" in out
     assert "By position in separate windows of 64" in out
 
@@ -96,21 +94,17 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained: Path, capsys: py
         ("context_lengths=[16,4096]", "evaluation.context_lengths: 4096 is too long"),
     ],
 )
-def test_evaluate_refuses_what_it_cannot_do_before_scoring(
-    trained: Path, capsys: pytest.CaptureFixture[str], word: str, refusal: str
-) -> None:
+def test_evaluate_refuses_what_it_cannot_do_before_scoring(trained: Path, cli: Cli, word: str, refusal: str) -> None:
     [folder] = trained.glob("rope-*")
-    assert app.main(["evaluate", f"run={folder}", word, "hardware.threads=1"]) == 2
-    out, err = capsys.readouterr()
+    out, err = cli("evaluate", f"run={folder}", word, "hardware.threads=1", code=2)
     assert (out, err.count("\n")) == ("", 1) and err.startswith(f"rpr-cli: {refusal}")
 
 
-def test_an_export_is_verified_on_windows(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_is_verified_on_windows(trained: Path, cli: Cli) -> None:
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
     [folder] = trained.glob("rope-*")
     words = ["export", f"run={folder}", "format=ctranslate2", "sentences=9", "hardware.threads=1"]
-    assert app.main(words) == 0
-    assert "verified on 9 windows of validation (1 to 32 tokens): log p per token differs by" in capsys.readouterr().out
+    assert "verified on 9 windows of validation (1 to 32 tokens): log p per token differs by" in cli(*words).out
     card = json.loads((folder / "exports" / "ctranslate2" / "card.json").read_text())
     assert card["data"]["documents"] and 0 < card["parity"]["largest_difference"] <= card["parity"]["tolerance"]
 
@@ -159,10 +153,9 @@ def test_commands_speak_of_documents_and_windows(
         assert not OF_PAIRS.search((out + err).replace(str(tmp_path), "")), out + err
 
 
-def test_prepare_counts_documents(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepare_counts_documents(corpus: Path, cli: Cli) -> None:
     words = ["data=text", f"data.path={corpus}", f"data.cache_dir={corpus.parent / 'cache'}", "format=json"]
-    assert app.main(["prepare", *words]) == 0
-    splits = json.loads(capsys.readouterr().out)["data"]["splits"]
+    splits = json.loads(cli("prepare", *words).out)["data"]["splits"]
     assert sum(split["documents"] for split in splits.values()) == 60
     assert splits["train"].keys() == {"documents", "target"}
 
@@ -190,10 +183,10 @@ def test_a_context_longer_than_any_document_is_refused_before_training(
     assert not (tmp_path / "runs").exists()
 
 
-def test_compare_tests_bits_per_byte_over_documents(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_tests_bits_per_byte_over_documents(trained: Path, capfd: pytest.CaptureFixture[str], cli: Cli) -> None:
     rope, none = (str(next(trained.glob(f"{name}-*"))) for name in ("rope", "none"))
     assert app.main(["compare", none, rope, "samples=200", "trials=200", "format=json"]) == 0
-    (family,) = json.loads(capsys.readouterr().out)["tests"]
+    (family,) = json.loads(capfd.readouterr().out)["tests"]
     scores = [read_record(Path(run) / "record.json").score("test", "bits_per_byte") for run in (none, rope)]
     assert [one["score"] for one in family["scores"]] == pytest.approx([one.score for one in scores if one])
     (comparison,) = family["comparisons"]
@@ -201,8 +194,7 @@ def test_compare_tests_bits_per_byte_over_documents(trained: Path, capsys: pytes
     better = comparison["difference"] < 0
     assert comparison["verdict"] in (None, f"rope is {'better' if better else 'worse'} than none on these documents")
     (Path(rope) / "test.documents.txt").write_text('10\t20.0\t"other.txt"\n')
-    assert app.main(["compare", none, rope]) == 2
-    assert "were scored on other documents of test" in capsys.readouterr().err
+    assert "were scored on other documents of test" in cli("compare", none, rope, code=2).err
     assert app.main(["report", f"runs_dir={trained}", f"output_dir={trained / 'report'}"]) == 0
     page = next((trained / "report").rglob("report.md")).read_text()
     assert "## Bits per byte on text: less is better" in page
@@ -218,14 +210,11 @@ def test_runs_on_another_corpus_are_never_in_one_group(trained: Path) -> None:
     assert len(run_groups([records[0], other])) == 2
 
 
-def test_a_terminal_shows_a_continuation_as_it_grows(
-    trained: Path, capfd: pytest.CaptureFixture[str], monkeypatch
-) -> None:
+def test_a_terminal_shows_a_continuation_as_it_grows(trained: Path, cli: Cli, monkeypatch) -> None:
     [folder] = trained.glob("rope-*")
     words = ["generate", str(folder), "prompt=1 times ${x} (", "stop=\n\n", "max_new_tokens=30"]
     written: list[bytes] = []
-    assert app.main([*words, "hardware.threads=1"]) == 0
-    whole = capfd.readouterr().out
+    whole = cli(*words, "hardware.threads=1").out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(generate.Output, "write", lambda self, text: written.append(text))
     assert app.main([*words, "hardware.threads=1"]) == 0

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pytest
 
-from rpr.cli import app
 from rpr.compose.composition import compose_train
 from rpr.records.position import position_of
 from rpr.records.record import Record, read_record
@@ -62,43 +61,42 @@ def test_multirun_records_each_job(swept):
     assert "Traceback" not in swept.first.err
 
 
-def test_repeated_multirun_trains_nothing(swept, capfd):
+def test_repeated_multirun_trains_nothing(swept, cli):
     before = {path: path.read_bytes() for path in swept.runs.glob("*/record.json")}
-    assert app.main(swept.words) == 0
-    err = capfd.readouterr().err
+    err = cli(*swept.words).err
     assert err.count("2 jobs: 2 finished") == 2 and "20/20 steps" not in err
     assert {path: path.read_bytes() for path in swept.runs.glob("*/record.json")} == before
 
 
-def test_evaluate_matches_recorded_scores(swept, capfd):
+def test_evaluate_matches_recorded_scores(swept, cli):
     run_dir, record = swept.records[2]
-    assert app.main(["evaluate", f"run={run_dir}", *EXACT, "format=json"]) == 0
-    document = json.loads(capfd.readouterr().out)  # JSON and nothing else on stdout
+    document = json.loads(
+        cli("evaluate", f"run={run_dir}", *EXACT, "format=json").out
+    )  # JSON and nothing else on stdout
     assert {(s["split"], s["metric"]): s["score"] for s in document["scores"]} == {
         (s.split, s.metric): s.score for s in record.scores
     }
     assert read_record(run_dir / "record.json") == record
 
 
-def test_other_buckets_of_a_finished_run_are_scored_by_evaluate(swept, capfd):
+def test_other_buckets_of_a_finished_run_are_scored_by_evaluate(swept, cli):
     run_dir, _ = swept.records[2]
     words = ["length_buckets=[20,30]", "bootstrap_samples=0"]
     reported = [f"evaluation.{word}" for word in words]
-    assert app.main(["train", "position.clip_distance=2", *swept.words[4:], *reported]) == 0
-    err = capfd.readouterr().err
+    err = cli("train", "position.clip_distance=2", *swept.words[4:], *reported).err
     assert f"rpr-cli evaluate {run_dir} bootstrap_samples=0 'length_buckets=[20,30]'" in err
-    assert app.main(["evaluate", f"run={run_dir}", *EXACT, "format=json", *words]) == 0
-    document = json.loads(capfd.readouterr().out)
+    document = json.loads(cli("evaluate", f"run={run_dir}", *EXACT, "format=json", *words).out)
     assert [bucket["longest"] for bucket in document["by_length"]["buckets"]] == [20, 30, 64, None]
-    assert app.main(["evaluate", f"run={run_dir}", "length_buckets=[30,20]"]) == 2
-    assert "length_buckets: [30, 20] is not ascending" in capfd.readouterr().err
+    assert (
+        "length_buckets: [30, 20] is not ascending"
+        in cli("evaluate", f"run={run_dir}", "length_buckets=[30,20]", code=2).err
+    )
 
 
-def test_translate_matches_recorded_translations(swept, tmp_path, capfd):
+def test_translate_matches_recorded_translations(swept, tmp_path, cli):
     run_dir, _ = swept.records[2]
     sources = (run_dir / "test.sources.txt").read_text().splitlines()[:5]
     (tmp_path / "in.txt").write_text("\n".join([*sources, "", sources[0]]) + "\n")
-    assert app.main(["translate", f"run={run_dir}", f"input={tmp_path / 'in.txt'}", *EXACT]) == 0
-    lines = capfd.readouterr().out.split("\n")[:-1]
+    lines = cli("translate", f"run={run_dir}", f"input={tmp_path / 'in.txt'}", *EXACT).out.split("\n")[:-1]
     assert len(lines) == 7 and lines[0] == lines[6]
     assert lines[:5] == (run_dir / "test.hypotheses.txt").read_text().split("\n")[:5]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from rpr.cli import app
 from rpr.commands import train
 from rpr.compose.composition import compose_train
 from rpr.io.escape import escape_control_characters, escape_tree
@@ -90,18 +89,12 @@ def write_run(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run_command(capfd, recwarn):
+def run_command(cli, recwarn):
     """Runs a command and checks its output and warnings for hidden characters; the output."""
 
     def run(*words, code=0):
-        capfd.readouterr()
         warnings.simplefilter("always")
-        try:
-            ended = app.main([str(word) for word in words])
-        except SystemExit as stop:
-            ended = stop.code
-        out, err = capfd.readouterr()
-        assert ended == code, err
+        out, err = cli(*words, code=code)
         printed = "\n".join([out, err, *(str(warning.message) for warning in recwarn.list)])
         assert not hidden(printed), printed
         assert not [line for line in printed.split("\n") if line.startswith(FAKE)]

@@ -59,15 +59,13 @@ def recipe(tiny, small_data):
 
 
 @pytest.fixture
-def run_command(capfd):
+def run_command(cli):
     """Runs a command and checks its output for secrets; the output."""
 
     def run(code, *words):
-        capfd.readouterr()
-        assert app.main(list(words)) == code, capfd.readouterr().err
-        out, err = capfd.readouterr()
-        assert not secrets_in((out + err).encode())
-        return out + err
+        printed = "".join(cli(*words, code=code))
+        assert not secrets_in(printed.encode())
+        return printed
 
     return run
 
