@@ -162,7 +162,7 @@ def build_report(
     contents: dict[str, str | bytes] = {}
     chapters = []
     for group, suffix in zip(groups, suffixes(groups), strict=True):
-        drawn = tuple(plots.all_plots(group, _curves(group, file_of), tables.recipes))
+        drawn = tuple(plots.all_plots(group, _curves(group, file_of)))
         for plot in drawn:
             contents[f"{plot.name}{suffix}.svg"] = plot.svg
             if pdf:
@@ -264,7 +264,7 @@ def suffixes(groups: Sequence[Group]) -> list[str]:
 def _curves(group: Group, file_of: FileOf) -> list[tuple[Variant, plots.Curves]]:
     """The curves of the variants that get a line; damaged files have been reported already."""
     curves = []
-    for variant in lines_of(group):
+    for variant in lines_of(group)[0]:
         for record in variant.finished or variant.records:
             try:
                 metrics = read_metrics(file_of(record, METRICS_NAME))

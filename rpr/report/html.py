@@ -16,7 +16,7 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, flat
 from rpr.report.groups import Group
 from rpr.report.plot_style import FIRST, Plot
-from rpr.report.samples import FileOf, Samples, left_out, own_file, sample_evenly, word_diff
+from rpr.report.samples import FileOf, Samples, own_file, sampled, word_diff
 from rpr.report.statements import Statement
 from rpr.report.tables import HEADINGS, Tables
 from rpr.tables.grid import legend
@@ -61,7 +61,7 @@ def learned_pictures(group: Group, file_of: FileOf, problems: list[str]) -> tupl
     for variant in group.variants:
         found = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
         having += [(variant, *pair) for pair in found[:1]]
-    shown = sample_evenly(having, MOST_PICTURES)
+    shown, remark = sampled(having, MOST_PICTURES, "variants with a picture are shown")
     pictures = []
     for variant, run, path in shown:
         size = path.stat().st_size
@@ -70,7 +70,7 @@ def learned_pictures(group: Group, file_of: FileOf, problems: list[str]) -> tupl
             problems.append(escape_control_characters(f"{path}: {size:,} bytes, {limit}"))
         else:
             pictures.append(Learned(f"{variant.label}: {run.name}", path.read_bytes()))
-    return tuple(pictures), left_out(len(shown), len(having), "variants with a picture are shown")
+    return tuple(pictures), remark
 
 
 def html_page(

@@ -25,7 +25,7 @@ from rpr.records.scores import (
 from rpr.report import plot_style as style
 from rpr.report.groups import Group, Key, Variant
 from rpr.report.published import Source, curves
-from rpr.report.samples import lines_left_out, lines_of
+from rpr.report.samples import lines_of
 from rpr.tables.grid import DASH, Column, Grid, Note
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def bits_by_context(group: Group) -> style.Plot | None:
 
     Lengths beyond that of training are shaded. The axes are categorical: every length gets the same space.
     """
-    variants, scored, remark = lines_of(group), _by_context(group), lines_left_out(group)
+    (variants, remark), scored = lines_of(group), _by_context(group)
     keys = _lengths(scored)
     if len({length for _, length in keys}) < 2:
         return None

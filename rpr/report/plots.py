@@ -16,8 +16,7 @@ from rpr.report import plot_style as style
 from rpr.report.groups import TABULATED, Group, Variant
 from rpr.report.lengths import bits_by_context, buckets, length_score
 from rpr.report.published import curves as published_curves
-from rpr.report.recipes import Recipes, change_by_recipe
-from rpr.report.samples import left_out, lines_left_out, lines_of, sample_evenly
+from rpr.report.samples import lines_of, sampled
 from rpr.report.tables import published_figures
 from rpr.tables.grid import figure_text
 
@@ -30,12 +29,9 @@ _ROOM = 0.5  # share of a length bucket's width over which the points of all var
 Curves = dict[str, dict[int, float]]  # of each training metric its values by step
 
 
-def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], grids: Sequence[Recipes] = ()) -> list[style.Plot]:
-    """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant; of `grids` of
-    recipes the plot of one is with its first group.
-    """
-    plots = [bleu_by_k(group), scores_by_position(group), scores_by_length(group), bits_by_context(group)]
-    plots += [change_by_recipe(grid) for grid in grids if grid.group is group]
+def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> list[style.Plot]:
+    """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant."""
+    plots = (bleu_by_k(group), scores_by_position(group), scores_by_length(group), bits_by_context(group))
     return [plot for plot in (*plots, learning_curves(group, runs)) if plot is not None]
 
 
@@ -120,9 +116,8 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     others = sum(one.position.kind not in SCHEMES["vectors"].colours() for one, _ in rows)
     if len(rows) < 2 or (others < 2 and not group.task):
         return [], ""
-    shown = sample_evenly(rows, MOST_ROWS)
-    remarks = [left_out(len(shown), len(rows), "schemes have a row")]
-    remarks += [f"Without {one.label}, {one.unlearned}" for one in unlearned]
+    shown, remark = sampled(rows, MOST_ROWS, "schemes have a row")
+    remarks = [remark, *(f"Without {one.label}, {one.unlearned}" for one in unlearned)]
     return sorted(shown, key=lambda row: -(row[1].value or 0.0)), "; ".join(filter(None, remarks))
 
 
@@ -178,8 +173,8 @@ def scores_by_length(group: Group) -> style.Plot | None:
 
     Lengths beyond all training examples are shaded. The axis is categorical: every bucket gets the same space.
     """
-    columns = buckets(group)
-    by_label = {one.label: [length_score(one, group.metric, bucket) for bucket in columns] for one in lines_of(group)}
+    columns, (variants, remark) = buckets(group), lines_of(group)
+    by_label = {one.label: [length_score(one, group.metric, bucket) for bucket in columns] for one in variants}
     last = {  # the value of the longest bucket with a score
         label: known[-1]
         for label, scores in by_label.items()
@@ -189,7 +184,7 @@ def scores_by_length(group: Group) -> style.Plot | None:
         return None
     by_length = next(run.by_length for run in group.finished if run.by_length is not None)
     looks = style.variant_looks(one for one in group.variants if one.label in last)
-    remark, name = lines_left_out(group), "exact_match_by_length" if group.task else "bleu_by_length"
+    name = "exact_match_by_length" if group.task else "bleu_by_length"
     title = f"{'Exact match by' if group.task else 'BLEU by source'} length, {pooled(by_length.splits)}"
 
     def draw(panels: Sequence[Axes]) -> None:
@@ -235,7 +230,7 @@ def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> sty
     titles = {name: title for name, title in titles.items() if any(curves.get(name) for _, curves in runs)}
     if not titles:
         return None
-    means, looks, remark = _means(runs), style.variant_looks(variant for variant, _ in runs), lines_left_out(group)
+    means, looks, remark = _means(runs), style.variant_looks(variant for variant, _ in runs), lines_of(group)[1]
 
     def draw(panels: Sequence[Axes]) -> None:
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
@@ -263,11 +258,10 @@ def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> sty
 
 def _means(runs: Sequence[tuple[Variant, Curves]]) -> dict[str, Curves]:
     """The mean curves of each variant, at the steps that all its seeds share."""
-    members: dict[str, list[Curves]] = {}
-    for variant, curves in runs:
-        members.setdefault(variant.label, []).append(curves)
-    means: dict[str, Curves] = {label: {} for label in members}
-    for label, of_seeds in members.items():
+    means: dict[str, Curves] = {}
+    for label in dict.fromkeys(variant.label for variant, _ in runs):
+        of_seeds = [curves for variant, curves in runs if variant.label == label]
+        means[label] = {}
         for name in sorted({name for curves in of_seeds for name in curves}):
             seeds = [curves[name] for curves in of_seeds if curves.get(name)]
             steps = sorted(set[int]().union(*seeds).intersection(*seeds))

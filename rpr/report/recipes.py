@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -18,13 +18,8 @@ from rpr.paths import choice_dirs, data_dir
 from rpr.records.measurement import Measurement
 from rpr.records.scores import LOWER_IS_BETTER
 from rpr.report.groups import LOSS, Group, Key, Variant, never_run
-from rpr.report.plot_style import DASHED, MUTED, Plot, draw_points, set_places, set_words_below, variant_looks
 from rpr.tables.grid import Cell, Column, Grid, Note
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-CHANGES = "Change on validation by recipe"
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
 
 
@@ -189,36 +184,6 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     about, made_up = group.common_heading, group.synthetic
     title = "The best recipe of a grid for each variant, chosen on validation"
     first = Grid("recipes", title, tuple(columns), grid.labels, about, tuple(map(Note, notes)), made_up)
-    title = f"{CHANGES}: against {grid.baseline}"
+    title = f"Change on validation by recipe: against {grid.baseline}"
     second = Grid("recipes_across", title, tuple(by_setting), tuple(grid.groups), about, (), made_up)
     return first.without_empty_columns(), second
-
-
-def change_by_recipe(grid: Recipes) -> Plot | None:
-    """The change from the baseline on validation in every setting of the grid, with a ring around a variant's own best;
-    None without any.
-    """
-    variants = [one for group in grid.groups.values() for one in group.variants if one.label != grid.baseline]
-    looks, settings = variant_looks(variants), [*grid.groups]
-    by_label = {
-        label: [grid.change(label, (setting, setting), "validation") for setting in settings] for label in looks
-    }
-    by_label = {label: changes for label, changes in by_label.items() if any(one.value is not None for one in changes)}
-    if not by_label:
-        return None
-
-    def draw(panels: Sequence[Axes]) -> None:
-        [axes] = panels
-        axes.axhline(0, color=MUTED, lw=1.0, ls=DASHED)
-        for label, changes in by_label.items():
-            draw_points(axes, enumerate(changes), looks[label])
-            if (best := grid.best(label)) is not None and (change := changes[settings.index(best)].value) is not None:
-                axes.plot([settings.index(best)], [change], "o", ms=11, mfc="none", mec=looks[label]["color"])
-        ticks = ["\n".join(map(str, setting)) for setting in settings]
-        set_places(axes, ticks, rotation=90 if len(ticks) > 8 else 0)
-        axes.set_ylabel(f"change from {grid.baseline}")
-        names = ", below it ".join(key.rpartition(".")[2] for key in grid.keys)
-        set_words_below(axes, names, "ring: the variant's own best setting")
-
-    shown = {label: looks[label] for label in by_label}
-    return Plot("change_by_recipe", CHANGES, grid.group.common_heading, draw, shown)

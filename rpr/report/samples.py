@@ -21,14 +21,15 @@ Kind = Literal["same", "added", "missing"]
 FileOf = Callable[[Record, str], Path]
 
 
-def lines_of(group: Group) -> list[Variant]:
-    """The variants that get a line in plots with one line per variant."""
-    return sample_evenly(group.variants, MOST_LINES)
+def lines_of(group: Group) -> tuple[list[Variant], str]:
+    """The variants that get a line in plots with one line per variant, and a line on the others."""
+    return sampled(group.variants, MOST_LINES, "variants have a line")
 
 
-def lines_left_out(group: Group) -> str:
-    """One line saying that variants have none; empty if all have one."""
-    return left_out(len(lines_of(group)), len(group.variants), "variants have a line")
+def sampled(items: Sequence[Any], most: int, what: str) -> tuple[list[Any], str]:
+    """At most so many items, as `sample_evenly` has them, and a line that says that others are left out, if any are."""
+    shown, remark = sample_evenly(items, most), f"{what}: of each kind, evenly spaced, not chosen by their quality"
+    return shown, f"{len(shown)} of {len(items):,} {remark}" if len(shown) < len(items) else ""
 
 
 def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:
@@ -60,11 +61,6 @@ def _spaced(places: Sequence[int], count: int) -> list[int]:
     return [places[round(index * (len(places) - 1) / (count - 1))] for index in range(count)]
 
 
-def left_out(shown: int, of: int, what: str) -> str:
-    """One line saying that items are left out; empty if none are."""
-    return "" if shown == of else f"{shown} of {of:,} {what}: of each kind, evenly spaced, not chosen by their quality"
-
-
 @dataclass(frozen=True)
 class Sample:
     """One sentence of a test set with each variant's translation as (label, text)."""
@@ -94,7 +90,7 @@ def samples(group: Group, file_of: FileOf) -> Samples:
     remarks: dict[str, None] = {}
     for split, count in (SAMPLES_PER_SPLIT | dict.fromkeys(group.own_splits, SAMPLES_PER_OWN_SPLIT)).items():
         having = [(one, run) for one in group.variants if (run := _translated(one, split, file_of)) is not None]
-        shown = sample_evenly(having, MOST_VARIANTS)
+        shown, remark = sampled(having, MOST_VARIANTS, "variants are shown")
         read = [(variant, texts) for variant, run in shown if (texts := _texts(run, split, file_of)) is not None]
         if not read:
             continue
@@ -104,7 +100,7 @@ def samples(group: Group, file_of: FileOf) -> Samples:
         for line in sorted({(2 * index + 1) * len(sources) // (2 * count) for index in range(count)}):
             hypotheses = tuple((label, made[line]) for label, made in alike.items())
             sentences.append(Sample(split, line + 1, sources[line], references[line], hypotheses))
-        remarks[left_out(len(shown), len(having), "variants are shown")] = None
+        remarks[remark] = None
         if others := [variant.label for variant, _ in shown if variant.label not in alike]:
             remarks[f"{split}: not shown, as their files do not fit the others': {'; '.join(others)}"] = None
     return Samples(tuple(sentences), tuple(remark for remark in remarks if remark))

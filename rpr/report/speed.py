@@ -20,6 +20,9 @@ from rpr.report.lines import labels
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.validation import first_problem
 
+_PAPERS = {True: single(paper.RELATIVE_SPEED), False: missing("the paper prints one ratio, of its relative model")}
+
+
 # Whole runs
 
 
@@ -155,14 +158,6 @@ def _verdict(row: SpeedRow) -> str | Cell:
     return speed_agreement(row.ratio, paper.RELATIVE_SPEED).cell if decidable else ""
 
 
-def _papers(row: SpeedRow) -> Measurement:
-    return (
-        single(paper.RELATIVE_SPEED)
-        if row.papers_model
-        else missing("the paper prints one ratio, of its relative model")
-    )
-
-
 _COLUMNS = (
     *labels("model", "runs", "position"),
     Column("settings", "settings", lambda row: row.settings, words=True, priority=1),
@@ -170,7 +165,7 @@ _COLUMNS = (
     Column("n", "n", lambda row: str(row.steps.n)),
     Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
     Column("ratio", "vs absolute", lambda row: row.ratio, digits=2),
-    Column("paper", "paper", _papers, digits=2),
+    Column("paper", "paper", lambda row: _PAPERS[row.papers_model], digits=2),
     Column("agreement", "agreement", _verdict, words=True, priority=1),
     Column(
         "measured", "measured", lambda row: "interleaved" if row.benchmark else "whole runs", words=True, priority=1

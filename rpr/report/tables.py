@@ -18,7 +18,7 @@ from rpr.report.lengths import context_grids, length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, facts_of, labels, score_columns, scoring_notes
 from rpr.report.protocol import TOKENS, compared_settings
 from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, find
-from rpr.report.recipes import Recipes, recipe_grids, recipes
+from rpr.report.recipes import recipe_grids, recipes
 from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
 from rpr.tables.grid import Cell, Column, Grid, Note
 
@@ -67,7 +67,6 @@ class Tables:
 
     sections: Mapping[str, Sequence[Grid]]
     by_length: Sequence[Grid] = ()
-    recipes: Sequence[Recipes] = ()  # of sweeps with a grid of recipes
 
     @property
     def main(self) -> list[Grid]:
@@ -88,17 +87,16 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
     for group in translation:
         for sharing in group.sharings:
             papers += [*_table2(group, sharing), *_table3(group, sharing)]
-    tried = [*recipes(groups)]
     sections = {
         "paper": papers,
         "tasks": [*map(task_table, alike([group for group in groups if group.task]))],
         "documents": [*map(document_table, alike([group for group in groups if group.documents]))],
-        "recipes": [grid for one in tried for grid in recipe_grids(one)],
+        "recipes": [grid for tried in recipes(groups) for grid in recipe_grids(tried)],
         # A task's models are so small that their steps/s say nothing of positions.
         "speed": [*speed_grid(translation, benches)],
     }
     by_length = [grid for group in groups for grid in (*length_grid(group), *context_grids(group))]
-    return Tables({name: grids for name, grids in sections.items() if grids}, by_length, tried)
+    return Tables({name: grids for name, grids in sections.items() if grids}, by_length)
 
 
 def alike(groups: Sequence[Group]) -> list[list[Group]]:

@@ -65,10 +65,10 @@ def test_plots_of_many_variants_show_and_report_a_sample():
     runs = [fake_record(kind, k, by_length=lengths) for kind, count in (("relative", 26), ("relative_keys", 4))
             for k in range(count)]  # fmt: skip
     group = group_of([*runs, fake_record("absolute", by_length=lengths)])
-    curves = [(one, {"validation/bleu": {1: 2.0, 2: 3.0}}) for one in samples.lines_of(group)]
+    curves = [(one, {"validation/bleu": {1: 2.0, 2: 3.0}}) for one in samples.lines_of(group)[0]]
     drawn = {plot.name: plot for plot in plots.all_plots(group, curves)}
     assert list(drawn) == ["bleu_by_k", "bleu_by_length", "learning_curves"]
-    assert len(samples.lines_of(group)) == 12 and samples.lines_of(group)[0].label == "absolute (sinusoidal)"
+    assert len(samples.lines_of(group)[0]) == 12 and samples.lines_of(group)[0][0].label == "absolute (sinusoidal)"
     for name in ("bleu_by_length", "learning_curves"):
         words = "12 of 31 variants have a line"
         assert words in drawn[name].description and words in drawn[name].svg.decode()

@@ -8,7 +8,7 @@ import pytest
 from rpr.errors import RecordError
 from rpr.records.record import Record
 from rpr.report.grouping import run_groups
-from rpr.report.recipes import Recipes, change_by_recipe, recipe_grids, recipes
+from rpr.report.recipes import Recipes, recipe_grids, recipes
 from tests.fake_records import fake_record
 
 KEYS = ("optim.learning_rate_scale", "model.dropout")  # those of recipe_tiny
@@ -54,17 +54,12 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe() -> None:
     assert rows[absolute]["best"].remarks == ("at the edge of the grid: model.dropout",)
 
 
-def test_changes_across_the_grid_are_a_table_and_a_picture() -> None:
+def test_changes_across_the_grid_are_a_table() -> None:
     grid = grid_of()
     table = recipe_grids(grid)[1]
     cells = {line[0].value: [cell.value.value for cell in line[1:]] for line in table.cells}
     assert list(cells) == [grid.in_words(one) for one in [(0.75, 0.1), (1.5, 0.1), (1.5, 0.2), (3.0, 0.1)]]
     assert [*cells.values()] == [[20.0, 1.0], [24.0, 1.0], [22.5, 4.5], [22.0, 6.0]]
-    plot = change_by_recipe(grid)
-    assert plot is not None
-    (axes,) = plot.figure().axes
-    lines = [[float(y) for y in line.get_ydata()] for line in axes.lines if len(line.get_xdata()) > 0]
-    assert [1.0, 1.0, 4.5, 6.0] in lines and lines[-1] == [6.0], "the ring is at its own best"
 
 
 def test_without_scores_of_validation_its_loss_decides() -> None:
