@@ -8,6 +8,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,11 @@ ABOUT_TARGETS = {
 LONGEST_MODULE = 400  # lines
 # Local names that do not say what they hold, and how many there are at most in rpr/: lower a number that is too high.
 VAGUE = Counter(one=145, found=72, words=61, theirs=7, mine=11, some=8)
+
+
+@cache
+def parsed(path: Path) -> ast.AST:
+    return ast.parse(path.read_text("utf-8"))
 
 
 def code_from_data(tree: ast.AST) -> Iterator[str]:
@@ -67,12 +73,12 @@ def test_code_from_data_is_found(source: str, found: bool) -> None:
 def test_source_loads_no_code_from_data() -> None:
     assert len(PRODUCT) > 100
     sources = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PRODUCT}
-    assert [(name, call) for name, source in sources.items() for call in code_from_data(ast.parse(source))] == []
+    assert [(path, call) for path in PRODUCT for call in code_from_data(parsed(path))] == []
     assert {name for name, source in sources.items() if TARGET.search(source)} == ABOUT_TARGETS.keys()
 
 
 def test_local_names_say_what_they_hold() -> None:
-    nodes = [node for path in PRODUCT for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    nodes = [node for path in PRODUCT for node in ast.walk(parsed(path))]
     names = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     names += [node.arg for node in nodes if isinstance(node, ast.arg)]
     counts = Counter(name for name in names if name in VAGUE)

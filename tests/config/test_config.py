@@ -16,6 +16,7 @@ from rpr.config import commands as commands_config
 from rpr.config import train as config
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
+from rpr.model.positions import COLOURS
 from rpr.paths import data_dir
 from rpr.validation import validate
 from tests.fake_records import edited
@@ -56,6 +57,10 @@ def test_every_choice_composes_and_validates():
         cfg = train(*(f"{group}={choice}" for group, choice in row.items()), *more)
         for group in ("model", "position", "hardware", "data"):
             assert row[group] in (getattr(cfg, group).name, cfg.position.decoder.name), row
+        decoder, encoder = cfg.position.decoder, cfg.position.encoder
+        shape = cfg.transformer(50)
+        assert (decoder.name, shape.decoder_positions) == (row["position"], decoder) and decoder.kind in COLOURS
+        assert shape.encoder_positions == (None if row["data"] in DOCUMENTS else encoder)
         assert row["optim"] in (cfg.optim.name, f"{cfg.optim.name}_multi30k"), row
         assert cfg.logger.mode == {"wandb": "online", "wandb_offline": "offline", "none": "none"}[row["logger"]]
         identities.add(cfg.run_id)

@@ -187,21 +187,6 @@ def test_reading_a_large_table_keeps_memory_bounded(config, folder, monkeypatch)
     assert memory_growth(read) < 50e6, "of 76 MB"
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"translation": [{"en": {"x": "a"}, "de": "b"}]}, "'en' in the translation column .* struct<x: string>, not"),
-        ({"translation": [[{"en": "a", "de": "b"}]]}, "no 'en' in the translation column of train .*; none available"),
-    ],
-    ids=["struct", "list of translations"],
-)
-def test_columns_without_text_are_errors(config, folder, columns, message):
-    table = {name: values * 40 for name, values in columns.items()}
-    pyarrow.parquet.write_table(pyarrow.table(table), folder / "train.parquet")
-    with pytest.raises(DataError, match=message):
-        load_corpus(config())
-
-
 def test_csv_fields_are_plain_text(config, folder):
     nulls_of_pandas = ["NA", "N/A", "n/a", "null", "NULL", "None", "nan", "NaN", "#N/A", "-1.#IND", "<NA>"]
     odd = [(word, f"{word} {index}") for index, word in enumerate(nulls_of_pandas)]

@@ -17,27 +17,14 @@ import torch
 
 from rpr.compose.composition import compose_train, expand_multirun
 from rpr.errors import ConfigError
-from rpr.model.positions import COLOURS, SCHEMES, Scheme, Sides, Site, changed_after_training, codes, source
+from rpr.model.positions import SCHEMES, Scheme, Sides, Site, changed_after_training, codes, source
 from rpr.model.positions import scheme as scheme_module
 from rpr.model.positions.check import check_hooks
 from rpr.records.position import OTHER, positions_of
 from rpr.records.record import Record
 from rpr.tracking.naming import flat, variant
 from tests.fake_records import fake_document
-from tests.model.scheme_variants import CAUSAL
 from tests.shapes import choices, scheme
-
-
-def test_choice_is_the_scheme_of_both_stacks() -> None:
-    names = [choice for choice in choices() if scheme(choice).scheme != "vectors"] + ["relative"]
-    for choice in names:
-        more = ["model.architecture=decoder_only"] if choice in CAUSAL else []
-        config = compose_train([f"position={choice}", "model.num_layers=4", *more])
-        shape = config.transformer(50)
-        assert shape.decoder_positions == config.position
-        assert shape.encoder_positions == (None if more else config.position)
-        assert config.position.name == choice
-        assert config.position.kind in COLOURS
 
 
 def test_incomplete_scheme_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

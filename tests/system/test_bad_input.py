@@ -111,6 +111,8 @@ CORPORA = {
     "other columns": (bad.parquet(text=["a"], label=[1]), "no 'en' in the columns of train in"),
     "another language": (bad.parquet(translation=[{"en": "a", "fr": "b"}]), "no 'de' in the translation col"),
     "numbers": (bad.parquet(en=[1, 2], de=[3, 4]), "'en' in the columns of train in corpus holds int64, not"),
+    "a struct": (bad.parquet(translation=[{"en": {"x": "a"}, "de": "b"}]), "holds struct<x: string>, not"),
+    "lists": (bad.parquet(translation=[[{"en": "a", "de": "b"}]]), "no 'en' in the translation column of train in"),
     "gaps": (bad.parquet(en=["a"], de=pa.nulls(1)), "'de' in the columns of train in corpus holds only nulls"),
     "no rows": (bad.parquet(en=NO_TEXT, de=NO_TEXT), "data"),
     "JSON of both types": (bad.text_files(train_jsonl='{"en": 3, "de": "x"}\n{"en": "a", "de": "x"}'), "several types"),
