@@ -1,5 +1,5 @@
-"""rpr.load and rpr.records: on runs with random weights (float64) against equations written out and decoding by steps;
-on fake records.
+"""rpr.load and rpr.records: on runs with random weights (float64) against the attention weights of each layer's inputs
+(tests/model/test_attention.py) and decoding by steps; on fake records.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rpr.data.text_vocabulary import ByteVocabulary
 from rpr.data.vocabulary import BOS
 from rpr.decode import translator as translating
 from rpr.errors import ConfigError, RecordError
+from rpr.model.attention import weights
 from rpr.model.transformer import Transformer
 from rpr.records.record import write_record
 from rpr.validation import validate
@@ -54,23 +55,9 @@ def documents(tmp_path_factory, tiny_overrides):
     return random_run(folder / "documents", settings, ByteVocabulary())
 
 
-def softmax_of_pairs(q_HQD, k_HKD, table_HRD=None, *, causal=False):
-    """Equation 4 for each pair of positions."""
-    heads, queries, width = q_HQD.shape
-    scores = torch.full((heads, queries, k_HKD.shape[1]), -math.inf, dtype=torch.float64)
-    for h in range(heads):
-        for i in range(queries):
-            for j in range(i + 1 if causal else k_HKD.shape[1]):
-                key = k_HKD[h, j]
-                if table_HRD is not None:
-                    k = table_HRD.shape[1] // 2
-                    key = key + table_HRD[h, max(-k, min(k, j - i)) + k]
-                scores[h, i, j] = q_HQD[h, i] @ key / math.sqrt(width)
-    return scores.softmax(-1)
-
-
 def heads_of(x_QM):
-    return x_QM.unflatten(-1, (2, -1)).transpose(0, 1)
+    """[1, H, Q, D]"""
+    return x_QM.unflatten(-1, (2, -1)).transpose(0, 1)[None]
 
 
 def test_attention_is_that_of_the_equations(pairs):
@@ -94,20 +81,20 @@ def test_attention_is_that_of_the_equations(pairs):
         hook.remove()
     for name, found in attention.items():
         assert len(found) == len(inputs[name]) == 2
-        for weights, (module, x, *memory) in zip(found, inputs[name], strict=True):
+        for of_layer, (module, x, *memory) in zip(found, inputs[name], strict=True):
             if memory:
                 keys = heads_of((memory[0] @ module.key_value.weight.T).chunk(2, dim=-1)[0])
-                expected = softmax_of_pairs(heads_of(x @ module.query.weight.T), keys)
+                (expected,) = weights(heads_of(x @ module.query.weight.T), keys)
             else:
                 q, k, _ = map(heads_of, (x @ module.qkv.weight.T).chunk(3, dim=-1))
-                expected = softmax_of_pairs(q, k, module.tables.keys, causal=name == "decoder")
-            torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
+                (expected,) = weights(q, k, key_table=module.tables.keys, causal=name == "decoder")
+            torch.testing.assert_close(of_layer, expected, rtol=0, atol=1e-12)
     pieces = pairs.pieces(SOURCE, TARGET)
     assert attention.keys() == {"encoder", "decoder", "cross"}
     assert attention["cross"].shape[2:] == (len(pieces["decoder"]), len(pieces["encoder"]))
     assert pieces["encoder"][-1] == "</s>" and pieces["decoder"][0] == "<s>"
     assert "".join(pieces["decoder"][1:]).replace("\u2581", " ").strip() == TARGET
-    assert not any(weights.requires_grad for weights in attention.values())
+    assert not any(of_stack.requires_grad for of_stack in attention.values())
 
 
 def test_probabilities_are_those_of_decoding_by_steps(pairs):

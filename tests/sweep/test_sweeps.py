@@ -17,7 +17,6 @@ from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
 from rpr.metrics.lengths import bounds
 from rpr.records.record import Record, find_records, read_record, write_record
 from rpr.report.published import published
-from rpr.runs import lifecycle
 from rpr.runs.locks import acquire, with_killed_runs
 from rpr.sweep import ledger, spec, status
 from rpr.sweep.ledger import Job, job_status, last_lines, unique_jobs
@@ -242,14 +241,6 @@ def test_name_shared_by_several_jobs_is_refused(cli: Cli) -> None:
 
 
 # --- manifests and logs
-
-
-def test_finished_run_is_added_to_a_sweep_once(tiny_config: Config) -> None:
-    config = tiny_config()
-    run_dir = make_run(config, status="finished", sweeps=("first",))
-    for _ in range(2):
-        lifecycle.add_to_sweep(run_dir, "second")
-        assert read_record(run_dir / "record.json").sweeps == ("first", "second")
 
 
 def test_manifest_shows_changes_since_the_last_start(tiny_config: Config, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.records.record import read_record, write_record
 
 SHARED = "position.tables=shared_by_heads"  # CTranslate2 supports no others
-PER_HEAD = "position.tables=per_head"
 LEARNED = ("position=learned", "optim.ema_decay=0.9", "optim.average_checkpoints=1")
 
 
@@ -70,17 +69,6 @@ def test_verify_passes_and_writes_nothing(small_run, run_command):
         assert any(line.startswith(name) and " passed " in line for line in out.splitlines()), name
     assert max(map(len, out.splitlines())) <= 100
     assert sorted(run.rglob("*")) == before
-
-
-def test_verify_json_reports_inapplicable_export(small_run, run_command):
-    pytest.importorskip("ctranslate2")
-    document = json.loads(run_command("verify", small_run(PER_HEAD), "sentences=2", "format=json")[0])
-    assert document["passed"] is True and document["split"] == "validation"
-    outcomes = [check["outcome"] for check in document["checks"]]
-    assert len(outcomes) == 10 and "failed" not in outcomes
-    last = document["checks"][-1]
-    assert (last["name"], last["outcome"]) == ("export, ctranslate2", "not applicable")
-    assert "per_head cannot be exported" in last["reason"]
 
 
 @pytest.mark.parametrize("format", ["table", "json"])

@@ -61,13 +61,6 @@ def test_multirun_records_each_job(swept):
     assert "Traceback" not in swept.first.err
 
 
-def test_repeated_multirun_trains_nothing(swept, cli):
-    before = {path: path.read_bytes() for path in swept.runs.glob("*/record.json")}
-    err = cli(*swept.words).err
-    assert err.count("2 jobs: 2 finished") == 2 and "20/20 steps" not in err
-    assert {path: path.read_bytes() for path in swept.runs.glob("*/record.json")} == before
-
-
 def test_evaluate_matches_recorded_scores(swept, cli):
     run_dir, record = swept.records[2]
     document = json.loads(
