@@ -191,14 +191,14 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
     """How the validation curve of each finished run ended, if its metrics file exists and is long enough."""
     found = {}
     for path, record in records:
-        if record.status == "finished":
-            try:
-                losses = _series(read_metrics(run_file(path, METRICS_NAME)), "validation/loss")
-            except RecordError as error:
-                problems.append(str(error))
-            else:
-                found[run_key(record)] = learning_of(record, losses)
-    return {key: learning for key, learning in found.items() if learning is not None}
+        try:
+            metrics = read_metrics(run_file(path, METRICS_NAME)) if record.status == "finished" else []
+        except RecordError as error:
+            problems.append(str(error))
+            continue
+        if (learning := learning_of(record, _series(metrics, "validation/loss"))) is not None:
+            found[run_key(record)] = learning
+    return found
 
 
 def legend_lines(tables: Tables, grids: Sequence[Grid], shown: Callable[[Grid], bool] = lambda grid: True) -> list[str]:

@@ -54,35 +54,27 @@ def length_grid(group: Group) -> Iterator[Grid]:
     if not any(score.metric == metric for one in scored for bucket in one.buckets for score in bucket.scores):
         return
     shown = buckets(group)
-    columns: dict[Key, tuple[str, str]] = {
-        (metric, *bucket.key): (
-            f"length_{bucket.key[0]}_{bucket.key[1] or 'up'}",
-            f"{bucket.label}{'*' * bucket.beyond_training} ({count})",
-        )
+    headings: dict[Key, str] = {
+        (metric, *bucket.key): f"{bucket.label}{'*' * bucket.beyond_training} ({count})"
         for bucket, count in shown.items()
     }
     title = f"{METRIC_NAMES[metric]} by {scored[0].axis}, {pooled(scored[0].splits)}"
-    yield keyed_grid("lengths", title, group, columns, tuple(_notes(shown, scored, metric)))
+    yield _grid("lengths", title, group, headings, tuple(_notes(shown, scored, metric)))
 
 
-def keyed_grid(
-    name: str,
-    title: str,
-    group: Group,
-    columns: Mapping[Key, tuple[str, str]],
-    notes: tuple[Note, ...],
-    *,
-    changes: bool = False,
+def _grid(
+    name: str, title: str, group: Group, headings: Mapping[Key, str], notes: tuple[Note, ...], *, changes: bool = False
 ) -> Grid:
-    """A row for each variant of a group, and a column for each of these keys of its scores, given with the column's key
-    and heading; with `changes` their changes from the baseline.
+    """A row for each variant of a group, and a column with this heading for each of these keys of its scores; with
+    `changes` their changes from the baseline.
     """
 
     def read(variant: Variant, key: Key) -> Measurement:
         return variant.change(group.baseline, key, ABSENT) if changes else variant.measured(key, ABSENT)
 
     shown = [Column("position", "position", lambda variant: variant.label, label=True)]
-    for key, (column, heading) in columns.items():
+    for key, heading in headings.items():
+        column = f"length_{key[1]}_{key[2] or 'up'}" if isinstance(key[1], int) else f"{key[1]}_{key[2]}"
         shown.append(Column(column, heading, partial(read, key=key), group.digits, signed=changes))
     rows = tuple(one for one in group.variants if not (changes and one is group.baseline))
     return Grid(name, title, tuple(shown), rows, group.heading, notes, group.synthetic)
@@ -119,23 +111,23 @@ def context_grids(group: Group) -> Iterator[Grid]:
     if not scored:
         return
     notes, split = tuple(_context_notes(scored)), scored[0].split
-    lengths: dict[Key, tuple[str, str]] = {
-        (split, windows, length): (f"{windows}_{length}", f"{length:,}" + ", sliding" * (windows == "sliding"))
+    lengths: dict[Key, str] = {
+        (split, windows, length): f"{length:,}" + ", sliding" * (windows == "sliding")
         for windows, length in _lengths(scored)
     }
-    yield keyed_grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes)
+    yield _grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes)
     if baseline.records and len(group.variants) > 1:
         how = f"minus {baseline.label}, seed by seed: below zero is better; with one common seed without an interval"
         title = f"{CONTEXTS}: change from {baseline.label}, {split}"
-        yield keyed_grid("context_changes", title, group, lengths, (*notes, Note(how)), changes=True)
+        yield _grid("context_changes", title, group, lengths, (*notes, Note(how)), changes=True)
     longest = max(one.length for by_context in scored for one in by_context.scores)
     places = {one.last: one.first for by_context in scored for one in by_context.by_position}
-    positions: dict[Key, tuple[str, str]] = {
-        (split, "position", last): (f"position_{last}", "–".join(f"{n:,}" for n in dict.fromkeys((places[last], last))))
+    positions: dict[Key, str] = {
+        (split, "position", last): "–".join(f"{n:,}" for n in dict.fromkeys((places[last], last)))
         for last in sorted(places)
     }
     title = f"Bits per byte by position in windows of {longest:,} side by side, {split}"
-    yield keyed_grid("by_position", title, group, positions, notes)
+    yield _grid("by_position", title, group, positions, notes)
 
 
 def _by_context(group: Group) -> list[ByContext]:

@@ -229,7 +229,7 @@ def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
             where = f"{column.split} ({column.test_set}, {sentences})"
             sets.setdefault((column.metric, *way), []).append(where)
         if column.metric == HEADLINE_METRIC:
-            notes += [*_empty(column, scores), *_tokenised(column, scores)]
+            notes += _unusual(column, scores)
             checkpoints |= {score.checkpoint for score in scores}
     for split, metrics in mixed.items():
         text = f"not comparable: the rows of {split} were scored in different ways ({', '.join(metrics)})"
@@ -245,15 +245,11 @@ def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def _empty(column: TestColumn, scores: Sequence[Score]) -> Iterator[Note]:
-    counts = [score.empty_hypotheses for score in scores if score.empty_hypotheses]
-    if counts:
+def _unusual(column: TestColumn, scores: Sequence[Score]) -> Iterator[Note]:
+    if counts := [score.empty_hypotheses for score in scores if score.empty_hypotheses]:
         span = " to ".join(f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
-        runs_with = f"{len(counts)} {'run' if len(counts) == 1 else 'runs'}"
-        yield Note(f"empty translations of {column.split}, scored as they are: {span} in {runs_with}")
-
-
-def _tokenised(column: TestColumn, scores: Sequence[Score]) -> Iterator[Note]:
+        runs = f"{len(counts)} {'run' if len(counts) == 1 else 'runs'}"
+        yield Note(f"empty translations of {column.split}, scored as they are: {span} in {runs}")
     if counts := [score.tokenised_references for score in scores if score.tokenised_references]:
         yield Note(f"{column.split}: {tokenised_in_words(max(counts))}")
 

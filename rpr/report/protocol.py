@@ -14,11 +14,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from rpr import paper
-from rpr.config.data import TextConfig
 from rpr.migrations import with_earlier_defaults
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
-from rpr.tasks import TASKS
 
 TOKENS = "optim.padded_tokens_per_step"
 PAIRS, SHARE = "data.train_pairs", "optim.averaged_share"
@@ -62,25 +60,17 @@ _NEARLY = {PAIRS: 0.15, SHARE: 0.25}  # how far from the paper's a number may be
 # Excluded: names, file locations, the amount of reporting, and what the rows of a table vary (positions, except for the
 # sharing of relative tables). Of averaged checkpoints their number and the share of the training that they cover are
 # compared, whatever the interval between them.
-NOT_COMPARED = frozenset(
-    {
-        *("model.name", "model.relative_defaults.clip_distance", "model.relative_defaults.tables"),
-        *("data.source_language", "data.target_language", "data.hub", "data.hub_config", "data.path"),
-        *("data.synthetic", "data.synthetic.seed", "data.synthetic.num_train", "data.synthetic.num_validation"),
-        *("data.synthetic.num_test", "data.synthetic.num_long", "data.cache_dir", "data.validation_name"),
-        *("data.test_name", "data.task"),
-        *(f"data.task.{name}" for task in TASKS.values() for name in task.model_fields),
-        *("optim.name", "optim.keep_checkpoints", "optim.validate_every_n_steps"),
-        *("optim.max_tokens_per_microbatch", "optim.microbatches_per_step"),  # their product is compared
-        *("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes"),
-        *("evaluation.max_tokens_per_batch", "evaluation.validation_sentences", "evaluation.test_splits"),
-        *("evaluation.bootstrap_samples", "evaluation.length_buckets", "evaluation.bleu_tokenizer"),
-        *("data.text", *(f"data.text.{name}" for name in TextConfig.model_fields), "data.context_length"),
-        *("evaluation.text_tokens", "evaluation.context_lengths", "evaluation.stride"),
-        *("hardware.name", "hardware.accelerator", "hardware.devices", "hardware.num_nodes", "hardware.attention"),
-        *("hardware.num_workers", "hardware.threads"),
-    }
-)
+_EXCLUDED = {
+    "model": "name relative_defaults",
+    "data": "source_language target_language hub hub_config path synthetic cache_dir validation_name test_name task "
+    "text context_length",
+    "optim": "name keep_checkpoints validate_every_n_steps checkpoint_every_n_steps checkpoint_every_n_minutes "
+    "max_tokens_per_microbatch microbatches_per_step",  # the product of the last two is compared
+    "evaluation": "max_tokens_per_batch validation_sentences test_splits bootstrap_samples length_buckets "
+    "bleu_tokenizer text_tokens context_lengths stride",
+    "hardware": "name accelerator devices num_nodes attention num_workers threads",
+}
+NOT_COMPARED = frozenset(f"{section}.{name}" for section, names in _EXCLUDED.items() for name in names.split())
 _UNKNOWN = "not in its recipe"
 _SECTION_KINDS = {"evaluation": "decoding", "hardware": "precision", "position": "positions"}
 _KINDS = dict.fromkeys(_SHAPE, "model") | dict.fromkeys(("data.name", PAIRS), "data")
@@ -129,12 +119,8 @@ def compared_settings(run: Record) -> dict[str, Any]:
     used = _as_trained(run)
     if settings.get("evaluation.matmul_precision", "") is None:  # as in training
         used["evaluation.matmul_precision"] = used.get("hardware.matmul_precision")
-    about = shown_settings(run)
-    return {
-        key: value
-        for key, value in (settings | used).items()
-        if key not in NOT_COMPARED and not (key.startswith("position.") and key.split(".")[1] in about)
-    }
+    excluded = NOT_COMPARED | {f"position.{name}" for name in shown_settings(run)}
+    return {key: value for key, value in (settings | used).items() if ".".join(key.split(".")[:2]) not in excluded}
 
 
 def _as_trained(run: Record) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -17,7 +17,7 @@ from rpr.report.agreement import Verdict
 from rpr.report.build import differs_line, legend_lines, page_of, read_learning
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
-from rpr.report.learning import run_key
+from rpr.report.learning import RunKey, run_key
 from rpr.report.speed import read_benches, speed_grid
 from rpr.report.statements import published_statements
 from rpr.report.tables import build_tables
@@ -50,13 +50,14 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     tables = build_tables(groups)
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
-    translations = [group for group in groups if group.translation]
-    for name, some, most in (
-        ("bleu_by_k", translations, _converged),
-        ("bits_by_context", [group for group in groups if group.documents], lambda group: len(group.variants)),
-    ):
-        if some:
-            parts += _picture(name, max(some, key=most), found.records, home)
+    folders = {run_key(record): path.parent for path, record in found.records}
+    translations, models = [one for one in groups if one.translation], [one for one in groups if one.documents]
+    if translations:
+        words = "BLEU by clip distance, beside the paper's curve"
+        parts += _picture("bleu_by_k", words, max(translations, key=_converged), folders, home)
+    if models:
+        words = "Bits per byte by length of the context, in separate and in sliding windows"
+        parts += _picture("bits_by_context", words, max(models, key=lambda one: len(one.variants)), folders, home)
     if published := [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]:
         lines = [line for grid in tables.sections.get("paper", ()) for line in grid.rows]
         verdicts = Counter(line.agreement.verdict for line in lines if line.agreement is not None)
@@ -85,19 +86,11 @@ def _converged(group: Group) -> tuple[int, int]:
     return sum(bool(one.learning and not one.still_learning) for one in group.variants), len(group.variants)
 
 
-_PICTURES = {
-    "bleu_by_k": "BLEU by clip distance, beside the paper's curve",
-    "bits_by_context": "Bits per byte by length of the context, in separate and in sliding windows",
-}
-
-
-def _picture(name: str, wanted: Group, records: Sequence[tuple[Path, Record]], home: Path) -> list[str]:
-    """A link to the picture of this name in the folder of the group's runs, if there is one and no other."""
-    folders = {run_key(record): path.parent for path, record in records}
-    # A run may be in the folders of several sweeps.
-    [(folder, _)] = Counter(folders[run_key(run)] for run in wanted.runs).most_common(1)
+def _picture(name: str, words: str, group: Group, folders: Mapping[RunKey, Path], home: Path) -> list[str]:
+    """A link to the picture of this name in the folder of most of the group's runs, if there is one and no other."""
+    [(folder, _)] = Counter(folders[run_key(run)] for run in group.runs).most_common(1)
     pictures = [*folder.glob(f"{name}*.svg")]
-    words = escape_markdown(f"{_PICTURES[name]}: {wanted.heading}")
+    words = escape_markdown(f"{words}: {group.heading}")
     return [f"![{words}]({_link(path, home)})" for path in pictures if len(pictures) == 1]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rpr.records.record import Record
 from rpr.report.groups import Group, Variant
@@ -61,8 +60,7 @@ def _spaced(places: Sequence[int], count: int) -> list[int]:
     return [places[round(index * (len(places) - 1) / (count - 1))] for index in range(count)]
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One sentence of a test set with each variant's translation as (label, text)."""
 
     split: str
@@ -72,8 +70,7 @@ class Sample:
     hypotheses: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(NamedTuple):
     """Sample sentences of a group, and remarks about variants that are not shown."""
 
     sentences: tuple[Sample, ...] = ()

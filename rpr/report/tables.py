@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rpr import paper
@@ -140,7 +140,7 @@ def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
     for family, members in families.items():
         lines = [line for group in sorted(members, key=_order1) for line in _lines1(group)]
         if lines:
-            name = f"{family} (synthetic)" if members[0].synthetic and "synthetic" not in family else family
+            name = replace(members[0], data=family).corpus
             title = "Table 1: BLEU by model, languages and position"
             sizes = " and ".join(sorted({group.size for group in members if group.model not in paper.MODELS}))
             beside = [f"the paper's figures beside a model of ours are of its {sizes} model"] if sizes else []
