@@ -44,6 +44,7 @@ SWEEPS = {
     "outside": "jobs: [name=../../x]",
     "nulvalue": json.dumps({"jobs": ["\"runs_dir='a\0b'\""]}),
     "target": "_target_: os.system\njobs: [seed=1]",
+    **dict.fromkeys(("a b", "2024", "1e5", "null"), "jobs: [seed=1]"),
     "pytag": 'jobs: !!python/object/apply:os.system ["touch pwned"]',
 }
 CALLED = "{_target_: os.system, command: touch pwned}"

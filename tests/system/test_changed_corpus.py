@@ -2,7 +2,6 @@
 unchanged. And a corpus with a test set of a name of its own.
 """
 
-import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from rpr.cli import app
 from rpr.records.record import read_record
+from tests.system.bad_files import update_record
 
 WORDS = {
     "old": ("the", "a", "cat", "dog", "cow", "bird", "sees", "hears", "small", "old"),
@@ -63,7 +63,7 @@ def run(original, tmp_path):
 @pytest.fixture
 def interrupted(run):
     """The same run as if killed after its first checkpoint."""
-    edit(run, status="running", scores=[], by_length=None, training=None, finished=None)
+    update_record(status="running", scores=[], by_length=None, training=None, finished=None)(run)
     (run / "checkpoints" / "step00000004.ckpt").unlink()
     return run
 
@@ -71,11 +71,6 @@ def interrupted(run):
 @pytest.fixture
 def refused(refused):
     return partial(refused, remarks_start="", nothing_written=False)
-
-
-def edit(run, **changes):
-    path = run / "record.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def files(run):
@@ -105,7 +100,7 @@ def test_finished_run_refuses_changed_corpus(run, refused, cli):
 def test_interrupted_run_resumes_only_with_same_corpus(original, interrupted, refused, old_record):
     scores, data = record(next(original.glob("runs/*"))).scores, record(interrupted).data
     if old_record:
-        edit(interrupted, data=None)
+        update_record(data=None)(interrupted)
     before = files(interrupted)
     write("new")
     for train in (COMMAND, ["train", f"run={interrupted}"]):

@@ -20,6 +20,7 @@ from rpr.records.translations import read_translations, write_archive
 from rpr.report.paired import as_markdown, from_json
 from rpr.validation import validate
 from tests.fake_records import fake_document, fake_score
+from tests.system.bad_files import edit_record, update_record
 
 REFERENCES = [f"Der Hund Nummer {number} läuft heute schnell durch den großen Park ." for number in range(60)]
 SOURCES = [f"Dog number {number} runs fast through the big park today ." for number in range(60)]
@@ -191,9 +192,7 @@ def test_runs_of_a_sweep_are_grouped_by_what_decides_their_scores(write_run, com
     write_run("relative", 0.2, words=["evaluation.bootstrap_samples=0"])
     for position in ("absolute", "relative"):
         folder = write_run(position, 0.4, words=["hardware.matmul_precision=medium"])
-        document = json.loads((folder / "record.json").read_text())
-        document["training"]["matmul_precision"] = "medium"
-        (folder / "record.json").write_text(json.dumps(document))
+        edit_record(lambda document: document["training"].update(matmul_precision="medium"))(folder)
     tests = json.loads(compare("sweep=mine", "metrics=[chrf]", "format=json"))["tests"]
     assert [len(one["comparisons"]) for one in tests] == [1, 1]
     assert [len(one["scores"]) for one in tests] == [2, 2]
@@ -330,8 +329,7 @@ def test_runs_with_same_name_are_told_apart_by_their_settings_or_folders(write_r
 def test_runs_of_other_code_of_a_scheme_are_another_variant(write_run, compare):
     runs = [write_run("relative", noise, seed=seed) for seed, noise in ((1, 0.3), (2, 0.2), (3, 0.1))]
     for run, code in zip(runs, ("a" * 16, "b" * 16, "b" * 16), strict=True):
-        document = json.loads((run / "record.json").read_text())
-        (run / "record.json").write_text(json.dumps(document | {"schemes": {"vectors": code}}))
+        update_record(schemes={"vectors": code})(run)
     [one] = json.loads(compare(*runs, "metrics=[sacrebleu]", "format=json"))["tests"]
     variants = [(variant["variant"], variant["n"]) for variant in one["variants"]]
     name = "synthetic-tiny-relative-k16"

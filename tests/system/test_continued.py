@@ -4,7 +4,6 @@ they resume exactly, and which are refused.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from rpr.cli import app
 from rpr.records.record import Record, read_record
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from tests.conftest import TINY
+from tests.system.bad_files import update_record
 from tests.system.conftest import FOUR_STEPS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -120,8 +120,7 @@ def test_resumed_run_does_not_need_the_first_and_equals_one_never_stopped(
     assert record(run_dir).dropped_parameters
     stopped = Path(shutil.copytree(run_dir, tmp_path / "stopped"))
     checkpoints(stopped / "checkpoints")[-1][1].unlink()
-    document = json.loads((stopped / "record.json").read_text())
-    (stopped / "record.json").write_text(json.dumps(document | {"status": "interrupted", "error": "SIGTERM"}))
+    update_record(status="interrupted", error="SIGTERM")(stopped)
     shutil.rmtree(parent)
     assert app.main(["train", f"run={stopped}"]) == 0
     assert_same(weights(stopped), weights(run_dir))
@@ -150,8 +149,7 @@ def test_refused(
 
     def edited(name: str, **changes: Any) -> Path:
         folder = Path(shutil.copytree(rope, tmp_path / name))
-        document = json.loads((folder / "record.json").read_text())
-        (folder / "record.json").write_text(json.dumps(document | changes))
+        update_record(**changes)(folder)
         return folder
 
     assert refusal(f"from={tmp_path}").startswith(f"from: {tmp_path} has no record.json")

@@ -15,6 +15,7 @@ from rpr.commands import generate
 from rpr.records.record import read_record
 from rpr.report.grouping import run_groups
 from tests.conftest import TINY, Cli
+from tests.system.bad_files import update_record
 
 SMALL = [
     *(word for word in TINY if not word.startswith(("data.", "model.norm"))), "model.architecture=decoder_only",
@@ -109,10 +110,10 @@ def test_an_export_is_verified_on_windows(trained: Path, cli: Cli) -> None:
     assert card["data"]["documents"] and 0 < card["parity"]["largest_difference"] <= card["parity"]["tolerance"]
 
 
-def test_loss_by_position_of_a_report_is_that_of_evaluate(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loss_by_position_of_a_report_is_that_of_evaluate(trained: Path, cli: Cli) -> None:
     [folder] = trained.glob("rope-*")
-    assert app.main(["evaluate", f"run={folder}", "splits=[validation]", "format=json", "hardware.threads=1"]) == 0
-    (by_context,) = json.loads(capsys.readouterr().out)["by_context"]
+    words = [f"run={folder}", "splits=[validation]", "format=json", "hardware.threads=1"]
+    (by_context,) = json.loads(cli("evaluate", *words).out)["by_context"]
     words = ["report", f"run={folder}", "validation_sentences=5", "hardware.threads=1"]
     assert app.main(words) == 0
     numbers = json.loads((folder / "positions.json").read_text())
@@ -166,8 +167,7 @@ def test_a_resumed_run_has_the_same_weights(trained: Path, corpus: Path, tmp_pat
     [again] = tmp_path.glob("rope-*")
     for newest in sorted((again / "checkpoints").glob("*.ckpt"))[2:]:
         newest.unlink()
-    record = json.loads((again / "record.json").read_text())
-    (again / "record.json").write_text(json.dumps({**record, "status": "interrupted", "error": "stopped"}))
+    update_record(status="interrupted", error="stopped")(again)
     assert train(corpus, tmp_path, "position=rope", "name=rope") == 0
     first, second = weights(folder), weights(again)
     assert all(torch.equal(first[name], second[name]) for name in first)
