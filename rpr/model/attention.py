@@ -6,9 +6,8 @@ Pure functions with the same result, forward and backward:
 - `per_position` is the algorithm of the paper's section 3.3; the historical baseline of `rpr-cli bench`.
 - `composed` projects onto the table first and spreads the result over the keys, in differentiable torch operations
   that `torch.compile` can fuse and autograd can differentiate twice.
-- `attend` is the one to call: by device and length it selects torch's fused kernels for plain attention, which
-  `rpr.model.cpu_attention` and `rpr.model.banded_attention` use for more on a CPU, the hand-written passes of
-  `rpr.model.blockwise_attention`, or `composed` under `torch.compile`.
+- `attend` is the one to call: by device and length it selects the fused kernels for plain attention, the hand-written
+  passes of `rpr.model.blockwise_attention`, or `composed` under `torch.compile`.
 
 They take the arguments of `AttentionInputs`, q, k and v by place and the others by name, and return z [B, H, Q, D],
 empty if q is. A query that sees no key gets finite but meaningless values and finite gradients.
@@ -26,9 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rpr.model import cpu_attention
 from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
-from rpr.model.banded_attention import band_of, banded
 from rpr.model.blockwise_attention import SplitHeads, blockwise
 from rpr.model.blockwise_tables import Layout
 from rpr.model.composed_attention import composed as composed
@@ -40,7 +37,9 @@ from rpr.model.equations import reference as reference
 Implementation = Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
 
 LONG = 1024  # from this many keys on, the backward pass recomputes the weights block by block instead of storing them
+STORED_BYTES = 2**26  # but on a CPU it stores causal weights of so many bytes
 BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries
+CAUSAL = 128  # from this many keys on, blocks of causal attention on a CPU leave out later keys
 
 
 def attend(
@@ -55,7 +54,7 @@ def attend(
 
     Args:
         implementation: `auto` selects one; `dense` stores the weights [B, H, Q, K] for the backward pass, `blockwise`
-            recomputes them block by block of queries; `composed` is the function of that name, `compiled` the same
+            computes them again block by block of queries; `composed` is the function of that name, `compiled` the same
             under `torch.compile`; `triton` is the fused kernel for long sequences on a GPU (tables of vectors only).
 
     Raises:
@@ -75,13 +74,10 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
         given = given._replace(k=k_BHKD, v=v_BHKD)
     if not q_BHQD.numel() or not k_BHKD.numel():
         return reference(q_BHQD, k_BHKD, v_BHKD, **given.options)
-    if implementation == "auto" and not torch.compiler.is_compiling() and cpu_attention.usable(given):
-        if (z_BHQD := cpu_attention.fused(given)) is not None:
-            return z_BHQD
-        if (width := band_of(given)) is not None:
-            return banded(given, width)
-    if implementation == "auto" and given.plain and _fused_is_faster(q_BHQD, k_BHKD):
+    if implementation == "auto" and given.plain and _fused_is_faster(given):
         return _fused(given)
+    if implementation == "auto" and _column_is_faster(given):
+        return _with_bias_as_column(given)
     if implementation == "triton":
         others = (given.bias_table, given.key_bias, given.distance_queries)
         if given.dense_alone or any(part is not None for part in others):
@@ -91,16 +87,27 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
             )
         from rpr.model.triton_attention import fused_attention
 
-        return fused_attention(q_BHQD, k_BHKD, v_BHKD, **given._replace(reach=None).options)  # type: ignore[misc]
+        return fused_attention(q_BHQD, k_BHKD, v_BHKD, **given.options)  # type: ignore[misc]
     if (
         implementation in ("composed", "compiled")
         or given.dense_alone
         or (implementation == "auto" and _composed_is_better(q_BHQD))
     ):
         return (_compiled() if implementation == "compiled" else composed)(q_BHQD, k_BHKD, v_BHKD, **given.options)
-    num_queries, num_keys = q_BHQD.shape[2], k_BHKD.shape[2]
-    by_blocks = implementation == "blockwise" or (implementation == "auto" and num_queries * num_keys >= LONG**2)
-    return blockwise(given, queries_per_block=max(64, BLOCK_SCORES // num_keys) if by_blocks else None)
+    stored = implementation == "dense" or (implementation == "auto" and _stores_weights(given))
+    num_keys = k_BHKD.shape[2]
+    block = None if stored else max(64, BLOCK_SCORES // num_keys)
+    if given.causal and num_keys >= CAUSAL and q_BHQD.device.type == "cpu":
+        block = 64 if num_keys < LONG else 128
+    return blockwise(given, block, stored=stored)
+
+
+def _stores_weights(given: AttentionInputs) -> bool:
+    """Whether the backward pass reads the weights from memory: while they are small, it is the faster way."""
+    batch, heads, num_queries, _ = given.q.shape
+    pairs = num_queries * given.k.shape[2]
+    small = given.causal and batch * heads * pairs // 2 * given.q.element_size() <= STORED_BYTES
+    return pairs < LONG**2 or (small and given.q.device.type == "cpu")
 
 
 def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,17 +119,45 @@ def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor
     return parts
 
 
-def _fused_is_faster(q_BHQD: Tensor, k_BHKD: Tensor) -> bool:
+def _fused_is_faster(given: AttentionInputs) -> bool:
     """Whether torch's fused kernel for plain attention was measured to be faster than our passes.
 
-    On a CPU the kernel gains little from bfloat16 matmuls (sweeps/results/speed/attention.md).
+    On a CPU the kernel gains little from bfloat16 matmuls (sweeps/results/speed/attention.md), and of later keys it
+    leaves out only blocks of 512.
     """
-    if q_BHQD.device.type != "cpu":
+    num_keys = given.k.shape[2]
+    if given.q.device.type != "cpu":
         return True
-    through_bfloat16 = q_BHQD.dtype == torch.bfloat16 or (
-        q_BHQD.dtype == torch.float32 and torch.get_float32_matmul_precision() == "medium"
+    through_bfloat16 = given.q.dtype == torch.bfloat16 or (
+        given.q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "medium"
     )
-    return k_BHKD.shape[2] >= (LONG if through_bfloat16 else 256)
+    skips = given.causal and given.q.shape[2] == num_keys and _stores_weights(given)
+    return num_keys >= (LONG if through_bfloat16 or skips else 256)
+
+
+def _column_is_faster(given: AttentionInputs) -> bool:
+    """Whether `_with_bias_as_column` can be used, at equal precision, and was measured to be faster."""
+    return (
+        given.key_bias is not None
+        and given._replace(key_bias=None).plain
+        and given.causal
+        and given.mask is None
+        and given.first_query == 0
+        and given.q.shape[2] == given.k.shape[2]
+        and not _stores_weights(given)
+        and given.q.device.type == "cpu"
+        and given.q.dtype == given.key_bias.dtype
+        and torch.get_float32_matmul_precision() == "highest"
+    )
+
+
+def _with_bias_as_column(given: AttentionInputs) -> Tensor:
+    """The bias of the keys is one more column of k, which queries multiply by one: plain attention, a little wider."""
+    assert given.key_bias is not None
+    scale = given.q.shape[-1] ** -0.5
+    q_BHQE = F.pad(given.q, (0, 1), value=1 / scale)
+    k_BHKE = torch.cat([given.k, given.key_bias[..., None]], dim=-1)
+    return F.scaled_dot_product_attention(q_BHQE, k_BHKE, F.pad(given.v, (0, 1)), is_causal=True, scale=scale)[..., :-1]
 
 
 @cache

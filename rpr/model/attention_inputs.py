@@ -25,7 +25,6 @@ class AttentionOptions(TypedDict, total=False):
     causal: bool
     first_query: int
     change_scores: ChangeScores | None
-    reach: int | None
 
 
 class AttentionInputs(NamedTuple):
@@ -47,7 +46,6 @@ class AttentionInputs(NamedTuple):
         first_query: position of the first query among the keys, e.g. the length of a cache.
         change_scores: called with the scaled scores [B, H, Q, K], all terms included, and with which keys are visible
             (bool, broadcastable to them), returns other scores; computed by `composed`.
-        reach: the distance from which on all rows of each table are equal; None: that of the outermost rows.
     """
 
     q: Tensor
@@ -63,7 +61,6 @@ class AttentionInputs(NamedTuple):
     causal: bool = False
     first_query: int = 0
     change_scores: ChangeScores | None = None
-    reach: int | None = None
 
     @property
     def dense_alone(self) -> bool:

@@ -6,8 +6,8 @@ per head is a single batched matmul; the scale is applied while copying q, the a
 softmax and their gradients share one buffer; results are written directly into the caller's layout. A part is a slice
 of the heads and sentences, which bounds the size of the buffers.
 
-Long sequences are also split into blocks of queries, and the backward pass recomputes each block's weights: nothing of
-size [B, H, Q, K] is ever stored.
+Longer sequences are also split into blocks of queries, which need only the keys up to their end if causal. For long
+ones the backward pass recomputes each block's weights: nothing of size [B, H, Q, K] is ever stored.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R table rows, W table rows that occur,
@@ -16,6 +16,7 @@ size [B, H, Q, K] is ever stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +31,8 @@ from rpr.model.equations import HALF, bias_of_keys, own_keys
 PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/results/speed/attention.md
 
 
-def blockwise(given: AttentionInputs, queries_per_block: int | None) -> Tensor:
-    """Attention without labels; queries_per_block as in `Layout`."""
+def blockwise(given: AttentionInputs, queries_per_block: int | None, *, stored: bool) -> Tensor:
+    """Attention without labels; queries_per_block and stored as in `Layout`."""
 
     def edges(table: Tensor | None) -> Distances | None:
         if table is None:
@@ -40,7 +41,7 @@ def blockwise(given: AttentionInputs, queries_per_block: int | None) -> Tensor:
         return Distances.between(*lengths, table.shape[-2], causal=given.causal)
 
     edges_of_both = edges(given.key_table), edges(given.value_table)
-    layout = Layout(*edges_of_both, given.mask, given.causal, given.first_query, queries_per_block)
+    layout = Layout(*edges_of_both, given.mask, given.causal, given.first_query, queries_per_block, stored)
     z_BHQD: Tensor = BlockwiseAttention.apply(*given[:8], layout)  # type: ignore[no-untyped-call]
     return z_BHQD
 
@@ -61,14 +62,15 @@ class BlockwiseAttention(torch.autograd.Function):
         z_BHQD = given.q.new_empty(batch, num_queries, heads, width).transpose(1, 2)
         saved: list[Tensor | None] = []
         ctx.tables = []
+        differentiable = any(ctx.needs_input_grad)
         with torch.autocast(given.q.device.type, enabled=False):
             for at in _parts(given.q, given.k.shape[2], layout):
-                part = layout.part(*at)
+                part = replace(layout.part(*at), stored=layout.stored and differentiable)
                 tables = _tables(given, part, at, ctx.needs_input_grad[5])
                 z_GQD, kept = _forward(given, at, *tables, part)
                 _put(z_BHQD, at, z_GQD)
-                if any(ctx.needs_input_grad):
-                    saved += kept
+                if differentiable:
+                    saved += [*kept[:-1], *kept.weights]
                     ctx.tables.append(tables)
                 del z_GQD, kept
         ctx.save_for_backward(*differentiated[3:], *saved)
@@ -91,7 +93,9 @@ class BlockwiseAttention(torch.autograd.Function):
         with torch.autocast(dz_BHQD.device.type, enabled=False):
             parts = list(_parts(dz_BHQD, ctx.num_keys, ctx.layout))
             for index, at in enumerate(parts):
-                kept = _Kept(*saved[index * len(_Kept._fields) : (index + 1) * len(_Kept._fields)])
+                size, others = len(saved) // len(parts), len(_Kept._fields) - 1
+                of_part = saved[index * size : (index + 1) * size]
+                kept = _Kept._make([*of_part[:others], of_part[others:]])
                 keys, values, bias = ctx.tables[index]
                 gradients = _backward(dz_BHQD[at], keys, values, bias, kept, ctx.layout.part(*at))
                 for whole, part in zip((*d_qkv, d_queries), gradients.of_queries_and_keys, strict=True):
@@ -121,7 +125,7 @@ class _Kept(NamedTuple):
     queries_GQX: Tensor | None  # the distance queries
     key_bias_HBK: Tensor | None
     sums_GQW: Tensor | None  # S
-    weights_GQK: Tensor | None  # P, or None if it is recomputed
+    weights: tuple[Tensor, ...]  # P of each block; none if it is recomputed
 
 
 class _Gradients(NamedTuple):
@@ -144,16 +148,18 @@ def _forward(
     queries, key_bias = given.distance_queries, given.key_bias
     queries_GQX = None if queries is None else _heads_first(None, queries[at].to(q_BHQD.dtype))
     key_bias_HBK = None if key_bias is None else key_bias[at].transpose(0, 1)
-    kept = _Kept(q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, None, None)
+    kept = _Kept(q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, None, ())
     z_GQD = torch.empty_like(q_GQD)
-    keep = layout.queries_per_block is None
-    sums_GQW = None if values is None or keep else values.zero_sums(q_GQD)
+    whole = layout.queries_per_block is None
+    sums_GQW = None if values is None or whole else values.zero_sums(q_GQD)
     weights_of = _weights_of(kept, keys, bias, layout, num_heads=q_BHQD.shape[1])
-    weights_GQK = None
+    weights = []
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
         start, stop, num_keys = block
         weights_GQK = weights_of(block)
-        if keep:
+        if layout.stored:
+            weights.append(weights_GQK)
+        if whole:
             torch.bmm(weights_GQK, v_GKD, out=z_GQD)
         else:
             z_GQD[:, start:stop] = torch.bmm(weights_GQK, v_GKD[:, :num_keys])
@@ -161,13 +167,13 @@ def _forward(
             sums_GQW = values.sums(weights_GQK, block, sums_GQW)
     if values is not None and sums_GQW is not None:
         values.add_product(z_GQD, sums_GQW)
-    return z_GQD, kept._replace(sums_GQW=sums_GQW, weights_GQK=weights_GQK if keep else None)
+    return z_GQD, kept._replace(sums_GQW=sums_GQW, weights=tuple(weights))
 
 
 def _backward(
     dz_BHQD: Tensor, keys: Table | None, values: Table | None, bias: Bias | None, kept: _Kept, layout: Layout
 ) -> _Gradients:
-    q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, sums_GQW, kept_weights = kept
+    q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, sums_GQW, stored = kept
     scale = q_GQD.shape[-1] ** -0.5
     dz_GQD = _heads_first(None, dz_BHQD)
     projected_GQW = None if values is None else values.project(dz_GQD)
@@ -179,22 +185,21 @@ def _backward(
     drows_TWX = keys.zero_rows() if keys is not None and keys.edges.in_place else None
     if key_bias_HBK is not None:
         dkey_bias_GK = key_bias_HBK.new_zeros(k_GKD.shape[:2])
-    weights_of = None
-    if kept_weights is None:
+    whole = layout.queries_per_block is None
+    if not whole:
         dk_GKD, dv_GKD = torch.zeros_like(k_GKD), torch.zeros_like(v_GKD)
         dsums_GQW = None if keys is None or drows_TWX is not None else keys.zero_sums(q_GQD)
-        weights_of = _weights_of(kept, keys, bias, layout, num_heads=dz_BHQD.shape[1])
-    for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
+    weights_of = None if stored else _weights_of(kept, keys, bias, layout, num_heads=dz_BHQD.shape[1])
+    for number, block in enumerate(layout.blocks(q_GQD.shape[1], k_GKD.shape[1])):
         start, stop, num_keys = block
-        weights_GQK = weights_of(block) if weights_of is not None else kept_weights
-        assert weights_GQK is not None
+        weights_GQK = stored[number] if weights_of is None else weights_of(block)
         num_products = q_GQD.shape[0]
         dscores_GQK = scores_buffer(num_products, stop - start, num_keys, like=q_GQD)
         torch.bmm(dz_GQD[:, start:stop], v_GKD[:, :num_keys].transpose(1, 2), out=dscores_GQK)
         if values is not None and projected_GQW is not None:
             values.add_to_scores(dscores_GQK, projected_GQW, block)
         _softmax_backward_(dscores_GQK, weights_GQK)
-        if weights_of is None:
+        if whole:
             torch.baddbmm(dq_GQD, dscores_GQK, k_GKD, beta=0, alpha=scale, out=dq_GQD)
             dv_GKD = torch.bmm(weights_GQK.transpose(1, 2), dz_GQD)
             dk_GKD = torch.bmm(dscores_GQK.transpose(1, 2), q_GQD)

@@ -24,7 +24,8 @@ class Layout:
     mask_BHQK: Tensor | None  # bool, broadcastable
     causal: bool
     first_query: int
-    queries_per_block: int | None  # None: all at once, with the weights stored for the backward pass
+    queries_per_block: int | None  # None: all at once
+    stored: bool = False  # whether the weights are stored for the backward pass, or computed again
 
     def part(self, sentences: slice, heads: slice) -> Layout:
         mask = self.mask_BHQK

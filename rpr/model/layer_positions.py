@@ -126,7 +126,7 @@ class LayerPositions(nn.Module):
         """What the attention of a layer with input x is computed from, at these positions (None: 0, 1, ...)."""
         q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD, None if given is None else given.positions_P)
         tables = self.at(q_BHPD.shape[2] - 1 if given is None else given.max_distance, q_BHPD.device)
-        inputs = AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, reach=self.scheme.reach)
+        inputs = AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables)
         if given is not None:
             inputs = inputs._replace(labels=given.rows(tables))
         if self.scheme.has_scores:

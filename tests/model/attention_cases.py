@@ -89,10 +89,12 @@ def causal_mask(num_queries: int, first_query: int, num_keys: int) -> Tensor:
     return torch.arange(num_keys) <= first_query + torch.arange(num_queries)[:, None]
 
 
-def blockwise(q: Tensor, k: Tensor, v: Tensor, *, queries_per_block: int | None = None, **options: Any) -> Tensor:
-    """Like `attend`, with any number of queries per block (None: all at once, with the weights stored)."""
+def blockwise(
+    q: Tensor, k: Tensor, v: Tensor, *, queries_per_block: int | None = None, stored: bool = False, **options: Any
+) -> Tensor:
+    """Like `attend`, with any number of queries per block (None: all at once), with the weights stored or not."""
     given = AttentionInputs(q, k, v, **options)
-    return attend(q, k, v, **options) if given.dense_alone else in_blocks(given, queries_per_block)
+    return attend(q, k, v, **options) if given.dense_alone else in_blocks(given, queries_per_block, stored=stored)
 
 
 PASSES = {name: partial(attend, implementation=name) for name in ("dense", "blockwise")}
@@ -104,6 +106,7 @@ FORMS: dict[str, Callable[..., Tensor]] = {
     **PASSES,
     "blocks of 1": partial(blockwise, queries_per_block=1),
     "blocks of 3": partial(blockwise, queries_per_block=3),
+    "blocks of 3, stored": partial(blockwise, queries_per_block=3, stored=True),
 }
 
 

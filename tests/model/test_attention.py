@@ -135,20 +135,29 @@ def test_all_forms_match_loops_forward_and_reference_backward(case):
     [
         (97, {"keys": 16, "values": 4, "causal": True}),
         (70, {"keys": 64, "values": 4, "mask": "K"}),
-        (260, {"keys": None, "values": None, "causal": True}),
         (260, {"keys": None, "values": None, "key_bias": True, "causal": True}),
-        (512, {"keys": 64, "values": 3, "bias": 2, "causal": True, "heads": 1}),
-        (530, {"keys": 5, "values": None, "queries": 2, "causal": True, "heads": 1}),
-        (530, {"keys": None, "values": 1, "causal": True, "per_head": (False, False)}),
+        (150, {"keys": 64, "values": 3, "bias": 2, "causal": True, "heads": 1}),
+        (200, {"keys": 140, "values": None, "bias": 199, "queries": 2, "causal": True, "mask": "K"}),
     ],
 )
 def test_all_forms_match_reference_on_longer_sentences(length, options):
     assert_all_forms_agree(Case(length, length, **options))
 
 
+def test_bias_of_keys_is_a_column_of_long_causal_attention(monkeypatch):
+    monkeypatch.setattr(attention, "LONG", 64)
+    monkeypatch.setattr(attention, "STORED_BYTES", 0)
+    calls, kernel = [], F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *tensors, **options: calls.append(1) or kernel(*tensors, **options)
+    )
+    assert_all_forms_agree(Case(70, 70, keys=None, values=None, key_bias=True, causal=True))
+    assert len(calls) == 2  # with gradients, and without
+
+
 @pytest.mark.parametrize("key_bias", [False, True])
 def test_bias_that_learns_nothing_matches_reference(key_bias):
-    """As ALiBi's: in blocks of the fused kernel."""
+    """As ALiBi's."""
     inputs, options = Case(300, 300, keys=None, values=None, bias=299, key_bias=key_bias, causal=True).inputs()
     bias, inputs[5] = inputs[5], None
     weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -230,7 +239,7 @@ def test_plain_attention_of_256_keys_uses_torch_kernel(length, monkeypatch):
     for options in [{}, {"causal": True}, {"mask": padding}, {"mask": padding, "causal": True}]:
         check(q, **options)
         check(q[:, :, -3:], first_query=length - 3, **options)
-    assert len(calls) == (7 if length == 256 else 0)  # causal without a mask: blocks of the kernel itself
+    assert len(calls) == (6 if length == 256 else 0)  # not as many causal queries as keys, which leave out later keys
     check(q, causal=True, first_query=7)  # as many queries as keys, but not the kernel's own causal mask
     check(q[:, :, -3:], first_query=length - 3, key_table=key_table)  # one table is enough to rule out the kernel
     check(q[:, :, -3:], first_query=length - 3, value_table=value_table)

@@ -8,9 +8,10 @@ from functools import partial
 
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rpr.model import blockwise_attention
+from rpr.model import attention, blockwise_attention
 from rpr.model.attention import attend, composed, reference, split_heads
 from rpr.model.blockwise_attention import SplitHeads
 from tests.model.attention_cases import PASSES, Case, assert_same, blockwise, results
@@ -145,13 +146,18 @@ def test_cotangents_of_any_strides(queries_per_block):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_blockwise_allocates_no_tensor_of_all_query_key_pairs(causal):
+def test_weights_of_all_query_key_pairs_are_stored_within_a_limit_alone(causal, monkeypatch):
     inputs = [*torch.randn(3, 1, 1, 1024, 16), *torch.randn(2, 33, 16)]
     mask = torch.ones(1024, dtype=torch.bool)
-    most = {}
-    for name in ("auto", "blockwise", "dense"):
-        with Calls() as calls:
-            results(partial(attend, implementation=name, causal=causal, mask=mask), inputs, torch.ones_like(inputs[0]))
-        most[name] = calls.most_elements
-    assert most["dense"] >= 1024**2
-    assert most["blockwise"] == most["auto"] < 1024**2 / 3
+    most, stored = {}, {}
+    for name, limit in (("auto", 0), ("blockwise", 2**26), ("dense", 0), ("auto", 2**26)):
+        monkeypatch.setattr(attention, "STORED_BYTES", limit)
+        saved: list[int] = []
+        with Calls() as calls, saved_tensors_hooks(lambda x, saved=saved: saved.append(x.numel()) or x, lambda x: x):
+            form = partial(attend, implementation=name, causal=causal, mask=mask)
+            results(form, inputs, torch.ones_like(inputs[0]))
+        most[name, limit], stored[name, limit] = calls.most_elements, sum(saved)
+    assert most["blockwise", 2**26] == most["auto", 0] < 1024**2 / 3
+    assert stored["blockwise", 2**26] == stored["auto", 0] < 1024**2 / 5
+    assert stored["dense", 0] > 1024**2 / 2
+    assert stored["auto", 2**26] == stored["dense" if causal else "blockwise", 0 if causal else 2**26]

@@ -105,10 +105,6 @@ HOOKS = {  # hooks that train silently, and what is said before training
     ),
     "shape of a bias": (TABLE + "return Tables(bias=r)", r"bias of shape \[11\]; it must be \[H, R\] with H = 2"),
     "even rows": (TABLE + "return Tables(bias=r[1:].expand(2, -1))", r"bias of shape \[2, 10\].*an odd R"),
-    "reach": (
-        TABLE + "return Tables(bias=(r / 8).clamp(-1, 1).expand(2, -1))\n @property\n def reach(self): return 7",
-        "bias that differ beyond a distance of 7",
-    ),
     "width": (TABLE + "return Tables(keys=r[:, None].expand(-1, 3))", r"keys of shape \[11, 3\].* D = 4"),
     "shape of keys": (
         "def prepare(self, q, k, positions, parameters, site): return q, k[:, :1]", r"keys of shape \[1, 1, 5, 4\]"

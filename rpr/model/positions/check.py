@@ -57,10 +57,8 @@ def _check(scheme: Scheme, site: Site) -> None:
                 if _differ(scheme.key_bias(later, learned, site, bias[:, :, 1]), bias[:, :, 2:]):
                     problem = "key_bias depends on more than its own token and `before`; decoding goes token by token"
     if scheme.has_tables and problem is None:
-        beyond = max(_FAR, (scheme.reach or 0) + _NEAR)
-        near, far = (scheme.distance_tables(learned, site, most, torch.device("cpu")) for most in (_NEAR, beyond))
+        near, far = (scheme.distance_tables(learned, site, most, torch.device("cpu")) for most in (_NEAR, _FAR))
         problem = _wrong_tables(near, far, site, site.d_head if queries is None else queries.shape[3])
-        problem = problem or _wrong_reach(far, scheme.reach, site)
         used += [table for table in (*near, *far) if table is not None]
     if scheme.changes_queries and problem is None:
         positions = torch.arange(_NEAR)
@@ -123,18 +121,6 @@ def _wrong_tables(near: Tables, far: Tables, site: Site, width_of_keys: int) -> 
                 f"distance_tables returns {name} that depend on max_distance, which differs from batch to batch; "
                 "compute each row from its distance alone"
             )
-    return None
-
-
-def _wrong_reach(far: Tables, reach: int | None, site: Site) -> str | None:
-    for name, table in far._asdict().items():
-        if table is None or reach is None:
-            continue
-        by_row = table.detach().float().movedim(1 if name == "bias" else -2, 0)
-        later = max(0, len(by_row) // 2 - reach)
-        for rows in (by_row[: later + 1], by_row[len(by_row) - 1 - later :])[: 1 if site.causal else 2]:
-            if _differ(rows, rows[:1].expand_as(rows)):
-                return f"distance_tables returns {name} that differ beyond a distance of {reach}, its reach (or k)"
     return None
 
 
