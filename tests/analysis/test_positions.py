@@ -11,25 +11,17 @@ from torch import Tensor
 
 from rpr.analysis.positions import measure, table_numbers
 from rpr.data.vocabulary import BOS, EOS
-from rpr.model.architectures import build_model
 from rpr.model.attention import weights
 from rpr.model.vectors import relative_table
 from rpr.report.position_figure import label
-from tests.shapes import shape
+from tests.model import test_transformer
 
 PIECES = 20
 
 
-def make_model(*, clip_distance=2, absolute="none", keys=True, values=True, tables="per_head", norm="post"):
-    torch.manual_seed(3)
-    small = shape(
-        vocabulary_size=PIECES, num_layers=2, d_model=8, num_heads=2, d_ff=16, dropout=0.5, norm=norm,
-        norm_epsilon=1e-6, absolute=absolute, max_positions=16, relative_keys=keys, relative_values=values,
-        clip_distance=clip_distance, tables=tables,
-    )  # fmt: skip
-    model = build_model(small).double().eval().requires_grad_(False)
-    model.embedding_VM.data.mul_(3)  # far from uniform attention
-    return model
+def make_model(*, keys=True, values=True, **changes):
+    settings = {"relative_keys": keys, "relative_values": values, "max_positions": 16, **changes}
+    return test_transformer.make_model(**settings)
 
 
 @pytest.fixture
@@ -109,7 +101,7 @@ def test_uniform_attention_by_hand():
     """Zero queries attend uniformly: 1/n in the encoder, 1/(i+1) in the decoder; sentences of 3 and 2 pieces."""
     model = make_model()
     for layer in (*model.encoder, *model.decoder):
-        layer.self_attention.qkv.weight.data[:8] = 0.0
+        layer.self_attention.qkv.weight.data[: model.config.d_model] = 0.0
     numbers = measured(model, [([5, 6, EOS], [7, 8, EOS]), ([9, EOS], [10, EOS])], max_distance=3)
     encoder, decoder = numbers["stacks"]
     assert (encoder["pairs"], decoder["pairs"]) == ([0, 1, 3, 5, 3, 1, 0], [0, 1, 3, 5, 0, 0, 0])
