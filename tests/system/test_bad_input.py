@@ -326,13 +326,15 @@ def test_resume_skips_damaged_checkpoints_and_replaces_links(run_dir, cli, monke
         bad.PICKLED_BY_TORCH,
         bad.replace_by_link("config.yaml", "job.json", "vocabulary.model", "test.hypotheses.txt", "test.sources.txt"),
     )(run_dir)
+    before = good.read_bytes()
     good.rename(damaged)
     good.write_bytes(content)
     (run_dir / "checkpoints" / "step00000006.ckpt").symlink_to(run_dir.parent / "victim")
     victim = (run_dir.parent / "victim").read_text()
     err = cli("train", f"run={run_dir}").err
     assert "step00000005.ckpt: cannot be read as a checkpoint (" in err and "precious" not in err
-    assert not Path("pwned").exists() and (run_dir / "checkpoints" / "step00000005.ckpt.damaged").exists()
+    assert not Path("pwned").exists()
+    assert (run_dir / "checkpoints" / "step00000005.ckpt.damaged").read_bytes() == before
     assert (run_dir.parent / "victim").read_text() == victim
     assert not any(path.is_symlink() for path in run_dir.iterdir())
     record = read_record(run_dir / "record.json")

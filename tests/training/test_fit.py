@@ -26,7 +26,7 @@ from rpr.data.cache import prepare
 from rpr.decode.engines import evaluated_model
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError, InterruptedRun, RunError
-from rpr.runs.checkpoints import averaged_weights, checkpoints, load_checkpoint
+from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, saving
 from rpr.training.module import TranslationModule
 from rpr.training.saving import superseded
@@ -115,22 +115,6 @@ def test_resumed_run_equals_uninterrupted_run(
     assert rows_of(run_dir) == rows_of(full)
 
 
-def test_damaged_newest_checkpoint_is_set_aside(
-    config: TrainConfig, small_data: Data, full: Path, tmp_path: Path, capsys: Any, assert_same: Same
-) -> None:
-    run_dir = copy_run(full, tmp_path / "resumed", 4, 8, 12)
-    newest = run_dir / "checkpoints" / "step00000012.ckpt"
-    damaged = newest.read_bytes()[:1000]
-    newest.write_bytes(damaged)
-    fit.fit(config, small_data, run_dir)
-    assert "step00000012.ckpt: cannot be read as a checkpoint (" in capsys.readouterr().err
-    assert_same_result(full, run_dir, assert_same)
-    weights, words = averaged_weights(run_dir, 3)
-    assert words == "average of 3 (steps 4 to 12)"
-    assert_same(weights, averaged_weights(full, 3)[0])
-    assert (run_dir / "checkpoints" / "step00000012.ckpt.damaged").read_bytes() == damaged
-
-
 def test_checkpoints_of_which_none_is_readable_are_kept(
     config: TrainConfig, small_data: Data, full: Path, tmp_path: Path
 ) -> None:
@@ -166,17 +150,6 @@ def test_checkpoint_off_schedule_is_superseded(tmp_path: Path, config: TrainConf
     for step in (4, 8, 9, 10):
         (tmp_path / f"step{step:08d}.ckpt").touch()
     assert [path.name for path in superseded(tmp_path, optim)] == ["step00000004.ckpt", "step00000009.ckpt"]
-
-
-def test_finished_training_is_not_trained_again(
-    config: TrainConfig, small_data: Data, full: Path, tmp_path: Path
-) -> None:
-    """As after a kill while the test splits were translated."""
-    run_dir = copy_run(full, tmp_path / "resumed", 8, 12)
-    before = (run_dir / "checkpoints" / "step00000012.ckpt").read_bytes()
-    number, _, training = fit.fit(config, small_data, run_dir)
-    assert number == 12 and training.measured_steps == 2  # from the checkpoint
-    assert (run_dir / "checkpoints" / "step00000012.ckpt").read_bytes() == before
 
 
 # --- by the clock
