@@ -54,18 +54,17 @@ class Report:
     @cached_property
     def headlines(self) -> list[Statement]:
         """The first statements of the groups, round robin; of several groups the rows say which were still learning."""
-        some = [
-            [one for one in chapter.statements if not (one.learning and len(self.chapters) > 1)]
-            for chapter in self.chapters
-        ]
-        return [one for turn in zip_longest(*some) for one in turn if one is not None][:MOST_STATEMENTS]
+        several = len(self.chapters) > 1
+        some = [[one for one in each.statements if not (one.learning and several)] for each in self.chapters]
+        in_turn = [statement for turn in zip_longest(*some) for statement in turn if statement is not None]
+        return in_turn[:MOST_STATEMENTS]
 
     @property
     def everything(self) -> str:
         """The whole report as text for a terminal."""
         parts = []
         for chapter in self.chapters:
-            found = [str(one) for one in chapter.statements] or ["no finding; see the tables"]
+            found = [str(statement) for statement in chapter.statements] or ["no finding; see the tables"]
             parts.append("\n".join([chapter.group.heading, *render.wrapped(found, "- ")]))
         how = render.wrapped(legend_lines(self.tables, self.tables.grids, render.shows_intervals))
         return "\n\n".join([*parts, *map(render.titled, self.tables.grids), "\n".join(how)])
@@ -74,8 +73,9 @@ class Report:
     def summary(self) -> str:
         """At most MOST_LINES lines: variants next to the paper's figures, findings, differences, where the rest is."""
         groups, problems = [chapter.group for chapter in self.chapters], len(self.problems)
-        heads = [f"{one.group.heading}: " if len(groups) > 1 and one.group else "" for one in self.headlines]
-        findings = render.wrapped([f"{head}{line}" for head, line in zip(heads, self.headlines, strict=True)], "- ")
+        several = len(groups) > 1
+        lines = [f"{one.group.heading}: {one}" if several and one.group else str(one) for one in self.headlines]
+        findings = render.wrapped(lines, "- ")
         tail = ["", "Findings", *findings] if findings else []
         tail += ["", *render.wrapped([differs_line(self.tables)])]
         if problems:
@@ -83,16 +83,16 @@ class Report:
         tail.append(f"Everything else: {self.out_dir / 'index.html'} (or report.md; on the terminal: verbose=true)")
         runs = [run for group in groups for run in group.runs]
         finished = sum(run.status == "finished" for run in runs)
-        lines = [f"{self.title}: {finished} of {len(runs)} runs finished"]
+        summary = [f"{self.title}: {finished} of {len(runs)} runs finished"]
         families = alike(groups)
         for number, family in enumerate(families):
             left = len(families) - number
-            table = _summary_lines(family, MOST_LINES - len(tail) - len(lines) - (2 if left > 1 else 0))
+            table = _summary_lines(family, MOST_LINES - len(tail) - len(summary) - (2 if left > 1 else 0))
             if not table:
-                lines += ["", f"and {left} more group{'s' if left > 1 else ''} of runs, in the page"]
+                summary += ["", f"and {left} more group{'s' if left > 1 else ''} of runs, in the page"]
                 break
-            lines += table
-        return "\n".join([*lines, *tail])
+            summary += table
+        return "\n".join([*summary, *tail])
 
     @property
     def markdown(self) -> str:
@@ -117,7 +117,7 @@ class Report:
                 "heading": chapter.group.heading,
                 "synthetic": chapter.group.synthetic,
                 "runs": [f"{run.name}-{run.run_id}" for run in chapter.group.runs],
-                "findings": [_finding(one) for one in chapter.statements],
+                "findings": [_finding(statement) for statement in chapter.statements],
             }
             for chapter in self.chapters
         ]
@@ -210,7 +210,7 @@ def legend_lines(tables: Tables, grids: Sequence[Grid], shown: Callable[[Grid], 
 def differs_line(tables: Tables) -> str:
     """One line with the kinds of differences from the paper's runs; empty without any."""
     papers = tables.sections.get("paper", ())
-    kinds = dict.fromkeys(one.kind for grid in papers for line in grid.rows for one in line.differs)
+    kinds = dict.fromkeys(difference.kind for grid in papers for line in grid.rows for difference in line.differs)
     return f"These runs differ from the paper's in {', '.join(kinds)}." if kinds else ""
 
 
@@ -234,17 +234,17 @@ def page_of(parts: Sequence[str]) -> str:
 def _finding(statement: Statement) -> dict[str, Any]:
     comparisons = [
         {
-            "variant": one.variant.label,
-            "reference": one.reference.label,
-            "split": one.split,
-            "metric": one.group.metric,
-            "change": one.change.value,
-            "n": one.change.n,
-            "interval": one.change.interval and asdict(one.change.interval),
-            "verdict": one.verdict,
-            "why": one.why_undecided or None,
+            "variant": comparison.variant.label,
+            "reference": comparison.reference.label,
+            "split": comparison.split,
+            "metric": comparison.group.metric,
+            "change": comparison.change.value,
+            "n": comparison.change.n,
+            "interval": comparison.change.interval and asdict(comparison.change.interval),
+            "verdict": comparison.verdict,
+            "why": comparison.why_undecided or None,
         }
-        for one in statement.comparisons
+        for comparison in statement.comparisons
     ]
     verdict = statement.agreement and statement.agreement.verdict
     return {"text": statement.text, "agreement": verdict, "comparisons": comparisons}
@@ -257,7 +257,8 @@ def suffixes(groups: Sequence[Group]) -> list[str]:
     names = [f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups]
     slugs = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in names]
     return [
-        one if slugs.count(one) == 1 else f"{one}-{slugs[: index + 1].count(one)}" for index, one in enumerate(slugs)
+        slug if slugs.count(slug) == 1 else f"{slug}-{slugs[: index + 1].count(slug)}"
+        for index, slug in enumerate(slugs)
     ]
 
 

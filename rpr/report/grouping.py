@@ -77,7 +77,7 @@ def _joined(records: Iterable[Record]) -> list[Record]:
             continue
         if older is not None:
             have = {(score.split, score.test_set, score.metric) for score in run.scores}
-            more = [one for one in older.scores if (one.split, one.test_set, one.metric) not in have]
+            more = [score for score in older.scores if (score.split, score.test_set, score.metric) not in have]
             run = run.model_copy(update={"scores": (*run.scores, *more)})
         finished[key] = run
     return sorted((*finished.values(), *others), key=lambda run: (run.name, run.seed, run.run_id, run.started))
@@ -95,17 +95,18 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
         plain = Variant(position, position.label + sharing, tuple(runs))
         known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
         variants.append(replace(plain, learning=known))
-    without = mean_over_seeds([end for one in variants if one.position.kind == "none" for end in one.learning])
-    variants = [replace(one, orderless_loss=None if without is None else without.loss) for one in variants]
-    return tuple(replace(one, label=one.label + _own_settings(one, variants)) for one in variants)
+    ends = [end for variant in variants if variant.position.kind == "none" for end in variant.learning]
+    without = mean_over_seeds(ends)
+    variants = [replace(variant, orderless_loss=None if without is None else without.loss) for variant in variants]
+    return tuple(replace(variant, label=variant.label + _own_settings(variant, variants)) for variant in variants)
 
 
-def _own_settings(one: Variant, variants: Sequence[Variant]) -> str:
+def _own_settings(variant: Variant, variants: Sequence[Variant]) -> str:
     """`, max_positions = 64`: the settings that distinguish a variant from others with its label; mostly empty."""
-    alike = [other for other in variants if other.label == one.label]
+    alike = [other for other in variants if other.label == variant.label]
     if len(alike) == 1:
         return ""
     settings = [flat(other.records[0].config["position"]) for other in alike]
-    mine = settings[alike.index(one)]
+    mine = settings[alike.index(variant)]
     varying = [key for key in mine if key != "name" and len({str(other.get(key)) for other in settings}) > 1]
     return "".join(f", {key} = {mine[key]}" for key in varying)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -71,9 +71,10 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
                 yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval)
     for by_context in run.by_context:
         way = (by_context.test_set, by_context.num_bytes, by_context.num_documents, by_context.training_length)
-        for one in by_context.scores:
-            strided = (*way, by_context.stride) if one.windows == "sliding" else way
-            yield (by_context.split, one.windows, one.length), SeedScore(one.bits_per_byte, strided, one.interval)
+        for windows in by_context.scores:
+            strided = (*way, by_context.stride) if windows.windows == "sliding" else way
+            key = (by_context.split, windows.windows, windows.length)
+            yield key, SeedScore(windows.bits_per_byte, strided, windows.interval)
         for place in by_context.by_position:
             yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
 
@@ -181,6 +182,11 @@ class Variant:
 def _of_shares(key: Key) -> bool:
     """Whether its metric is a percentage."""
     return not SHARES.isdisjoint(key)
+
+
+def first_of_kind(variants: Sequence[Variant]) -> dict[str, str]:
+    """The label of the first variant of each kind of positions, beside which published curves stand."""
+    return {variant.position.kind: variant.label for variant in reversed(variants)}
 
 
 def never_run(kind: str, k: int | None = None) -> Variant:
@@ -324,7 +330,7 @@ class Group:
     def column(self, split: str, metric: str | None = None) -> TestColumn | None:
         """The column of a metric (by default the one of the findings) on a split."""
         wanted = (split, metric or self.metric)
-        return next((one for one in self.columns if (one.split, one.metric) == wanted), None)
+        return next((column for column in self.columns if (column.split, column.metric) == wanted), None)
 
     def get(self, kind: str, k: int | None = None, tables: str | None = None) -> Variant:
         """The first variant of a kind, with this k and table sharing if given."""

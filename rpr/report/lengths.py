@@ -23,7 +23,7 @@ from rpr.records.scores import (
     search_in_words,
 )
 from rpr.report import plot_style as style
-from rpr.report.groups import Group, Key, Variant
+from rpr.report.groups import Group, Key, Variant, first_of_kind
 from rpr.report.published import Source, curves
 from rpr.report.samples import lines_of
 from rpr.tables.grid import DASH, Column, Grid, Note
@@ -51,7 +51,9 @@ def buckets(group: Group) -> dict[LengthBucket, str]:
 def length_grid(group: Group) -> Iterator[Grid]:
     """The group's metric by length; nothing if no finished run has such scores."""
     scored, metric = _scored(group), group.metric
-    if not any(score.metric == metric for one in scored for bucket in one.buckets for score in bucket.scores):
+    if not any(
+        score.metric == metric for by_length in scored for bucket in by_length.buckets for score in bucket.scores
+    ):
         return
     shown = buckets(group)
     headings: dict[Key, str] = {
@@ -76,7 +78,7 @@ def _grid(
     for key, heading in headings.items():
         column = f"length_{key[1]}_{key[2] or 'up'}" if isinstance(key[1], int) else f"{key[1]}_{key[2]}"
         shown.append(Column(column, heading, partial(read, key=key), group.digits, signed=changes))
-    rows = tuple(one for one in group.variants if not (changes and one is group.baseline))
+    rows = tuple(variant for variant in group.variants if not (changes and variant is group.baseline))
     return Grid(name, title, tuple(shown), rows, group.heading, notes, group.synthetic)
 
 
@@ -91,12 +93,12 @@ def _scored(group: Group) -> list[ByLength]:
 
 def _notes(shown: Mapping[LengthBucket, str], scored: Sequence[ByLength], metric: str) -> Iterator[Note]:
     first = scored[0]
-    if len({how_scored_by_length(one, metric) for one in scored}) > 1 or DASH in shown.values():
+    if len({how_scored_by_length(by_length, metric) for by_length in scored}) > 1 or DASH in shown.values():
         yield Note("not comparable: the rows differ in how or on which sets they were scored", "warning")
     sets = ", ".join(f"{split} ({name})" for split, name in zip(first.splits, first.test_sets, strict=True))
     together = ", all together" if len(first.splits) > 1 else ""
     yield Note(f"lengths are {first.unit}, with the number of sentences in brackets; {sets}{together}")
-    for signature in sorted({str(one.signatures.get(metric)) for one in scored}):
+    for signature in sorted({str(by_length.signatures.get(metric)) for by_length in scored}):
         yield Note(f"{METRIC_NAMES[metric]}: {signature}, {search_in_words(first)}")
     if any(bucket.beyond_training for bucket in shown):
         yield Note(f"*: {first.longest_in_words}")
@@ -120,8 +122,8 @@ def context_grids(group: Group) -> Iterator[Grid]:
         how = f"minus {baseline.label}, seed by seed: below zero is better; with one common seed without an interval"
         title = f"{CONTEXTS}: change from {baseline.label}, {split}"
         yield _grid("context_changes", title, group, lengths, (*notes, Note(how)), changes=True)
-    longest = max(one.length for by_context in scored for one in by_context.scores)
-    places = {one.last: one.first for by_context in scored for one in by_context.by_position}
+    longest = max(score.length for by_context in scored for score in by_context.scores)
+    places = {place.last: place.first for by_context in scored for place in by_context.by_position}
     positions: dict[Key, str] = {
         (split, "position", last): "–".join(f"{n:,}" for n in dict.fromkeys((places[last], last)))
         for last in sorted(places)
@@ -137,7 +139,7 @@ def _by_context(group: Group) -> list[ByContext]:
 
 
 def _lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
-    return sorted({(one.windows, one.length) for found in scored for one in found.scores})
+    return sorted({(score.windows, score.length) for found in scored for score in found.scores})
 
 
 def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
@@ -150,7 +152,7 @@ def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
         yield Note(
             f"sliding: a window every {first.stride:,} tokens, of which only the last {first.stride:,} are scored"
         )
-    if len({(one.test_set, one.num_bytes, one.training_length) for one in scored}) > 1:
+    if len({(by_context.test_set, by_context.num_bytes, by_context.training_length) for by_context in scored}) > 1:
         yield Note(
             "not comparable: the rows were scored on different bytes, or trained at different lengths", "warning"
         )
@@ -189,7 +191,7 @@ def bits_by_context(group: Group) -> style.Plot | None:
             beyond = next((at for at, n in enumerate(lengths) if panel.trained and n > panel.trained), None)
             style.set_places(axes, [f"{length:,}" for length in lengths], beyond, rotation=45)
             for label, points in panel.curves.items():
-                places = [(lengths.index(n), one) for n, one in points.items()]
+                places = [(lengths.index(n), score) for n, score in points.items()]
                 style.draw_points(axes, places, looks[label] | panel.look)
             axes.set_title(panel.title, loc="left", fontsize=10)
             axes.set_ylabel(panel.unit)
@@ -209,14 +211,14 @@ def _measured(variants: Sequence[Variant], scored: Sequence[ByContext], kind: st
     longest = max(trained) if len(trained) == 1 else None
     shaded = f"shaded: longer than in training ({longest:,} tokens)" if longest else ""
     keys = {length: (scored[0].split, kind, length) for _, length in _lengths(scored)}
-    points = {one.label: {n: one.measured(key, ABSENT) for n, key in keys.items()} for one in variants}
+    points = {variant.label: {n: variant.measured(key, ABSENT) for n, key in keys.items()} for variant in variants}
     return _Panel(f"{kind} windows", points, longest, "bits per byte; less is better", (shaded, remark), {})
 
 
 def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
     """The published curve of the first variant of each kind of positions, of the shortest training that has curves."""
     found: dict[tuple[int, Source], dict[str, dict[int, Measurement]]] = {}
-    for positions, label in {one.position.kind: one.label for one in reversed(variants)}.items():
+    for positions, label in first_of_kind(variants).items():
         for (source, trained), figures in curves("length", {"windows": kind, "kind": positions}).items():
             if len(figures) > 1:
                 found.setdefault((trained, source), {})[label] = {n: single(one) for n, one in figures.items()}

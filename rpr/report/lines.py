@@ -131,10 +131,10 @@ def labels(*headings: str) -> tuple[Column, ...]:
 
 def _differs(line: Line) -> Cell:
     """`smaller data, steps; other recipe`, with details in a footnote."""
-    smaller = dict.fromkeys(one.kind for one in line.differs if one.smaller)
-    other = dict.fromkeys(one.kind for one in line.differs if one.kind not in smaller)
+    smaller = dict.fromkeys(difference.kind for difference in line.differs if difference.smaller)
+    other = dict.fromkeys(difference.kind for difference in line.differs if difference.kind not in smaller)
     words = [f"{how} {', '.join(kinds)}" for how, kinds in (("smaller", smaller), ("other", other)) if kinds]
-    details = "differs from the paper: " + ". ".join(one.text for one in line.differs)
+    details = "differs from the paper: " + ". ".join(difference.text for difference in line.differs)
     return Cell("; ".join(words), (details,) if words else ())
 
 

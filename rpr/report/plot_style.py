@@ -181,9 +181,9 @@ def draw_points(
     axes: Axes, points: Iterable[tuple[float, Measurement]], look: Mapping[str, Any], width: float = 1.6
 ) -> None:
     """A line through the points that are not missing, with their error bars."""
-    known = [(at, one.value, one) for at, one in points if one.value is not None]
+    known = [(at, figure.value, figure) for at, figure in points if figure.value is not None]
     axes.plot([at for at, *_ in known], [value for _, value, _ in known], **look, lw=width, ms=4, zorder=4)
-    error_bars(axes, [(at, one) for at, _, one in known], look["color"])
+    error_bars(axes, [(at, figure) for at, _, figure in known], look["color"])
 
 
 def set_log_scale(axes: Axes) -> None:
@@ -204,26 +204,26 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def reach(one: Measurement) -> tuple[float, float] | None:
+def reach(figure: Measurement) -> tuple[float, float] | None:
     """The extent of the error bar below and above a point; None if its error is unknown.
 
     For several seeds the standard deviation, for one the record's interval over sentences.
     """
-    if one.value is None:
+    if figure.value is None:
         return None
-    if one.deviation is not None:
-        return (one.deviation, one.deviation)
-    if one.interval is None:
+    if figure.deviation is not None:
+        return (figure.deviation, figure.deviation)
+    if figure.interval is None:
         return None
     # With a skewed bootstrap the score itself can be outside the interval.
-    return (max(0.0, one.value - one.interval.low), max(0.0, one.interval.high - one.value))
+    return (max(0.0, figure.value - figure.interval.low), max(0.0, figure.interval.high - figure.value))
 
 
 def error_bars(
     axes: Axes, points: Iterable[tuple[float, Measurement]], colour: str, width: float = 1.2, *, across: bool = False
 ) -> None:
     """Draw the error bars of points at (x, measurement) or, across, of points at (measurement, y)."""
-    known = [(at, one.value, *bar) for at, one in points if (bar := reach(one)) is not None]
+    known = [(at, figure.value, *bar) for at, figure in points if (bar := reach(figure)) is not None]
     if known:
         places, values, below, above = zip(*known, strict=True)
         look: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": width, "capsize": 3, "zorder": 5}
@@ -236,8 +236,8 @@ def error_bars(
 def bar_words(figures: Iterable[Measurement]) -> str:
     """The meaning of the error bars of these measurements; empty without any."""
     known = list(figures)
-    interval = next((one.interval for one in known if one.interval and one.deviation is None), None)
-    kinds = ["± standard deviation over the seeds"] if any(one.deviation is not None for one in known) else []
+    interval = next((figure.interval for figure in known if figure.interval and figure.deviation is None), None)
+    kinds = ["± standard deviation over the seeds"] if any(figure.deviation is not None for figure in known) else []
     if interval is not None:
         kinds.append(f"{interval.level:.0%} interval over the {interval.unit} (one seed)")
     return "bars: " + ", or ".join(kinds) if kinds else ""
@@ -245,7 +245,7 @@ def bar_words(figures: Iterable[Measurement]) -> str:
 
 def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
     """A colour for each variant's label: that of its kind, for relative positions shaded in the order of k."""
-    known = [(one.label, one.position.kind, one.position.clip_distance) for one in variants]
+    known = [(variant.label, variant.position.kind, variant.position.clip_distance) for variant in variants]
     ks = sorted({k for _, kind, k in known if kind == "relative" and k is not None})
     last = len(K_SHADES) - 1
     shades = {k: K_SHADES[last if len(ks) == 1 else round(at * last / (len(ks) - 1))] for at, k in enumerate(ks)}

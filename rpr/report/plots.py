@@ -13,7 +13,7 @@ from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement, single
 from rpr.records.scores import LengthBucket, pooled
 from rpr.report import plot_style as style
-from rpr.report.groups import TABULATED, Group, Variant
+from rpr.report.groups import TABULATED, Group, Variant, first_of_kind
 from rpr.report.lengths import bits_by_context, buckets, length_score
 from rpr.report.published import curves as published_curves
 from rpr.report.samples import lines_of, sampled
@@ -65,7 +65,7 @@ def bleu_by_k(group: Group) -> style.Plot | None:
                 style.draw_points(axes, [(ks.index(k), score) for k, score in points if k is not None], look, 2.2)
         axes.set_xlim(-0.35, len(ks))
         scores = [score for *_, points in series for _, score in points]
-        tops = [(one.value or 0.0) + (style.reach(one) or (0.0, 0.0))[1] for one in scores]
+        tops = [(score.value or 0.0) + (style.reach(score) or (0.0, 0.0))[1] for score in scores]
         axes.set_ylim(0, max([*tops, *paper.TABLE2.values()]) * 1.05 + 1)
         style.set_words_below(axes, "clip distance k", style.bar_words(scores))
         axes.set_ylabel("BLEU (ours: sacreBLEU)")
@@ -80,15 +80,15 @@ def _series(group: Group) -> Iterator[tuple[str, dict[str, Any], list[tuple[int 
     one point without k; on every split with a score.
     """
     shades = (style.COLOURS["relative"], style.COLOURS["absolute_and_relative"], style.COLOURS["other"])
-    relative = [one for one in group.variants if one.position.kind == "relative"]
+    relative = [variant for variant in group.variants if variant.position.kind == "relative"]
     families = []
     for sharing, colour in zip(group.sharings, shades, strict=False):
         name = "relative" if len(group.sharings) == 1 else f"relative, {str(sharing).replace('_', ' ')}"
-        families.append((name, colour, [one for one in relative if one.position.tables == sharing]))
+        families.append((name, colour, [variant for variant in relative if variant.position.tables == sharing]))
     families += [(kind, style.COLOURS[kind], [group.get(kind)]) for kind in _BASELINES]
     for name, colour, variants in families:
         for split in [group.development, *(["long"] if group.column("long") else [])]:
-            scores = [(one.position.clip_distance, group.score(one, split)) for one in variants]
+            scores = [(variant.position.clip_distance, group.score(variant, split)) for variant in variants]
             if points := [point for point in scores if point[1].value is not None]:
                 look = {"color": colour, "ls": style.DASHED if split == "long" else "-"}
                 if points[0][0] is not None:
@@ -106,18 +106,19 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     """
     if group.documents:
         return [], ""
-    scored = [(one, score) for one in group.variants if (score := group.score(one, group.split)).value is not None]
-    unlearned = [one for one, _ in scored if one.unlearned and not group.task]
-    scored = [row for row in scored if row[0] not in unlearned]
-    relative = [one for one, _ in scored if one.position.kind == "relative"]
+    scores = [(variant, group.score(variant, group.split)) for variant in group.variants]
+    known = [(variant, score) for variant, score in scores if score.value is not None]
+    unlearned = [variant for variant, _ in known if variant.unlearned and not group.task]
+    scored = [row for row in known if row[0] not in unlearned]
+    relative = [variant for variant, _ in scored if variant.position.kind == "relative"]
     papers = paper.MODELS[group.size].clip_distance
-    best = next((one for one in relative if one.position.clip_distance == papers), relative[-1] if relative else None)
-    rows = [row for row in scored if group.task or row[0] is best or row[0].position.kind not in TABULATED]
-    others = sum(one.position.kind not in SCHEMES["vectors"].colours() for one, _ in rows)
+    best = [variant for variant in relative if variant.position.clip_distance == papers] or relative[-1:]
+    rows = [row for row in scored if group.task or row[0] in best[:1] or row[0].position.kind not in TABULATED]
+    others = sum(variant.position.kind not in SCHEMES["vectors"].colours() for variant, _ in rows)
     if len(rows) < 2 or (others < 2 and not group.task):
         return [], ""
     shown, remark = sampled(rows, MOST_ROWS, "schemes have a row")
-    remarks = [remark, *(f"Without {one.label}, {one.unlearned}" for one in unlearned)]
+    remarks = [remark, *(f"Without {variant.label}, {variant.unlearned}" for variant in unlearned)]
     return sorted(shown, key=lambda row: -(row[1].value or 0.0)), "; ".join(filter(None, remarks))
 
 
@@ -129,27 +130,27 @@ def scores_by_position(group: Group) -> style.Plot | None:
     if not rows:
         return None
     colours, published = style.variant_colours(group.variants), published_figures(group)
-    figures = {one.label: figure for of_source in published.values() for one, figure in of_source}
-    absolute = [(one.label, score.value or 0.0) for one, score in rows if one.position.kind == "absolute"][:1]
+    figures = {variant.label: figure for of_source in published.values() for variant, figure in of_source}
+    absolute = [row for row in rows if row[0].position.kind == "absolute"][:1]
     where = "beyond the training lengths" if group.split == "long" else f"on {group.split}"
 
-    labels = [style.folded(one.label, 21) for one, _ in rows]
+    labels = [style.folded(variant.label, 21) for variant, _ in rows]
     room = [0.13 + style.LINE * (label.count("\n") + 1) for label in labels]
 
     def draw(panels: Sequence[Axes]) -> None:
         [axes] = panels
         places = [sum(room[:row]) + height / 2 for row, height in enumerate(room)]
-        for place, (one, score) in zip(places, rows, strict=True):
-            colour = colours[one.label]
-            if (other := figures.get(one.label)) is not None:
+        for place, (variant, score) in zip(places, rows, strict=True):
+            colour = colours[variant.label]
+            if (other := figures.get(variant.label)) is not None:
                 axes.plot([other], [place], color=style.PAPER, marker="D", ms=5, zorder=2)
             style.error_bars(axes, [(place, score)], colour, 1.6, across=True)
-            filled = style.WHITE if one.unlearned else colour
+            filled = style.WHITE if variant.unlearned else colour
             axes.plot([score.value or 0.0], [place], color=colour, mfc=filled, marker="o", ms=6, zorder=6)
             value = figure_text(score, 1)[0]
             axes.text(1.01, place, value, transform=axes.get_yaxis_transform(), va="center", fontsize=9.5)
-        for label, level in absolute:
-            axes.axvline(level, color=colours[label], lw=1.0, ls=style.DASHED, zorder=1)
+        for variant, score in absolute:
+            axes.axvline(score.value or 0.0, color=colours[variant.label], lw=1.0, ls=style.DASHED, zorder=1)
         axes.set_yticks(places, map(style.plain, labels), linespacing=1.0)
         axes.set_ylim(sum(room), 0)
         if group.task:
@@ -158,11 +159,11 @@ def scores_by_position(group: Group) -> style.Plot | None:
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
 
-    marks = [f"Dashed: {label}." for label, _ in absolute]
-    if any(one.unlearned for one, _ in rows):
+    marks = [f"Dashed: {variant.label}." for variant, _ in absolute]
+    if any(variant.unlearned for variant, _ in rows):
         marks.append("Hollow: did not learn the task.")
     if published:
-        marks.append(f"Grey diamonds: {'; '.join(one.citation for one in published)}; compare the order only.")
+        marks.append(f"Grey diamonds: {'; '.join(source.citation for source in published)}; compare the order only.")
     title = f"{'Exact match' if group.task else 'sacreBLEU'} {where}, best first"
     height, caption = 0.9 + sum(room), " ".join(marks)
     return style.Plot("scores_by_position", title, group.heading, draw, {}, 1, 1, remark, caption, height)
@@ -174,7 +175,9 @@ def scores_by_length(group: Group) -> style.Plot | None:
     Lengths beyond all training examples are shaded. The axis is categorical: every bucket gets the same space.
     """
     columns, (variants, remark) = buckets(group), lines_of(group)
-    by_label = {one.label: [length_score(one, group.metric, bucket) for bucket in columns] for one in variants}
+    by_label = {
+        variant.label: [length_score(variant, group.metric, bucket) for bucket in columns] for variant in variants
+    }
     last = {  # the value of the longest bucket with a score
         label: known[-1]
         for label, scores in by_label.items()
@@ -183,7 +186,7 @@ def scores_by_length(group: Group) -> style.Plot | None:
     if not last:
         return None
     by_length = next(run.by_length for run in group.finished if run.by_length is not None)
-    looks = style.variant_looks(one for one in group.variants if one.label in last)
+    looks = style.variant_looks(variant for variant in group.variants if variant.label in last)
     name = "exact_match_by_length" if group.task else "bleu_by_length"
     title = f"{'Exact match by' if group.task else 'BLEU by source'} length, {pooled(by_length.splits)}"
 
@@ -194,7 +197,9 @@ def scores_by_length(group: Group) -> style.Plot | None:
         style.set_places(axes, names, beyond[0] if beyond else None)
         for number, label in enumerate(last):
             shift = _ROOM * (number - (len(last) - 1) / 2) / max(len(last), 2)
-            style.draw_points(axes, [(place + shift, one) for place, one in enumerate(by_label[label])], looks[label])
+            style.draw_points(
+                axes, [(place + shift, score) for place, score in enumerate(by_label[label])], looks[label]
+            )
         published = _draw_published(axes, group, columns, looks)
         axes.set_ylim(bottom=0)
         bars = style.bar_words(score for label in last for score in by_label[label] if score.value is not None)
@@ -215,8 +220,8 @@ def _draw_published(
     run, sources = group.runs[0], dict[str, None]()
     facts = {"task": run.task, "max_train_length": run.setting("data.task.max_train_length")}
     places = {bucket.shortest: place for place, bucket in enumerate(columns) if bucket.shortest == bucket.longest}
-    first_of_kind = {one.position.kind: one.label for one in reversed(group.variants) if one.label in looks}
-    for kind, label in first_of_kind.items() if run.task else ():
+    variants = [variant for variant in group.variants if variant.label in looks]
+    for kind, label in first_of_kind(variants).items() if run.task else ():
         for (source, _), figures in published_curves("length", facts | {"kind": kind}).items():
             if points := [(places[length], single(figure)) for length, figure in figures.items() if length in places]:
                 style.draw_points(axes, points, looks[label] | {"color": style.PAPER}, 1.2)

@@ -39,12 +39,12 @@ class Recipes:
 
     def variant(self, label: str, setting: Setting | None) -> Variant:
         variants = () if setting is None else self.groups[setting].variants
-        return next((one for one in variants if one.label == label), never_run(label))
+        return next((variant for variant in variants if variant.label == label), never_run(label))
 
     def key(self, split: str) -> Key | None:
         """What is compared: the scores of a split or, if validation was not scored, its loss."""
         columns = (group.column(split) for group in self.groups.values())
-        return next((one for one in columns if one), LOSS if split == "validation" else None)
+        return next((column for column in columns if column), LOSS if split == "validation" else None)
 
     def score(self, label: str, setting: Setting | None, split: str) -> Measurement:
         return self.variant(label, setting).measured(self.key(split), f"not evaluated on {split}")
@@ -61,12 +61,12 @@ class Recipes:
         sign = -1 if key == LOSS or self.group.metric in LOWER_IS_BETTER else 1
         found: dict[str, dict[Setting, float]] = {}
         for label in self.labels:
-            scores = {one: self.variant(label, one).scores.get(key or (), {}) for one in self.groups}
-            tried = {one: by_seed for one, by_seed in scores.items() if by_seed}
+            scores = {setting: self.variant(label, setting).scores.get(key or (), {}) for setting in self.groups}
+            tried = {setting: by_seed for setting, by_seed in scores.items() if by_seed}
             seeds = set[int]().union(*tried.values()).intersection(*tried.values())
             found[label] = {
-                one: sign * sum(by_seed[seed].value for seed in seeds) / len(seeds)
-                for one, by_seed in tried.items()
+                setting: sign * sum(by_seed[seed].value for seed in seeds) / len(seeds)
+                for setting, by_seed in tried.items()
                 if seeds
             }
         return found
@@ -77,8 +77,8 @@ class Recipes:
     @cached_property
     def common(self) -> Setting | None:
         """One recipe for all: of those with which every variant was trained, the best on average."""
-        of_all = [one for one in self.groups if all(one in levels for levels in self.levels.values())]
-        return max(of_all, key=lambda one: sum(levels[one] for levels in self.levels.values()), default=None)
+        of_all = [setting for setting in self.groups if all(setting in levels for levels in self.levels.values())]
+        return max(of_all, key=lambda setting: sum(levels[setting] for levels in self.levels.values()), default=None)
 
     def in_words(self, setting: Setting | None) -> str:
         names = zip(self.keys, setting or (), strict=bool(setting))
@@ -86,7 +86,7 @@ class Recipes:
 
     def at_the_edge_of(self, setting: Setting) -> list[str]:
         """The settings that have their lowest or highest value of the grid."""
-        tried = [sorted({one[place] for one in self.groups if one[place] is not None}) for place in range(len(setting))]
+        tried = [sorted({value for value in values if value is not None}) for values in zip(*self.groups, strict=True)]
         ends = zip(self.keys, setting, tried, strict=True)
         return [key for key, value, values in ends if len(values) > 1 and value in (values[0], values[-1])]
 
@@ -102,16 +102,18 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
         families: dict[str, dict[Setting, Group]] = {}
         for group in groups:
             steps = None if "optim.max_steps" in keys else group.max_steps
-            rest = [one for one in group.distinct if one[0] not in keys]
+            rest = [pair for pair in group.distinct if pair[0] not in keys]
             values = (group.runs[0].setting(key) for key in keys)
-            setting = tuple(one if one is None or isinstance(one, int | float | str) else str(one) for one in values)
+            setting = tuple(
+                value if value is None or isinstance(value, int | float | str) else str(value) for value in values
+            )
             families.setdefault(str((group.data, group.model, steps, group.hardware, rest)), {})[setting] = group
         for family in families.values():
             baselines = [group.baseline.label for group in family.values() if group.baseline.records]
             if len(family) > 1 and baselines:
-                labels = tuple(dict.fromkeys(one.label for group in family.values() for one in group.variants))
+                labels = tuple(dict.fromkeys(variant.label for group in family.values() for variant in group.variants))
                 ordered = sorted(family, key=lambda setting: [(value is not None, value) for value in setting])
-                yield Recipes(keys, {one: family[one] for one in ordered}, labels, baselines[0])
+                yield Recipes(keys, {setting: family[setting] for setting in ordered}, labels, baselines[0])
 
 
 def _grid_keys(sweep: str) -> tuple[str, ...]:

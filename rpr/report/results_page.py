@@ -83,7 +83,7 @@ def _link(path: Path, home: Path) -> str:
 
 def _converged(group: Group) -> tuple[int, int]:
     """How many variants are known to have stopped learning, and how many there are."""
-    return sum(bool(one.learning and not one.still_learning) for one in group.variants), len(group.variants)
+    return sum(bool(variant.learning and not variant.still_learning) for variant in group.variants), len(group.variants)
 
 
 def _picture(name: str, words: str, group: Group, folders: Mapping[RunKey, Path], home: Path) -> list[str]:
@@ -150,8 +150,8 @@ def _limits(groups: Sequence[Group]) -> Iterator[str]:
         f"({mixed} of {len(groups)} groups of runs were trained on more than one type)."
     )
     bleu = [score for group, score in measured if group.translation and score.n > 1]
-    if halves := [(one.interval.high - one.interval.low) / 2 for one in bleu if one.interval is not None]:
-        seeds = " to ".join(dict.fromkeys(str(end(one.n for one in bleu)) for end in (min, max)))
+    if halves := [(score.interval.high - score.interval.low) / 2 for score in bleu if score.interval is not None]:
+        seeds = " to ".join(dict.fromkeys(str(end(score.n for score in bleu)) for end in (min, max)))
         yield (
             f"With {seeds} seeds the 95% interval of a mean reaches {statistics.median(halves):.1f} BLEU to either "
             f"side (the median of {len(halves)} rows; at most {max(halves):.1f}). The paper's figures from k = 2 to "
@@ -176,7 +176,7 @@ def _distances(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups:
         lengths = [run.by_length for run in group.finished if run.by_length and run.by_length.unit == SOURCE_UNIT]
         longest = max((one.longest_training_source for one in lengths), default=None)
-        ks = {one.position.clip_distance for one in group.variants if one.position.kind == "relative"}
+        ks = {variant.position.clip_distance for variant in group.variants if variant.position.kind == "relative"}
         if longest and (beyond := sorted(k for k in ks if k is not None and k >= longest - 1)):
             yield (
                 f"{group.heading}: no training source has more than {longest} tokens, so nothing is clipped in the "

@@ -43,7 +43,7 @@ def statements(group: Group) -> list[Statement]:
     said = [comparison for statement in found for comparison in statement.comparisons]
     for split in dict.fromkeys([group.split, *tests]):
         found += _against_baseline(group, split, said)
-    return [replace(one, group=group) for one in found]
+    return [replace(statement, group=group) for statement in found]
 
 
 def published_statements(group: Group) -> list[Statement]:
@@ -56,15 +56,15 @@ def _first_upper(text: str) -> str:
 
 
 def _learning(group: Group) -> Iterator[Statement]:
-    for reason in dict.fromkeys(one.unlearned for one in group.variants if one.unlearned):
-        labels = "; ".join(one.label for one in group.variants if one.unlearned == reason)
+    for reason in dict.fromkeys(variant.unlearned for variant in group.variants if variant.unlearned):
+        labels = "; ".join(variant.label for variant in group.variants if variant.unlearned == reason)
         yield Statement(f"{_first_upper(labels)}: {reason}. No comparison with such a model is decided.")
-    falling = [(one, end) for one in group.variants if (end := one.still_learning) is not None]
+    falling = [(variant, end) for variant in group.variants if (end := variant.still_learning) is not None]
     if falling:
         falls = sorted(100 * end.fall for _, end in falling)
         span = " to ".join(dict.fromkeys(f"{fall:.1f}%" for fall in (falls[0], falls[-1])))
         every = len(falling) == len(group.variants) > 1
-        whose = "every variant" if every else "; ".join(one.label for one, _ in falling)
+        whose = "every variant" if every else "; ".join(variant.label for variant, _ in falling)
         so = "Comparisons are at equal tokens" if group.documents else "No comparison with such a model is decided"
         yield Statement(
             f"Still learning when training ended: {whose}. The validation loss fell by {span} over the last tenth of "
@@ -94,16 +94,16 @@ def _papers_change(group: Group) -> Iterator[Statement]:
 def _published_order(group: Group) -> Iterator[Statement]:
     """Which pairs of schemes have the published order, where only the order can be compared."""
     for source, figures in published_figures(group).items():
-        theirs = [variant for variant, _ in sorted(figures, key=lambda one: -one[1])]
+        theirs = [variant for variant, _ in sorted(figures, key=lambda figure: -figure[1])]
         pairs = [Comparison(group, *pair, group.split) for pair in itertools.combinations(theirs, 2)]
-        pairs = [one for one in pairs if one.change.value is not None]
-        same, opposite, undecided = ([one for one in pairs if one.verdict == verdict] for verdict in VERDICTS)
+        pairs = [pair for pair in pairs if pair.change.value is not None]
+        same, opposite, undecided = ([pair for pair in pairs if pair.verdict == verdict] for verdict in VERDICTS)
         parts = [
             f"{words}: {_listed(some, pairs=True)}" for words, some in (("same", same), ("opposite", opposite)) if some
         ]
         parts += [f"not decided: {len(undecided)} of {len(pairs)} pairs"] if undecided else []
         if pairs:
-            names = ", ".join(one.label for one in theirs)
+            names = ", ".join(variant.label for variant in theirs)
             text = f"Published order, best first ({source.citation}): {names}. Here {'; '.join(parts)}."
             yield Statement(text, comparisons=tuple(pairs))
 
@@ -113,20 +113,20 @@ def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> I
     undecided ones.
     """
     baseline = group.baseline
-    found = [Comparison(group, one, baseline, split) for one in group.variants if one is not baseline]
-    found = [one for one in found if one.change.value is not None and one not in said]
-    found.sort(key=lambda one: one.change.value or 0.0, reverse=not group.documents)  # the best first
+    found = [Comparison(group, variant, baseline, split) for variant in group.variants if variant is not baseline]
+    found = [pair for pair in found if pair.change.value is not None and pair not in said]
+    found.sort(key=lambda pair: pair.change.value or 0.0, reverse=not group.documents)  # the best first
     unit = "points of exact match" if group.task else "bits per byte" if group.documents else "BLEU"
     for verdict, words in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
-        if some := tuple(one for one in found if one.verdict == verdict):
+        if some := tuple(pair for pair in found if pair.verdict == verdict):
             yield Statement(f"{words} {baseline.label} on {split}, in {unit}: {_listed(some)}.", comparisons=some)
 
 
 def _listed(found: Sequence[Comparison], *, pairs: bool = False) -> str:
     """`RoPE +1.5 ± 0.5 (+0.3 to +2.7; 3 seeds), ...`; pairs: `RoPE against T5 ...`."""
     shown = [
-        f"{one.variant.label}{f' against {one.reference.label}' if pairs else ''} {one.figures}"
-        for one in found[:MOST_LISTED]
+        f"{pair.variant.label}{f' against {pair.reference.label}' if pairs else ''} {pair.figures}"
+        for pair in found[:MOST_LISTED]
     ]
     more = [f"and {len(found) - MOST_LISTED} more, in the tables"] if len(found) > MOST_LISTED else []
     return ", ".join([*shown, *more])

@@ -35,7 +35,7 @@ def score_table(
         notes: lines after those on scores, sources and changes.
     """
     groups = list({id(line.group): line.group for line in lines}.values())
-    found = [one for one in all_sources() if any(line.figure(one).value is not None for line in lines)]
+    found = [source for source in all_sources() if any(line.figure(source).value is not None for line in lines)]
     if groups[0].translation and PAPER not in found:
         found = [PAPER, *found]
     scoring = dict.fromkeys(
@@ -114,7 +114,7 @@ def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
     grid = score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
     if first.task:
         return grid
-    kept = [one for one in grid.columns if one not in AFTER_THE_SCORES]
+    kept = [column for column in grid.columns if column not in AFTER_THE_SCORES]
     return Grid("summary", grid.title, (*kept, *_SUMMARY), tuple(lines)).without_empty_columns()
 
 
@@ -180,8 +180,8 @@ def _setting(group: Group, sharing: str | None) -> str:
 
 def _clip_distances(group: Group, sharing: str | None, *kinds: str) -> set[int]:
     """Those of the variants of these kinds whose tables are shared so."""
-    positions = [one.position for one in group.variants if one.position.kind in kinds]
-    return {one.clip_distance for one in positions if one.tables == sharing and one.clip_distance is not None}
+    positions = [variant.position for variant in group.variants if variant.position.tables == sharing]
+    return {k for position in positions if position.kind in kinds and (k := position.clip_distance) is not None}
 
 
 def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
@@ -226,13 +226,14 @@ def _line_of_base(
 
 def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
     """The figures on the group's split of sources of which only the order can be compared, by variant."""
-    found: dict[Source, list[tuple[Variant, float]]] = {}
-    for variant in group.variants:
-        for source in all_sources():
-            one = find(facts_of(variant, group), source, group.split)
-            if source.compares == "order" and one is not None and group.score(variant, group.split).value is not None:
-                found.setdefault(source, []).append((variant, one.figure))
-    return found
+    sources = [source for source in all_sources() if source.compares == "order"]
+    scored = [variant for variant in group.variants if group.score(variant, group.split).value is not None]
+    figures: dict[Source, list[tuple[Variant, float]]] = {}
+    for variant in scored:
+        for source in sources:
+            if (published := find(facts_of(variant, group), source, group.split)) is not None:
+                figures.setdefault(source, []).append((variant, published.figure))
+    return figures
 
 
 def task_table(groups: Sequence[Group]) -> Grid:
