@@ -68,10 +68,8 @@ class Comparison:
         interval = self.change.interval
         if self.change.value is None:
             return str(self.change.reason)
-        if why := why_undecided(self.variant, self.reference):
+        if (why := why_undecided(self.variant, self.reference) or _no_interval(self.change)) or interval is None:
             return why
-        if interval is None or interval.kind != "seeds":
-            return _without_interval(self.change)
         return "the interval contains zero" if interval.low <= 0 <= interval.high else ""
 
     @property
@@ -94,7 +92,10 @@ def why_undecided(*variants: Variant) -> str:
     return next((one.undecided for one in variants if one.undecided), "")
 
 
-def _without_interval(change: Measurement) -> str:
+def _no_interval(change: Measurement) -> str:
+    """Why a change has no interval over seeds; empty if it has one."""
+    if change.interval is not None and change.interval.kind == "seeds":
+        return ""
     return "one seed" if change.n < 2 else "fewer than two seeds in common"
 
 
@@ -104,12 +105,9 @@ def agreement(mine: Measurement, papers: float, *, undecided: str = "") -> Agree
     Args:
         undecided: why nothing is decided, whatever the interval.
     """
-    if undecided:
-        return Agreement("not decided", undecided)
-    interval = mine.interval
-    if interval is None or interval.kind != "seeds" or mine.value is None:
-        return Agreement("not decided", _without_interval(mine))
-    low, high = interval.low, interval.high
+    if (why := undecided or _no_interval(mine)) or mine.interval is None or mine.value is None:
+        return Agreement("not decided", why)
+    low, high = mine.interval.low, mine.interval.high
     includes = low - _ROUNDING <= papers <= high + _ROUNDING
     if max(high - mine.value, mine.value - low) > WIDEST and (includes or low <= 0 <= high):
         return Agreement("not decided", f"the interval is wider than ±{WIDEST:g} BLEU")

@@ -266,12 +266,9 @@ def variant_looks(variants: Iterable[Variant]) -> dict[str, dict[str, Any]]:
 
 def as_pdf(figure: Figure) -> bytes:
     """The figure as PDF, reproducibly, with its text as text."""
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-
     out = io.BytesIO()
     with styled():
-        canvas: Any = FigureCanvasPdf(figure)
-        canvas.print_pdf(out, metadata={"CreationDate": None})
+        figure.savefig(out, format="pdf", metadata={"CreationDate": None})
     return out.getvalue()
 
 

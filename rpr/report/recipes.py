@@ -104,9 +104,7 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
             steps = None if "optim.max_steps" in keys else group.max_steps
             rest = [pair for pair in group.distinct if pair[0] not in keys]
             values = (group.runs[0].setting(key) for key in keys)
-            setting = tuple(
-                value if value is None or isinstance(value, int | float | str) else str(value) for value in values
-            )
+            setting = tuple(str(value) if isinstance(value, list | dict) else value for value in values)
             families.setdefault(str((group.data, group.model, steps, group.hardware, rest)), {})[setting] = group
         for family in families.values():
             baselines = [group.baseline.label for group in family.values() if group.baseline.records]

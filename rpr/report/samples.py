@@ -12,8 +12,7 @@ from rpr.records.record import Record
 from rpr.report.groups import Group, Variant
 
 SAMPLES_PER_SPLIT, SAMPLES_PER_OWN_SPLIT = {"test": 3, "long": 2}, 2
-MOST_LINES = 12  # of a plot with one line per variant
-MOST_VARIANTS = 12  # with translations
+MOST_VARIANTS = 12  # with a line in a plot, or with translations
 MOST_WORDS = 400  # longer sentences are not compared word by word, which would be slow
 
 Kind = Literal["same", "added", "missing"]
@@ -22,7 +21,7 @@ FileOf = Callable[[Record, str], Path]
 
 def lines_of(group: Group) -> tuple[list[Variant], str]:
     """The variants that get a line in plots with one line per variant, and a line on the others."""
-    return sampled(group.variants, MOST_LINES, "variants have a line")
+    return sampled(group.variants, MOST_VARIANTS, "variants have a line")
 
 
 def sampled(items: Sequence[Any], most: int, what: str) -> tuple[list[Any], str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
@@ -51,8 +51,7 @@ def ratio_to_absolute(group: Group, variant: Variant) -> Measurement:
     return mean(ratios) if ratios else missing("no absolute (sinusoidal) run of the same seed, device and precision")
 
 
-@dataclass(frozen=True)
-class SpeedRow:
+class SpeedRow(NamedTuple):
     """A variant's speed.
 
     Args:
