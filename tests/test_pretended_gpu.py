@@ -15,7 +15,6 @@ import torch
 from rpr.compose import composition
 from rpr.data.batches import Batch
 from rpr.data.vocabulary import BOS, EOS, PAD
-from rpr.model.attention import attend, reference
 from rpr.model.beam_search import beam_search
 from rpr.training.module import TranslationModule
 from tests.pretended_gpu import DEVICE, OnDevice, pretended_gpu
@@ -102,24 +101,6 @@ def test_beam_search_equals_the_cpu_and_synchronises_once_a_step(choice: str, be
     # And a few more at the beginning, and each time one of the three sentences is finished.
     assert gpu.waits["nonzero.default"] <= steps + 5 * 3
     assert gpu.waits.total() <= steps + 20 * 3
-
-
-@pytest.mark.parametrize("implementation", ["dense", "blockwise", "composed"])
-def test_labels_are_summed_without_synchronisation(implementation: Any) -> None:
-    random = torch.Generator().manual_seed(2)
-    q, k, v = torch.randn(3, 2, 2, 6, 4, generator=random, dtype=torch.float64)
-    tables = torch.randn(2, 2, 5, 4, generator=random, dtype=torch.float64)
-    labels = torch.randint(5, (2, 6, 6), generator=random)
-    mask = torch.rand(2, 1, 6, 6, generator=random) < 0.7
-    expected = reference(q, k, v, key_table=tables[0], value_table=tables[1], labels=labels, mask=mask)
-    with pretended_gpu() as gpu:
-        q, k, v, keys, values, labels, mask = (x.to(DEVICE) for x in (q, k, v, *tables, labels, mask))
-        gpu.waits.clear()
-        actual = attend(
-            q, k, v, key_table=keys, value_table=values, labels=labels, mask=mask, implementation=implementation
-        )
-        assert not gpu.waits
-        torch.testing.assert_close(actual.cpu(), expected)
 
 
 def test_pretended_gpu_detects_mixed_devices_and_synchronisation() -> None:

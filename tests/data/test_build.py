@@ -13,7 +13,6 @@ import pytest
 from rpr.config.data import DataConfig
 from rpr.data import build as module
 from rpr.data import corpus
-from rpr.data.build import META_NAME
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
@@ -154,12 +153,6 @@ def test_damaged_partial_build_is_discarded_with_a_warning(data, expected, caplo
         files, first = resume(data)
     assert files == expected and first[2] == "reading for the vocabulary"
     assert "the unfinished build in" in caplog.text
-
-
-def test_build_of_an_earlier_version_is_discarded(data, expected):
-    kill(data, "encoding validation", 0)
-    (partial(data) / META_NAME).rename(partial(data) / "build.json")
-    assert resume(data)[0] == expected
 
 
 def test_build_killed_before_the_rename_is_only_renamed(data):

@@ -144,13 +144,19 @@ def test_all_forms_match_reference_on_longer_sentences(length, options):
     assert_all_forms_agree(Case(length, length, **options))
 
 
-def test_bias_of_keys_is_a_column_of_long_causal_attention(monkeypatch):
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls of torch's fused kernel."""
+    seen, kernel = [], F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *tensors, **options: seen.append(1) or kernel(*tensors, **options)
+    )
+    return seen
+
+
+def test_bias_of_keys_is_a_column_of_long_causal_attention(monkeypatch, calls):
     monkeypatch.setattr(attention, "LONG", 64)
     monkeypatch.setattr(attention, "STORED_BYTES", 0)
-    calls, kernel = [], F.scaled_dot_product_attention
-    monkeypatch.setattr(
-        F, "scaled_dot_product_attention", lambda *tensors, **options: calls.append(1) or kernel(*tensors, **options)
-    )
     assert_all_forms_agree(Case(70, 70, keys=None, values=None, key_bias=True, causal=True))
     assert len(calls) == 2  # with gradients, and without
 
@@ -225,11 +231,7 @@ def test_weights_are_stored_for_short_and_recomputed_for_long_sentences(monkeypa
 
 
 @pytest.mark.parametrize("length", [255, 256])
-def test_plain_attention_of_256_keys_uses_torch_kernel(length, monkeypatch):
-    calls, kernel = [], F.scaled_dot_product_attention
-    monkeypatch.setattr(
-        F, "scaled_dot_product_attention", lambda *tensors, **options: calls.append(1) or kernel(*tensors, **options)
-    )
+def test_plain_attention_of_256_keys_uses_torch_kernel(length, calls):
     (q, k, v, key_table, value_table, *_), _ = Case(length, length, keys=4, values=4, batch=1).inputs()
 
     def check(q, **options):

@@ -165,8 +165,6 @@ def test_report_of_unfinished_run_with_learned_positions(small_run, tmp_path, ru
 
 
 def test_training_that_averages_fewer_checkpoints_than_asked_says_so(small_run, capfd):
-    small_run("seed=7", "optim.average_checkpoints=2")
-    assert "average_checkpoints" not in capfd.readouterr().err
     folder = small_run("seed=7", "optim.average_checkpoints=3", "evaluation.test_splits=[test]")
     averaged = "average of 2 (steps 2 to 4, 50% of the training)"
     line = f"rpr-cli: optim.average_checkpoints: 3 requested, but the training ended with 2; scored: {averaged}; save "

@@ -1,4 +1,4 @@
-"""Fixtures for tests of W&B: a home without a key, a fake server, a terminal and an agent."""
+"""Fixtures for tests of W&B: a home without a key, a fake server and a terminal."""
 
 import os
 import pty
@@ -48,15 +48,3 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert sys.stdin.isatty()
         yield
     os.close(asked)
-
-
-@pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]:
-    """The environment of `wandb agent`, with the choice of a section, a setting in a section and a flat key."""
-    given: dict[str, object] = {"position": "absolute", "optim.max_steps": 25, "seed": 1}
-    lines = "".join(f"{name}:\n  value: {value}\n" for name, value in given.items())
-    (tmp_path / "parameters.yaml").write_text("wandb_version: 1\n" + lines)
-    names = {"SWEEP_ID": "s1", "RUN_ID": "given", "PROJECT": "theirs"}
-    for name, value in {**names, "SWEEP_PARAM_PATH": str(tmp_path / "parameters.yaml")}.items():
-        monkeypatch.setenv(f"WANDB_{name}", value)
-    return given

@@ -29,7 +29,6 @@ from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, saving
 from rpr.training.module import TranslationModule
-from rpr.training.saving import superseded
 from tests.fake_records import fake_document
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -143,13 +142,6 @@ def test_ranks_must_start_alike(starts: list[Any], message: str | None, monkeypa
     with contextlib.nullcontext() if message is None else pytest.raises(RunError, match=message):
         fit.SameStart(key).on_train_start(trainer, cast(Any, None))
     fit.SameStart("a").on_train_start(cast(Any, SimpleNamespace(world_size=1)), cast(Any, None))
-
-
-def test_checkpoint_off_schedule_is_superseded(tmp_path: Path, config: TrainConfig) -> None:
-    optim = config.optim.model_copy(update={"keep_checkpoints": 2, "max_steps": 10})
-    for step in (4, 8, 9, 10):
-        (tmp_path / f"step{step:08d}.ckpt").touch()
-    assert [path.name for path in superseded(tmp_path, optim)] == ["step00000004.ckpt", "step00000009.ckpt"]
 
 
 # --- by the clock
