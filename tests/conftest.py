@@ -4,6 +4,7 @@ without the user's settings. The end of a session lists why tests were not run, 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import os
@@ -14,14 +15,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from rpr.cli import app
 from rpr.compose.composition import compose_train
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary, count_words
+from rpr.paths import data_dir
 from rpr.validation import validate
 from tests.processes import ProcessTree
 
@@ -84,6 +88,25 @@ def coverage_environment() -> dict[str, str]:
     """
     names = [name for name in os.environ if name.startswith("COVERAGE_")]
     return {name: os.environ.pop(name) for name in names}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shipped_settings_are_parsed_once() -> Iterator[None]:
+    """Files of conf/ and of Hydra, which take a quarter of each composition, are copied once they have been read."""
+    shipped = (str(data_dir("conf")), str(Path(hydra.__file__).parent))
+    load, parsed = OmegaConf.load, dict[str, Any]()
+
+    def load_copy(file: Any) -> Any:
+        name = str(getattr(file, "name", file))
+        if not name.startswith(shipped):
+            return load(file)
+        if name not in parsed:
+            parsed[name] = load(file)
+        return copy.deepcopy(parsed[name])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OmegaConf, "load", load_copy)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -30,17 +30,6 @@ def test_record_is_synthetic_by_configuration_or_corpus(where):
     assert Record.model_validate(fields).synthetic
 
 
-def test_failed_write_keeps_the_old_record(tmp_path):
-    path = tmp_path / "record.json"
-    write_record(path, fake_record(seed=1))
-    old = path.read_bytes()
-    record = fake_record()
-    record.config["optim"]["clip"] = float("inf")
-    with pytest.raises(ValueError, match="Out of range float"):
-        write_record(path, record)
-    assert path.read_bytes() == old
-
-
 def test_unreadable_record_is_an_error_with_advice(tmp_path):
     path = tmp_path / "record.json"
     text = json.dumps(fake_document())

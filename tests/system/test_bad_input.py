@@ -266,10 +266,8 @@ def test_report_opens_no_path_from_record(run_dir, tmp_path):
 # --- resuming a damaged run
 
 DAMAGED = "metrics.jsonl:1: not JSON; delete this line"
-WITHOUT_STEP = 'metrics.jsonl:1: a line of metrics is an object with a whole "step"; delete it'
 RESUMED = {
     "metrics damaged": (bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old), DAMAGED),
-    "metrics without step": (bad.replace_content("metrics.jsonl", lambda old: b"{}\n" + old), WITHOUT_STEP),
     "metrics a folder": (bad.replace_by_folder("metrics.jsonl"), "metrics.jsonl: cannot be read"),
     "weights of other sizes": (bad.edit_checkpoints(bad.resize_weights), "cannot resume from it (its weights"),
     "an older checkpoint": (bad.edit_checkpoints(lambda loaded: loaded.pop("loops") and None), "it has no loops)"),
