@@ -68,7 +68,7 @@ class RunningCommand:
 
 
 class ForkServer:
-    """Starts commands as forks of a process whose imports are done."""
+    """Starts commands as forks of a process that has imported their modules and read their settings."""
 
     def __init__(self, environment: dict[str, str], folder: Path) -> None:
         """`folder`: for the output of the commands."""
@@ -128,12 +128,15 @@ def serve() -> None:
     import rpr.commands.report
     import rpr.commands.train
     import rpr.commands.translate
+    import rpr.compose.composition
     import rpr.data.files
     import rpr.decode.ctranslate2
     import rpr.report.plots
     import rpr.sweep.launcher
     import rpr.training.fit
 
+    for name in ("train", "evaluate", "export", "prepare", "report", "translate"):
+        rpr.compose.composition._of_choices(name, ("logger=none",) if name == "train" else (), None)
     rpr.data.files.SETTLED_NS = 2**62  # remembering digests would depend on how long ago the files were copied here
     for line in sys.stdin:
         request = json.loads(line)
