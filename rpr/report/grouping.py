@@ -24,7 +24,6 @@ def run_groups(
 
     Args:
         learning: how each run's validation curve ended, by `run_key`, where known.
-
         baseline: the name or kind of the positions that others are compared with, with `-kN` for one clip distance;
             None: absolute (sinusoidal).
 
