@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.text_vocabulary import ByteVocabulary
 from rpr.decode.sampling import continuations
 from rpr.decode.torch_engine import TorchEngine
+from rpr.export.ctranslate2_spec import write_model
 from rpr.training.loss import label_smoothed_loss
 from rpr.training.module import TranslationModule
 
@@ -102,7 +105,7 @@ def x_transformers(shape: Shape, name: str) -> tuple[nn.Module, Loss]:
     d, heads = shape["d_model"], num_heads(shape)
     layers = Decoder(dim=d, depth=shape["num_layers"], heads=heads, attn_dim_head=d // heads, ff_mult=4, **options)
     model = TransformerWrapper(
-        num_tokens=VOCABULARY, max_seq_len=shape["length"], attn_layers=layers, use_abs_pos_emb=False,
+        num_tokens=VOCABULARY, max_seq_len=shape["length"] + PROMPT, attn_layers=layers, use_abs_pos_emb=False,
         tie_embedding=True,
     )  # fmt: skip
     return model, of_logits(model)
@@ -113,14 +116,19 @@ def litgpt(shape: Shape, name: str) -> tuple[nn.Module, Loss]:
 
     model = GPT(
         Config(
-            n_layer=shape["num_layers"], n_embd=shape["d_model"], n_head=num_heads(shape), block_size=shape["length"],
-            vocab_size=VOCABULARY, padded_vocab_size=VOCABULARY, rotary_percentage=1.0, parallel_residual=False,
-            intermediate_size=4 * shape["d_model"],
+            n_layer=shape["num_layers"], n_embd=shape["d_model"], n_head=num_heads(shape), vocab_size=VOCABULARY,
+            block_size=shape["length"] + PROMPT, padded_vocab_size=VOCABULARY, rotary_percentage=1.0,
+            parallel_residual=False, intermediate_size=4 * shape["d_model"],
         )
     )  # fmt: skip
     model.apply(model._init_weights)
     model.lm_head.weight = model.transformer.wte.weight
     return model, of_logits(model)
+
+
+def exported(shape: Shape, position: str) -> tuple[nn.Module, Loss]:
+    """Ours, to be generated with by CTranslate2."""
+    return ours(shape, position)
 
 
 Build = Callable[[Shape, str], tuple[nn.Module, Loss]]
@@ -129,13 +137,14 @@ EVERYBODY: dict[str, tuple[Build, str]] = {
     "transformers GPT-NeoX (RoPE)": (hugging_face, "GPT-NeoX"),
     "transformers GPT-2 (learned)": (hugging_face, "GPT-2"),
     "litgpt (RoPE)": (litgpt, "RoPE"),
+    **{f"ours, {name}, in CTranslate2": (exported, name) for name in ("rope", "learned", "alibi")},
     **{f"x-transformers ({name})": (x_transformers, name) for name in ("RoPE", "ALiBi", "T5")},
 }
 
 
 def models(shape: Shape, labels: list[str]) -> Iterator[tuple[str, Build, nn.Module, Loss]]:
     """Those with these labels, or all, each with the same random state."""
-    for label in labels or EVERYBODY:
+    for label in labels or [label for label, (build, _) in EVERYBODY.items() if build is not exported]:
         torch.manual_seed(1)
         build, name = EVERYBODY[label]
         yield label, build, *build(shape, name)
@@ -167,16 +176,51 @@ def generation(shape: Shape, labels: list[str]) -> tuple[dict[str, Timing], int]
     prompts, new = torch.randint(4, VOCABULARY, (shape["batch"], PROMPT)), shape["length"]
     sampling = SamplingConfig(max_new_tokens=new, temperature=0, top_k=None, seed=1, num_samples=1, stop=None)
 
-    def function(build: Build, model: nn.Module) -> Callable[[], None]:
-        def of_transformers() -> None:
-            kept = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
-            assert model.generate(prompts, **kept).shape[1] == PROMPT + new
+    def of_transformers(model: Any) -> Callable[[], Any]:
+        kept = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+        return lambda: model.generate(prompts, **kept)[:, PROMPT:]
 
-        def of_ours() -> None:
+    def of_x_transformers(model: Any) -> Callable[[], Any]:
+        from x_transformers import AutoregressiveWrapper
+
+        return partial(AutoregressiveWrapper(model).generate, prompts, new, temperature=0.0, cache_kv=True)
+
+    def of_litgpt(model: Any) -> Callable[[], Any]:
+        from litgpt.generate.base import generate
+
+        model.set_kv_cache(batch_size=1, max_seq_length=PROMPT + new)
+        return lambda: [generate(model, row, PROMPT + new, temperature=0.0, include_prompt=False) for row in prompts]
+
+    def of_ours(model: Any) -> Callable[[], Any]:
+        def pieces() -> list[list[int]]:
             found = continuations(TorchEngine(model.model), ByteVocabulary(), prompts.tolist(), sampling, 10**9)
-            assert all(len(each.pieces) == new for [each] in found)
+            return [each.pieces for [each] in found]
 
-        return of_ours if build is ours else of_transformers
+        return pieces
+
+    def of_ctranslate2(model: Any) -> Callable[[], Any]:
+        from ctranslate2 import Generator
+
+        names = [ByteVocabulary().piece(index) for index in range(VOCABULARY)]
+        folder = tempfile.mkdtemp()
+        write_model(model.model, names, Path(folder), PROMPT + new)
+        generator = Generator(folder, compute_type="float32", inter_threads=1, intra_threads=torch.get_num_threads())
+        rows = [[names[piece] for piece in row] for row in prompts.tolist()]
+        kept = {"max_length": new, "min_length": new, "sampling_topk": 1, "include_prompt_in_result": False}
+        return lambda: [result.sequences_ids[0] for result in generator.generate_batch(rows, **kept)]
+
+    generators = {
+        ours: of_ours, exported: of_ctranslate2, hugging_face: of_transformers, x_transformers: of_x_transformers,
+        litgpt: of_litgpt,
+    }  # fmt: skip
+
+    def function(build: Build, model: nn.Module) -> Callable[[], None]:
+        generate = generators[build](model)
+
+        def one_pass() -> None:
+            assert all(len(row) == new for row in generate())
+
+        return one_pass
 
     timed = {label: function(build, model.eval()) for label, build, model, _ in models(shape, labels)}
     with torch.inference_mode():
