@@ -16,7 +16,6 @@ ones the backward pass recomputes each block's weights: nothing of size [B, H, Q
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +40,7 @@ def blockwise(given: AttentionInputs, queries_per_block: int | None, *, stored: 
         return Distances.between(*lengths, table.shape[-2], causal=given.causal)
 
     edges_of_both = edges(given.key_table), edges(given.value_table)
+    stored = stored and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given[:8])
     layout = Layout(*edges_of_both, given.mask, given.causal, given.first_query, queries_per_block, stored)
     z_BHQD: Tensor = BlockwiseAttention.apply(*given[:8], layout)  # type: ignore[no-untyped-call]
     return z_BHQD
@@ -65,7 +65,7 @@ class BlockwiseAttention(torch.autograd.Function):
         differentiable = any(ctx.needs_input_grad)
         with torch.autocast(given.q.device.type, enabled=False):
             for at in _parts(given.q, given.k.shape[2], layout):
-                part = replace(layout.part(*at), stored=layout.stored and differentiable)
+                part = layout.part(*at)
                 tables = _tables(given, part, at, ctx.needs_input_grad[5])
                 z_GQD, kept = _forward(given, at, *tables, part)
                 _put(z_BHQD, at, z_GQD)
@@ -187,7 +187,8 @@ def _backward(
         dkey_bias_GK = key_bias_HBK.new_zeros(k_GKD.shape[:2])
     whole = layout.queries_per_block is None
     if not whole:
-        dk_GKD, dv_GKD = torch.zeros_like(k_GKD), torch.zeros_like(v_GKD)
+        wide = torch.float32 if k_GKD.dtype in HALF else k_GKD.dtype
+        dk_GKD, dv_GKD = torch.zeros_like(k_GKD, dtype=wide), torch.zeros_like(v_GKD, dtype=wide)
         dsums_GQW = None if keys is None or drows_TWX is not None else keys.zero_sums(q_GQD)
     weights_of = None if stored else _weights_of(kept, keys, bias, layout, num_heads=dz_BHQD.shape[1])
     for number, block in enumerate(layout.blocks(q_GQD.shape[1], k_GKD.shape[1])):
@@ -254,8 +255,7 @@ def _weights_of(
                 biases_HBQK, mask_bias = biases_HBQK + mask_bias, None
             scores_HBQK.add_(biases_HBQK)
         if key_bias_HBK is not None:
-            first = layout.first_query + start
-            scores_HBQK.add_(bias_of_keys(key_bias_HBK, first, scores_HBQK)[..., :num_keys])
+            scores_HBQK.add_(bias_of_keys(key_bias_HBK[..., :num_keys], layout.first_query + start, scores_HBQK))
         if mask_bias is not None:
             scores_HBQK.add_(mask_bias if mask_bias.dim() == 2 else mask_bias.transpose(0, 1))
         return torch.softmax(scores_GQK, dim=-1, out=scores_GQK)

@@ -42,18 +42,19 @@ class Layout:
             yield start, stop, num_keys if self.queries_per_block is None else needed
 
     def mask_bias(self, block: Block, like: Tensor) -> Tensor | None:
-        """The mask as a bias to the block's scores, None if every key is visible: 0 or minus infinity, as the scores of
-        later keys may be of any size (xPos); with a mask, which may hide all keys of a query, a large negative number.
+        """What hides keys, added to the block's scores; None if every key is visible. For later keys, whose scores may
+        be of any size (xPos), minus infinity; a mask, which may hide all keys of a query, is a large negative number.
         """
         start, stop, num_keys = block
-        mask = self.mask_BHQK
+        mask, bias = self.mask_BHQK, None
         if mask is not None:
             mask = mask[..., :num_keys] if mask.shape[-2] == 1 else mask[..., start:stop, :num_keys]
-        visible = visible_keys(mask, self.causal, self.first_query + start, stop - start, num_keys, like.device)
-        if visible is None:
-            return None
-        hidden = -torch.inf if mask is None else masked_score(like.dtype)
-        return like.new_zeros(visible.shape).masked_fill_(~visible, hidden)
+            bias = like.new_zeros(mask.shape).masked_fill_(~mask, masked_score(like.dtype))
+        earlier = visible_keys(None, self.causal, self.first_query + start, stop - start, num_keys, like.device)
+        if earlier is not None:
+            of_later = like.new_zeros(earlier.shape).masked_fill_(~earlier, -torch.inf)
+            bias = of_later if bias is None else bias + of_later
+        return bias
 
 
 class Table:
@@ -183,4 +184,6 @@ class Bias:
         for _, columns, view in edges.diagonals(dscores_GQK):
             summed_G1W = torch.bmm(view.new_ones(1, 1, view.shape[1]).expand(len(view), -1, -1), view)
             gradient_HR[:, first:][:, columns] += summed_G1W.view(heads, -1, view.shape[2]).sum(1)
+        if edges.anchor is not None:  # the gradients of a query's scores sum to 0
+            gradient_HR[:, edges.anchor] = -gradient_HR.sum(1)
         return gradient_HR

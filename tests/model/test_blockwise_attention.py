@@ -56,6 +56,16 @@ def test_attention_in_parts_matches_reference(monkeypatch, parts, affordable, nu
         assert_same([actual[0] * valid, *actual[1:]], [expected[0] * valid, *expected[1:]], str(case))
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_weights_are_not_stored_without_gradients(mode, parts):
+    (q, k, v, table, *_), _ = Case(300, 300).inputs()
+    table.requires_grad_()
+    with mode():
+        attend(q, k, v, key_table=table, causal=True)
+    attend(q, k, v, key_table=table, causal=True)
+    assert [part[-1].stored for part in parts] == [False, True]
+
+
 @EACH_PASS
 @pytest.mark.parametrize("queries", [None, 16])
 def test_results_with_two_threads_are_deterministic(form, queries):
