@@ -1,5 +1,6 @@
-"""Building a token cache (rpr/data/cache.py): corpus -> vocabulary -> token files, with several processes for a large
-corpus; a killed build resumes after its last finished split.
+"""Building a token cache (rpr/data/cache.py): corpus -> vocabulary -> token files, in constant memory, with several
+processes for a large corpus. Pairs are encoded split by split; documents, which are targets without sources, in one
+pass. A killed build resumes after the vocabulary, or after its last finished split.
 
 meta.json, next to the files, tells of the finished splits and is replaced only after their files are on disk. The files
 are byte-identical for any number of processes and interruptions.
@@ -10,10 +11,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
@@ -21,8 +24,10 @@ import numpy as np
 
 from rpr.config.data import DataConfig
 from rpr.data.corpus import Corpus
-from rpr.data.documents import TextCorpus
-from rpr.data.encode import SIDES, count_chunk_words, encode_chunk
+from rpr.data.documents import BLOCK, Block, TextCorpus
+from rpr.data.encode import SIDES, count_block_words, count_chunk_words, encode_blocks, encode_chunk
+from rpr.data.files import SPLIT_NAMES
+from rpr.data.text_vocabulary import BytePairVocabulary, ByteVocabulary
 from rpr.data.vocabulary import Vocabulary, add_words, most_frequent, training_sample
 from rpr.data.workers import Workers
 from rpr.errors import DataError
@@ -30,9 +35,13 @@ from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.resources import num_workers
 
 WORKERS_FROM = 50_000  # train pairs; with 2 cores workers break even here (4.0 s) and win at 100,000 (6.1 s, not 7.2 s)
+WORKERS_FROM_BYTES = 64 << 20  # of documents: workers take seconds to start
+LEARNED_FROM = 512 << 20  # bytes: of more, every n-th block of train is read for the vocabulary
+MEGABYTE = 10**6
 META_NAME = "meta.json"
 MODEL_NAME = "vocabulary.model"
 Progress = Callable[[int, int, str], None]
+Encoded = tuple[dict[str, int], dict[str, dict[str, int]]]  # by split: what was kept, and what was dropped by reason
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -65,56 +74,75 @@ class BuildResult(NamedTuple):
     peak_bytes: int
 
 
+class Job(NamedTuple):
+    """What every stage of a build needs."""
+
+    data: DataConfig
+    directory: Path
+    workers: Workers
+    progress: Progress
+
+    def counting(self, what: str, total: int, unit: int = 1) -> Callable[[int], None]:
+        """A function that is called with what more is done, in pairs or bytes; of packed files there are more bytes
+        than on disk, `total`. Progress is called in `unit`.
+        """
+        done = 0
+
+        def report(more: int) -> None:
+            nonlocal done
+            done += more
+            self.progress(done // unit, max(done, total) // unit, what)
+
+        report(0)
+        return report
+
+
 def build(
-    corpus: Corpus, data: DataConfig, key: str, directory: Path, progress: Progress, processes: int | None = None
+    corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Path, progress: Progress, processes: int | None
 ) -> BuildResult:
     """Write every file of the cache into `directory`, resuming an earlier build there. Raises DataError for a bad
     corpus; RunError when a worker process dies; OSError when the folder cannot be written.
     """
+    learn: Callable[[Job], Vocabulary]
+    encode: Callable[[Job, str], Encoded]
+    if isinstance(corpus, TextCorpus):
+        learn, encode = partial(_learn_from_documents, corpus), partial(_encode_documents, corpus)
+        large = corpus.size() >= WORKERS_FROM_BYTES
+    else:
+        learn, encode = partial(_learn_from_pairs, corpus), partial(_encode_pairs, corpus)
+        large = len(corpus.splits["train"]) >= WORKERS_FROM
     meta = _resume(directory, key)
     if processes is None:
-        processes = num_workers() if len(corpus.splits["train"]) >= WORKERS_FROM else 1
+        processes = num_workers() if large else 1
     with Workers(processes) as workers:
+        job = Job(data, directory, workers, progress)
         if meta is None:
-            vocabulary = _learn(corpus, data, directory / MODEL_NAME, workers, progress)
-            meta = save(new_meta(corpus, data, key, vocabulary), directory)
+            vocabulary = learn(job)
+            meta = Meta(
+                key=key,
+                name=data.name,
+                source_language=data.source_language,
+                target_language=data.target_language,
+                synthetic=data.generated,
+                split_names=dict(corpus.split_names),
+                notes=list(corpus.notes),
+                counts={},
+                dropped={},
+                piece_type=vocabulary.piece_type,
+                vocabulary_digest=vocabulary.digest,
+                file_sizes={},
+            )
+            meta = _save(meta, directory)
         for split in ["train", *(split for split in corpus.splits if split != "train")]:
-            if split in meta.counts:
-                continue
-            kept, dropped = _encode(corpus, data, split, directory, workers, progress)
-            if not kept:
-                raise DataError(
-                    f"data {data.name}: no usable pair in {split} ({dropped['empty']} with an empty side, "
-                    f"{dropped['too_long']} above data.max_length = {data.max_length} pieces); "
-                    "check the corpus or raise data.max_length"
-                )
-            if split == "train" and corpus.repeated:
-                dropped["held_out"] = corpus.repeated
-            lost = {split: dropped} if any(dropped.values()) else {}
-            meta = replace(meta, counts=meta.counts | {split: kept}, dropped=meta.dropped | lost)
-            meta = save(meta, directory)
+            if split not in meta.counts:
+                counts, dropped = encode(job, split)
+                lost = {of: reasons for of, reasons in dropped.items() if any(reasons.values())}
+                meta = replace(meta, counts=meta.counts | counts, dropped=meta.dropped | lost)
+                meta = _save(meta, directory)
     return BuildResult(workers.processes, workers.peak_bytes)
 
 
-def new_meta(corpus: Corpus | TextCorpus, data: DataConfig, key: str, vocabulary: Vocabulary) -> Meta:
-    """Of a cache without any split."""
-    return Meta(
-        key=key,
-        name=data.name,
-        source_language=data.source_language,
-        target_language=data.target_language,
-        synthetic=data.generated,
-        split_names=dict(corpus.split_names),
-        notes=list(corpus.notes),
-        counts={},
-        dropped={},
-        piece_type=vocabulary.piece_type,
-        vocabulary_digest=vocabulary.digest,
-        file_sizes={},
-    )
-
-
-def save(meta: Meta, directory: Path) -> Meta:
+def _save(meta: Meta, directory: Path) -> Meta:
     """Write meta.json after all other files of the folder, whose sizes it lists."""
     files = [file for file in sorted(directory.iterdir()) if file.name != META_NAME]
     meta = replace(meta, file_sizes={file.name: file.stat().st_size for file in files})
@@ -159,37 +187,8 @@ def _resume(directory: Path, key: str) -> Meta | None:
     return meta
 
 
-def counting(progress: Progress, what: str, total: int, unit: int = 1) -> Callable[[int], None]:
-    """A function that is called with what more is done, in pairs or bytes; of packed files there are more bytes than on
-    disk, `total`. Progress is called in `unit`.
-    """
-    done = 0
-
-    def report(more: int) -> None:
-        nonlocal done
-        done += more
-        progress(done // unit, max(done, total) // unit, what)
-
-    report(0)
-    return report
-
-
-def learned_words(
-    workers: Workers,
-    count: Callable[[T], tuple[int, dict[str, int]]],
-    tasks: Iterable[T],
-    report: Callable[[int], None],
-) -> dict[str, int]:
-    """The most frequent words of all tasks. `count` gives how much of the corpus a task is, and its words."""
-    words: dict[str, int] = {}
-    for read, counts in workers.map(count, tasks):
-        words = add_words(words, counts)
-        report(read)
-    return most_frequent(words)
-
-
 @contextmanager
-def new_files(directory: Path, names: Iterable[str]) -> Iterator[Mapping[str, IO[bytes]]]:
+def _new_files(directory: Path, names: Iterable[str]) -> Iterator[Mapping[str, IO[bytes]]]:
     """Files to write, by name, which are on disk in the end. Offsets begin with 0."""
     with ExitStack() as stack:
         files = {name: stack.enter_context((directory / name).open("wb")) for name in names}
@@ -202,48 +201,124 @@ def new_files(directory: Path, names: Iterable[str]) -> Iterator[Mapping[str, IO
             os.fsync(file.fileno())
 
 
-def _learn(corpus: Corpus, data: DataConfig, path: Path, workers: Workers, progress: Progress) -> Vocabulary:
-    """Learn the vocabulary from the train split and write it to `path`."""
-    train = corpus.splits["train"]
+def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
+    """The vocabulary of the train split, written to its file."""
+    train, data = corpus.splits["train"], job.data
     chosen = training_sample(len(train))
     tasks = (
         (len(chunk), chunk if (mask := chosen(len(chunk))) is None else chunk.select(mask)) for chunk in train.chunks()
     )
-    report = counting(progress, "reading for the vocabulary", len(train))
-    words = learned_words(workers, count_chunk_words, tasks, report)
+    words = _words(job, count_chunk_words, tasks, job.counting("reading for the vocabulary", len(train)))
     assert data.tokenizer != "bytes", "a corpus of pairs"
-    return Vocabulary.learn(words, data.vocabulary_size, path, data.tokenizer)
+    return Vocabulary.learn(words, data.vocabulary_size, job.directory / MODEL_NAME, data.tokenizer)
 
 
-def _encode(
-    corpus: Corpus, data: DataConfig, split: str, directory: Path, workers: Workers, progress: Progress
-) -> tuple[int, dict[str, int]]:
-    """Write the files of one split; returns the pairs kept, and those dropped by reason."""
-    pairs, train = corpus.splits[split], split == "train"
+def _learn_from_documents(corpus: TextCorpus, job: Job) -> Vocabulary:
+    """As `_learn_from_pairs`; bytes need no learning."""
+    path = job.directory / MODEL_NAME
+    if job.data.tokenizer == "bytes":
+        ByteVocabulary().save(path)
+        return ByteVocabulary()
+    nth = -(-corpus.splits["train"].size() // LEARNED_FROM)
+    train = (block for block in corpus.blocks(job.data.train_limit) if "train" in block.splits)
+    read = job.counting("reading for the vocabulary", corpus.size(), MEGABYTE)
+    words = _words(job, count_block_words, _tasks(islice(train, 0, None, nth)), lambda size: read(nth * size))
+    return BytePairVocabulary.learn_text(words, job.data.vocabulary_size, path)
+
+
+def _words(
+    job: Job,
+    count: Callable[[T], tuple[int, dict[str, int]]],
+    tasks: Iterable[T],
+    report: Callable[[int], None],
+) -> dict[str, int]:
+    """The most frequent words of all tasks. `count` gives how much of the corpus a task is, and its words."""
+    words: dict[str, int] = {}
+    for read, counts in job.workers.map(count, tasks):
+        words = add_words(words, counts)
+        report(read)
+    return most_frequent(words)
+
+
+def _encode_pairs(corpus: Corpus, job: Job, split: str) -> Encoded:
+    """Write the files of one split."""
+    pairs, data, train = corpus.splits[split], job.data, split == "train"
     encode = partial(
         encode_chunk,
-        vocabulary=directory / MODEL_NAME,
+        vocabulary=job.directory / MODEL_NAME,
         max_length=data.max_length if train else None,
         keep_text=not train,
-        threads=None if workers.processes == 1 else 1,
+        complete=None if train or split in corpus.held_out else split,
+        threads=None if job.workers.processes == 1 else 1,
     )
-    read, dropped, tokens = 0, {"empty": 0, "too_long": 0}, dict.fromkeys(SIDES, 0)
+    dropped, tokens = Counter[str](empty=0, too_long=0), dict.fromkeys(SIDES, 0)
     kinds = ("pieces", "offsets") if train else ("pieces", "offsets", "txt")
     names = [f"{split}.{side}.{kind}" for side in SIDES for kind in kinds]
-    report = counting(progress, f"encoding {split}", len(pairs))
-    with new_files(directory, names) as files:
-        for encoded in workers.map(encode, pairs.chunks()):
-            if encoded.first_empty is not None:
-                corpus.check_not_empty(split, read + encoded.first_empty[0], encoded.first_empty[1])
-            for side, content in zip(SIDES, encoded.sides, strict=True):
+    report = job.counting(f"encoding {split}", len(pairs))
+    with _new_files(job.directory, names) as files:
+        for chunk in job.workers.map(encode, pairs.chunks()):
+            for side, content in zip(SIDES, chunk.sides, strict=True):
                 offsets = tokens[side] + np.cumsum(content.lengths)
                 files[f"{split}.{side}.pieces"].write(content.pieces)
                 files[f"{split}.{side}.offsets"].write(offsets.tobytes())
-                if content.text:
+                if not train:
                     files[f"{split}.{side}.txt"].write(content.text)
                 tokens[side] += int(content.lengths.sum())
-            read += encoded.num_pairs
-            dropped["empty"] += encoded.empty
-            dropped["too_long"] += encoded.too_long
-            report(encoded.num_pairs)
-    return read - sum(dropped.values()), dropped
+            dropped.update(empty=chunk.empty, too_long=chunk.too_long)
+            report(chunk.num_pairs)
+    kept = len(pairs) - dropped.total()
+    if not kept:
+        raise DataError(
+            f"data {data.name}: no usable pair in {split} ({dropped['empty']} with an empty side, "
+            f"{dropped['too_long']} above data.max_length = {data.max_length} pieces); "
+            "check the corpus or raise data.max_length"
+        )
+    if train and corpus.repeated:
+        dropped["held_out"] = corpus.repeated
+    return {split: kept}, {split: dict(dropped)}
+
+
+def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
+    """Write pieces, offsets and names of all splits; a document without content is dropped."""
+    counts, empty = dict.fromkeys(SPLIT_NAMES, 0), dict.fromkeys(SPLIT_NAMES, 0)
+    ends, starts = Counter[str](), Counter[str]()
+    report = job.counting("encoding", corpus.size(), MEGABYTE)
+    kinds = ("target.pieces", "target.offsets", "names")
+    names = [f"{split}.{kind}" for split in SPLIT_NAMES for kind in (kinds[:2] if split == "train" else kinds)]
+    encode = partial(encode_blocks, job.directory / MODEL_NAME)
+    with _new_files(job.directory, names) as files:
+        for block in chain.from_iterable(job.workers.map(encode, _tasks(corpus.blocks(job.data.train_limit)))):
+            report(block.num_bytes)
+            for split in block.splits:
+                ends[split] += len(block.pieces)
+                if block.last and ends[split] == starts[split] + 1:  # EOS alone
+                    empty[split] += 1
+                    ends[split] -= 1
+                    continue
+                files[f"{split}.target.pieces"].write(block.pieces.tobytes())
+                if block.last:
+                    counts[split] += 1
+                    starts[split] = ends[split]
+                    files[f"{split}.target.offsets"].write(np.int64(ends[split]).tobytes())
+                    if split != "train":
+                        files[f"{split}.names"].write((json.dumps(block.name) + "\n").encode())
+    for split, number in counts.items():
+        if not number:
+            raise DataError(
+                f"data {corpus.name}: no document with text in {split} ({empty[split]} are empty); add documents"
+            )
+    return counts, {split: {"empty": number} for split, number in empty.items()}
+
+
+def _tasks(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    """About BLOCK bytes each."""
+    task: list[Block] = []
+    size = 0
+    for block in blocks:
+        task.append(block)
+        size += len(block.text)
+        if size >= BLOCK:
+            yield task
+            task, size = [], 0
+    if task:
+        yield task

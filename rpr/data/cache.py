@@ -6,6 +6,7 @@
         <split>.<source|target>.pieces      all pieces, concatenated, EOS after each sentence, uint16 or uint32
         <split>.<source|target>.offsets     int64, N + 1: sentence i is pieces[offsets[i] : offsets[i + 1]]
         <split>.<source|target>.txt         the sentences, one per line; all splits except train
+        <split>.names                       of documents, as lines of JSON; all splits except train
 
 A cache is built (rpr/data/build.py) in .<name>-<key>.partial next to its final folder, and renamed when it is complete.
 A killed build is resumed by the next one with the same key; otherwise its folder stays and may be deleted. A damaged
@@ -26,9 +27,8 @@ from pathlib import Path
 
 from rpr.config.data import DataConfig
 from rpr.data.build import META_NAME, BuildResult, Meta, Progress, build, read_cache
-from rpr.data.build_text import build_text
 from rpr.data.corpus import fingerprint, load_corpus
-from rpr.data.documents import TextCorpus, load_documents
+from rpr.data.documents import load_documents
 from rpr.data.encode import SIDES
 from rpr.data.pairs import cache_root
 from rpr.data.token_split import TokenSplit
@@ -123,8 +123,7 @@ def _build(data: DataConfig, key: str, partial: Path, progress: Progress, proces
     corpus = load_corpus(data) if data.text is None else load_documents(data)
     partial.mkdir(exist_ok=True)
     try:
-        arguments = data, key, partial, progress, processes
-        result = build_text(corpus, *arguments) if isinstance(corpus, TextCorpus) else build(corpus, *arguments)
+        result = build(corpus, data, key, partial, progress, processes)
         if cache_key(data) != key:
             raise DataError(f"data.path: {data.path} changed while it was read; run the same command again")
     except BaseException as error:

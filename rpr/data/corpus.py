@@ -38,16 +38,6 @@ class Corpus:
     notes: tuple[str, ...]
     repeated: int
 
-    def check_not_empty(self, split: str, index: int, side: str) -> None:
-        """Raise DataError for a pair with an empty side, except in train and splits held out of it, which drop such
-        pairs.
-        """
-        if split != "train" and split not in self.held_out:
-            raise DataError(
-                f"data {self.name}: the {side} of {self.splits[split].where(index)} of {split} is empty; "
-                "a scored split must be complete: fix or remove the pair"
-            )
-
 
 def load_corpus(data: DataConfig) -> Corpus:
     """Open the corpus: generated, else from data.path, else from data.hub. A missing validation or test split is held

@@ -18,6 +18,7 @@ from rpr.data.documents import Block
 from rpr.data.pairs import Chunk
 from rpr.data.text_vocabulary import count_text_words, text_vocabulary
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
+from rpr.errors import DataError
 
 SIDES = ("source", "target")
 
@@ -30,15 +31,12 @@ class Side(NamedTuple):
     text: bytes
 
 
-class Encoded(NamedTuple):
-    """A chunk as written to the cache. `first_empty` is the index in the chunk and the side of the first empty
-    sentence.
-    """
+class EncodedChunk(NamedTuple):
+    """A chunk as written to the cache, and how many of its pairs were dropped."""
 
     num_pairs: int
     empty: int
     too_long: int
-    first_empty: tuple[int, str] | None
     sides: list[Side]
 
 
@@ -75,13 +73,32 @@ def count_block_words(blocks: Sequence[Block]) -> tuple[int, dict[str, int]]:
 
 
 def encode_chunk(
-    chunk: Chunk, *, vocabulary: Path, max_length: int | None, keep_text: bool, threads: int | None
-) -> Encoded:
-    """Pairs with an empty side, or one longer than `max_length` tokens, are dropped. `threads`=None uses all cores."""
+    chunk: Chunk,
+    *,
+    vocabulary: Path,
+    max_length: int | None,
+    keep_text: bool,
+    complete: str | None,
+    threads: int | None,
+) -> EncodedChunk:
+    """Pairs with an empty side, or one longer than `max_length` tokens, are dropped. `threads`=None uses all cores.
+
+    Raises:
+        DataError: text that is not UTF-8; an empty side in a split that has to be `complete`.
+    """
     model = _vocabulary(vocabulary)
     pairs = chunk.pairs()
-    complete = [pair for pair in pairs if pair[0] and pair[1]]
-    sentences = [[pair[side] for pair in complete] for side in (0, 1)]
+    if (
+        complete is not None
+        and (index := next((at for at, pair in enumerate(pairs) if not all(pair)), None)) is not None
+    ):
+        side = SIDES[bool(pairs[index][0])]
+        raise DataError(
+            f"data: the {side} of {chunk.where(index)} of {complete} is empty; "
+            "a scored split must be complete: fix or remove the pair"
+        )
+    kept = [pair for pair in pairs if all(pair)]
+    sentences = [[pair[side] for pair in kept] for side in (0, 1)]
     encoded = [model.encode_batch(texts, eos=True, threads=threads) for texts in sentences]
     if max_length is not None:
         fits = [max(map(len, pair)) <= max_length for pair in zip(*encoded, strict=True)]
@@ -92,11 +109,7 @@ def encode_chunk(
         pieces = np.fromiter(itertools.chain.from_iterable(rows), model.piece_type, int(lengths.sum()))
         text = "".join(f"{sentence}\n" for sentence in texts) if keep_text else ""
         sides.append(Side(pieces.tobytes(), lengths, text.encode()))
-    first_empty = None
-    if len(complete) < len(pairs):
-        index = next(index for index, pair in enumerate(pairs) if not (pair[0] and pair[1]))
-        first_empty = index, SIDES[1] if pairs[index][0] else SIDES[0]
-    return Encoded(len(pairs), len(pairs) - len(complete), len(complete) - len(encoded[0]), first_empty, sides)
+    return EncodedChunk(len(pairs), len(pairs) - len(kept), len(kept) - len(encoded[0]), sides)
 
 
 def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> list[EncodedBlock]:

@@ -39,14 +39,14 @@ def normalise(text: str) -> str:
 @dataclass(frozen=True)
 class Chunk:
     """Rows of a split as read, neither decoded nor normalised; this is what workers receive. A sentence may be None, as
-    in a column with nulls. Bytes are located by `files` and the index of each row, `rows`, counted in `unit`.
+    in a column with nulls. Row i is number `rows[i]`, from 0, of these `files`, or of generated pairs.
     """
 
     sources: Sequence[str | bytes | None]
     targets: Sequence[str | bytes | None]
-    files: tuple[Path, Path] | None = None
-    rows: Sequence[int] = ()
-    unit: str = "line"
+    rows: Sequence[int]
+    unit: str
+    files: tuple[Path, ...] = ()  # of the source and of the target
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -67,9 +67,14 @@ class Chunk:
             (self._sentence(source, 0, index), self._sentence(target, 1, index)) for index, (source, target) in rows
         ]
 
+    def where(self, index: int) -> str:
+        """The place of a pair, for error messages."""
+        files = dict.fromkeys(self.files)
+        names = " and ".join(file.name if number else str(file) for number, file in enumerate(files))
+        return f"{self.unit} {self.rows[index] + 1}" + (f" of {names}" if files else "")
+
     def _sentence(self, raw: str | bytes | None, side: int, index: int) -> str:
         if isinstance(raw, bytes):
-            assert self.files is not None
             raw = decoded(raw, self.files[side], self.rows[index] + 1, self.unit)
         return normalise(raw or "")
 
@@ -83,10 +88,6 @@ class Pairs(ABC):
     @abstractmethod
     def chunks(self) -> Iterator[Chunk]:
         """The pairs in order, at most PAIRS_AT_ONCE per chunk."""
-
-    def where(self, index: int) -> str:
-        """The pair's location, for error messages."""
-        return f"pair {index + 1}"
 
     def __iter__(self) -> Iterator[Pair]:
         """The normalised pairs."""
@@ -106,7 +107,7 @@ class ListPairs(Pairs):
     def chunks(self) -> Iterator[Chunk]:
         for begin in range(0, len(self._pairs), PAIRS_AT_ONCE):
             sources, targets = zip(*self._pairs[begin : begin + PAIRS_AT_ONCE], strict=True)
-            yield Chunk(sources, targets)
+            yield Chunk(sources, targets, range(begin, begin + len(sources)), "pair")
 
 
 class LinePairs(Pairs):
@@ -127,14 +128,11 @@ class LinePairs(Pairs):
     def __len__(self) -> int:
         return self._len
 
-    def where(self, index: int) -> str:
-        return f"line {index + 1} of {self._files[0]} and {self._files[1].name}"
-
     def chunks(self) -> Iterator[Chunk]:
         with open_file(self._files[0]) as sources, open_file(self._files[1]) as targets:
             for first in range(0, self._len, PAIRS_AT_ONCE):
                 source, target = (list(itertools.islice(side, PAIRS_AT_ONCE)) for side in (sources, targets))
-                yield Chunk(source, target, self._files, range(first, first + len(source)))
+                yield Chunk(source, target, range(first, first + len(source)), "line", self._files)
 
 
 class TablePairs(Pairs):
@@ -165,7 +163,7 @@ class TablePairs(Pairs):
         for file, columns in zip(self._files, self._columns, strict=True):
             first = 0
             for source, target in read_columns(file, columns, PAIRS_AT_ONCE, self._separator):
-                yield Chunk(source, target, (file, file), range(first, first + len(source)), "row")
+                yield Chunk(source, target, range(first, first + len(source)), "row", (file, file))
                 first += len(source)
 
 

@@ -42,7 +42,7 @@ _power = max  # of a pair; a function that workers can import
 
 
 def test_data_errors_and_dead_workers_are_reported():
-    chunk = Chunk([b"gr\xfcn\n"], [b"x\n"], (Path("a.en"), Path("a.de")), [40])
+    chunk = Chunk([b"gr\xfcn\n"], [b"x\n"], [40], "line", (Path("a.en"), Path("a.de")))
     not_utf8 = r"^data.path: line 41 of a.en is not UTF-8 \(byte 0xfc at 2\); convert"
     died = "a worker process died, perhaps because memory ran out; rerun the same command"
     with Workers(2) as workers:
