@@ -46,6 +46,7 @@ NOT_RUN = pytest.StashKey[Counter[str]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[NOT_RUN] = Counter()
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before its library is imported
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -118,10 +118,15 @@ class DataConfig(StrictModel):
             raise ValueError(
                 f"path: {corpus} is generated, not read; choose data=custom (or another corpus) with data.path"
             )
-        if not self.generated and not library and self.hub is None and self.path is None:
+        if not (self.generated or library or self.on_hub or self.path):
             files = "a pair of line files" if self.text is None else "a file of documents"
             raise ValueError(f"path: {self.name} is not on a hub; give a folder or {files} as data.path=...")
         return self
+
+    @property
+    def on_hub(self) -> bool:
+        """Whether the corpus is read from the Hugging Face hub."""
+        return self.hub is not None and self.path is None
 
     @property
     def generated(self) -> bool:

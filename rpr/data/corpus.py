@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sysconfig
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from rpr.data.tables import TABLES
 from rpr.errors import DataError
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
+HELD_OUT = ("test", "validation")
 TEXT = ".txt"  # a document each
 NOT_OF_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 
@@ -74,9 +75,11 @@ def load_corpus(data: DataConfig) -> Corpus:
 
 
 def corpus_files(data: DataConfig) -> Listing:
-    """The files at data.path, or of Python's standard library. Raises DataError if there are none that can be used, as
-    `list_files` and `list_line_files`, or if files that rpr wrote are among them.
+    """The files at data.path, of the hub, or of Python's standard library. Raises DataError if there are none that can
+    be used, as `list_files` and `list_line_files`, or if files that rpr wrote are among them.
     """
+    if data.on_hub:
+        return Listing(cache_root(data), hub_files(data))
     if data.text is not None and data.text.python_library:
         return _python_library()
     path, languages = local_path(data), (data.source_language, data.target_language)
@@ -100,7 +103,7 @@ def corpus_files(data: DataConfig) -> Listing:
             lines, column = f"*{TEXT}", f"a column {data.text.column!r}"
         raise DataError(
             f"data.path: no usable files in {path}; looked for {lines} (or packed: .gz, .xz, .bz2), "
-            f"and for *{', *'.join(TABLES)} with {column}" + _not_read(listing.left_over)
+            f"and for *{', *'.join(TABLES)} with {column}; {not_read(listing.left_over)}".removesuffix("; ")
         )
     return listing
 
@@ -124,23 +127,21 @@ def _in_train_unless_split(listing: Listing) -> Listing:
     return replace(listing, splits={"train": tuple(files)} if files else {}, left_over=left_over)
 
 
-def _not_read(files: Sequence[Path]) -> str:
+def not_read(files: Sequence[Path]) -> str:
     names = ", ".join(file.name for file in files[:5]) + " ..." * (len(files) > 5)
-    return f"; not read: {names}" if files else ""
+    return f"not read: {names}" if files else ""
 
 
 def _read(data: DataConfig) -> tuple[Mapping[str, Pairs], Sequence[Path]]:
     """The splits that there are, and the files that are not read."""
     if data.generated:
         return _generate(data), ()
-    if data.path is None:
-        return {split: TablePairs(files, data, split) for split, files in hub_files(data).items()}, ()
     listing = corpus_files(data)
-    if listing.lines:
-        return {split: LinePairs(*sides) for split, sides in listing.splits.items()}, listing.left_over
-    separator = listing.separator
-    pairs = {split: TablePairs(files, data, split, separator) for split, files in listing.splits.items()}
-    return pairs, listing.left_over
+    splits: dict[str, Pairs] = {
+        split: LinePairs(*files) if listing.lines else TablePairs(files, data, split, listing.separator)
+        for split, files in listing.splits.items()
+    }
+    return splits, listing.left_over
 
 
 def fingerprint(data: DataConfig) -> str:
@@ -155,7 +156,7 @@ def fingerprint(data: DataConfig) -> str:
         parts = [data.task.model_dump_json(), data.task.VERSION]
     elif data.synthetic is not None:
         parts = [data.synthetic.model_dump_json(), synthetic.VERSION]
-    elif data.hub is None or data.path is not None:
+    elif not data.on_hub:
         listing = corpus_files(data)
         parts = listing.fingerprint(cache_root(data) / "digests.json")
         parts.append("" if listing.lines else str(data.hub_config))
@@ -167,8 +168,7 @@ def fingerprint(data: DataConfig) -> str:
         if listing.configured:
             parts.append("the files of the README")
     else:
-        assert data.hub is not None
-        parts = [data.hub, str(data.hub_config), hub_revision(data)]
+        parts = [str(data.hub), str(data.hub_config), hub_revision(data)]
         if data.text is not None:  # as above
             parts.append("rows counted over the files of a split")
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
@@ -187,44 +187,50 @@ def _generate(data: DataConfig) -> dict[str, Pairs]:
     return {split: ListPairs(pairs) for split, pairs in splits.items()}
 
 
+def missing_splits(data: DataConfig, splits: Collection[str], left_over: Sequence[Path]) -> tuple[str, ...]:
+    """Those of test and validation that have to be held out of train; test sets of other names are enough instead of
+    test. Raises DataError if there is no train, or a file that is not read speaks of a missing split.
+    """
+    if "train" not in splits:
+        raise DataError(
+            f"data {data.name}: {data.path or data.hub} has no train split "
+            f"(available: {', '.join(sorted(splits))}); it needs one; {not_read(left_over)}".removesuffix("; ")
+        )
+    own_test = any(word in split for split in set(splits) - set(SPLIT_NAMES) for word in ("test", "tst"))
+    missing = tuple(split for split in HELD_OUT if split not in splits and not (split == "test" and own_test))
+    for file in left_over:
+        if (split := split_word(file.name)) in missing:
+            raise DataError(
+                f"data.path: {file} is not read, and {split} would be held out of train instead; store it in the "
+                f"format of the other files (or packed: .gz, .xz, .bz2), or move it away"
+            )
+    return missing
+
+
 def _hold_out(
     data: DataConfig, read: Mapping[str, Pairs], left_over: Sequence[Path]
 ) -> tuple[dict[str, Pairs], tuple[str, ...]]:
-    """Fill a missing test, then a missing validation split, with the last pairs of train; test sets of other names
-    are enough instead of test. Raises DataError if a file that is not read speaks of the missing split.
-    """
-    if "train" not in read:
-        raise DataError(
-            f"data {data.name}: {data.path or data.hub} has no train split "
-            f"(available: {', '.join(sorted(read))}); it needs one{_not_read(left_over)}"
-        )
+    """Fill a missing test, then a missing validation split, with the last pairs of train."""
+    missing, train = missing_splits(data, read, left_over), read["train"]
     splits, notes = dict(read), []
-    own = sorted(set(read) - set(SPLIT_NAMES))
-    train = read["train"]
     number = min(HELD_OUT_PAIRS, max(1, len(train) // HELD_OUT_SHARE))
     end = len(train)
-    for split in ("test", "validation"):
-        if split in read or (split == "test" and any("test" in name or "tst" in name for name in own)):
-            continue
-        if unread := [file for file in left_over if split_word(file.name) == split]:
-            raise DataError(
-                f"data.path: {unread[0]} is not read, and {split} would be held out of train instead; store it in the "
-                f"format of the other files (or packed: .gz, .xz, .bz2), or move it away"
-            )
+    for split in missing:
         splits[split] = SelectedPairs(train, max(0, end - number), end)
         end -= number
         notes.append(f"{split}: pairs {end + 1} to {end + number} of train, held out of it")
     if end <= 0:
         raise DataError(
-            f"data {data.name}: {len(train)} train pairs are too few to hold out "
-            f"{' and '.join(sorted(set(splits) - set(read)))}; add pairs or files"
+            f"data {data.name}: {len(train)} train pairs are too few to hold out {' and '.join(sorted(missing))}; "
+            "add pairs or files"
         )
-    if end < len(train):
+    if missing:
         splits["train"] = SelectedPairs(train, 0, end)
+    own = sorted(set(read) - set(SPLIT_NAMES))
     if own and not set(SPLIT_NAMES) <= set(read):
         notes.append(f"further splits, scored where evaluation.test_splits names them: {', '.join(own)}")
     if left_over:
-        notes.append(_not_read(left_over).removeprefix("; "))
+        notes.append(not_read(left_over))
     return splits, tuple(notes)
 
 

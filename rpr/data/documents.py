@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rpr.config.data import DataConfig, TextConfig
-from rpr.data.corpus import corpus_files
+from rpr.data.corpus import corpus_files, missing_splits, not_read
 from rpr.data.files import SPLIT_NAMES, kind_of, open_file
-from rpr.data.hub import hub_files
 from rpr.data.tables import TABLES, describe, read_columns
 from rpr.errors import DataError
 
 BLOCK = 1 << 20  # bytes of a document in memory at once
-HELD_OUT = ("test", "validation")
 SHARE = 20  # of 20 documents, one is for each split that is held out
 ROWS_AT_ONCE = 100  # of a table
 LAST = 10  # a single document's last tenth is, as nanoGPT does
@@ -62,14 +60,14 @@ class Documents:
     Raises DataError if a table has no such column, or one that is not text.
     """
 
-    def __init__(self, files: Sequence[tuple[str, Path]], text: TextConfig) -> None:
-        self._files, self._column = files, text.column
+    def __init__(self, files: Sequence[tuple[str, Path]], text: TextConfig, separator: str | None = None) -> None:
+        self._files, self._column, self._separator = files, text.column, separator
         self._joined = text.rows == "lines"
         self._rows: list[int | None] = []  # of each table
         for _, file in files:
             rows = None
             if kind_of(file) in TABLES:
-                shape = describe(file)
+                shape = describe(file, separator)
                 shape.check_text((text.column,), "data.text.column", f"the columns of {file}")
                 rows = shape.rows
             self._rows.append(rows)
@@ -94,7 +92,7 @@ class Documents:
                 if rows is None:
                     yield from _blocks_of_file(name, file)
                     continue
-                cells = (read for (read,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE))
+                cells = (read for (read,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE, self._separator))
                 for row, cell in enumerate(chain.from_iterable(cells), 1):
                     text = cell.encode() if isinstance(cell, str) else cell or b""
                     of_row = name if self._joined else f"{name}:{before + row}"
@@ -177,20 +175,13 @@ def load_documents(data: DataConfig) -> TextCorpus:
     Raises DataError: nothing to read at data.path, a table without the column, or too few documents.
     """
     assert data.text is not None
-    if data.hub is not None and data.path is None:
-        splits = {
-            split: Documents([(split, file) for file in files], data.text) for split, files in hub_files(data).items()
-        }
-    else:
-        listing = corpus_files(data)
-        splits = {
-            split: Documents([(file.relative_to(listing.root).as_posix(), file) for file in files], data.text)
-            for split, files in listing.splits.items()
-        }
-    splits = {split: documents for split, documents in splits.items() if split in SPLIT_NAMES}
-    if "train" not in splits:
-        raise DataError(f"data {data.name}: {data.path or data.hub} has no train split; it needs one")
-    missing = tuple(split for split in HELD_OUT if split not in splits)
+    listing, splits = corpus_files(data), dict[str, Documents]()
+    for split, files in listing.splits.items():
+        if split not in SPLIT_NAMES:
+            continue
+        names = [split if data.on_hub else file.relative_to(listing.root).as_posix() for file in files]
+        splits[split] = Documents([*zip(names, files, strict=True)], data.text, listing.separator)
+    missing = missing_splits(data, splits, listing.left_over)
     named = {"validation": data.validation_name, "test": data.test_name}
     notes: tuple[str, ...] = ()
     if missing:
@@ -198,6 +189,8 @@ def load_documents(data: DataConfig) -> TextCorpus:
         how = "the last tenth of the only document" if one else f"one in {SHARE} documents, by a hash of their names"
         same = ", the same for both" if one and len(missing) > 1 else ""
         notes = (f"{' and '.join(sorted(missing))}: {how}{same}, held out of train",)
+    if unread := [*map(Path, sorted(listing.splits.keys() - splits)), *listing.left_over]:
+        notes += (not_read(unread),)
     if data.train_limit is not None:
         notes += (f"train: the first {data.train_limit} documents",)
     return TextCorpus(data.name, splits, missing, named, notes)

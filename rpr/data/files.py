@@ -268,14 +268,17 @@ def _readme_splits(readme: Path, entry: Mapping[str, Any], data: Mapping[str, Pa
         files: list[Path] = []
         for pattern in [patterns] if isinstance(patterns, str) else list(patterns):
             wanted = prefix + _inside(readme, pattern)
-            matches = re.compile(glob_translate(wanted))
-            found = [data[wanted]] if wanted in data else [data[name] for name in data if matches.fullmatch(name)]
-            if not found:
+            try:
+                matches = re.compile(glob_translate(wanted))
+            except ValueError as error:
+                raise DataError(f"data.path: {readme} lists {pattern!r} for {split} ({error}); correct it") from None
+            listed = [data[wanted]] if wanted in data else [data[name] for name in data if matches.fullmatch(name)]
+            if not listed:
                 raise DataError(
                     f"data.path: {readme} lists {pattern!r} for {split}, which is no readable data file there; "
                     "add it, or correct the README"
                 )
-            files += [file for file in found if file not in files]
+            files += [file for file in listed if file not in files]
         name = standard_split(str(split))
         splits[name] = (*splits.get(name, ()), *files)
     return splits

@@ -339,7 +339,6 @@ def test_corpora_of_the_hub_are_documents_however_the_library_stores_them(
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     monkeypatch.setattr("datasets.load_dataset_builder", lambda *_: SimpleNamespace(hash="0" * 40))
-    monkeypatch.setattr("rpr.data.hub._reachable", lambda _: True)
     data = prepare(config)
     assert asked == [(config.hub, config.hub_config)]
     assert [len(data.split(split)) for split in ("train", "validation", "test")] == documents
@@ -361,3 +360,21 @@ def test_names_with_a_word_of_a_split_are_still_documents(tmp_path: Path) -> Non
         file.unlink()
     data = prepare(text_config(tmp_path))
     assert [contents(data, split) for split in ("train", "validation", "test")] == [[b"a"], [b"c"], [b"b"]]
+
+
+def test_documents_that_are_not_read_are_named(tmp_path: Path) -> None:
+    texts = {f"train/{index}.txt": b"x%d" % index for index in range(9)} | {"validation/a.txt": b"a"}
+    write(tmp_path, texts | {"test.txt.zst": b"packed"})
+    with pytest.raises(DataError, match=r"test.txt.zst is not read, and test would be held out of train instead"):
+        load_documents(text_config(tmp_path))
+    write(tmp_path, {"test/b.txt": b"b", "test_2016/c.txt": b"c"})
+    corpus = load_documents(text_config(tmp_path))
+    assert [*corpus.splits] == ["test", "train", "validation"]
+    assert corpus.notes == ("not read: test_2016, test.txt.zst",)
+
+
+def test_readme_sets_the_separator_of_documents(tmp_path: Path) -> None:
+    header = b"---\nconfigs:\n- config_name: all\n  sep: ';'\n  data_files: '*.csv'\n---\n"
+    write(tmp_path, {"README.md": header, "a.csv": b"text;id\n" + b"one, two;3\n" * 9})
+    corpus = load_documents(text_config(tmp_path))
+    assert [block.text for block in corpus.blocks(None)] == [b"one, two"] * 9

@@ -106,6 +106,7 @@ def test_splits_of_a_folder(tmp_path, name, contents, splits):
         ({"README.md": readme(("train", "hf://x/a.csv")), "a.csv": CSV}, "takes 'hf://x/a.csv' from outside"),
         ({"README.md": readme(("train", "/a.csv")), "a.csv": CSV}, "takes '/a.csv' from outside"),
         ({"README.md": readme(("train", "b.csv")), "a.csv": CSV}, "lists 'b.csv' for train, which is no readable"),
+        ({"README.md": readme(("train", "**.csv")), "a.csv": CSV}, r"lists '\*\*.csv' for train \(Invalid pattern"),
         ({"README.md": readme(("train", "a.csv"), more="  header: 3\n"), "a.csv": CSV}, "sets 'header' for default"),
         ({"README.md": "---\nconfigs: [\n---\n", "a.csv": CSV}, "the header of .*README.md cannot be read"),
     ],

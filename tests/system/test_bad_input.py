@@ -31,9 +31,8 @@ SHORT = (
 
 @pytest.fixture(autouse=True)
 def _home(monkeypatch, tmp_path):
-    """No credentials of the user who runs the tests, and no hub."""
+    """No credentials of the user who runs the tests."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.delenv("NETRC", raising=False)
 
 
