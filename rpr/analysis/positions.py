@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rpr.data.vocabulary import PAD
 from rpr.decode.torch_engine import pair_batches
-from rpr.model.attention import weights_of
+from rpr.model.composed_attention import weights_of
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.stack import SelfAttention
 from rpr.model.transformer import Transformer

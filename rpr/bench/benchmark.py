@@ -25,7 +25,7 @@ from rpr.config.commands import BenchConfig
 from rpr.config.train import HardwareConfig, ModelConfig
 from rpr.io.resources import resident_peak
 from rpr.model.architectures import build_model
-from rpr.model.attention import Implementation, attend, per_position, split_heads
+from rpr.model.attention import Implementation, attention_of, per_position, split_heads
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Positions, Site
 from rpr.training.loss import label_smoothed_loss
@@ -249,13 +249,13 @@ def _layer_step(
     cotangent: Tensor,
 ) -> Callable[[], None]:
     implementation = config.hardware.attention if algorithm == "attend" else cast(Implementation, algorithm)
-    attention = per_position if algorithm == "per_position" else partial(attend, implementation=implementation)
+    attention = per_position if algorithm == "per_position" else partial(attention_of, implementation=implementation)
     parameters = [x, qkv.weight, output.weight, *positions.parameters()]
 
     def step() -> None:
         with _autocast(config.hardware, x.device):
             given = positions.inputs(x, *split_heads(qkv(x), config.model.num_heads))._replace(causal=case.causal)
-            z = attention(*given[:3], **given.options)
+            z = attention(given)
             y = output(z.transpose(1, 2).flatten(-2))
         torch.autograd.grad(y, parameters, cotangent.to(y.dtype))
 

@@ -9,8 +9,8 @@ Pure functions with the same result, forward and backward:
 - `attend` is the one to call: by device and length it selects the fused kernels for plain attention, the hand-written
   passes of `rpr.model.blockwise_attention`, or `composed` under `torch.compile`.
 
-They take the arguments of `AttentionInputs`, q, k and v by place and the others by name, and return z [B, H, Q, D],
-empty if q is. A query that sees no key gets finite but meaningless values and finite gradients.
+They take `AttentionInputs` (`attend` its fields) and return z [B, H, Q, D], empty if q is. A query that sees no key
+gets finite but meaningless values and finite gradients.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
@@ -19,18 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Literal, Unpack
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
+from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.blockwise_attention import SplitHeads, blockwise
 from rpr.model.blockwise_tables import Layout
 from rpr.model.composed_attention import composed as composed
 from rpr.model.composed_attention import weights as weights
-from rpr.model.composed_attention import weights_of as weights_of
 from rpr.model.equations import per_position as per_position
 from rpr.model.equations import reference as reference
 
@@ -42,38 +41,32 @@ BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries
 CAUSAL = 128  # from this many keys on, blocks of causal attention on a CPU leave out later keys
 
 
-def attend(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    *,
-    implementation: Implementation = "auto",
-    **options: Unpack[AttentionOptions],
-) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, *, implementation: Implementation = "auto", **others: Any) -> Tensor:
     """Attention as used in training and decoding.
 
     Args:
+        q, k, v, others: the fields of `AttentionInputs`.
         implementation: `auto` selects one; `dense` stores the weights [B, H, Q, K] for the backward pass, `blockwise`
             computes them again block by block of queries; `composed` is the function of that name, `compiled` the same
             under `torch.compile`; `triton` is the fused kernel for long sequences on a GPU (tables of vectors only).
 
     Raises:
-        ValueError: tables, biases or labels of an invalid shape.
+        ValueError: tables, biases, distance queries or labels that do not fit.
     """
-    return attention_of(AttentionInputs(q_BHQD, k_BHKD, v_BHKD, **options), implementation)
+    return attention_of(AttentionInputs(q, k, v, **others), implementation)
 
 
 def attention_of(given: AttentionInputs, implementation: Implementation = "auto") -> Tensor:
     """As `attend`."""
     given.check_shapes()
-    q_BHQD, k_BHKD, v_BHKD, *_ = given
+    q_BHQD, k_BHKD, v_BHKD = given[:3]
     if (mask := given.mask) is not None:
         given = given._replace(mask=mask.reshape((1,) * (4 - mask.dim()) + mask.shape))
     if k_BHKD.shape[0] < q_BHQD.shape[0]:
         k_BHKD, v_BHKD = (x.expand(q_BHQD.shape[0], -1, -1, -1) for x in (k_BHKD, v_BHKD))
         given = given._replace(k=k_BHKD, v=v_BHKD)
     if not q_BHQD.numel() or not k_BHKD.numel():
-        return reference(q_BHQD, k_BHKD, v_BHKD, **given.options)
+        return reference(given)
     if implementation == "auto" and given.plain and _fused_is_faster(given):
         return _fused(given)
     if implementation == "auto" and _column_is_faster(given):
@@ -87,13 +80,12 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
             )
         from rpr.model.triton_attention import fused_attention
 
-        return fused_attention(q_BHQD, k_BHKD, v_BHKD, **given.options)  # type: ignore[misc]
-    if (
-        implementation in ("composed", "compiled")
-        or given.dense_alone
-        or (implementation == "auto" and _composed_is_better(q_BHQD))
-    ):
-        return (_compiled() if implementation == "compiled" else composed)(q_BHQD, k_BHKD, v_BHKD, **given.options)
+        hiding: dict[str, Any] = {"mask": given.mask, "causal": given.causal, "first_query": given.first_query}
+        return fused_attention(*given[:3], key_table=given.key_table, value_table=given.value_table, **hiding)
+    if implementation == "compiled":
+        return _compiled()(given)
+    if implementation == "composed" or given.dense_alone or (implementation == "auto" and _composed_is_better(q_BHQD)):
+        return composed(given)
     stored = implementation == "dense" or (implementation == "auto" and _stores_weights(given))
     num_keys = k_BHKD.shape[2]
     block = None if stored else max(64, BLOCK_SCORES // num_keys)
@@ -140,10 +132,7 @@ def _column_is_faster(given: AttentionInputs) -> bool:
     return (
         given.key_bias is not None
         and given._replace(key_bias=None).plain
-        and given.causal
-        and given.mask is None
-        and given.first_query == 0
-        and given.q.shape[2] == given.k.shape[2]
+        and given.only_causal
         and not _stores_weights(given)
         and given.q.device.type == "cpu"
         and given.q.dtype == given.key_bias.dtype
@@ -171,10 +160,9 @@ def _composed_is_better(q_BHQD: Tensor) -> bool:
 
 
 def _fused(given: AttentionInputs) -> Tensor:
-    num_queries, num_keys = given.q.shape[2], given.k.shape[2]
-    if given.causal and given.mask is None and given.first_query == 0 and num_queries == num_keys:
+    if given.only_causal:
         return F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=True)
     layout = Layout(None, None, given.mask, given.causal, given.first_query, None)
     # An additive mask: a boolean one gives NaN for queries that see no key.
-    bias = layout.mask_bias((0, num_queries, num_keys), like=given.q)
+    bias = layout.mask_bias((0, given.q.shape[2], given.k.shape[2]), like=given.q)
     return F.scaled_dot_product_attention(given.q, given.k, given.v, attn_mask=bias)

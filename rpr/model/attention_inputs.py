@@ -5,26 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypedDict, cast
+from typing import NamedTuple
 
 from torch import Tensor
 
 ChangeScores = Callable[[Tensor, Tensor], Tensor]
-
-
-class AttentionOptions(TypedDict, total=False):
-    """The keyword arguments of `rpr.model.attention.attend` and the functions like it, as in `AttentionInputs`."""
-
-    key_table: Tensor | None
-    value_table: Tensor | None
-    bias_table: Tensor | None
-    distance_queries: Tensor | None
-    key_bias: Tensor | None
-    labels: Tensor | None
-    mask: Tensor | None
-    causal: bool
-    first_query: int
-    change_scores: ChangeScores | None
 
 
 class AttentionInputs(NamedTuple):
@@ -68,51 +53,40 @@ class AttentionInputs(NamedTuple):
         return self.labels is not None or self.change_scores is not None
 
     @property
-    def options(self) -> AttentionOptions:
-        """The keyword arguments that differ from their defaults."""
-        given = zip(self._fields[3:], self[3:], strict=True)
-        return cast(AttentionOptions, {name: it for name, it in given if it is not self._field_defaults[name]})
-
-    @property
     def plain(self) -> bool:
         """Without positions in the scores and values."""
         parts = (self.key_table, self.value_table, self.bias_table, self.key_bias, self.change_scores)
         return all(part is None for part in parts)
 
-    def check_shapes(self) -> None:
-        """Raises ValueError for tables, biases or labels of an invalid shape."""
-        batch, heads, num_queries, width = self.q.shape
-        num_keys = self.k.shape[2]
-        of_keys = width
-        if (queries := self.distance_queries) is not None:
-            if self.key_table is None or queries.dim() != 4 or queries.shape[:3] != self.q.shape[:3]:
-                raise ValueError(
-                    f"distance_queries: shape {list(queries.shape)} is not {[batch, heads, num_queries]} and the "
-                    "width of key_table"
-                )
-            of_keys = queries.shape[3]
-        for name, table, wide in (("key_table", self.key_table, of_keys), ("value_table", self.value_table, width)):
-            if table is None:
-                continue
-            if table.dim() not in (2, 3) or table.shape[-1] != wide or (table.dim() == 3 and table.shape[0] != heads):
-                raise ValueError(
-                    f"{name}: shape {list(table.shape)} is neither [R, {wide}] (shared by heads) nor "
-                    f"[{heads}, R, {wide}]"
-                )
-            self._check_rows(name, table.shape[-2])
-        if self.bias_table is not None:
-            if self.bias_table.dim() != 2 or self.bias_table.shape[0] != heads:
-                raise ValueError(f"bias_table: shape {list(self.bias_table.shape)} is not [{heads}, R]")
-            self._check_rows("bias_table", self.bias_table.shape[1])
-        if self.key_bias is not None and tuple(self.key_bias.shape) != (batch, heads, num_keys):
-            raise ValueError(f"key_bias: shape {list(self.key_bias.shape)} is not {[batch, heads, num_keys]}")
-        if (labels := self.labels) is not None:
-            pairs = (num_queries, num_keys)
-            if str(labels.dtype) != "torch.int64" or tuple(labels.shape) not in (pairs, (batch, *pairs)):
-                raise ValueError(
-                    f"labels: {labels.dtype} {list(labels.shape)} is not int64 {list(pairs)} or {[batch, *pairs]}"
-                )
+    @property
+    def only_causal(self) -> bool:
+        """Whether each key is hidden from the queries before its own, and from no other."""
+        return self.causal and self.mask is None and self.first_query == 0 and self.q.shape[2] == self.k.shape[2]
 
-    def _check_rows(self, name: str, num_rows: int) -> None:
-        if self.labels is None and num_rows % 2 == 0:
-            raise ValueError(f"{name}: {num_rows} rows are not 2k+1, one for each distance from -k to k")
+    def check_shapes(self) -> None:
+        """Raises ValueError for tables, biases, distance queries or labels that do not fit."""
+        batch, heads, num_queries, width = self.q.shape
+        pairs = (num_queries, self.k.shape[2])
+        of_keys = width if self.distance_queries is None else self.distance_queries.shape[-1]
+        shapes: dict[str, list[tuple[int | str, ...]]] = {
+            "key_table": [("R", of_keys), (heads, "R", of_keys)],
+            "value_table": [("R", width), (heads, "R", width)],
+            "bias_table": [(heads, "R")],
+            "distance_queries": [(batch, heads, num_queries, of_keys)],
+            "key_bias": [(batch, heads, pairs[1])],
+            "labels": [pairs, (batch, *pairs)],
+        }
+        for name, valid in shapes.items():
+            if (tensor := getattr(self, name)) is None:
+                continue
+            sizes = next((sizes for sizes in valid if len(sizes) == tensor.dim()), ())
+            if not sizes or any(size not in ("R", n) for size, n in zip(sizes, tensor.shape, strict=True)):
+                expected = " or ".join(f"[{', '.join(map(str, sizes))}]" for sizes in valid)
+                raise ValueError(f"{name}: shape {list(tensor.shape)} is not {expected}")
+            rows = tensor.shape[sizes.index("R")] if "R" in sizes else 1
+            if self.labels is None and rows % 2 == 0:
+                raise ValueError(f"{name}: {rows} rows are not 2k+1, one for each distance from -k to k")
+        if self.distance_queries is not None and self.key_table is None:
+            raise ValueError("distance_queries: there is no key_table, whose rows they multiply")
+        if self.labels is not None and str(self.labels.dtype) != "torch.int64":
+            raise ValueError(f"labels: {self.labels.dtype} is not int64")

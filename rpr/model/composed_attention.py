@@ -1,20 +1,17 @@
-"""Relative attention composed of torch operations, for autograd and torch.compile.
-
-The arguments are those of `AttentionInputs`.
-"""
+"""Relative attention composed of torch operations, for autograd and torch.compile."""
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows,
 # C = Q+K-1 distances that occur between Q consecutive queries and K keys.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
+from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.distances import (
     bias_of_pairs,
     distances_to_keys,
@@ -26,28 +23,27 @@ from rpr.model.distances import (
 from rpr.model.equations import bias_of_keys, changed, softmax
 
 
-def composed(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
+def composed(given: AttentionInputs) -> Tensor:
     """Project, then spread (q w_K^T is [B, H, Q, R], a small matmul), in operations that torch can differentiate.
 
     Distances need no gather or scatter: the clipped rows are laid out by distance once, and going from distances to
     keys is a change of strides.
     """
-    given = AttentionInputs(q_BHQD, k_BHKD, v_BHKD, **options)
     weights_BHQK = weights_of(given)
-    z_BHQD = weights_BHQK @ v_BHKD
+    z_BHQD = weights_BHQK @ given.v
     table, labels = given.value_table, given.labels
     if table is not None and labels is not None:
         one_hot_QKR = F.one_hot(labels, table.shape[-2]).to(weights_BHQK.dtype)
-        by_row = torch.einsum("bhqk,bqkr->bhqr", weights_BHQK, one_hot_QKR.expand(q_BHQD.shape[0], -1, -1, -1))
+        by_row = torch.einsum("bhqk,bqkr->bhqr", weights_BHQK, one_hot_QKR.expand(given.q.shape[0], -1, -1, -1))
         z_BHQD = z_BHQD + times_table(by_row, table)
     elif table is not None:
         z_BHQD = z_BHQD + collect(weights_BHQK, table, first_query=given.first_query)
     return z_BHQD
 
 
-def weights(q_BHQD: Tensor, k_BHKD: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
-    """The attention weights P, [B, H, Q, K]."""
-    given = AttentionInputs(q_BHQD, k_BHKD, k_BHKD, **options)
+def weights(q_BHQD: Tensor, k_BHKD: Tensor, **others: Any) -> Tensor:
+    """The attention weights P, [B, H, Q, K]; `others` as in `AttentionInputs`."""
+    given = AttentionInputs(q_BHQD, k_BHKD, k_BHKD, **others)
     given.check_shapes()
     return weights_of(given)
 

@@ -1,4 +1,4 @@
-"""The paper's equations and the paper's algorithm; their arguments are those of `AttentionInputs`."""
+"""The paper's equations and the paper's algorithm."""
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
 
@@ -6,23 +6,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from rpr.model.attention_inputs import AttentionInputs, AttentionOptions
+from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.vectors import relative_rows
 
 HALF = (torch.bfloat16, torch.float16)
 MASKED = -1e9  # a hidden key's score: negligible next to any other, and fully masked rows give no NaN
 
 
-def reference(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
+def reference(given: AttentionInputs) -> Tensor:
     """Equations 3 and 4 with a^K_ij and a^V_ij written out, as tensors [B, H, Q, K, D]."""
-    given = AttentionInputs(q_BHQD, k_BHKD, v_BHKD, **options)
-    num_queries = q_BHQD.shape[2]
-    edges = _edges(given)
+    q_BHQD, k_BHKD, v_BHKD = given[:3]
+    num_queries, edges = q_BHQD.shape[2], _edges(given)
     edges_BHQKD = k_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if given.key_table is not None and given.distance_queries is None:
         edges_BHQKD = edges_BHQKD + edges(given.key_table)
@@ -37,13 +35,13 @@ def reference(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, **options: Unpack[
     return torch.einsum("bhqk,bhqkd->bhqd", weights_BHQK, values_BHQKD)
 
 
-def per_position(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, **options: Unpack[AttentionOptions]) -> Tensor:
+def per_position(given: AttentionInputs) -> Tensor:
     """The paper's own algorithm (section 3.3): a_ij gathered once for all sentences, one matmul per query.
 
     Equation 5 with n parallel matmuls of [B H, D] by [D, n]. It needs n^2 D more memory than plain attention, and in
     low precision the gradient of a table row sums all its n^2 pairs in that precision.
     """
-    given = AttentionInputs(q_BHQD, k_BHKD, v_BHKD, **options)
+    q_BHQD, k_BHKD, v_BHKD = given[:3]
     edges = _edges(given)
     scores_BHQK = q_BHQD @ k_BHKD.transpose(-2, -1) / math.sqrt(q_BHQD.shape[-1])
     if given.key_table is not None:

@@ -10,8 +10,9 @@ from functools import partial
 import pytest
 import torch
 
-from rpr.model.attention import attend, composed, per_position, reference
+from rpr.model.attention import attend
 from rpr.model.dropout import Dropout
+from tests.model.attention_cases import composed, per_position, reference
 
 pytestmark = pytest.mark.gpu
 

@@ -9,8 +9,8 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from rpr.model.attention import reference
 from rpr.model.triton_attention import fused_attention
+from tests.model.attention_cases import reference
 
 pytestmark = pytest.mark.gpu
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rpr.model.attention import attend, composed, per_position, reference
+from rpr.model import attention
+from rpr.model.attention import attend
 from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.blockwise_attention import blockwise as in_blocks
 
@@ -87,6 +88,14 @@ class Case:
 
 def causal_mask(num_queries: int, first_query: int, num_keys: int) -> Tensor:
     return torch.arange(num_keys) <= first_query + torch.arange(num_queries)[:, None]
+
+
+def by_fields(form: Callable[[AttentionInputs], Tensor]) -> Callable[..., Tensor]:
+    """Called as `attend` is."""
+    return lambda q, k, v, **others: form(AttentionInputs(q, k, v, **others))
+
+
+composed, per_position, reference = map(by_fields, (attention.composed, attention.per_position, attention.reference))
 
 
 def blockwise(

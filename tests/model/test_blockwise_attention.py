@@ -12,9 +12,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rpr.model import attention, blockwise_attention
-from rpr.model.attention import attend, composed, reference, split_heads
+from rpr.model.attention import attend, split_heads
 from rpr.model.blockwise_attention import SplitHeads
-from tests.model.attention_cases import PASSES, Case, assert_same, blockwise, results
+from tests.model.attention_cases import PASSES, Case, assert_same, blockwise, composed, reference, results
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -50,7 +50,7 @@ def by_hand(model: Transformer, pieces: list[int]) -> torch.Tensor:
 
     def attention(part, y):
         given = part.inputs(y, causal)._replace(causal=False)
-        return part.output(reference(*given[:3], **given.options).transpose(1, 2).flatten(2))
+        return part.output(reference(given).transpose(1, 2).flatten(2))
 
     for layer in model.decoder:
         x = residual_by_hand(config, x, layer.around_attention, partial(attention, layer.self_attention))

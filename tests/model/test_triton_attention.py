@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("triton")
 
-from rpr.model.attention import reference
 from rpr.model.triton_attention import Tiles, fused_attention
+from tests.model.attention_cases import reference
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROOT = Path(__file__).parents[2]
