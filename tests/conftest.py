@@ -5,6 +5,7 @@ without the user's settings. The end of a session lists why tests were not run, 
 from __future__ import annotations
 
 import copy
+import gc
 import hashlib
 import itertools
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import hydra
 import pytest
 import torch
+from hydra._internal import defaults_list
 from omegaconf import OmegaConf
 
 from rpr.cli import app
@@ -53,6 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test-slice` runs the tests in another order for each commit, until its time is up."""
     if order := os.environ.get("RPR_TEST_ORDER"):
         items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid}".encode()).digest())
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what is imported stays, and need not be visited again
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -92,10 +99,20 @@ def coverage_environment() -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _shipped_settings_are_parsed_once() -> Iterator[None]:
-    """Files of conf/ and of Hydra, which take a quarter of each composition, are copied once they have been read."""
+def _files_are_not_flushed() -> Iterator[None]:
+    """Tests end processes, never the machine, and waiting for the disk takes a tenth of their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hydra_repeats_no_work() -> Iterator[None]:
+    """Files of conf/ and of Hydra are parsed once, and then copied; the map for interpolations in a list of defaults is
+    made where there is one. Each took a quarter of a composition.
+    """
     shipped = (str(data_dir("conf")), str(Path(hydra.__file__).parent))
-    load, parsed = OmegaConf.load, dict[str, Any]()
+    load, make_map, parsed = OmegaConf.load, defaults_list._create_interpolation_map, dict[str, Any]()
 
     def load_copy(file: Any) -> Any:
         name = str(getattr(file, "name", file))
@@ -105,8 +122,13 @@ def _shipped_settings_are_parsed_once() -> Iterator[None]:
             parsed[name] = load(file)
         return copy.deepcopy(parsed[name])
 
+    def map_if_needed(overrides: Any, defaults: Any, self_added: bool) -> Any:
+        needed = any(default.is_interpolation() for default in defaults)
+        return make_map(overrides, defaults, self_added) if needed else None
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OmegaConf, "load", load_copy)
+        patch.setattr(defaults_list, "_create_interpolation_map", map_if_needed)
         yield
 
 

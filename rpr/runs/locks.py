@@ -34,6 +34,7 @@ LOCK_NAME = ".lock"
 HEARTBEAT_SECONDS = 15.0
 STALE_SECONDS = 120.0  # eight heartbeats: a busy file server may delay some
 _FIRST_HEARTBEAT_SECONDS = 2.0  # without flock two machines may lock at once: one soon sees the other's name
+_POLL_SECONDS = 1.0  # for the heartbeat of a machine that may be dead
 _TRIES, _TRY_SECONDS = 10, 0.05  # a process that only checks a stale lock holds it for an instant
 
 
@@ -201,7 +202,7 @@ def _is_alive(path: Path, current: Holder) -> bool:
         if not reported:
             reported = True
             print(f"rpr-cli: {path.parent.name}: checking whether {current} is still alive", file=sys.stderr)
-        time.sleep(1.0)
+        time.sleep(_POLL_SECONDS)
     return False
 
 

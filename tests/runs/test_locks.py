@@ -44,6 +44,12 @@ def holding_process(folder: Path, *child: str) -> Iterator[tuple[subprocess.Pope
         process.communicate()
 
 
+@pytest.fixture(autouse=True)
+def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(locks, "_TRY_SECONDS", 0.01)
+
+
 def write_remote_lock(folder: Path, **changed: object) -> Path:
     """The lock file of a process on another machine."""
     path = folder / LOCK_NAME
@@ -132,7 +138,7 @@ def test_remote_holder_with_heartbeats_is_alive(tmp_path: Path, capsys: pytest.C
     """Also in a container on another machine, with the same host name."""
     path = write_remote_lock(tmp_path, host=host, boot="another boot")
     assert current_holder(tmp_path) == Holder(host, 12, "2026-01-01T00:00:00+00:00", "t", "another boot")
-    threading.Timer(0.5, os.utime, (path,)).start()
+    threading.Timer(0.1, os.utime, (path,)).start()
     assert_busy(tmp_path, f"process 12 on {host}, since 2026-01-01")
     assert f"checking whether process 12 on {host}, since 2026-01-01T00:00:00+00:00 is" in capsys.readouterr().err
 
@@ -141,17 +147,17 @@ def test_remote_holder_with_heartbeats_is_alive(tmp_path: Path, capsys: pytest.C
 def test_remote_lock_without_heartbeats_becomes_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    monkeypatch.setattr(locks, "STALE_SECONDS", 1.5)
+    monkeypatch.setattr(locks, "STALE_SECONDS", 0.3)
     age(write_remote_lock(tmp_path), seconds)
     began = time.monotonic()
     with acquire(tmp_path):
-        assert 1.0 < time.monotonic() - began < 10
+        assert 0.25 < time.monotonic() - began < 10
 
 
 @pytest.fixture
 def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_FIRST_HEARTBEAT_SECONDS", 0.1)
-    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "_FIRST_HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("quick_heartbeats")
@@ -161,7 +167,7 @@ def test_heartbeat_touches_the_file_and_reports_a_takeover(tmp_path: Path, monke
     with acquire(tmp_path):
         path = tmp_path / LOCK_NAME
         age(path, 50)
-        time.sleep(0.5)
+        time.sleep(0.2)
         assert time.time() - path.stat().st_mtime < 10 and not lost.is_set()
         write_remote_lock(tmp_path)
         assert lost.wait(5)
@@ -184,10 +190,10 @@ def test_unreadable_lock_file_is_no_takeover(
         with monkeypatch.context() as patch:
             patch.setattr(locks, "_read_holder", fail)
             assert tried.wait(5)
-            assert reported.wait(5 if lost else 0.3) == lost
+            assert reported.wait(5 if lost else 0.1) == lost
         if not lost:  # later heartbeats go on
             age(tmp_path / LOCK_NAME, 50)
-            time.sleep(0.5)
+            time.sleep(0.2)
             assert time.time() - (tmp_path / LOCK_NAME).stat().st_mtime < 10 and not reported.is_set()
 
 
@@ -208,9 +214,9 @@ def test_heartbeats_alone_decide_without_flock(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(locks.fcntl, "flock", no_flock)
-    monkeypatch.setattr(locks, "STALE_SECONDS", 1.5)
+    monkeypatch.setattr(locks, "STALE_SECONDS", 1.0)
     path = write_remote_lock(tmp_path, host=socket.gethostname())
-    threading.Timer(0.5, os.utime, (path,)).start()
+    threading.Timer(0.1, os.utime, (path,)).start()
     assert_busy(tmp_path)
     age(path, 2)
     with acquire(tmp_path):

@@ -137,6 +137,7 @@ def serve() -> None:
 
     for name in ("train", "evaluate", "export", "prepare", "report", "translate"):
         rpr.compose.composition._of_choices(name, ("logger=none",) if name == "train" else (), None)
+    os.fsync = lambda descriptor: None  # processes end here, never the machine
     rpr.data.files.SETTLED_NS = 2**62  # remembering digests would depend on how long ago the files were copied here
     for line in sys.stdin:
         request = json.loads(line)

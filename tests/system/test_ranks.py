@@ -1,5 +1,5 @@
 """Runs with several ranks: no process survives when one of them is killed, the number of devices does not change the
-weights, and two nodes find each other.
+weights, and two nodes find each other. In tests/training/test_launch.py a worker that does not train is killed.
 """
 
 import os
@@ -25,18 +25,19 @@ from rpr.commands import train
 from rpr.compose.composition import compose_train
 train.run(compose_train(sys.argv[1:]), command="rpr-cli train")
 """
-SIGNALLED = [
-    pytest.param(COMMAND, signal.SIGKILL, -signal.SIGKILL, id="kill command"),
-    pytest.param(COMMAND, signal.SIGTERM, 143, id="terminate command", marks=pytest.mark.slow),
-    pytest.param(COMMAND, signal.SIGINT, 130, id="Ctrl-C", marks=pytest.mark.slow),
-    pytest.param(TORCHRUN, signal.SIGKILL, 2, id="kill torchrun", marks=pytest.mark.slow),
-    pytest.param(RANK, signal.SIGKILL, 2, id="kill rank", marks=pytest.mark.slow),
-    pytest.param(RANK, signal.SIGTERM, 2, id="terminate rank", marks=pytest.mark.slow),
-]
+SIGNALLED = {
+    "kill command": (COMMAND, signal.SIGKILL, -signal.SIGKILL),
+    "terminate command": (COMMAND, signal.SIGTERM, 143),
+    "Ctrl-C": (COMMAND, signal.SIGINT, 130),
+    "kill torchrun": (TORCHRUN, signal.SIGKILL, 2),
+    "kill rank": (RANK, signal.SIGKILL, 2),
+    "terminate rank": (RANK, signal.SIGTERM, 2),
+}
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and dying with a parent is Linux's")
-@pytest.mark.parametrize("target, sign, code", SIGNALLED)
+@pytest.mark.parametrize("target, sign, code", SIGNALLED.values(), ids=SIGNALLED)
 def test_no_process_outlives_run(target, sign, code, tiny, tiny_config, small_data, processes, wait_for):
     config = tiny_config(*ENDLESS)
     run_dir = Path(config.runs_dir) / config.run_dir_name
@@ -80,7 +81,6 @@ SHARED = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_one_two_and_eight_devices_learn_same_weights(tiny, tiny_config, small_data, processes):
     """With 8 microbatches per step in all."""
     results = {}
@@ -99,7 +99,6 @@ def test_one_two_and_eight_devices_learn_same_weights(tiny, tiny_config, small_d
             )
 
 
-@pytest.mark.slow
 def test_two_ranks_stop_together_at_a_time_limit_and_resume(tiny, tiny_config, small_data, processes, tmp_path):
     """The time has always passed, that of the next checkpoint as well: each call trains one step."""
     settings = [
@@ -117,7 +116,6 @@ def test_two_ranks_stop_together_at_a_time_limit_and_resume(tiny, tiny_config, s
     assert weights.keys() == resumed.keys() and all(torch.equal(weights[name], resumed[name]) for name in weights)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [["jobs=2"], ["hydra/launcher=submitit_local"]], ids=["jobs=2", "submitit_local"])
 def test_multirun_with_two_ranks_per_job(how, tiny, tiny_config, small_data, processes):
     recipe = ["hardware=2xcpu", "optim.microbatches_per_step=2", "optim.max_steps=12", "evaluation.test_splits=[]"]
@@ -132,7 +130,6 @@ def test_multirun_with_two_ranks_per_job(how, tiny, tiny_config, small_data, pro
     assert not processes.alive()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun", "slurm"])
 def test_run_on_two_nodes(launcher, tiny, tiny_config, small_data):
     """Both nodes are this machine; the error message about hardware.num_nodes names this torchrun command."""

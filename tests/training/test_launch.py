@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from rpr.errors import ConfigError, InterruptedRun, ProcessEnded, RunError
 from rpr.records.record import RECORD_NAME, write_record
 from rpr.runs import runtime
 from rpr.training import launch
+from tests.conftest import WaitFor
 from tests.fake_records import fake_record
+from tests.processes import ProcessTree
 
 Config = Callable[..., TrainConfig]
 SLURM_JOB = {
@@ -126,6 +129,30 @@ def test_worker_log_and_inherited_descriptors(
         os.close(reader)
         os.close(writer)
     assert log.read_text() == "before\nstarts\nand complains\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and dying with a parent is Linux's")
+@pytest.mark.parametrize("hardware", ["cpu", "2xcpu"])
+def test_no_rank_outlives_a_killed_command(
+    hardware: str, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    processes: ProcessTree, wait_for: WaitFor,
+) -> None:  # fmt: skip
+    """The same of whole trainings: tests/system/test_ranks.py."""
+    (tmp_path / "worker.py").write_text(
+        "import os, pathlib, sys, time\npathlib.Path(sys.argv[1], f'{os.getpid()}.rank').touch()\ntime.sleep(60)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(*processes.mark.split("="))
+    settings = tiny_config(f"hardware={hardware}", "optim.microbatches_per_step=2").hardware
+    if (command := os.fork()) == 0:
+        launch.run_worker("worker", tmp_path, settings)
+        os._exit(0)
+    ranks = settings.num_ranks
+    assert wait_for(lambda: len([*tmp_path.glob("*.rank")]) == ranks, 60)
+    assert len(processes.alive()) == ranks + (ranks > 1)  # and torchrun
+    os.kill(command, signal.SIGKILL)
+    os.waitpid(command, 0)
+    assert wait_for(lambda: not processes.alive(), 40), processes.alive()
 
 
 @pytest.mark.parametrize("code, how", [
