@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rpr.data.batches import TranslationDataset, evaluation_batches
-from rpr.data.text_vocabulary import text_vocabulary
-from rpr.data.vocabulary import Vocabulary
+from rpr.data.vocabulary import Vocabulary, text_vocabulary
 from rpr.data.windows import Windows
 from rpr.decode.torch_engine import TorchEngine
 from rpr.metrics.significance import interval

@@ -27,8 +27,14 @@ from rpr.data.corpus import Corpus
 from rpr.data.documents import BLOCK, Block, TextCorpus
 from rpr.data.encode import SIDES, count_block_words, count_chunk_words, encode_blocks, encode_chunk
 from rpr.data.files import SPLIT_NAMES
-from rpr.data.text_vocabulary import BytePairVocabulary, ByteVocabulary
-from rpr.data.vocabulary import Vocabulary, add_words, most_frequent, training_sample
+from rpr.data.vocabulary import (
+    BytePairVocabulary,
+    ByteVocabulary,
+    Vocabulary,
+    add_words,
+    most_frequent,
+    training_sample,
+)
 from rpr.data.workers import Workers
 from rpr.errors import DataError
 from rpr.io.atomic import remove_leftovers, replace_file

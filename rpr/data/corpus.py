@@ -16,7 +16,7 @@ from rpr.data import synthetic
 from rpr.data.files import SPLIT_NAMES, Listing, kind_of, list_files, split_word
 from rpr.data.hub import hub_files, hub_revision
 from rpr.data.line_files import list_line_files
-from rpr.data.pairs import LinePairs, ListPairs, Pair, Pairs, SelectedPairs, TablePairs, cache_root, local_path
+from rpr.data.pairs import Pair, Pairs, cache_root, line_pairs, listed_pairs, local_path, table_pairs
 from rpr.data.tables import TABLES
 from rpr.errors import DataError
 
@@ -58,10 +58,10 @@ def load_corpus(data: DataConfig) -> Corpus:
     first_held_out, repeated = len(splits["train"]), 0
     if data.train_limit is not None and data.train_limit < len(splits["train"]):
         notes += (f"train: the first {data.train_limit} of {len(splits['train'])} pairs",)
-        splits["train"] = SelectedPairs(splits["train"], 0, data.train_limit)
+        splits["train"] = splits["train"].part(0, data.train_limit)
     if held_out:
         # One range for both splits: reading the end of line files scans everything before it.
-        all_held_out = SelectedPairs(read["train"], first_held_out, len(read["train"]))
+        all_held_out = read["train"].part(first_held_out, len(read["train"]))
         kept = _without_repeats(data, splits["train"], all_held_out)
         repeated = len(splits["train"]) - len(kept)
         if repeated:
@@ -135,10 +135,19 @@ def not_read(files: Sequence[Path]) -> str:
 def _read(data: DataConfig) -> tuple[Mapping[str, Pairs], Sequence[Path]]:
     """The splits that there are, and the files that are not read."""
     if data.generated:
-        return _generate(data), ()
+        generated: Mapping[str, Sequence[Pair]]
+        try:
+            if data.task is not None:
+                generated = data.task.pairs()
+            else:
+                assert data.synthetic is not None
+                generated = synthetic.generate(**data.synthetic.model_dump())
+        except ValueError as error:
+            raise DataError(f"data.{'synthetic' if data.task is None else 'task'}: {error}") from None
+        return {split: listed_pairs(pairs) for split, pairs in generated.items()}, ()
     listing = corpus_files(data)
     splits: dict[str, Pairs] = {
-        split: LinePairs(*files) if listing.lines else TablePairs(files, data, split, listing.separator)
+        split: line_pairs(*files) if listing.lines else table_pairs(files, data, split, listing.separator)
         for split, files in listing.splits.items()
     }
     return splits, listing.left_over
@@ -174,19 +183,6 @@ def fingerprint(data: DataConfig) -> str:
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
-def _generate(data: DataConfig) -> dict[str, Pairs]:
-    splits: Mapping[str, Sequence[Pair]]
-    try:
-        if data.task is not None:
-            splits = data.task.pairs()
-        else:
-            assert data.synthetic is not None
-            splits = synthetic.generate(**data.synthetic.model_dump())
-    except ValueError as error:
-        raise DataError(f"data.{'synthetic' if data.task is None else 'task'}: {error}") from None
-    return {split: ListPairs(pairs) for split, pairs in splits.items()}
-
-
 def missing_splits(data: DataConfig, splits: Collection[str], left_over: Sequence[Path]) -> tuple[str, ...]:
     """Those of test and validation that have to be held out of train; test sets of other names are enough instead of
     test. Raises DataError if there is no train, or a file that is not read speaks of a missing split.
@@ -216,7 +212,7 @@ def _hold_out(
     number = min(HELD_OUT_PAIRS, max(1, len(train) // HELD_OUT_SHARE))
     end = len(train)
     for split in missing:
-        splits[split] = SelectedPairs(train, max(0, end - number), end)
+        splits[split] = train.part(max(0, end - number), end)
         end -= number
         notes.append(f"{split}: pairs {end + 1} to {end + number} of train, held out of it")
     if end <= 0:
@@ -225,7 +221,7 @@ def _hold_out(
             "add pairs or files"
         )
     if missing:
-        splits["train"] = SelectedPairs(train, 0, end)
+        splits["train"] = train.part(0, end)
     own = sorted(set(read) - set(SPLIT_NAMES))
     if own and not set(SPLIT_NAMES) <= set(read):
         notes.append(f"further splits, scored where evaluation.test_splits names them: {', '.join(own)}")
@@ -248,4 +244,4 @@ def _without_repeats(data: DataConfig, train: Pairs, held_out: Iterable[Pair]) -
             f"data {data.name}: each of the {len(train)} train pairs equals a held-out pair, which leaves nothing to "
             "train on; add other pairs, or files for validation and test"
         )
-    return SelectedPairs(train, 0, len(train), np.asarray(repeats, np.int64)) if repeats else train
+    return train.part(0, len(train), np.asarray(repeats, np.int64)) if repeats else train

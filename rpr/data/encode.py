@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from rpr.data.documents import Block
 from rpr.data.pairs import Chunk
-from rpr.data.text_vocabulary import count_text_words, text_vocabulary
-from rpr.data.vocabulary import EOS, Vocabulary, count_words
+from rpr.data.vocabulary import EOS, Vocabulary, count_text_words, count_words, text_vocabulary
 from rpr.errors import DataError
 
 SIDES = ("source", "target")

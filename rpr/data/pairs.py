@@ -7,8 +7,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,116 +78,98 @@ class Chunk:
         return normalise(raw or "")
 
 
-class Pairs(ABC):
-    """A split: sentence pairs, read from its beginning whenever they are needed."""
+@dataclass(frozen=True)
+class Pairs:
+    """A split of `number` sentence pairs; each call of `chunks` reads it anew, at most PAIRS_AT_ONCE at a time."""
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    number: int
+    chunks: Callable[[], Iterator[Chunk]]
 
-    @abstractmethod
-    def chunks(self) -> Iterator[Chunk]:
-        """The pairs in order, at most PAIRS_AT_ONCE per chunk."""
+    def __len__(self) -> int:
+        return self.number
 
     def __iter__(self) -> Iterator[Pair]:
         """The normalised pairs."""
         for chunk in self.chunks():
             yield from chunk.pairs()
 
+    def part(self, start: int, stop: int, dropped: NDArray[np.int64] = NO_PAIRS) -> Pairs:
+        """The pairs start, ..., stop - 1, without those at the ascending indices `dropped`."""
+        assert 0 <= start <= stop <= len(self)
 
-class ListPairs(Pairs):
-    """Pairs in memory, for generated corpora."""
+        def chunks() -> Iterator[Chunk]:
+            first = 0
+            for chunk in self.chunks():
+                rows = np.arange(first, first + len(chunk))
+                kept = (rows >= start) & (rows < stop)
+                begin, end = np.searchsorted(dropped, [first, first + len(chunk)])
+                kept[dropped[begin:end] - first] = False
+                first += len(chunk)
+                if kept.any():
+                    yield chunk if kept.all() else chunk.select(kept)
+                if first >= stop:
+                    return
 
-    def __init__(self, pairs: Sequence[Pair]) -> None:
-        self._pairs = pairs
+        return Pairs(stop - start - len(dropped), chunks)
 
-    def __len__(self) -> int:
-        return len(self._pairs)
 
-    def chunks(self) -> Iterator[Chunk]:
-        for begin in range(0, len(self._pairs), PAIRS_AT_ONCE):
-            sources, targets = zip(*self._pairs[begin : begin + PAIRS_AT_ONCE], strict=True)
+def listed_pairs(pairs: Sequence[Pair]) -> Pairs:
+    """Pairs in memory, of generated corpora."""
+
+    def chunks() -> Iterator[Chunk]:
+        for begin in range(0, len(pairs), PAIRS_AT_ONCE):
+            sources, targets = zip(*pairs[begin : begin + PAIRS_AT_ONCE], strict=True)
             yield Chunk(sources, targets, range(begin, begin + len(sources)), "pair")
 
+    return Pairs(len(pairs), chunks)
 
-class LinePairs(Pairs):
+
+def line_pairs(source: Path, target: Path) -> Pairs:
     """Line i of one file, plain or packed, translates line i of the other. Raises DataError if their line counts
     differ.
     """
+    number, num_target = _count_lines(source), _count_lines(target)
+    if number != num_target:
+        raise DataError(
+            f"data.path: {source} has {number} lines and {target} has {num_target}; "
+            "line i of one must translate line i of the other: fix or realign the files"
+        )
 
-    def __init__(self, source: Path, target: Path) -> None:
-        self._files = (source, target)
-        num_source, num_target = _count_lines(source), _count_lines(target)
-        if num_source != num_target:
-            raise DataError(
-                f"data.path: {source} has {num_source} lines and {target} has {num_target}; "
-                "line i of one must translate line i of the other: fix or realign the files"
-            )
-        self._len = num_source
+    def chunks() -> Iterator[Chunk]:
+        with open_file(source) as sources, open_file(target) as targets:
+            for first in range(0, number, PAIRS_AT_ONCE):
+                lines, others = (list(itertools.islice(side, PAIRS_AT_ONCE)) for side in (sources, targets))
+                yield Chunk(lines, others, range(first, first + len(lines)), "line", (source, target))
 
-    def __len__(self) -> int:
-        return self._len
-
-    def chunks(self) -> Iterator[Chunk]:
-        with open_file(self._files[0]) as sources, open_file(self._files[1]) as targets:
-            for first in range(0, self._len, PAIRS_AT_ONCE):
-                source, target = (list(itertools.islice(side, PAIRS_AT_ONCE)) for side in (sources, targets))
-                yield Chunk(source, target, range(first, first + len(source)), "line", self._files)
+    return Pairs(number, chunks)
 
 
-class TablePairs(Pairs):
+def table_pairs(files: Sequence[Path], data: DataConfig, split: str, separator: str | None = None) -> Pairs:
     """The rows of these files, one file after the other: of one `translation` column of structs, or one column per
     language. Raises DataError if a language has no column in one of them, or one that is not text.
     """
+    number = 0
+    columns: dict[Path, list[tuple[str, ...]]] = {}  # of the source and of the target, in each file
+    for file in files:
+        shape = describe(file, separator)
+        within = ("translation",) if ("translation",) in shape.types else ()
+        place = f"the {'translation column' if within else 'columns'} of {split} in {data.path or data.hub}"
+        if len(files) > 1:
+            place += f" ({file.name})"
+        languages = {"source_language": data.source_language, "target_language": data.target_language}
+        for key, language in languages.items():
+            shape.check_text((*within, language), f"data.{key}", place)
+        number += shape.rows
+        columns[file] = [(*within, language) for language in languages.values()]
 
-    def __init__(self, files: Sequence[Path], data: DataConfig, split: str, separator: str | None = None) -> None:
-        self._files, self._separator = files, separator
-        self._len = 0
-        self._columns: list[list[tuple[str, ...]]] = []  # of the source and of the target, in each file
-        for file in files:
-            shape = describe(file, separator)
-            within = ("translation",) if ("translation",) in shape.types else ()
-            place = f"the {'translation column' if within else 'columns'} of {split} in {data.path or data.hub}"
-            if len(files) > 1:
-                place += f" ({file.name})"
-            languages = {"source_language": data.source_language, "target_language": data.target_language}
-            for key, language in languages.items():
-                shape.check_text((*within, language), f"data.{key}", place)
-            self._len += shape.rows
-            self._columns.append([(*within, language) for language in languages.values()])
-
-    def __len__(self) -> int:
-        return self._len
-
-    def chunks(self) -> Iterator[Chunk]:
-        for file, columns in zip(self._files, self._columns, strict=True):
+    def chunks() -> Iterator[Chunk]:
+        for file, of_file in columns.items():
             first = 0
-            for source, target in read_columns(file, columns, PAIRS_AT_ONCE, self._separator):
+            for source, target in read_columns(file, of_file, PAIRS_AT_ONCE, separator):
                 yield Chunk(source, target, range(first, first + len(source)), "row", (file, file))
                 first += len(source)
 
-
-class SelectedPairs(Pairs):
-    """The pairs start, ..., stop - 1 of another split, without those at its ascending indices `dropped`."""
-
-    def __init__(self, base: Pairs, start: int, stop: int, dropped: NDArray[np.int64] = NO_PAIRS) -> None:
-        assert 0 <= start <= stop <= len(base)
-        self._base, self._start, self._stop, self._dropped = base, start, stop, dropped
-
-    def __len__(self) -> int:
-        return self._stop - self._start - len(self._dropped)
-
-    def chunks(self) -> Iterator[Chunk]:
-        first = 0
-        for chunk in self._base.chunks():
-            rows = np.arange(first, first + len(chunk))
-            kept = (rows >= self._start) & (rows < self._stop)
-            begin, end = np.searchsorted(self._dropped, [first, first + len(chunk)])
-            kept[self._dropped[begin:end] - first] = False
-            first += len(chunk)
-            if kept.any():
-                yield chunk if kept.all() else chunk.select(kept)
-            if first >= self._stop:
-                return
+    return Pairs(number, chunks)
 
 
 def _count_lines(file: Path) -> int:

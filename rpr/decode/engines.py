@@ -9,8 +9,7 @@ from typing import Any
 
 from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig, TrainConfig, check_attention
-from rpr.data.text_vocabulary import TextVocabulary
-from rpr.data.vocabulary import Vocabulary
+from rpr.data.vocabulary import TextVocabulary, Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.exported import FORMATS, Exported, is_export, load_exported_model, read_export
 from rpr.decode.torch_engine import Engine, Search, TorchEngine, search_of

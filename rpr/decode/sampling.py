@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from rpr.config.commands import SamplingConfig
-from rpr.data.text_vocabulary import TextVocabulary
-from rpr.data.vocabulary import EOS, Vocabulary
+from rpr.data.vocabulary import EOS, TextVocabulary, Vocabulary
 from rpr.decode.torch_engine import TorchEngine, length_batches, pad_rows
 from rpr.errors import ConfigError, RunError
 from rpr.model.beam_search import Extension, extensions, most_probable

@@ -11,8 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rpr.data.text_vocabulary import ByteVocabulary
-from rpr.data.vocabulary import BOS, EOS, Vocabulary
+from rpr.data.vocabulary import BOS, EOS, ByteVocabulary, Vocabulary
 from rpr.decode.exported import library
 from rpr.decode.torch_engine import Progress, TorchEngine, length_batches, pad_rows
 from rpr.errors import RunError

@@ -18,8 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rpr.data.text_vocabulary import FIRST
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK
+from rpr.data.vocabulary import BOS, EOS, FIRST, PAD, UNK
 from rpr.export import ctranslate2_spec
 from rpr.export.ctranslate2_spec import POSITION_ROWS, input_embedding, position_table
 from rpr.model.config import TransformerConfig

@@ -11,8 +11,7 @@ import torch
 
 from rpr.analysis.text_scoring import by_context_length, document_statistics, interval_over_documents, token_nats
 from rpr.data.cache import prepare
-from rpr.data.text_vocabulary import FIRST, text_vocabulary
-from rpr.data.vocabulary import BOS
+from rpr.data.vocabulary import BOS, FIRST, text_vocabulary
 from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError

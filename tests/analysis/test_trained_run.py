@@ -14,8 +14,7 @@ import torch
 import rpr
 from rpr.analysis.trained_run import TrainedRun
 from rpr.config.commands import SamplingConfig
-from rpr.data.text_vocabulary import ByteVocabulary
-from rpr.data.vocabulary import BOS
+from rpr.data.vocabulary import BOS, ByteVocabulary
 from rpr.decode import translator as translating
 from rpr.errors import ConfigError, RecordError
 from rpr.model.attention import weights

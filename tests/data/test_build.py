@@ -138,7 +138,7 @@ def test_corpus_error_while_resuming_keeps_the_partial_build(data, expected, mon
         raise DataError("data.hub: unreachable")
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpus, "LinePairs", unreachable)
+        patch.setattr(corpus, "line_pairs", unreachable)
         with pytest.raises(DataError, match="unreachable"):
             prepare(data)
     files, first = resume(data)

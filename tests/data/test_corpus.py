@@ -18,7 +18,7 @@ from rpr.config.data import SyntheticConfig
 from rpr.data import corpus as module
 from rpr.data import files
 from rpr.data.corpus import Corpus, fingerprint, load_corpus
-from rpr.data.pairs import ListPairs, SelectedPairs
+from rpr.data.pairs import listed_pairs
 from rpr.errors import DataError
 from tests.data.helpers import data_config, memory_growth, write_lines
 
@@ -135,7 +135,7 @@ def test_train_pairs_equal_to_given_splits_are_kept(config, folder, monkeypatch)
 def test_selected_pairs_in_any_chunks(size, first, end, monkeypatch):
     monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", size)
     dropped = [index for index in (0, 3, 9, 10, 11, 50, 51, 97, 98, 99) if first <= index < end]
-    split = SelectedPairs(ListPairs(PAIRS), first, end, np.asarray(dropped, np.int64))
+    split = listed_pairs(PAIRS).part(first, end, np.asarray(dropped, np.int64))
     kept = [pair for index, pair in enumerate(PAIRS[:end]) if index >= first and index not in dropped]
     assert len(split) == len(kept) == end - first - len(dropped)
     assert [*split] == kept and all(0 < len(chunk) <= size for chunk in split.chunks())

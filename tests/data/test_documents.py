@@ -23,9 +23,19 @@ from rpr.data.batches import TrainingBatches, TranslationDataset
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.corpus import corpus_files
 from rpr.data.documents import load_documents
-from rpr.data.text_vocabulary import FIRST, BytePairVocabulary, ByteVocabulary, TextVocabulary, count_text_words
 from rpr.data.token_split import TokenSplit
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from rpr.data.vocabulary import (
+    BOS,
+    EOS,
+    FIRST,
+    PAD,
+    UNK,
+    BytePairVocabulary,
+    ByteVocabulary,
+    TextVocabulary,
+    Vocabulary,
+    count_text_words,
+)
 from rpr.data.windows import Windows, sample_windows, scored_split, training_split
 from rpr.errors import DataError
 from tests.conftest import compose_train

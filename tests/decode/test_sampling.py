@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from rpr.config.commands import SamplingConfig
-from rpr.data.text_vocabulary import ByteVocabulary
-from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.data.vocabulary import BOS, EOS, PAD, ByteVocabulary
 from rpr.decode.sampling import Continuation, continuations, draw
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import ConfigError, RunError

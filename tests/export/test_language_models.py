@@ -10,8 +10,7 @@ import pytest
 
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
-from rpr.data.text_vocabulary import ByteVocabulary
-from rpr.data.vocabulary import BOS, EOS
+from rpr.data.vocabulary import BOS, EOS, ByteVocabulary
 from rpr.decode.exported import load_exported_model
 from rpr.decode.sampling import continuations
 from rpr.decode.torch_engine import TorchEngine

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rpr.data.pairs import LinePairs, SelectedPairs, normalise
+from rpr.data.pairs import line_pairs, normalise
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from rpr.errors import DataError
 from tests.property.sizes import SIZES, Size
@@ -46,7 +46,7 @@ def write_files(folder: Path, contents: list[bytes], gzipped: tuple[bool, bool])
 def read_or_refused(sides: list[Path]) -> tuple[list[tuple[str, str]], str | None]:
     """The pairs, or the one-line message of a DataError."""
     try:
-        return list(LinePairs(*sides)), None
+        return list(line_pairs(*sides)), None
     except DataError as error:
         message = str(error)
     assert len(message.splitlines()) == 1
@@ -65,10 +65,10 @@ def test_any_lines_are_read_pair_by_pair(size: Size, tmp_path: Path) -> None:
             # Without a line end, an empty last line would not exist.
             end = "\n" if pairs and (newline[side] or not pairs[-1][side]) else ""
             contents.append(("\n".join(pair[side] for pair in pairs) + end).encode())
-        read = LinePairs(*write_files(tmp_path, contents, gzipped))
+        read = line_pairs(*write_files(tmp_path, contents, gzipped))
         expected = [(clean(source), clean(target)) for source, target in pairs]
         assert len(read) == len(pairs) and list(read) == expected
-        assert list(SelectedPairs(read, min(first, len(pairs)), len(pairs))) == expected[first:]
+        assert list(read.part(min(first, len(pairs)), len(pairs))) == expected[first:]
         assert all(normalise(text) == text for pair in expected for text in pair)
 
     property_()

@@ -28,7 +28,7 @@ from rpr.bench.benchmark import BatchShape, Timing, matmul_rate, step_flops, tak
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
 from rpr.config.train import TrainConfig
-from rpr.data.text_vocabulary import ByteVocabulary
+from rpr.data.vocabulary import ByteVocabulary
 from rpr.decode.sampling import continuations
 from rpr.decode.torch_engine import TorchEngine
 from rpr.export.ctranslate2_spec import write_model
