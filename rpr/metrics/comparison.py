@@ -16,7 +16,7 @@ from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.measurement import Measurement, mean
 from rpr.records.position import code_differences, names_of
-from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file
+from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names
 from rpr.records.scores import LOWER_IS_BETTER, Interval
 from rpr.records.translations import Texts, has_translations, read_translations
 
@@ -189,7 +189,8 @@ def _varied_settings(runs: Sequence[Run]) -> list[str]:
     settings = [deciding_settings(run.config.model_dump(mode="json")) for run in runs]
     varying = [key for key in settings[0] if len({str(each.get(key)) for each in settings}) > 1]
     varying = varying if len(varying) <= _MOST_IN_A_NAME else []
-    return ["".join(f", {key.rpartition('.')[2]} = {each.get(key)}" for key in varying) for each in settings]
+    names = short_names(varying)
+    return ["".join(f", {name} = {each.get(key)}" for key, name in names.items()) for each in settings]
 
 
 def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -241,6 +241,13 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         settings |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
     return settings
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """The last part of each dotted key; the whole key where another one ends in the same part."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    ends = [*last.values()]
+    return {key: end if ends.count(end) == 1 else key for key, end in last.items()}
 
 
 def deciding_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -250,6 +250,12 @@ def how_scored(score: Score) -> tuple[Any, ...]:
     return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
 
 
+def how_scored_by_context(score: ByContext) -> tuple[Any, ...]:
+    """The same for scores by context: which bytes are scored depends on the longest windows."""
+    longest = max((windows.length for windows in score.scores), default=0)
+    return (score.test_set, score.num_bytes, score.num_documents, score.training_length, longest)
+
+
 def how_scored_by_length(score: ByLength, metric: str) -> tuple[Any, ...]:
     """The same for scores by length."""
     decoding = (score.signatures.get(metric), score.beam_size, score.length_penalty, score.min_length, score.precision)

@@ -217,9 +217,11 @@ def differs_line(tables: Tables) -> str:
 def _summary_lines(family: Sequence[Group], room: int) -> list[str]:
     """The table of groups that are alike, with so many variants that it fits into so many lines; empty if none do."""
     rows = [(variant, group) for group in family for variant in group.variants]
-    heading = render.wrapped([family[0].common_heading if len(family) > 1 else family[0].heading])
+    heading = family[0].common_heading if len(family) > 1 else family[0].heading
     for most in range(min(MOST_ROWS, len(rows)), 0, -1):
-        table = ["", *heading, *render.terminal(summary_table(sample_evenly(rows, most))).split("\n")]
+        grid = summary_table(sample_evenly(rows, most))
+        title = render.wrapped([" | ".join(filter(None, (heading, grid.setting)))])
+        table = ["", *title, *render.terminal(grid).split("\n")]
         table += [f"and {len(rows) - most} more variants, in the page"] if most < len(rows) else []
         if len(table) <= room:
             return table

@@ -40,14 +40,17 @@ def run_groups(
     for key, runs in sorted(by_key.items()):
         trained = [run.training.matmul_precision for run in runs if run.training is not None]
         usual = next(filter(None, trained), "highest")
+        corpora = list(filter(None, (run.corpus for run in runs)))
         alike: dict[str, list[Record]] = {}
         for run in runs:
-            # `auto` leaves the precision of float32 matmuls to the device; of a run that has not ended it is not known.
+            # `auto` leaves the precision of float32 matmuls to the device; of a run that has not ended it is not known,
+            # nor are the documents of one that has not read them.
             used = (run.training.matmul_precision or "highest") if run.training is not None else usual
-            same = to_json([used, run.corpus, run.config.get("hardware"), *map(run.config.get, DECIDING)])
+            corpus = run.corpus or (corpora[0] if corpora and run.data is None else None)
+            same = to_json([used, corpus, run.config.get("hardware"), *map(run.config.get, DECIDING)])
             if same not in deciding:
                 settings = {"hardware.precision": run.setting("hardware.precision"), "matmul_precision": used}
-                settings["data.corpus"] = run.corpus and run.corpus[:12]
+                settings["data.corpus"] = corpus and corpus[:12]
                 deciding[same] = json.dumps(deciding_settings(run.config) | settings, sort_keys=True)
             alike.setdefault(deciding[same], []).append(run)
         parts = [(json.loads(text), some) for text, some in sorted(alike.items())]
@@ -55,11 +58,24 @@ def run_groups(
         varying = [name for name in names if len({json.dumps(settings.get(name)) for settings, _ in parts}) > 1]
         for settings, some in sorted(parts, key=lambda part: -len(part[1])):
             distinct = tuple((name, settings.get(name)) for name in varying)
-            groups.append(Group(*key, distinct, _variants(_joined(some), learning or {}), baseline or "absolute"))
-    if baseline is not None and not any(group.baseline.records for group in groups):
-        known = {name for group in groups for run in group.runs for name in names_of(run)}
-        raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
+            variants = _variants(_joined(some), learning or {})
+            groups.append(Group(*key, settings, distinct, variants, baseline or "absolute"))
+    if baseline is not None:
+        _check_baseline(groups, baseline)
     return tuple(groups)
+
+
+def _check_baseline(groups: Iterable[Group], baseline: str) -> None:
+    """Refuse a name that no run has, or runs of several clip distances."""
+    known = {name for group in groups for run in group.runs for name in names_of(run)}
+    if baseline not in known:
+        raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
+    for group in groups:
+        named = [variant for variant in group.variants if baseline in names_of(variant.records[0])]
+        ks = list(dict.fromkeys(variant.position.clip_distance for variant in named))
+        if len(ks) > 1:
+            one_of = ", ".join(f"{baseline}-k{k}" for k in ks if k is not None)
+            raise RecordError(f"baseline: {baseline} has several clip distances; choose one of {one_of}")
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:
@@ -77,7 +93,10 @@ def _joined(records: Iterable[Record]) -> list[Record]:
         if older is not None:
             have = {(score.split, score.test_set, score.metric) for score in run.scores}
             more = [score for score in older.scores if (score.split, score.test_set, score.metric) not in have]
-            run = run.model_copy(update={"scores": (*run.scores, *more)})
+            splits = {by_context.split for by_context in run.by_context}
+            contexts = [by_context for by_context in older.by_context if by_context.split not in splits]
+            update = {"scores": (*run.scores, *more), "by_context": (*run.by_context, *contexts)}
+            run = run.model_copy(update=update | {"by_length": run.by_length or older.by_length})
         finished[key] = run
     return sorted((*finished.values(), *others), key=lambda run: (run.name, run.seed, run.run_id, run.started))
 
@@ -94,7 +113,9 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
         plain = Variant(position, position.label + sharing, tuple(runs))
         known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
         variants.append(replace(plain, learning=known))
-    ends = [end for variant in variants if variant.position.kind == "none" for end in variant.learning]
+    # Without positions an encoder knows no order; a decoder alone has it from its causal mask.
+    orderless = [] if records[0].setting("model.architecture") == "decoder_only" else variants
+    ends = [end for variant in orderless if variant.position.kind == "none" for end in variant.learning]
     without = mean_over_seeds(ends)
     variants = [replace(variant, orderless_loss=None if without is None else without.loss) for variant in variants]
     return tuple(replace(variant, label=variant.label + _own_settings(variant, variants)) for variant in variants)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rpr import paper
 from rpr.records.measurement import Measurement, missing
 from rpr.records.position import Position, names_of
-from rpr.records.record import Record
+from rpr.records.record import Record, short_names
 from rpr.records.scores import (
     BITS_PER_BYTE,
     EXACT_MATCH,
@@ -18,6 +18,7 @@ from rpr.records.scores import (
     SHARES,
     SPLITS,
     how_scored,
+    how_scored_by_context,
     how_scored_by_length,
 )
 from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, mean_over_seeds
@@ -60,7 +61,7 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
         yield column, SeedScore(score.score, how_scored(score), score.interval)
     if (training := run.training) is not None:
         if training.validation_loss is not None:
-            yield LOSS, SeedScore(training.validation_loss, ())
+            yield LOSS, SeedScore(training.validation_loss, (run.data and run.data.vocabulary_size,))
         if training.steps_per_second and run.concurrent_jobs == 1:
             measured = (run.device, training.precision, training.matmul_precision)
             yield SPEED, SeedScore(training.steps_per_second, measured)
@@ -70,7 +71,7 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
                 way = (*how_scored_by_length(lengths, part.metric), bucket.num_sentences)
                 yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval)
     for by_context in run.by_context:
-        way = (by_context.test_set, by_context.num_bytes, by_context.num_documents, by_context.training_length)
+        way = how_scored_by_context(by_context)
         for windows in by_context.scores:
             strided = (*way, by_context.stride) if windows.windows == "sliding" else way
             key = (by_context.split, windows.windows, windows.length)
@@ -199,13 +200,15 @@ def never_run(kind: str, k: int | None = None) -> Variant:
 class Group:
     """All position variants of one model on one corpus, with the same training on one kind of hardware.
 
-    `distinct`: the settings that distinguish it from other groups of the same corpus, model, steps and hardware.
+    `settings` are those that decide what a result means, with the precision and the documents as they were; `distinct`
+    of these distinguish it from other groups of the same corpus, model, steps and hardware.
     """
 
     data: str
     model: str
     max_steps: int
     hardware: str
+    settings: Mapping[str, Any]
     distinct: tuple[tuple[str, Any], ...]
     variants: tuple[Variant, ...]
     baseline_name: str = "absolute"
@@ -295,7 +298,8 @@ class Group:
 
     def distinctly(self, *without: str) -> str:
         """`precision 32, norm pre`: the distinguishing settings, except for those of these names."""
-        return ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in self.distinct if name not in without)
+        names = short_names(name for name, _ in self.distinct)
+        return ", ".join(f"{names[name]} {value}" for name, value in self.distinct if name not in without)
 
     @property
     def advice(self) -> str:
@@ -339,6 +343,14 @@ class Group:
             if position.kind == kind and k in (None, position.clip_distance) and tables in (None, position.tables):
                 return variant
         return never_run(kind, k)
+
+    @cached_property
+    def papers_relative(self) -> Variant:
+        """Relative positions with the paper's k, their tables shared in the paper's way if it was run."""
+        k = paper.MODELS[self.size].clip_distance
+        return next(
+            (one for name in self.sharings if (one := self.get("relative", k, name)).records), never_run("relative", k)
+        )
 
     @cached_property
     def baseline(self) -> Variant:

@@ -18,6 +18,7 @@ from rpr.records.scores import (
     ByContext,
     ByLength,
     LengthBucket,
+    how_scored_by_context,
     how_scored_by_length,
     pooled,
     search_in_words,
@@ -133,9 +134,10 @@ def context_grids(group: Group) -> Iterator[Grid]:
 
 
 def _by_context(group: Group) -> list[ByContext]:
-    """What each finished run has of the first split that any run of the group was scored on."""
+    """What each finished run has of the group's split, or of the first one that any run was scored on so."""
     every = [by_context for run in group.finished for by_context in run.by_context]
-    return [by_context for by_context in every if by_context.split == every[0].split]
+    shown = min((by_context.split for by_context in every), key=lambda split: split != group.split, default="")
+    return [by_context for by_context in every if by_context.split == shown]
 
 
 def _lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
@@ -148,13 +150,15 @@ def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
         f"every length is scored on the same {first.num_bytes:,} bytes of {first.num_documents:,} documents of "
         f"{first.test_set}; trained at {first.training_length:,} tokens; less is better"
     )
-    if first.stride is not None:
+    strides = sorted({by_context.stride for by_context in scored if by_context.stride is not None})
+    if strides:
+        every = " or ".join(f"{stride:,}" for stride in strides)
+        yield Note(f"sliding: a window every {every} tokens, of which only the last {every} are scored")
+    if len(strides) > 1 or len(set(map(how_scored_by_context, scored))) > 1:
         yield Note(
-            f"sliding: a window every {first.stride:,} tokens, of which only the last {first.stride:,} are scored"
-        )
-    if len({(by_context.test_set, by_context.num_bytes, by_context.training_length) for by_context in scored}) > 1:
-        yield Note(
-            "not comparable: the rows were scored on different bytes, or trained at different lengths", "warning"
+            "not comparable: the rows were scored on different bytes, in windows of different lengths or strides, or "
+            "trained at different lengths",
+            "warning",
         )
 
 

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from rpr.records.measurement import Measurement, missing, single
+from rpr.records.record import short_names
 from rpr.records.scores import (
     BITS_PER_BYTE,
     HEADLINE_METRIC,
@@ -76,6 +77,11 @@ class Line:
 
     def change(self, split: str) -> Measurement:
         return self.group.change(self.variant, self.reference, split)
+
+    def marked(self, figure: Measurement) -> Cell:
+        """A figure of ours, with a remark if it is of fewer seeds than the column `n` says."""
+        seeds = len(self.variant.finished)
+        return Cell(figure, () if figure.value is None or figure.n == seeds else (f"{figure.n} of {seeds} seeds",))
 
     @cached_property
     def decided_on(self) -> str:
@@ -180,7 +186,8 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
             columns.append(Column(f"{source.key}_change", f"Δ {source.heading}", read, signed=True))
     others = [column.split for column in tested if column.metric == first.group.metric]
     for split in dict.fromkeys([*first.splits, *others]):
-        ours, change = (partial(read, split=split) for read in (Line.ours, Line.change))
+        ours = partial(lambda line, split: line.marked(line.ours(split)), split=split)
+        change = partial(lambda line, split: line.marked(line.change(split)), split=split)
         columns.append(Column(split, split, ours, digits, priority=0 if split in first.splits else 1))
         if split in first.changed:
             rank = 0 if split == first.changed[0] else 1
@@ -191,7 +198,9 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
     columns += AFTER_THE_SCORES
     for split, _, metric in tested:
         if metric != first.group.metric:
-            read = partial(Line.ours, split=split, metric=metric)
+            read = partial(
+                lambda line, split, metric: line.marked(line.ours(split, metric)), split=split, metric=metric
+            )
             columns.append(Column(f"{metric}_{split}", f"{METRIC_NAMES.get(metric, metric)} {split}", read, priority=3))
     return tuple({column.key: column for column in columns}.values())
 
@@ -203,9 +212,10 @@ def _setting_columns(groups: Iterable[Group]) -> Iterator[Column]:
     def value(name: str, line: Line) -> str:
         return str(dict(line.group.distinct).get(name, ""))
 
-    for name in dict.fromkeys(name for each in settings for name in each):
+    varying = dict.fromkeys(name for each in settings for name in each)
+    for name, heading in short_names(varying).items():
         if len({str(each.get(name)) for each in settings}) > 1:
-            yield Column(name.rpartition(".")[2], name.rpartition(".")[2], partial(value, name), label=True)
+            yield Column(heading, heading, partial(value, name), label=True)
 
 
 def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
@@ -230,7 +240,7 @@ def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
             sets.setdefault((column.metric, *way), []).append(where)
         if column.metric == HEADLINE_METRIC:
             notes += _unusual(column, scores)
-            checkpoints |= {score.checkpoint for score in scores}
+        checkpoints |= {score.checkpoint for score in scores}
     for split, metrics in mixed.items():
         text = f"not comparable: the rows of {split} were scored in different ways ({', '.join(metrics)})"
         notes.insert(0, Note(text, "warning"))
@@ -239,7 +249,7 @@ def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
         on = f"scored on {', '.join(places)}; {search}"
         signatures.setdefault(on, []).append(f"{METRIC_NAMES.get(metric, metric)} {signature}")
     notes += [Note(f"{on}: {'; '.join(metrics)}") for on, metrics in signatures.items()]
-    if checkpoints:
+    if len(checkpoints) > 1 or any(column.metric == HEADLINE_METRIC for column in by_column):
         differ = "the rows used different checkpoints: " if len(checkpoints) > 1 else "checkpoint: "
         notes.append(Note(differ + "; ".join(sorted(checkpoints))))
     return tuple(notes)

@@ -14,8 +14,11 @@ from typing import Any
 import yaml
 
 from rpr.errors import RecordError
+from rpr.model.positions.vectors import SHARING
 from rpr.paths import choice_dirs, data_dir
-from rpr.records.measurement import Measurement
+from rpr.records.measurement import Measurement, missing
+from rpr.records.position import Position
+from rpr.records.record import short_names
 from rpr.records.scores import LOWER_IS_BETTER
 from rpr.report.groups import LOSS, Group, Key, Variant, never_run
 from rpr.tables.grid import Cell, Column, Grid, Note
@@ -25,12 +28,16 @@ Setting = tuple[Any, ...]  # a value for each of the grid's keys
 
 @dataclass(frozen=True)
 class Recipes:
-    """Groups that differ in `keys` alone, by their values of these, and the labels of their variants."""
+    """Groups that differ in `keys` alone, by their values of these, and their variants by label."""
 
     keys: tuple[str, ...]
     groups: dict[Setting, Group]
-    labels: tuple[str, ...]
+    positions: dict[str, Position]
     baseline: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.positions)
 
     @property
     def group(self) -> Group:
@@ -39,7 +46,7 @@ class Recipes:
 
     def variant(self, label: str, setting: Setting | None) -> Variant:
         variants = () if setting is None else self.groups[setting].variants
-        return next((variant for variant in variants if variant.label == label), never_run(label))
+        return next((one for one in variants if one.position == self.positions[label]), never_run(label))
 
     def key(self, split: str) -> Key | None:
         """What is compared: the scores of a split or, if validation was not scored, its loss."""
@@ -56,14 +63,17 @@ class Recipes:
 
     @cached_property
     def levels(self) -> dict[str, dict[Setting, float]]:
-        """What settings are chosen by, more is better: for each label the mean over the seeds of all its settings."""
+        """What settings are chosen by, more is better: for each label the mean over the seeds of all its settings. None
+        where their scores have other units: signatures and sentences, or vocabularies of the loss.
+        """
         key = self.key("validation")
         sign = -1 if key == LOSS or self.group.metric in LOWER_IS_BETTER else 1
         found: dict[str, dict[Setting, float]] = {}
         for label in self.labels:
             scores = {setting: self.variant(label, setting).scores.get(key or (), {}) for setting in self.groups}
             tried = {setting: by_seed for setting, by_seed in scores.items() if by_seed}
-            seeds = set[int]().union(*tried.values()).intersection(*tried.values())
+            units = {score.way[:2] for by_seed in tried.values() for score in by_seed.values()}
+            seeds = set[int]().union(*tried.values()).intersection(*tried.values()) if len(units) == 1 else set()
             found[label] = {
                 setting: sign * sum(by_seed[seed].value for seed in seeds) / len(seeds)
                 for setting, by_seed in tried.items()
@@ -81,12 +91,23 @@ class Recipes:
         return max(of_all, key=lambda setting: sum(levels[setting] for levels in self.levels.values()), default=None)
 
     def in_words(self, setting: Setting | None) -> str:
-        names = zip(self.keys, setting or (), strict=bool(setting))
-        return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in names) or "none"
+        names = zip(short_names(self.keys).values(), setting or (), strict=bool(setting))
+        return ", ".join(f"{name} {value}" for name, value in names) or "none"
+
+    @property
+    def heading(self) -> str:
+        """What the groups share."""
+        group = self.group
+        steps = () if "optim.max_steps" in self.keys else (f"{group.max_steps:,} steps",)
+        parts = (group.corpus, f"model {group.model}", *steps, group.hardware, group.distinctly(*self.keys))
+        return " | ".join(filter(None, parts))
 
     def at_the_edge_of(self, setting: Setting) -> list[str]:
-        """The settings that have their lowest or highest value of the grid."""
-        tried = [sorted({value for value in values if value is not None}) for values in zip(*self.groups, strict=True)]
+        """The settings that have the lowest or highest number of the grid; words have no order."""
+        tried = [
+            sorted({value for value in values if type(value) in (int, float)})
+            for values in zip(*self.groups, strict=True)
+        ]
         ends = zip(self.keys, setting, tried, strict=True)
         return [key for key, value, values in ends if len(values) > 1 and value in (values[0], values[-1])]
 
@@ -101,17 +122,37 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
     for keys in dict.fromkeys(keys for name in sweeps if (keys := _grid_keys(name))):
         families: dict[str, dict[Setting, Group]] = {}
         for group in groups:
-            steps = None if "optim.max_steps" in keys else group.max_steps
-            rest = [pair for pair in group.distinct if pair[0] not in keys]
+            rest = {key: value for key, value in group.settings.items() if key not in keys}
             values = (group.runs[0].setting(key) for key in keys)
             setting = tuple(str(value) if isinstance(value, list | dict) else value for value in values)
-            families.setdefault(str((group.data, group.model, steps, group.hardware, rest)), {})[setting] = group
+            families.setdefault(str((group.data, group.model, group.hardware, rest)), {})[setting] = group
         for family in families.values():
-            baselines = [group.baseline.label for group in family.values() if group.baseline.records]
-            if len(family) > 1 and baselines:
-                labels = tuple(dict.fromkeys(variant.label for group in family.values() for variant in group.variants))
-                ordered = sorted(family, key=lambda setting: [(value is not None, value) for value in setting])
-                yield Recipes(keys, {setting: family[setting] for setting in ordered}, labels, baselines[0])
+            baseline = next((group.baseline.position for group in family.values() if group.baseline.records), None)
+            if len(family) > 1 and baseline is not None:
+                positions = _positions([*family.values()])
+                label = next(label for label, position in positions.items() if position == baseline)
+                yield Recipes(
+                    keys, {setting: family[setting] for setting in sorted(family, key=_order)}, positions, label
+                )
+
+
+def _order(setting: Setting) -> list[tuple[bool, bool, Any]]:
+    """Sort key: nothing, numbers, words."""
+    return [(value is not None, isinstance(value, str), value) for value in setting]
+
+
+def _positions(groups: Sequence[Group]) -> dict[str, Position]:
+    """The variants of groups by label: the longest that any group has, as it tells a variant from others."""
+    labels: dict[Position, str] = {}
+    for variant in (variant for group in groups for variant in group.variants):
+        labels[variant.position] = max(labels.get(variant.position, ""), variant.label, key=len)
+    texts = [*labels.values()]
+    return {
+        label
+        if texts.count(label) == 1
+        else f"{label}, {SHARING.get(str(position.tables), position.identity)}": position
+        for position, label in labels.items()
+    }
 
 
 def _grid_keys(sweep: str) -> tuple[str, ...]:
@@ -139,9 +180,10 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     """Each variant at its own best setting and under one recipe for all; its changes across the grid."""
     group, common, its_best = grid.group, grid.common, grid.best(grid.baseline)
 
-    def best(label: str) -> str | Cell:
-        setting = grid.best(label)
-        if setting is None or not (ends := grid.at_the_edge_of(setting)):
+    def best(label: str) -> str | Cell | Measurement:
+        if (setting := grid.best(label)) is None:
+            return missing("no seed was scored in the same way on validation in all settings of the row")
+        if not (ends := grid.at_the_edge_of(setting)):
             return grid.in_words(setting)
         return Cell(f"{grid.in_words(setting)} (edge)", (f"at the edge of the grid: {', '.join(ends)}",))
 
@@ -164,13 +206,15 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
         Column("settings", "settings", lambda label: str(len(grid.levels[label]))),
         Column("best", "best setting", best, words=True),
     ]
-    for split in ("validation", "test"):
+    by_loss = grid.key("validation") == LOSS
+    what, on_validation, digits = ("loss", "validation loss", 3) if by_loss else ("score", "validation", group.digits)
+    for split, name, places in (("validation", on_validation, digits), ("test", "test", group.digits)):
         for key, heading, read in (("", "", score), ("own_", "Δ own best: ", own), ("one_", "Δ one recipe: ", shared)):
             figures = partial(read, split=split)
-            columns.append(Column(key + split, heading + split, figures, group.digits, signed=bool(key)))
+            columns.append(Column(key + split, heading + name, figures, places, signed=bool(key)))
     columns.append(Column("note", "note", lambda label: grid.variant(label, grid.best(label)).undecided, words=True))
-    what = "loss" if grid.key("validation") == LOSS else "score"
     notes = (
+        *(["validation loss: in nats per piece, less is better"] if by_loss else []),
         f"best setting: of {', '.join(grid.keys)}, by the validation {what}, over the seeds of all settings of the row",
         f"Δ: change from {grid.baseline}, paired by seed: each at its own best setting, or both with one recipe, "
         f"the best on average of those of all rows ({grid.in_words(common)})",
@@ -180,10 +224,10 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     for label in grid.labels:
         signed = label != grid.baseline
         figures = partial(across, label=label)
-        by_setting.append(Column(label, "Δ " * signed + label, figures, group.digits, signed=signed))
-    about, made_up = group.common_heading, group.synthetic
+        by_setting.append(Column(label, "Δ " * signed + label, figures, digits, signed=signed))
+    about, made_up = grid.heading, group.synthetic
     title = "The best recipe of a grid for each variant, chosen on validation"
     first = Grid("recipes", title, tuple(columns), grid.labels, about, tuple(map(Note, notes)), made_up)
-    title = f"Change on validation by recipe: against {grid.baseline}"
+    title = f"Change {'of the validation loss' if by_loss else 'on validation'} by recipe: against {grid.baseline}"
     second = Grid("recipes_across", title, tuple(by_setting), tuple(grid.groups), about, (), made_up)
     return first.without_empty_columns(), second

@@ -81,7 +81,7 @@ def _incomplete(group: Group) -> Iterator[Statement]:
 
 def _papers_change(group: Group) -> Iterator[Statement]:
     """The paper's own comparison: relative positions with its k against absolute ones, on the group's test split."""
-    relative, absolute = group.get("relative", paper.MODELS[group.size].clip_distance), group.get("absolute")
+    relative, absolute = group.papers_relative, group.get("absolute")
     found, pair = Comparison(group, relative, absolute, group.split), group.papers_languages
     if not group.translation or pair is None or found.change.value is None:
         return
@@ -94,7 +94,7 @@ def _papers_change(group: Group) -> Iterator[Statement]:
 def _published_order(group: Group) -> Iterator[Statement]:
     """Which pairs of schemes have the published order, where only the order can be compared."""
     for source, figures in published_figures(group).items():
-        theirs = [variant for variant, _ in sorted(figures, key=lambda figure: -figure[1])]
+        theirs = [variant for variant, _ in sorted(figures, key=lambda row: row[1], reverse=not group.documents)]
         pairs = [Comparison(group, *pair, group.split) for pair in itertools.combinations(theirs, 2)]
         pairs = [pair for pair in pairs if pair.change.value is not None]
         same, opposite, undecided = ([pair for pair in pairs if pair.verdict == verdict] for verdict in VERDICTS)

@@ -112,15 +112,16 @@ def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
     first = rows[0][1]
     lines = [(_line_of_all if group.task else _summary_line)(variant, group) for variant, group in rows]
     grid = score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
-    if first.task:
-        return grid
-    kept = [column for column in grid.columns if column not in AFTER_THE_SCORES]
-    return Grid("summary", grid.title, (*kept, *_SUMMARY), tuple(lines)).without_empty_columns()
+    if not first.task:
+        kept = [column for column in grid.columns if column not in AFTER_THE_SCORES]
+        grid = Grid("summary", grid.title, (*kept, *_SUMMARY), tuple(lines)).without_empty_columns()
+    changes = any(column.key.endswith("_change") for column in grid.columns)
+    return replace(grid, setting=f"Δ: change from {lines[0].reference.short_label}" if changes else "")
 
 
 def _summary_line(variant: Variant, group: Group) -> Line:
-    reference = group.get("relative", paper.MODELS[group.size].clip_distance, group.sharings[0])
-    splits = (group.development,)
+    papers = group.translation and group.baseline_name == "absolute" and group.papers_relative.records
+    reference, splits = group.papers_relative if papers else group.baseline, (group.development,)
     return Line((variant.label,), group, variant, reference, splits, splits, "validation")
 
 

@@ -15,7 +15,11 @@ SCORES = {("separate", 64): 2.5, ("separate", 128): 2.25, ("separate", 256): 2.7
 
 def scored(position: str, seed: int = 1, more: float = 0.0, **changes: Any) -> Record:
     """A record with `more` bits than SCORES everywhere."""
-    by_context = {
+    return fake_record(position, seed=seed, by_context=[fields(more) | changes])
+
+
+def fields(more: float) -> dict[str, Any]:
+    return {
         "split": "test", "test_set": "held out", "training_length": 128, "num_bytes": 4096, "num_tokens": 4096,
         "num_documents": 3, "stride": 64, "checkpoint": "step 10", "precision": "float32",
         "scores": [
@@ -25,8 +29,7 @@ def scored(position: str, seed: int = 1, more: float = 0.0, **changes: Any) -> R
         "by_position": [
             {"first": first, "last": last, "bits_per_byte": 3.0 + more} for first, last in ((1, 1), (2, 2), (3, 4))
         ],
-    } | changes  # fmt: skip
-    return fake_record(position, seed=seed, by_context=[by_context])
+    }  # fmt: skip
 
 
 def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations() -> None:
@@ -68,12 +71,18 @@ def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_
     assert only_ours is not None and len(only_ours.figure().axes) == 2
 
 
-def test_seeds_scored_on_different_bytes_have_no_mean() -> None:
-    group = group_of([scored("relative"), scored("relative", 2, num_bytes=1000)])
-    (variant,) = group.variants
-    one = variant.measured(("test", "separate", 64), "")
-    assert one.value is None and "different ways" in str(one.reason)
-    assert any(note.severity == "warning" for grid in context_grids(group) for note in grid.notes)
+@pytest.mark.parametrize("key", [("separate", 64), ("sliding", 128), ("position", 4)])
+def test_seeds_scored_on_different_bytes_or_with_other_windows_have_no_mean(key: tuple[str, int]) -> None:
+    longer = {"windows": "separate", "length": 512, "bits_per_byte": 2.0, "num_bytes": 4096, "interval": None}
+    changes: list[dict[str, Any]] = [{"num_bytes": 1000}, {"scores": [*fields(0.0)["scores"], longer]}]
+    changes += [{"stride": 32}] if key[0] == "sliding" else []
+    for change in changes:
+        group = group_of([scored("relative"), scored("relative", 2, **change)])
+        one = group.variants[0].measured(("test", *key), "")
+        assert one.value is None and "different ways" in str(one.reason)
+        assert all(any(note.severity == "warning" for note in grid.notes) for grid in context_grids(group))
+    notes = next(context_grids(group_of([scored("absolute"), scored("relative", stride=32)]))).notes
+    assert "a window every 32 or 64 tokens" in notes[1].text and "strides" in notes[2].text
 
 
 def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training() -> None:

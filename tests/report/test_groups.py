@@ -4,11 +4,12 @@ import pytest
 
 from rpr.records.position import position_of, positions_of
 from rpr.records.record import Record
+from rpr.records.scores import ByLength
 from rpr.report import groups
 from rpr.report.grouping import run_groups
 from rpr.report.plot_style import variant_colours
 from rpr.report.tables import build_tables
-from tests.fake_records import fake_record, fake_score
+from tests.fake_records import fake_by_length, fake_record, fake_score
 
 
 def test_deciding_settings_separate_groups():
@@ -35,6 +36,11 @@ def test_runs_scored_on_different_splits_are_joined():
     (group,) = run_groups([one, other])
     (variant,) = group.variants
     assert [group.score(variant, split).value for split in ("test", "validation")] == [30.0, 28.0]
+    lengths = [fake_by_length(20.0), None]
+    one, other = (run.model_copy(update={"by_length": by_length and ByLength(**by_length)})
+                  for run, by_length in zip((one, other), lengths, strict=True))  # fmt: skip
+    (group,) = run_groups([one, other])
+    assert group.variants[0].measured(("sacrebleu", 1, 10), "").value == 20.0, "of the older run"
     of_other_code = [run.model_copy(update={"schemes": {"vectors": code}}) for run, code in ((one, "1"), (other, "2"))]
     (group,) = run_groups(of_other_code)
     assert [variant.label[-19:] for variant in group.variants] == ["code of vectors = 1", "code of vectors = 2"]
@@ -68,6 +74,21 @@ def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_othe
     assert (len(group.runs), group.distinctly()) == (3, "")
     found = run_groups([run(1, "highest"), run(2, "medium")])
     assert [group.distinctly() for group in found] == ["matmul_precision highest", "matmul_precision medium"]
+
+
+def test_runs_that_ended_before_they_read_their_documents_are_with_the_others():
+    text = {"data.text": {"suffix": ".txt"}}
+    (group,) = run_groups([fake_record(settings=text), fake_record(seed=2, status="failed", settings=text, data=None)])
+    assert (group.heading, len(group.runs)) == ("multi30k_en_de | model small | 1,800 steps | cpu", 2)
+
+
+def test_settings_of_one_last_name_are_told_apart():
+    values = [(1, 1), (1, 2), (2, 2)]
+    changes = [{"model.epsilon": one, "optim.epsilon": other} for one, other in values]
+    found = run_groups(fake_record("absolute", settings=settings) for settings in changes)
+    assert sorted(group.distinctly() for group in found) == [f"model.epsilon {a}, optim.epsilon {b}" for a, b in values]
+    (table,) = build_tables(found).sections["paper"]
+    assert sorted((line[3].value, line[4].value) for line in table.cells) == [(f"{a}", f"{b}") for a, b in values]
 
 
 def test_learned_positions_of_other_lengths_are_other_variants():

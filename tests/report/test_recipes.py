@@ -71,7 +71,55 @@ def test_without_scores_of_validation_its_loss_decides() -> None:
     ]  # fmt: skip
     (grid,) = recipes(run_groups(runs))
     assert [grid.best(label) for label in grid.labels] == [(2.0, 0.1), (1.0, 0.1)]
-    assert "by the validation loss, over" in recipe_grids(grid)[0].notes[0].text
+    best, across = recipe_grids(grid)
+    assert best.notes[0].text == "validation loss: in nats per piece, less is better"
+    assert "by the validation loss, over" in best.notes[1].text
+    columns = {column.key: column for column in best.columns}
+    assert (columns["own_validation"].heading, columns["own_validation"].digits) == ("Δ own best: validation loss", 3)
+    assert across.title.startswith("Change of the validation loss by recipe") and across.columns[1].digits == 3
+    # A loss per piece of another vocabulary is in another unit.
+    other = [run.model_copy(update={"data": run.data.model_copy(update={"vocabulary_size": 100})}) for run in runs[1:2]]
+    (grid,) = recipes(run_groups([runs[0], *other, *runs[2:]]))
+    cell = recipe_grids(grid)[0].cells[0][2]
+    assert grid.best(grid.labels[0]) is None and "in the same way on validation" in str(cell.value.reason)
+
+
+def grids_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: str, *runs: Record) -> list[Recipes]:
+    """Those of runs of a sweep whose file has these keys."""
+    monkeypatch.setattr("rpr.report.recipes.data_dir", lambda name: tmp_path)
+    (tmp_path / "mine.yaml").write_text(f"best_of: [{keys}]")
+    return list(recipes(run_groups(run.model_copy(update={"sweeps": ("mine",)}) for run in runs)))
+
+
+def test_settings_outside_the_grid_and_other_variants_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(position: str, steps: int, dropout: float, **settings: Any) -> Record:
+        settings = {"optim.max_steps": steps, "model.dropout": dropout} | settings
+        return fake_record(position, settings=settings, scores={"validation": 20.0 + steps / 100})
+
+    runs = [run(kind, steps, steps / 10_000) for kind in ("absolute", "relative") for steps in (1000, 2000)]
+    assert grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs) == [], "they differ in dropout, too"
+    runs = [run(kind, steps, 0.1) for kind in ("absolute", "relative") for steps in (1000, 2000)]
+    shared = run("relative", 2000, 0.1, **{"position.tables": "shared_by_heads"})
+    (grid,) = grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs, shared)
+    assert recipe_grids(grid)[0].setting == "multi30k_en_de | model small | cpu", "the steps vary"
+    assert [(label, len(grid.levels[label])) for label in grid.labels] == [
+        ("absolute (sinusoidal)", 2), ("relative, k = 16, per head", 2), ("relative, k = 16, shared by heads", 1)
+    ]  # fmt: skip
+
+
+def test_only_numbers_have_an_edge_and_values_of_any_kind_an_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [
+        fake_record(kind, settings={"model.norm": norm, "optim.gradient_clip_norm": clip}, scores={"validation": score})
+        for kind in ("absolute", "relative")
+        for norm, clip, score in (("pre", None, 20.0), ("post", 1.0, 21.0), ("post", "auto", 22.0))
+    ]
+    (grid,) = grids_of(monkeypatch, tmp_path, "model.norm, optim.gradient_clip_norm", *runs)
+    assert [*grid.groups] == [("post", 1.0), ("post", "auto"), ("pre", None)]
+    assert grid.at_the_edge_of(("post", "auto")) == []
 
 
 def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(

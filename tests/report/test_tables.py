@@ -369,5 +369,43 @@ def test_any_variant_is_the_baseline_of_a_report():
     ]
     table = {grid.name: grid for grid in build_tables([group]).grids}["table1"]
     assert value(row(table, "small, 1,800 steps", "EN-DE", "absolute (sinusoidal)")["test_change"]) == 10.0
+    assert summary_of(group).setting == "Δ: change from absolute (learned)"
     with pytest.raises(RecordError, match="baseline: no run has position=nope"):
         run_groups(records, baseline="nope")
+    several = [fake_record("relative", k) for k in (0, 16)]
+    with pytest.raises(
+        RecordError, match="^baseline: relative has several .*; choose one of relative-k0, relative-k16$"
+    ):
+        run_groups(several, baseline="relative")
+    [group] = run_groups(several, baseline="relative-k16")
+    assert group.baseline.label == "relative, k = 16"
+
+
+def test_of_several_ways_to_share_tables_the_papers_is_compared_with_the_paper():
+    runs = [fake_record(kind, k, settings={"model.name": "big", "position.tables": tables})
+            for kind, k, tables in (("relative", 8, "per_head"), ("relative", 8, "shared_by_heads"),
+                                    ("absolute", 8, "shared_by_heads"))]  # fmt: skip
+    [group] = run_groups(runs)
+    found = [str(one) for one in statements(group)]
+    assert found[0].startswith("Relative, k = 8, shared by heads against absolute (sinusoidal) on test:")
+    assert summary_of(group).setting == "Δ: change from relative, k = 8, shared by heads"
+    [group] = run_groups(runs[:1])
+    assert group.papers_relative.records, "another way if the paper's was not run"
+    [group] = run_groups(fake_record(kind, settings={"data.text": {}}) for kind in ("absolute", "relative"))
+    assert summary_table([(variant, group) for variant in group.variants]).rows[0].reference is group.baseline
+
+
+def test_a_figure_of_fewer_seeds_than_its_row_says_so():
+    records = runs(seeds=(1, 2, 3))
+    records = [run for run in records if run.seed < 3 or run.setting("position.name") != "absolute"]
+    table = grids(records)["table1"]
+    cells = row(table, "small, 1,800 steps", "EN-DE", "relative")
+    assert (value(cells["n"]), cells["test"].remarks, cells["test_change"].remarks) == ("3", (), ("2 of 3 seeds",))
+    assert row(table, "small, 1,800 steps", "EN-DE", "absolute (sinusoidal)")["test_change"].remarks == ()
+
+
+@pytest.mark.parametrize("architecture, unlearned", [("encoder_decoder", True), ("decoder_only", False)])
+def test_a_decoder_alone_learns_order_without_positions(architecture, unlearned):
+    records = [fake_record(kind, settings={"model.architecture": architecture}) for kind in ("none", "relative")]
+    [group] = run_groups(records, {run_key(run): Learning(0.0, 0.0, 1800, 2.0) for run in records})
+    assert [bool(variant.unlearned) for variant in group.variants] == [False, unlearned]

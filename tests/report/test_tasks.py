@@ -99,6 +99,15 @@ def test_exact_match_of_sentences_is_folded_and_not_shown_by_length():
     assert "lengths_exact_match" not in [grid.name for grid in tables.by_length]
 
 
+def test_rows_of_other_checkpoints_say_so():
+    first, second = (run.model_copy(update={"scores": run.scores[2:]}) for run in runs())
+    last = tuple(replace(score, checkpoint="step 1800") for score in second.scores)
+    for other, notes in ((second, 0), (second.model_copy(update={"scores": last}), 1)):
+        [group] = run_groups([first, other])
+        texts = [note.text for note in task_table([group]).notes]
+        assert sum(text.startswith("the rows used different checkpoints: ") for text in texts) == notes
+
+
 def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_paper():
     found = text(runs(none=1.0, relative_keys=55.0, absolute_and_relative=58.0))
     assert "absolute (sinusoidal) on long, in points of exact match: relative, k = 16 +53.3 (one seed), " in found
