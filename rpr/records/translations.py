@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
 from rpr.records.record import RECORD_NAME, run_file
 
 ARCHIVE_NAME = "hypotheses.json.xz"
+_T = TypeVar("_T")
 
 
 class Texts(NamedTuple):
@@ -72,6 +73,13 @@ def read_translations(record: Path, split: str) -> Texts:
             "the files were changed: omit it, or move its folder away and train it again"
         )
     return texts
+
+
+def evenly_spaced(items: Sequence[_T], at_most: int) -> list[_T]:
+    """At most so many of the items, in their order, including the first and (of several) the last."""
+    if len(items) <= at_most or at_most < 2:
+        return list(items[:at_most])
+    return [items[round(number * (len(items) - 1) / (at_most - 1))] for number in range(at_most)]
 
 
 def _packed(document: Any) -> bytes:

@@ -111,8 +111,8 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     unlearned = [variant for variant, _ in known if variant.unlearned and not group.task]
     scored = [row for row in known if row[0] not in unlearned]
     relative = [variant for variant, _ in scored if variant.position.kind == "relative"]
-    shown = group.papers_relative if group.papers_relative in relative else relative[-1] if relative else None
-    rows = [row for row in scored if group.task or row[0] is shown or row[0].position.kind not in TABULATED]
+    kept = [group.papers_relative] if group.papers_relative in relative else relative[-1:]
+    rows = [row for row in scored if group.task or row[0] in kept or row[0].position.kind not in TABULATED]
     others = sum(variant.position.kind not in SCHEMES["vectors"].colours() for variant, _ in rows)
     if len(rows) < 2 or (others < 2 and not group.task):
         return [], ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rpr.records.record import Record
+from rpr.records.translations import evenly_spaced
 from rpr.report.groups import Group, Variant
 
 SAMPLES_PER_SPLIT, SAMPLES_PER_OWN_SPLIT = {"test": 3, "long": 2}, 2
@@ -50,13 +51,8 @@ def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:
             if free and room[kind] < len(mine):
                 room[kind] += 1
                 free -= 1
-    return [items[place] for place in sorted(p for kind, mine in places.items() for p in _spaced(mine, room[kind]))]
-
-
-def _spaced(places: Sequence[int], count: int) -> list[int]:
-    if count <= 1:
-        return list(places[:count])
-    return [places[round(index * (len(places) - 1) / (count - 1))] for index in range(count)]
+    shown = (place for kind, mine in places.items() for place in evenly_spaced(mine, room[kind]))
+    return [items[place] for place in sorted(shown)]
 
 
 class Sample(NamedTuple):
