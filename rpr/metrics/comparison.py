@@ -11,7 +11,7 @@ from pathlib import Path
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.escape import escape_control_characters
-from rpr.metrics.bleu import Metric, all_scores
+from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.measurement import Measurement, mean
@@ -275,7 +275,7 @@ def compare_runs(
     """Score all runs, and test every pair of them, for every metric and split (None: all splits that every run has).
 
     Args:
-        metrics: of translations; None: sacreBLEU and chrF. Documents have bits per byte alone.
+        metrics: None: sacreBLEU and chrF, of tasks exact match and sacreBLEU. Documents have bits per byte alone.
         tokenizer: of BLEU; None: as each run has it.
         numbers: samples, trials and seed of the tests.
 
@@ -294,7 +294,7 @@ def compare_runs(
         scored: list[list[Metric]] = []  # of each run
         for run, texts in zip(runs, _texts(runs, split), strict=True):
             language, of_run = run.config.data.target_language, run.config.evaluation.bleu_tokenizer
-            names = metrics or USUAL_METRICS
+            names = metrics or (USUAL_METRICS if run.config.data.task is None else TASK_METRICS)
             scored.append(all_scores(texts.hypotheses, texts.references, language, names, tokenizer or of_run))
         for first, *others in zip(*scored, strict=True):
             for run, other in zip(runs[1:], others, strict=True):

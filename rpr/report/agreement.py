@@ -28,6 +28,7 @@ FINDINGS_RULE = (
     "both models learned and had stopped learning. Everything else is not decided. No correction for the number of "
     "comparisons."
 )
+EQUAL_TOKENS = "Language models are compared at equal numbers of tokens, also while they are still learning."
 VERDICTS = ("better", "worse", "not decided")
 
 

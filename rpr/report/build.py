@@ -18,7 +18,7 @@ from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Record, run_file
 from rpr.report import html, plots
-from rpr.report.agreement import FINDINGS_RULE, RULE
+from rpr.report.agreement import EQUAL_TOKENS, FINDINGS_RULE, RULE
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import LEARNED_RULE, Learning, RunKey, learning_of, run_key
@@ -203,7 +203,8 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
 
 def legend_lines(tables: Tables, grids: Sequence[Grid], shown: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
     """How to read these tables: symbols, verdicts, `still learning` and `not learned`; `shown` as of `legend`."""
-    rules = [FINDINGS_RULE, f"{LEARNING_RULE}.", f"{LEARNED_RULE}."]
+    rules = [FINDINGS_RULE, *([EQUAL_TOKENS] if "documents" in tables.sections else [])]
+    rules += [f"{LEARNING_RULE}.", f"{LEARNED_RULE}."]
     return [*legend(grids, shown), *([RULE] if "paper" in tables.sections else []), *rules]
 
 

@@ -8,9 +8,8 @@ shows that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from rpr.records.measurement import Measurement, single
 from rpr.records.scores import (
@@ -25,9 +24,10 @@ from rpr.records.scores import (
 )
 from rpr.report import plot_style as style
 from rpr.report.groups import Group, Key, Variant, first_of_kind
+from rpr.report.lines import CHANGE, marked
 from rpr.report.published import Source, curves
 from rpr.report.samples import lines_of
-from rpr.tables.grid import DASH, Column, Grid, Note
+from rpr.tables.grid import DASH, Cell, Column, Grid, Note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,10 +72,12 @@ def _grid(
     `changes` their changes from the baseline.
     """
 
-    def read(variant: Variant, key: Key) -> Measurement:
-        return variant.change(group.baseline, key, ABSENT) if changes else variant.measured(key, ABSENT)
+    def read(variant: Variant, key: Key) -> Cell:
+        change = variant.change(group.baseline, key, ABSENT) if changes else None
+        return marked(variant, change or variant.measured(key, ABSENT))
 
     shown = [Column("position", "position", lambda variant: variant.label, label=True)]
+    shown.append(Column("n", "n", lambda variant: str(len(variant.finished))))
     for key, heading in headings.items():
         column = f"length_{key[1]}_{key[2] or 'up'}" if isinstance(key[1], int) else f"{key[1]}_{key[2]}"
         shown.append(Column(column, heading, partial(read, key=key), group.digits, signed=changes))
@@ -113,14 +115,15 @@ def context_grids(group: Group) -> Iterator[Grid]:
     scored, baseline = _by_context(group), group.baseline
     if not scored:
         return
-    notes, split = tuple(_context_notes(scored)), scored[0].split
+    (about, *warnings), sliding, split = _context_notes(scored), _sliding_notes(scored), scored[0].split
+    notes = (about, *sliding, *warnings)
     lengths: dict[Key, str] = {
         (split, windows, length): f"{length:,}" + ", sliding" * (windows == "sliding")
         for windows, length in _lengths(scored)
     }
     yield _grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes)
     if baseline.records and len(group.variants) > 1:
-        how = f"minus {baseline.label}, seed by seed: below zero is better; with one common seed without an interval"
+        how = f"change from {baseline.label}: {CHANGE}; below zero is better"
         title = f"{CONTEXTS}: change from {baseline.label}, {split}"
         yield _grid("context_changes", title, group, lengths, (*notes, Note(how)), changes=True)
     longest = max(score.length for by_context in scored for score in by_context.scores)
@@ -130,7 +133,7 @@ def context_grids(group: Group) -> Iterator[Grid]:
         for last in sorted(places)
     }
     title = f"Bits per byte by position in windows of {longest:,} side by side, {split}"
-    yield _grid("by_position", title, group, positions, notes)
+    yield _grid("by_position", title, group, positions, (about, *warnings))
 
 
 def _by_context(group: Group) -> list[ByContext]:
@@ -150,20 +153,24 @@ def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
         f"every length is scored on the same {first.num_bytes:,} bytes of {first.num_documents:,} documents of "
         f"{first.test_set}; trained at {first.training_length:,} tokens; less is better"
     )
-    strides = sorted({by_context.stride for by_context in scored if by_context.stride is not None})
-    if strides:
-        every = " or ".join(f"{stride:,}" for stride in strides)
-        yield Note(f"sliding: a window every {every} tokens, of which only the last {every} are scored")
-    if len(strides) > 1 or len(set(map(how_scored_by_context, scored))) > 1:
+    if len(set(map(how_scored_by_context, scored))) > 1:
         yield Note(
-            "not comparable: the rows were scored on different bytes, in windows of different lengths or strides, or "
-            "trained at different lengths",
+            "not comparable: the rows were scored on different bytes, with other longest windows, or trained at "
+            "different lengths",
             "warning",
         )
 
 
-@dataclass(frozen=True)
-class _Panel:
+def _sliding_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
+    strides = sorted({by_context.stride for by_context in scored if by_context.stride is not None})
+    if strides:
+        every = " or ".join(f"{stride:,}" for stride in strides)
+        yield Note(f"sliding: a window every {every} tokens, of which only the last {every} are scored")
+    if len(strides) > 1:
+        yield Note("not comparable: sliding windows of different strides", "warning")
+
+
+class _Panel(NamedTuple):
     """Curves over the length of the context, by label, of models trained at `trained` tokens (None: of several)."""
 
     title: str
@@ -171,7 +178,6 @@ class _Panel:
     trained: int | None
     unit: str
     remarks: tuple[str, ...]
-    look: dict[str, Any]
 
 
 def bits_by_context(group: Group) -> style.Plot | None:
@@ -185,7 +191,15 @@ def bits_by_context(group: Group) -> style.Plot | None:
     if len({length for _, length in keys}) < 2:
         return None
     kinds = [kind for kind in WINDOWS if any(kind == windows for windows, _ in keys)]
-    ours = [_measured(variants, scored, kind, remark if kind == kinds[-1] else "") for kind in kinds]
+    trained = {found.training_length for found in scored}
+    longest = max(trained) if len(trained) == 1 else None
+    shaded = f"shaded: longer than in training ({longest:,} tokens)" if longest else ""
+    ours = []
+    for kind in kinds:
+        by_length = {length: (scored[0].split, kind, length) for _, length in keys}
+        of_variants = {one.label: {n: one.measured(key, ABSENT) for n, key in by_length.items()} for one in variants}
+        words = (shaded, remark if kind == kinds[-1] else "")
+        ours.append(_Panel(f"{kind} windows", of_variants, longest, "bits per byte; less is better", words))
     panels = [*ours, *(panel for kind in kinds if (panel := _published(variants, kind)) is not None)]
     looks = style.variant_looks(variants)
 
@@ -194,9 +208,10 @@ def bits_by_context(group: Group) -> style.Plot | None:
             lengths = sorted({length for points in panel.curves.values() for length in points})
             beyond = next((at for at, n in enumerate(lengths) if panel.trained and n > panel.trained), None)
             style.set_places(axes, [f"{length:,}" for length in lengths], beyond, rotation=45)
+            grey = {} if panel in ours else {"color": style.PAPER}
             for label, points in panel.curves.items():
                 places = [(lengths.index(n), score) for n, score in points.items()]
-                style.draw_points(axes, places, looks[label] | panel.look)
+                style.draw_points(axes, places, looks[label] | grey)
             axes.set_title(panel.title, loc="left", fontsize=10)
             axes.set_ylabel(panel.unit)
             style.set_words_below(axes, "tokens of context", *panel.remarks)
@@ -210,15 +225,6 @@ def bits_by_context(group: Group) -> style.Plot | None:
     return style.Plot("bits_by_context", CONTEXTS, group.heading, draw, looks, *shape, remark, style.MEANS)
 
 
-def _measured(variants: Sequence[Variant], scored: Sequence[ByContext], kind: str, remark: str) -> _Panel:
-    trained = {found.training_length for found in scored}
-    longest = max(trained) if len(trained) == 1 else None
-    shaded = f"shaded: longer than in training ({longest:,} tokens)" if longest else ""
-    keys = {length: (scored[0].split, kind, length) for _, length in _lengths(scored)}
-    points = {variant.label: {n: variant.measured(key, ABSENT) for n, key in keys.items()} for variant in variants}
-    return _Panel(f"{kind} windows", points, longest, "bits per byte; less is better", (shaded, remark), {})
-
-
 def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
     """The published curve of the first variant of each kind of positions, of the shortest training that has curves."""
     found: dict[tuple[int, Source], dict[str, dict[int, Measurement]]] = {}
@@ -229,5 +235,5 @@ def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
     if not found:
         return None
     trained, source = min(found, key=lambda key: key[0])
-    remark, look = f"grey: {source.heading}, trained at {trained:,}", {"color": style.PAPER}
-    return _Panel(f"published, {kind} windows", found[trained, source], trained, "perplexity", (remark,), look)
+    remarks = (f"grey: {source.heading}, trained at {trained:,}",)
+    return _Panel(f"published, {kind} windows", found[trained, source], trained, "perplexity", remarks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -78,11 +78,6 @@ class Line:
     def change(self, split: str) -> Measurement:
         return self.group.change(self.variant, self.reference, split)
 
-    def marked(self, figure: Measurement) -> Cell:
-        """A figure of ours, with a remark if it is of fewer seeds than the column `n` says."""
-        seeds = len(self.variant.finished)
-        return Cell(figure, () if figure.value is None or figure.n == seeds else (f"{figure.n} of {seeds} seeds",))
-
     @cached_property
     def decided_on(self) -> str:
         """The split on which our change is compared with the paper's."""
@@ -124,6 +119,16 @@ def facts_of(variant: Variant, group: Group, k: int | None = None) -> dict[str, 
         "context_length": run.setting("data.context_length"),
         "max_train_length": run.setting("data.task.max_train_length"),
     }
+
+
+def marked(variant: Variant, figure: Measurement) -> Cell:
+    """A figure of a variant, with a remark if it is of fewer seeds than the column `n` of its row says."""
+    seeds = len(variant.finished)
+    return Cell(figure, () if figure.value is None or figure.n == seeds else (f"{figure.n} of {seeds} seeds",))
+
+
+def _marked(line: Line, read: Callable[[Line], Measurement]) -> Cell:
+    return marked(line.variant, read(line))
 
 
 def labels(*headings: str) -> tuple[Column, ...]:
@@ -186,8 +191,7 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
             columns.append(Column(f"{source.key}_change", f"Δ {source.heading}", read, signed=True))
     others = [column.split for column in tested if column.metric == first.group.metric]
     for split in dict.fromkeys([*first.splits, *others]):
-        ours = partial(lambda line, split: line.marked(line.ours(split)), split=split)
-        change = partial(lambda line, split: line.marked(line.change(split)), split=split)
+        ours, change = (partial(_marked, read=partial(read, split=split)) for read in (Line.ours, Line.change))
         columns.append(Column(split, split, ours, digits, priority=0 if split in first.splits else 1))
         if split in first.changed:
             rank = 0 if split == first.changed[0] else 1
@@ -198,9 +202,7 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
     columns += AFTER_THE_SCORES
     for split, _, metric in tested:
         if metric != first.group.metric:
-            read = partial(
-                lambda line, split, metric: line.marked(line.ours(split, metric)), split=split, metric=metric
-            )
+            read = partial(_marked, read=partial(Line.ours, split=split, metric=metric))
             columns.append(Column(f"{metric}_{split}", f"{METRIC_NAMES.get(metric, metric)} {split}", read, priority=3))
     return tuple({column.key: column for column in columns}.values())
 

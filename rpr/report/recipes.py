@@ -6,7 +6,7 @@ runs that differ in these alone are one grid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -28,16 +28,12 @@ Setting = tuple[Any, ...]  # a value for each of the grid's keys
 
 @dataclass(frozen=True)
 class Recipes:
-    """Groups that differ in `keys` alone, by their values of these, and their variants by label."""
+    """Groups that differ in `keys` alone, by their values of these; of each variant, by label, those in the groups."""
 
     keys: tuple[str, ...]
     groups: dict[Setting, Group]
-    positions: dict[str, Position]
+    variants: dict[str, dict[Setting, Variant]]
     baseline: str
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(self.positions)
 
     @property
     def group(self) -> Group:
@@ -45,8 +41,7 @@ class Recipes:
         return next(iter(self.groups.values()))
 
     def variant(self, label: str, setting: Setting | None) -> Variant:
-        variants = () if setting is None else self.groups[setting].variants
-        return next((one for one in variants if one.position == self.positions[label]), never_run(label))
+        return self.variants[label].get(setting or (), never_run(label))
 
     def key(self, split: str) -> Key | None:
         """What is compared: the scores of a split or, if validation was not scored, its loss."""
@@ -56,10 +51,10 @@ class Recipes:
     def score(self, label: str, setting: Setting | None, split: str) -> Measurement:
         return self.variant(label, setting).measured(self.key(split), f"not evaluated on {split}")
 
-    def change(self, label: str, ends: tuple[Setting | None, Setting | None], split: str) -> Measurement:
-        """A variant's score in a setting minus the baseline's in one, paired by seed."""
-        variant, baseline = self.variant(label, ends[0]), self.variant(self.baseline, ends[1])
-        return variant.change(baseline, self.key(split), f"not evaluated on {split}")
+    def change(self, label: str, setting: Setting | None, others: Setting | None, split: str) -> Measurement:
+        """A variant's score in a setting minus the baseline's in its own, paired by seed."""
+        baseline = self.variant(self.baseline, others)
+        return self.variant(label, setting).change(baseline, self.key(split), f"not evaluated on {split}")
 
     @cached_property
     def levels(self) -> dict[str, dict[Setting, float]]:
@@ -68,18 +63,18 @@ class Recipes:
         """
         key = self.key("validation")
         sign = -1 if key == LOSS or self.group.metric in LOWER_IS_BETTER else 1
-        found: dict[str, dict[Setting, float]] = {}
-        for label in self.labels:
-            scores = {setting: self.variant(label, setting).scores.get(key or (), {}) for setting in self.groups}
+        levels: dict[str, dict[Setting, float]] = {}
+        for label, variants in self.variants.items():
+            scores = {setting: variant.scores.get(key or (), {}) for setting, variant in variants.items()}
             tried = {setting: by_seed for setting, by_seed in scores.items() if by_seed}
             units = {score.way[:2] for by_seed in tried.values() for score in by_seed.values()}
             seeds = set[int]().union(*tried.values()).intersection(*tried.values()) if len(units) == 1 else set()
-            found[label] = {
+            levels[label] = {
                 setting: sign * sum(by_seed[seed].value for seed in seeds) / len(seeds)
                 for setting, by_seed in tried.items()
                 if seeds
             }
-        return found
+        return levels
 
     def best(self, label: str) -> Setting | None:
         return max(self.levels[label], key=self.levels[label].__getitem__, default=None)
@@ -105,11 +100,10 @@ class Recipes:
     def at_the_edge_of(self, setting: Setting) -> list[str]:
         """The settings that have the lowest or highest number of the grid; words have no order."""
         tried = [
-            sorted({value for value in values if type(value) in (int, float)})
-            for values in zip(*self.groups, strict=True)
+            [value for value in values if type(value) in (int, float)] for values in zip(*self.groups, strict=True)
         ]
         ends = zip(self.keys, setting, tried, strict=True)
-        return [key for key, value, values in ends if len(values) > 1 and value in (values[0], values[-1])]
+        return [key for key, value, values in ends if len({*values}) > 1 and value in (min(values), max(values))]
 
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
@@ -127,31 +121,30 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
             setting = tuple(str(value) if isinstance(value, list | dict) else value for value in values)
             families.setdefault(str((group.data, group.model, group.hardware, rest)), {})[setting] = group
         for family in families.values():
-            baseline = next((group.baseline.position for group in family.values() if group.baseline.records), None)
-            if len(family) > 1 and baseline is not None:
-                positions = _positions([*family.values()])
-                label = next(label for label, position in positions.items() if position == baseline)
-                yield Recipes(
-                    keys, {setting: family[setting] for setting in sorted(family, key=_order)}, positions, label
-                )
+            # Nothing, numbers, words.
+            in_order = sorted(
+                family, key=lambda one: [(value is not None, isinstance(value, str), value) for value in one]
+            )
+            variants = _by_label({setting: family[setting] for setting in in_order})
+            named = [
+                label
+                for label, by_setting in variants.items()
+                if any(variant is family[setting].baseline for setting, variant in by_setting.items())
+            ]
+            if len(family) > 1 and named:
+                yield Recipes(keys, {setting: family[setting] for setting in in_order}, variants, named[0])
 
 
-def _order(setting: Setting) -> list[tuple[bool, bool, Any]]:
-    """Sort key: nothing, numbers, words."""
-    return [(value is not None, isinstance(value, str), value) for value in setting]
-
-
-def _positions(groups: Sequence[Group]) -> dict[str, Position]:
-    """The variants of groups by label: the longest that any group has, as it tells a variant from others."""
-    labels: dict[Position, str] = {}
-    for variant in (variant for group in groups for variant in group.variants):
-        labels[variant.position] = max(labels.get(variant.position, ""), variant.label, key=len)
-    texts = [*labels.values()]
+def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]:
+    """The variants of the groups by the longest label that any group has for one, as it tells it from others."""
+    variants: dict[Position, dict[Setting, Variant]] = {}
+    for setting, group in family.items():
+        for variant in group.variants:
+            variants.setdefault(variant.position, {})[setting] = variant
+    labels = [max((variant.label for variant in one.values()), key=len) for one in variants.values()]
     return {
-        label
-        if texts.count(label) == 1
-        else f"{label}, {SHARING.get(str(position.tables), position.identity)}": position
-        for position, label in labels.items()
+        label if labels.count(label) == 1 else f"{label}, {SHARING.get(str(position.tables), position.identity)}": one
+        for label, (position, one) in zip(labels, variants.items(), strict=True)
     }
 
 
@@ -187,29 +180,26 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
             return grid.in_words(setting)
         return Cell(f"{grid.in_words(setting)} (edge)", (f"at the edge of the grid: {', '.join(ends)}",))
 
-    def score(label: str, split: str) -> Measurement:
-        return grid.score(label, grid.best(label), split)
-
-    def own(label: str, split: str) -> Measurement:
-        return grid.change(label, (grid.best(label), its_best), split)
-
-    def shared(label: str, split: str) -> Measurement:
-        return grid.change(label, (common, common), split)
-
     def across(setting: Setting, label: str) -> Measurement:
         if label == grid.baseline:
             return grid.score(label, setting, "validation")
-        return grid.change(label, (setting, setting), "validation")
+        return grid.change(label, setting, setting, "validation")
 
+    reads: tuple[tuple[str, str, Callable[..., Measurement]], ...] = (
+        ("", "", lambda label, split: grid.score(label, grid.best(label), split)),
+        ("own_", "Δ own best: ", lambda label, split: grid.change(label, grid.best(label), its_best, split)),
+        ("one_", "Δ one recipe: ", lambda label, split: grid.change(label, common, common, split)),
+    )
     columns = [
         Column("position", "position", str, label=True),
         Column("settings", "settings", lambda label: str(len(grid.levels[label]))),
+        Column("n", "n", lambda label: str(len(grid.variant(label, grid.best(label)).finished))),
         Column("best", "best setting", best, words=True),
     ]
     by_loss = grid.key("validation") == LOSS
     what, on_validation, digits = ("loss", "validation loss", 3) if by_loss else ("score", "validation", group.digits)
     for split, name, places in (("validation", on_validation, digits), ("test", "test", group.digits)):
-        for key, heading, read in (("", "", score), ("own_", "Δ own best: ", own), ("one_", "Δ one recipe: ", shared)):
+        for key, heading, read in reads:
             figures = partial(read, split=split)
             columns.append(Column(key + split, heading + name, figures, places, signed=bool(key)))
     columns.append(Column("note", "note", lambda label: grid.variant(label, grid.best(label)).undecided, words=True))
@@ -221,13 +211,13 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
         "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
     )
     by_setting = [Column("setting", "setting", grid.in_words, label=True)]
-    for label in grid.labels:
+    for label in grid.variants:
         signed = label != grid.baseline
         figures = partial(across, label=label)
         by_setting.append(Column(label, "Δ " * signed + label, figures, digits, signed=signed))
     about, made_up = grid.heading, group.synthetic
     title = "The best recipe of a grid for each variant, chosen on validation"
-    first = Grid("recipes", title, tuple(columns), grid.labels, about, tuple(map(Note, notes)), made_up)
+    first = Grid("recipes", title, tuple(columns), tuple(grid.variants), about, tuple(map(Note, notes)), made_up)
     title = f"Change {'of the validation loss' if by_loss else 'on validation'} by recipe: against {grid.baseline}"
     second = Grid("recipes_across", title, tuple(by_setting), tuple(grid.groups), about, (), made_up)
     return first.without_empty_columns(), second

@@ -35,8 +35,9 @@ def fields(more: float) -> dict[str, Any]:
 def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations() -> None:
     group = group_of([scored("absolute"), scored("relative"), scored("relative", 2, 0.5)])
     by_length, _, by_position = context_grids(group)
-    assert [column.heading for column in by_length.columns[1:]] == ["64", "128", "256", "128, sliding"]
-    assert [column.heading for column in by_position.columns[1:]] == ["1", "2", "3–4"]
+    assert [column.heading for column in by_length.columns[1:]] == ["n", "64", "128", "256", "128, sliding"]
+    assert [column.heading for column in by_position.columns[1:]] == ["n", "1", "2", "3–4"]
+    assert [cells[1].value for cells in by_length.cells] == ["1", "2"]
     relative = next(variant for variant in group.variants if variant.position.kind == "relative")
     for key, bits in SCORES.items():
         one = relative.measured(("test", *key), "")
@@ -53,7 +54,8 @@ def test_changes_are_paired_by_seed() -> None:
     ):
         _, changes, _ = context_grids(group_of([*baseline, *others]))
         assert [row.label for row in changes.rows] == ["relative, k = 16"]
-        assert [cell.value.value for cell in changes.cells[0][1:]] == [mean] * len(SCORES)
+        assert [cell.value.value for cell in changes.cells[0][2:]] == [mean] * len(SCORES)
+        assert "with fewer than two common seeds, the difference of the means" in changes.notes[-1].text
 
 
 def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_own() -> None:
@@ -80,9 +82,10 @@ def test_seeds_scored_on_different_bytes_or_with_other_windows_have_no_mean(key:
         group = group_of([scored("relative"), scored("relative", 2, **change)])
         one = group.variants[0].measured(("test", *key), "")
         assert one.value is None and "different ways" in str(one.reason)
-        assert all(any(note.severity == "warning" for note in grid.notes) for grid in context_grids(group))
+        warned = [any(note.severity == "warning" for note in grid.notes) for grid in context_grids(group)]
+        assert warned == [True, "stride" not in change], "the last one is by position in separate windows"
     notes = next(context_grids(group_of([scored("absolute"), scored("relative", stride=32)]))).notes
-    assert "a window every 32 or 64 tokens" in notes[1].text and "strides" in notes[2].text
+    assert "a window every 32 or 64 tokens" in notes[1].text and "different strides" in notes[2].text
 
 
 def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training() -> None:

@@ -36,12 +36,13 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe() -> None:
     more += [run("absolute", (1.5, 0.1), seed, validation=9.0 * seed, test=28.0 + 2 * seed) for seed in (2, 3)]
     grid = grid_of(*more)
     absolute, relative = "absolute (sinusoidal)", "relative, k = 16"
-    assert (grid.keys, grid.labels, grid.baseline) == (KEYS, (absolute, relative), absolute)
+    assert (grid.keys, (*grid.variants,), grid.baseline) == (KEYS, (absolute, relative), absolute)
     assert (grid.best(absolute), grid.best(relative)) == ((1.5, 0.1), (3.0, 0.1))
     assert grid.common == (3.0, 0.1), "22 and 28 are 50, more than 24 and 25"
     table = recipe_grids(grid)[0]
     keys = [column.key for column in table.columns]
     rows = {row[0].value: dict(zip(keys, row, strict=True)) for row in table.cells}
+    assert (rows[relative]["n"].value, rows[relative]["settings"].value) == ("3", "4")
     best = rows[relative]["best"]
     assert best.value == "learning_rate_scale 3.0, dropout 0.1 (edge)"
     assert best.remarks == ("at the edge of the grid: optim.learning_rate_scale, model.dropout",)
@@ -70,7 +71,7 @@ def test_without_scores_of_validation_its_loss_decides() -> None:
         for rate, loss in zip((1.0, 2.0), losses, strict=True)
     ]  # fmt: skip
     (grid,) = recipes(run_groups(runs))
-    assert [grid.best(label) for label in grid.labels] == [(2.0, 0.1), (1.0, 0.1)]
+    assert [grid.best(label) for label in grid.variants] == [(2.0, 0.1), (1.0, 0.1)]
     best, across = recipe_grids(grid)
     assert best.notes[0].text == "validation loss: in nats per piece, less is better"
     assert "by the validation loss, over" in best.notes[1].text
@@ -80,8 +81,8 @@ def test_without_scores_of_validation_its_loss_decides() -> None:
     # A loss per piece of another vocabulary is in another unit.
     other = [run.model_copy(update={"data": run.data.model_copy(update={"vocabulary_size": 100})}) for run in runs[1:2]]
     (grid,) = recipes(run_groups([runs[0], *other, *runs[2:]]))
-    cell = recipe_grids(grid)[0].cells[0][2]
-    assert grid.best(grid.labels[0]) is None and "in the same way on validation" in str(cell.value.reason)
+    cell = recipe_grids(grid)[0].cells[0][3]
+    assert grid.best(grid.baseline) is None and "in the same way on validation" in str(cell.value.reason)
 
 
 def grids_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: str, *runs: Record) -> list[Recipes]:
@@ -104,7 +105,7 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(
     shared = run("relative", 2000, 0.1, **{"position.tables": "shared_by_heads"})
     (grid,) = grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs, shared)
     assert recipe_grids(grid)[0].setting == "multi30k_en_de | model small | cpu", "the steps vary"
-    assert [(label, len(grid.levels[label])) for label in grid.labels] == [
+    assert [(label, len(grid.levels[label])) for label in grid.variants] == [
         ("absolute (sinusoidal)", 2), ("relative, k = 16, per head", 2), ("relative, k = 16, shared by heads", 1)
     ]  # fmt: skip
 

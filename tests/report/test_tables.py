@@ -230,9 +230,12 @@ def test_scores_by_length():
     (group,) = run_groups([*records, fake_record("absolute")])
     [sacrebleu] = length_grid(group)
     headings = ["1–10 (50)", "11–22 (40)", "23–30* (7)", "over 30* (20)"]
-    assert [column.heading for column in sacrebleu.columns] == ["position", *headings]
+    assert [column.heading for column in sacrebleu.columns] == ["position", "n", *headings]
     relative = row(sacrebleu, "relative, k = 16")
     assert (value(relative["length_1_10"]), relative["length_1_10"].value.n) == (51.5, 2)
+    assert (relative["n"].value, relative["length_1_10"].remarks) == ("2", ())
+    [more] = length_grid(run_groups([*records, fake_record("relative", seed=3)])[0])
+    assert row(more, "relative, k = 16")["length_1_10"].remarks == ("2 of 3 seeds",)
     assert row(sacrebleu, "absolute (sinusoidal)")["length_1_10"].value.reason == "not scored at this length"
     assert "fewer than 10 sentences, which say little: 23–30" in [note.text for note in sacrebleu.notes]
     # Different decoding is a warning.

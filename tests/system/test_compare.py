@@ -97,6 +97,12 @@ def one_line(text):
     return " ".join(text.split())
 
 
+def test_runs_of_a_task_are_compared_by_exact_match(write_run, compare):
+    runs = [write_run(position, noise, words=("data=reverse",)) for position, noise in (("absolute", 0.3), ("none", 0))]
+    exact, bleu = json.loads(compare(*runs, "format=json"))["tests"]
+    assert (exact["metric"], exact["scores"][1]["score"], bleu["metric"]) == ("exact_match", 100.0, "sacrebleu")
+
+
 def test_two_runs_match_metric_and_significance_modules(write_run, compare):
     first, second = write_run("absolute", 0.3), write_run("relative", 0.2)
     document = json.loads(compare(first, second, "format=json"))
