@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -127,8 +127,12 @@ def marked(variant: Variant, figure: Measurement) -> Cell:
     return Cell(figure, () if figure.value is None or figure.n == seeds else (f"{figure.n} of {seeds} seeds",))
 
 
-def _marked(line: Line, read: Callable[[Line], Measurement]) -> Cell:
-    return marked(line.variant, read(line))
+def _score(line: Line, split: str, metric: str | None = None) -> Cell:
+    return marked(line.variant, line.ours(split, metric))
+
+
+def _change(line: Line, split: str) -> Cell:
+    return marked(line.variant, line.change(split))
 
 
 def labels(*headings: str) -> tuple[Column, ...]:
@@ -191,7 +195,7 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
             columns.append(Column(f"{source.key}_change", f"Δ {source.heading}", read, signed=True))
     others = [column.split for column in tested if column.metric == first.group.metric]
     for split in dict.fromkeys([*first.splits, *others]):
-        ours, change = (partial(_marked, read=partial(read, split=split)) for read in (Line.ours, Line.change))
+        ours, change = partial(_score, split=split), partial(_change, split=split)
         columns.append(Column(split, split, ours, digits, priority=0 if split in first.splits else 1))
         if split in first.changed:
             rank = 0 if split == first.changed[0] else 1
@@ -202,8 +206,8 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
     columns += AFTER_THE_SCORES
     for split, _, metric in tested:
         if metric != first.group.metric:
-            read = partial(_marked, read=partial(Line.ours, split=split, metric=metric))
-            columns.append(Column(f"{metric}_{split}", f"{METRIC_NAMES.get(metric, metric)} {split}", read, priority=3))
+            ours, heading = partial(_score, split=split, metric=metric), f"{METRIC_NAMES.get(metric, metric)} {split}"
+            columns.append(Column(f"{metric}_{split}", heading, ours, priority=3))
     return tuple({column.key: column for column in columns}.values())
 
 
