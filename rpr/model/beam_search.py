@@ -152,12 +152,7 @@ def _search(
 
 
 def _greedy(
-    model: Transformer,
-    state: DecoderState,
-    limit_B: Tensor,
-    length_penalty: float,
-    eos: int,
-    min_length: int,
+    model: Transformer, state: DecoderState, limit_B: Tensor, length_penalty: float, eos: int, min_length: int
 ) -> list[list[Hypothesis]]:
     """N = 1: no candidates, and no reordering except when a sentence leaves."""
     first_B = torch.full_like(limit_B, model.config.bos)
@@ -257,20 +252,16 @@ def _parts(num_sentences: int, hypotheses: int) -> Iterator[slice]:
 
 
 def _extend(
-    model: Transformer,
-    hidden_XM: Tensor,
-    alive_BN: Tensor,
-    num_candidates: int,
-    never: list[int],
+    model: Transformer, hidden_XM: Tensor, alive_BN: Tensor, num_candidates: int, never: list[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`best_extensions` of the alive hypotheses with these hidden states."""
     hidden_BNM = hidden_XM.view(*alive_BN.shape, -1)
-    found = []
-    for part in _parts(*alive_BN.shape):
-        log_p_BNV = _log_probabilities(model, hidden_BNM[part], never)
-        found.append(best_extensions(log_p_BNV, alive_BN[part], num_candidates))
-    log_p, parents, pieces = zip(*found, strict=True)
-    return torch.cat(log_p), torch.cat(parents), torch.cat(pieces)
+    of_parts = [
+        best_extensions(_log_probabilities(model, hidden_BNM[part], never), alive_BN[part], num_candidates)
+        for part in _parts(*alive_BN.shape)
+    ]
+    log_p_BC, parents_BC, pieces_BC = map(torch.cat, zip(*of_parts, strict=True))
+    return log_p_BC, parents_BC, pieces_BC
 
 
 def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
@@ -327,13 +318,11 @@ def _hypotheses(
     pieces_BNT: Tensor, scores_BN: Tensor, log_p_BN: Tensor, eos: int, *, finished: bool
 ) -> list[list[Hypothesis]]:
     """Convert rows (BOS first, PAD after EOS) to hypotheses, dropping those with a score of minus infinity."""
-    found = []
-    for rows, scores, log_ps in zip(pieces_BNT.tolist(), scores_BN.tolist(), log_p_BN.tolist(), strict=True):
-        found.append(
-            [
-                Hypothesis(tuple(row[1 : row.index(eos) if finished else None]), score, log_p, finished)
-                for row, score, log_p in zip(rows, scores, log_ps, strict=True)
-                if score > NEVER
-            ]
-        )
-    return found
+    return [
+        [
+            Hypothesis(tuple(row[1 : row.index(eos) if finished else None]), score, log_p, finished)
+            for row, score, log_p in zip(*of_sentence, strict=True)
+            if score > NEVER
+        ]
+        for of_sentence in zip(pieces_BNT.tolist(), scores_BN.tolist(), log_p_BN.tolist(), strict=True)
+    ]

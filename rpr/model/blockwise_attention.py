@@ -67,7 +67,7 @@ class BlockwiseAttention(torch.autograd.Function):
             for at in _parts(given.q, given.k.shape[2], layout):
                 part = layout.part(*at)
                 tables = _tables(given, part, at, ctx.needs_input_grad[5])
-                z_GQD, kept = _forward(given, at, *tables, part)
+                z_GQD, kept = _forward(given, at, tables, part)
                 _put(z_BHQD, at, z_GQD)
                 if differentiable:
                     saved += [*kept[:-1], *kept.weights]
@@ -80,40 +80,34 @@ class BlockwiseAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
-        tables, saved = ctx.saved_tensors[:3], ctx.saved_tensors[5:]
-        distance_queries_BHQX, key_bias_BHK = ctx.saved_tensors[3:5]
-        d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys)
+        *tables, queries_BHQX, key_bias_BHK = ctx.saved_tensors[:5]
+        saved = ctx.saved_tensors[5:]
         d_queries = d_bias = None
-        if distance_queries_BHQX is not None:  # in the layout of a projection
-            d_queries = torch.empty_like(distance_queries_BHQX.transpose(1, 2), memory_format=torch.contiguous_format)
+        if queries_BHQX is not None:  # in the layout of a projection
+            d_queries = torch.empty_like(queries_BHQX.transpose(1, 2), memory_format=torch.contiguous_format)
             d_queries = d_queries.transpose(1, 2)
         if key_bias_BHK is not None:
             d_bias = torch.empty_like(key_bias_BHK)
-        d_tables: list[Tensor | None] = []
+        d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys)
+        d_tables = [None if table is None else torch.zeros_like(table) for table in tables]
         with torch.autocast(dz_BHQD.device.type, enabled=False):
             parts = list(_parts(dz_BHQD, ctx.num_keys, ctx.layout))
-            for index, at in enumerate(parts):
-                size, others = len(saved) // len(parts), len(_Kept._fields) - 1
-                of_part = saved[index * size : (index + 1) * size]
+            size, others = len(saved) // len(parts), len(_Kept._fields) - 1
+            for number, at in enumerate(parts):
+                of_part = saved[number * size : (number + 1) * size]
                 kept = _Kept._make([*of_part[:others], of_part[others:]])
-                keys, values, bias = ctx.tables[index]
-                gradients = _backward(dz_BHQD[at], keys, values, bias, kept, ctx.layout.part(*at))
-                for whole, part in zip((*d_qkv, d_queries), gradients.of_queries_and_keys, strict=True):
+                of_positions, of_tables = _backward(dz_BHQD[at], ctx.tables[number], kept, ctx.layout.part(*at))
+                for whole, part in zip((*d_qkv, d_queries, d_bias), of_positions, strict=True):
                     if whole is not None and part is not None:
                         _put(whole, at, part)
-                if d_bias is not None and gradients.of_bias is not None:
-                    _put(d_bias, at, gradients.of_bias)
-                if len(parts) == 1:
-                    d_tables = [*gradients.of_tables]
-                    break
-                d_tables = d_tables or [None if x is None else torch.zeros_like(x) for x in tables]
-                for place, (table, part_gradient) in enumerate(zip(d_tables, gradients.of_tables, strict=True)):
-                    if table is not None and part_gradient is not None:
-                        _for_heads(table, at, shared=place < 2 and table.dim() == 2).add_(part_gradient)
+                for place, (table, part) in enumerate(zip(d_tables, of_tables, strict=True)):
+                    if table is not None and part is not None:
+                        _for_heads(table, at, shared=place < 2 and table.dim() == 2).add_(part)
         return *d_qkv, *d_tables, d_queries, d_bias, None
 
 
 Part = tuple[slice, slice]  # sentences, heads
+PartTables = tuple[Table | None, Table | None, Bias | None]  # of keys, of values
 
 
 class _Kept(NamedTuple):
@@ -128,23 +122,14 @@ class _Kept(NamedTuple):
     weights: tuple[Tensor, ...]  # P of each block; none if it is recomputed
 
 
-class _Gradients(NamedTuple):
-    """The gradients of a part: of q, k, v and the distance queries, [G, ., .]; of the key bias; of its tables."""
-
-    of_queries_and_keys: tuple[Tensor, Tensor, Tensor, Tensor | None]
-    of_bias: Tensor | None
-    of_tables: tuple[Tensor | None, Tensor | None, Tensor | None]
-
-
-def _forward(
-    given: AttentionInputs, at: Part, keys: Table | None, values: Table | None, bias: Bias | None, layout: Layout
-) -> tuple[Tensor, _Kept]:
+def _forward(given: AttentionInputs, at: Part, tables: PartTables, layout: Layout) -> tuple[Tensor, _Kept]:
     """z of a part, [G, Q, D]."""
-    q_BHQD, k_BHKD, v_BHKD = given.q[at], given.k[at], given.v[at]
+    keys, values, bias = tables
+    q_BHQD = given.q[at]
     q_GQD = _heads_first(torch.mul, q_BHQD, q_BHQD.shape[-1] ** -0.5)  # both terms of equation 5 are scaled
-    k_GKD = _heads_first(None, k_BHKD)
-    with_anchor = values is not None and values.anchor is not None
-    v_GKD = _heads_first(torch.add, v_BHKD, values.anchor) if values and with_anchor else _heads_first(None, v_BHKD)
+    k_GKD = _heads_first(None, given.k[at])
+    anchor = None if values is None else values.anchor
+    v_GKD = _heads_first(None if anchor is None else torch.add, given.v[at], anchor)
     queries, key_bias = given.distance_queries, given.key_bias
     queries_GQX = None if queries is None else _heads_first(None, queries[at].to(q_BHQD.dtype))
     key_bias_HBK = None if key_bias is None else key_bias[at].transpose(0, 1)
@@ -171,8 +156,10 @@ def _forward(
 
 
 def _backward(
-    dz_BHQD: Tensor, keys: Table | None, values: Table | None, bias: Bias | None, kept: _Kept, layout: Layout
-) -> _Gradients:
+    dz_BHQD: Tensor, tables: PartTables, kept: _Kept, layout: Layout
+) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
+    """The gradients of a part: of q, k, v, the distance queries and the key bias, [G, ...]; of its tables."""
+    keys, values, bias = tables
     q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, sums_GQW, stored = kept
     scale = q_GQD.shape[-1] ** -0.5
     dz_GQD = _heads_first(None, dz_BHQD)
@@ -228,8 +215,8 @@ def _backward(
         dkey_table = keys.gradient(dsums_GQW, x_GQX, weights_sum_to_one=False)
     if values is not None and sums_GQW is not None:
         dvalue_table = values.gradient(sums_GQW, dz_GQD, weights_sum_to_one=True)
-    of_queries_and_keys = dq_GQD, dk_GKD, dv_GKD, None if queries_GQX is None else dx_GQX
-    return _Gradients(of_queries_and_keys, dkey_bias_GK, (dkey_table, dvalue_table, dbias_table))
+    of_positions = dq_GQD, dk_GKD, dv_GKD, None if queries_GQX is None else dx_GQX, dkey_bias_GK
+    return of_positions, (dkey_table, dvalue_table, dbias_table)
 
 
 def _weights_of(
@@ -263,19 +250,16 @@ def _weights_of(
     return weights
 
 
-def _tables(
-    given: AttentionInputs, layout: Layout, at: Part, learned_bias: bool
-) -> tuple[Table | None, Table | None, Bias | None]:
+def _tables(given: AttentionInputs, layout: Layout, at: Part, learned_bias: bool) -> PartTables:
     def table_of(table: Tensor | None, edges: Distances | None) -> Table | None:
         if table is None or edges is None:
             return None
         return Table(_for_heads(table, at, shared=table.dim() == 2), edges, given.q.dtype)
 
-    keys, values = table_of(given.key_table, layout.key_edges), table_of(given.value_table, layout.value_edges)
-    if given.bias_table is None:
-        return keys, values, None
-    bias = Bias(given.bias_table[at[1]], layout.first_query, causal=layout.causal, learned=learned_bias)
-    return keys, values, bias
+    bias = None
+    if given.bias_table is not None:
+        bias = Bias(given.bias_table[at[1]], layout.first_query, causal=layout.causal, learned=learned_bias)
+    return table_of(given.key_table, layout.key_edges), table_of(given.value_table, layout.value_edges), bias
 
 
 def _for_heads(table: Tensor, at: Part, *, shared: bool) -> Tensor:

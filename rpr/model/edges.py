@@ -118,7 +118,9 @@ class Distances:
         """by_row[g, i, r] = sum of weights[g, i, j] over keys j whose row is r; `weights` is from `scores_buffer`."""
         plan = _plan(self, weights_GQK.dtype, weights_GQK.device)
         if plan.writes:
-            by_row_GQW = self._diagonals(weights_GQK, self._everything) * plan.exists_QW
+            columns = slice(0, self.last - self.first + 1)
+            every_cell = DiagonalView(slice(0, None, 1), slice(0, self.num_queries, 1), columns)
+            by_row_GQW = self._diagonals(weights_GQK, every_cell) * plan.exists_QW
         else:
             by_row_GQW = weights_GQK.new_zeros(*weights_GQK.shape[:2], max(0, self.last - self.first + 1))
         for queries, keys, triangle_QK in plan.farther:
@@ -151,10 +153,6 @@ class Distances:
             if range(self.num_queries)[queries]:
                 yield queries, some, self._diagonals(scores_GQK, DiagonalView(slice(0, None, 1), queries, some))
 
-    @property
-    def _everything(self) -> DiagonalView:
-        return DiagonalView(slice(0, None, 1), slice(0, self.num_queries, 1), slice(0, self.last - self.first + 1))
-
     def _diagonals(self, scores_GQK: Tensor, view: DiagonalView) -> Tensor:
         """A view of the scores by distance, [G', Q', C]: column c of query i is its key at distance first + c.
 
@@ -162,19 +160,12 @@ class Distances:
         """
         products, queries, columns = view
         product, row = self.num_queries * self.num_keys, self.num_keys + 1
+        rows = range(len(scores_GQK))[products], range(self.num_queries)[queries]
+        first = products.start * product + queries.start * row + self.first_query + self.first + columns.start
         return scores_GQK.as_strided(
-            (
-                len(range(scores_GQK.shape[0])[products]),
-                len(range(self.num_queries)[queries]),
-                columns.stop - columns.start,
-            ),
+            (*map(len, rows), columns.stop - columns.start),
             (products.step * product, queries.step * row, 1),
-            scores_GQK.storage_offset()
-            + products.start * product
-            + queries.start * row
-            + self.first_query
-            + self.first
-            + columns.start,
+            scores_GQK.storage_offset() + first,
         )
 
     def _writes(self) -> list[DiagonalView]:

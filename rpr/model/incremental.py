@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from rpr.model.attention_inputs import ChangeScores
+from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.composed_attention import times_table
 from rpr.model.equations import softmax
 from rpr.model.layer_positions import LayerPositions
@@ -37,23 +37,23 @@ class KVCache:
         self.bias_BHK: Tensor | None = None  # of the keys, where the positions have one
         self._both_2BHKD: Tensor | None = None
 
-    def add(self, k_BNHD: Tensor, v_BNHD: Tensor, bias_BHN: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Append one slot for each hypothesis; return the keys and values of all slots, [B H, K, D] each."""
-        batch, more, heads, width = k_BNHD.shape
+    def add(self, k_BHND: Tensor, v_BHND: Tensor, bias_BHN: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Append one slot for each hypothesis; return the keys and values of all slots, [B, H, K, D] each."""
+        batch, heads, more, width = k_BHND.shape
         if bias_BHN is not None:
             before = bias_BHN[..., :0] if self.bias_BHK is None else self.bias_BHK[:batch]
             self.bias_BHK = torch.cat([before, bias_BHN], dim=2)
         first, self.used = self.used, self.used + more
         both = self._both_2BHKD
         if both is None or self.used > both.shape[3]:
-            larger = k_BNHD.new_empty(2, batch, heads, max(INITIAL_CAPACITY, 2 * self.used), width)
+            larger = k_BHND.new_empty(2, batch, heads, max(INITIAL_CAPACITY, 2 * self.used), width)
             if both is not None:
                 larger[..., :first, :] = both[:, :batch, :, :first]
             both = self._both_2BHKD = larger
-        for part, new in zip(both, (k_BNHD, v_BNHD), strict=True):
-            part[:batch, :, first : self.used] = new.transpose(1, 2)
-        keys, values = (part[:batch].flatten(0, 1)[:, : self.used] for part in both)
-        return keys, values
+        for part, new in zip(both, (k_BHND, v_BHND), strict=True):
+            part[:batch, :, first : self.used] = new
+        keys_BHKD, values_BHKD = both[:, :batch, :, : self.used]
+        return keys_BHKD, values_BHKD
 
     def align_right(self, offsets_B: Tensor) -> None:
         """Move the slots of each row to the right by its offset."""
@@ -226,50 +226,38 @@ class DecoderState:
             self._rows_K[num_rows] = distances_K.clamp(min=-clip_distance) + clip_distance
         return self._rows_K[num_rows]
 
-    def table_rows(self, table: Tensor) -> Tensor:
-        """The vector of each slot in a relative table, [R, D] or [H, R, D], relative to the newest piece."""
-        return table.index_select(-2, self.rows_K(table.shape[-2]))
 
-
-def self_attention(
-    q_BNHD: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    tables: Tables,
-    distance_queries_BNHX: Tensor | None,
-    key_bias_BHK: Tensor | None,
-    change_scores: ChangeScores | None,
-    state: DecoderState,
-) -> Tensor:
-    """`attend` for the newest piece of each hypothesis, [B, N, M], to the keys and values of a cache, [B H, K, D];
-    `state` has advanced to it.
+def self_attention(given: AttentionInputs, state: DecoderState) -> Tensor:
+    """Attention of the newest piece of each hypothesis, to which the state has advanced, to all slots of a cache:
+    [B, N, M]. q is [B, H, N, D]; tables are those of `DecoderState.tables`.
     """
-    batch, hypotheses, heads, width = q_BNHD.shape
-    key_rows = None if tables.keys is None else state.table_rows(tables.keys)
-    value_rows = None if tables.values is None else state.table_rows(tables.values)
+    batch, heads, hypotheses, width = given.q.shape
+    key_rows, value_rows = (  # of each slot
+        None if table is None else table.index_select(-2, state.rows_K(table.shape[-2])) for table in given[3:5]
+    )
     scale = width**-0.5
-    with small_products_exact(q_BNHD):
-        q = q_BNHD.transpose(1, 2).reshape(-1, hypotheses, width)
+    with small_products_exact(given.q):
+        q = given.q.reshape(-1, hypotheses, width)
         seen_BHNK = bias_BHNK = state.bias_BNK[:, None].expand(-1, heads, -1, -1)
-        if change_scores is not None:  # of scores without minus infinity
+        if given.change_scores is not None:  # of scores without minus infinity
             bias_BHNK = torch.zeros_like(seen_BHNK)
-        if tables.bias is not None:
-            bias_HK = tables.bias.index_select(-1, state.rows_K(tables.bias.shape[-1]))
+        if given.bias_table is not None:
+            bias_HK = given.bias_table.index_select(-1, state.rows_K(given.bias_table.shape[-1]))
             bias_BHNK = bias_BHNK + bias_HK[:, None]
         if key_rows is not None:
             of_keys, by = q.view(batch, heads, hypotheses, width), scale
-            if distance_queries_BNHX is not None:
-                of_keys, by = distance_queries_BNHX.transpose(1, 2), 1.0
+            if given.distance_queries is not None:
+                of_keys, by = given.distance_queries, 1.0
             bias_BHNK = torch.add(bias_BHNK, times_table(of_keys, key_rows.transpose(-2, -1)), alpha=by)
-        if key_bias_BHK is not None:  # less that of its own key, which is the same for all keys of a query
-            bias_BHNK = bias_BHNK + key_bias_BHK[:, :, None] - key_bias_BHK[:, :, -hypotheses:, None]
+        if (key_bias := given.key_bias) is not None:  # less that of its own key, which is the same for all keys
+            bias_BHNK = bias_BHNK + key_bias[:, :, None] - key_bias[:, :, -hypotheses:, None]
         bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
-        scores = torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=scale)
-        if change_scores is not None:
-            scores_BHNK = change_scores(scores.view(seen_BHNK.shape), seen_BHNK[:, :1] == 0)
+        scores = torch.baddbmm(bias, q, given.k.flatten(0, 1).transpose(1, 2), alpha=scale)
+        if given.change_scores is not None:
+            scores_BHNK = given.change_scores(scores.view(seen_BHNK.shape), seen_BHNK[:, :1] == 0)
             scores = (scores_BHNK + seen_BHNK).to(q.dtype).flatten(0, 1)
         p = softmax(scores)
-        z = torch.bmm(p, values)
+        z = torch.bmm(p, given.v.flatten(0, 1))
         if value_rows is not None:
             z += times_table(p.view(batch, heads, hypotheses, -1), value_rows).flatten(0, 1)
     return z.view(batch, heads, hypotheses, width).transpose(1, 2).flatten(2)

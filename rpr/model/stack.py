@@ -55,7 +55,7 @@ class SelfAttention(nn.Module):
         """`cache`, still empty, gets the keys and values."""
         inputs = self.inputs(x_BQM, mask, given)
         if cache is not None:
-            cache.add(inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), inputs.key_bias)
+            cache.add(inputs.k, inputs.v, inputs.key_bias)
         out_BQM: Tensor = self.output(_join(attention_of(inputs, self.implementation)))
         return out_BQM
 
@@ -68,28 +68,25 @@ class SelfAttention(nn.Module):
     def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
-        tables, queries_BNHX, key_bias_BHN = Tables(), None, None
-        if self.tables is not None:
-            if self.tables.prepares:
+        tables, queries_BHNX, key_bias_BHN, change = Tables(), None, None, None
+        if (positions := self.tables) is not None:
+            if positions.prepares:
                 # Each row has a position of its own, so the hook gets all rows as one sentence, [1, H, X, D].
                 q, k = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BNHD, k_BNHD))
-                q, k = self.tables.prepare(q, k, state.newest_X())
+                q, k = positions.prepare(q, k, state.newest_X())
                 q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(q_BNHD.shape) for x in (q, k))
-            tables = state.tables(self.tables)
-            if projected := self.tables.project(x_BNM):
-                queries_BHNX = self.tables.distance_queries(projected)
-                queries_BNHX = None if queries_BHNX is None else queries_BHNX.transpose(1, 2)
-                if self.tables.scheme.has_key_bias:
-                    each = {name: part.flatten(0, 1)[:, None] for name, part in projected.items()}
-                    key_bias_XH1 = self.tables.key_bias(each, state.bias_of_parents(cache))
-                    assert key_bias_XH1 is not None
+            tables = state.tables(positions)
+            if projected := positions.project(x_BNM):
+                queries_BHNX = positions.distance_queries(projected)
+                each = {name: part.flatten(0, 1)[:, None] for name, part in projected.items()}
+                key_bias_XH1 = positions.key_bias(each, state.bias_of_parents(cache))
+                if key_bias_XH1 is not None:
                     key_bias_BHN = key_bias_XH1.view(*x_BNM.shape[:2], -1).transpose(1, 2)
-        keys, values = cache.add(k_BNHD, v_BNHD, key_bias_BHN)
-        change = None
-        if self.tables is not None and self.tables.scheme.has_scores:
-            change = self.tables.change_scores(q_BNHD.transpose(1, 2), *state.positions())
-        z_BNM = incremental.self_attention(q_BNHD, keys, values, tables, queries_BNHX, cache.bias_BHK, change, state)
-        out_BNM: Tensor = self.output(z_BNM)
+            if positions.scheme.has_scores:
+                change = positions.change_scores(q_BNHD.transpose(1, 2), *state.positions())
+        k_BHKD, v_BHKD = cache.add(k_BNHD.transpose(1, 2), v_BNHD.transpose(1, 2), key_bias_BHN)
+        given = AttentionInputs(q_BNHD.transpose(1, 2), k_BHKD, v_BHKD, *tables, queries_BHNX, cache.bias_BHK)
+        out_BNM: Tensor = self.output(incremental.self_attention(given._replace(change_scores=change), state))
         return out_BNM
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -63,12 +62,7 @@ class Transformer(nn.Module, ABC):
     def stacks(self) -> tuple[StackModules, ...]:
         """The modules of each stack, as `config.stacks()`."""
         return tuple(
-            StackModules(
-                shape,
-                getattr(self, f"{_READS[shape.name]}_positions"),
-                getattr(self, shape.name),
-                getattr(self, f"{shape.name}_norm"),
-            )
+            StackModules(shape, *(getattr(self, name.format(shape.name, _READS[shape.name])) for name in _MODULES))
             for shape in self.config.stacks()
         )
 
@@ -111,7 +105,8 @@ class Transformer(nn.Module, ABC):
         """As `next_logits`, but return the hidden states [X, M]."""
         stack = self.stacks()[-1]
         state.advance(len(pieces_X1) // len(state.bias_BNK))
-        x_X1M = self._embed(pieces_X1, stack.positions, state)
+        vectors = None if stack.positions is None else state.position_vectors(stack.positions, pieces_X1)
+        x_X1M = self._embed(pieces_X1, vectors)
         x_BNM = stack.layers.step(x_X1M.view(len(state.bias_BNK), -1, x_X1M.shape[2]), state)
         hidden_XM: Tensor = stack.norm(x_BNM).flatten(0, 1)
         return hidden_XM
@@ -125,31 +120,23 @@ class Transformer(nn.Module, ABC):
         caches: Sequence[KVCache] | None = None,
     ) -> Tensor:
         """A stack's hidden states before the last norm, [B, L, M]; the arguments are those of `Stack.forward`."""
-        given = None
+        given = vectors = None
         if self.training:
             given = positions_in_training(stack.shape.scheme, pieces_BL.shape[1], pieces_BL.device)
-        embeddings: Any = stack.positions
-        if stack.positions is not None and given is not None:
-            embeddings = partial(_at, stack.positions, given.positions_P)
-        x_BLM: Tensor = stack.layers(self._embed(pieces_BL, embeddings), mask, encoded, caches, given)
+        if stack.positions is not None:
+            vectors = stack.positions(0 if given is None else given.positions_P, pieces_BL)
+        x_BLM: Tensor = stack.layers(self._embed(pieces_BL, vectors), mask, encoded, caches, given)
         return x_BLM
 
-    def _embed(self, pieces_BL: Tensor, positions: nn.Module | None, state: DecoderState | None = None) -> Tensor:
-        """The input of a stack, [B, L, M]: the pieces from position 0 on, or the newest ones of a state."""
+    def _embed(self, pieces_BL: Tensor, vectors: Tensor | None) -> Tensor:
+        """The input of a stack, [B, L, M], with the vectors of the pieces' positions, if any."""
         x_BLM = F.embedding(pieces_BL, self.embedding_VM) * math.sqrt(self.config.d_model)
         x_BLM = x_BLM.masked_fill((pieces_BL == self.config.bos)[..., None], 0.0)
-        if positions is not None and state is None:
-            x_BLM = x_BLM + positions(0, pieces_BL).to(x_BLM.dtype)
-        elif positions is not None and state is not None:
-            x_BLM = x_BLM + state.position_vectors(positions, pieces_BL).to(x_BLM.dtype)
+        if vectors is not None:
+            x_BLM = x_BLM + vectors.to(x_BLM.dtype)
         dropped: Tensor = self.dropout(x_BLM)
         return dropped
 
 
 _READS: dict[str, Literal["source", "target"]] = {"encoder": "source", "decoder": "target"}
-
-
-def _at(embeddings: nn.Module, positions_L: Tensor, first: int, pieces_BL: Tensor) -> Tensor:
-    """The embeddings of given positions, in place of those from `first` on."""
-    vectors: Tensor = embeddings(positions_L, pieces_BL)
-    return vectors
+_MODULES = "{1}_positions", "{0}", "{0}_norm"  # names of a stack's modules, from its own name and what it reads
