@@ -189,7 +189,7 @@ def by_loops(variant, learned, x, q, k, v, causal, at=range(LENGTH)):
 
 def by_layer(positions, x, q, k, v, causal, attention, at=None):
     given = positions.inputs(x, q, k, v, at)._replace(causal=causal)
-    return attention(*given[:3], **given.options)
+    return attention(**given._asdict())
 
 
 @ALL_VARIANTS

@@ -29,10 +29,8 @@ class CentredSinusoids(Scheme):
     absolute: Literal["sinusoidal"]
     mean_over: PositiveInt
 
-    @property
-    def label(self) -> str:
-        mean = [] if self.mean_over == 40 else [f"mean over {self.mean_over} positions"]
-        return ", ".join([self.TITLE, *mean, *self.common_details()])
+    def details(self) -> list[str]:
+        return [] if self.mean_over == 40 else [f"mean over {self.mean_over} positions"]
 
     def embeddings(self, d_model: int) -> nn.Module:
         from rpr.model.vectors import SinusoidalPositions

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rpr.errors import ConfigError
@@ -17,16 +18,17 @@ _NEAR, _FAR = 5, 300  # two distances for which the tables must agree
 
 
 def check_hooks(scheme: Scheme, site: Site) -> None:
-    """As `_check`, of each part of a scheme."""
-    for part in scheme.parts:
-        _check(part, site)
-
-
-def _check(scheme: Scheme, site: Site) -> None:
     """Raises ConfigError: a parameter that no hook uses, so that it is never trained; tables or prepared vectors of
     another shape than the interface's; tables that depend on max_distance, or prepared vectors that depend on other
     positions than their own, so that a translation depends on what is around it.
     """
+    for part in scheme.parts:
+        if (problem := next(_problems(part, site), None)) is not None:
+            side = "decoder" if site.causal else "encoder"
+            raise ConfigError(f"position.{side}: the scheme {part.scheme} of position={part.name}: {problem}")
+
+
+def _problems(scheme: Scheme, site: Site) -> Iterator[str]:
     import torch
 
     from rpr.model.positions.scheme import Pairs
@@ -36,66 +38,61 @@ def _check(scheme: Scheme, site: Site) -> None:
         projections = scheme.projections(site)
         initial = {**projections, **scheme.parameters(site)}
         learned = {name: value.clone().float().requires_grad_() for name, value in initial.items()}
-        given = torch.randn(2, 1, site.num_heads, _NEAR, site.d_head)
+        q, k = torch.randn(2, 1, site.num_heads, _NEAR, site.d_head)
         x = torch.randn(1, _NEAR, site.d_model)
+    positions = torch.arange(_NEAR)
     used: list[Tensor] = []
-    problem = None
     queries = None
     if projections:
         projected = {name: torch.nn.functional.linear(x, learned[name]) for name in projections}
-        queries = scheme.distance_queries(projected, learned, site)
-        problem = problem or _wrong_queries(queries, scheme, site)
-        used += [] if queries is None else [queries]
+        if (queries := scheme.distance_queries(projected, learned, site)) is not None:
+            used.append(queries)
+            if queries.dim() != 4 or queries.shape[:3] != (1, site.num_heads, _NEAR):
+                yield f"distance_queries returns a shape of {list(queries.shape)}; it must be [B, H, P, X]"
+            if not scheme.has_tables:
+                yield "distance_queries needs the key tables of distance_tables"
         if scheme.has_key_bias:
-            start = x.new_zeros(1, site.num_heads)
-            bias = scheme.key_bias(projected, learned, site, start)
+            bias = scheme.key_bias(projected, learned, site, x.new_zeros(1, site.num_heads))
             used.append(bias)
             if bias.shape != (1, site.num_heads, _NEAR):
-                problem = f"key_bias returns a shape of {list(bias.shape)}; it must be [B, H, P]"
-            else:
-                later = {name: part[:, 2:] for name, part in projected.items()}
-                if _differ(scheme.key_bias(later, learned, site, bias[:, :, 1]), bias[:, :, 2:]):
-                    problem = "key_bias depends on more than its own token and `before`; decoding goes token by token"
-    if scheme.has_tables and problem is None:
+                yield f"key_bias returns a shape of {list(bias.shape)}; it must be [B, H, P]"
+            later = {name: part[:, 2:] for name, part in projected.items()}
+            if _differ(scheme.key_bias(later, learned, site, bias[:, :, 1]), bias[:, :, 2:]):
+                yield "key_bias depends on more than its own token and `before`; decoding goes token by token"
+    if scheme.has_tables:
         near, far = (scheme.distance_tables(learned, site, most, torch.device("cpu")) for most in (_NEAR, _FAR))
-        problem = _wrong_tables(near, far, site, site.d_head if queries is None else queries.shape[3])
+        yield from _wrong_tables(near, far, site, site.d_head if queries is None else queries.shape[3])
         used += [table for table in (*near, *far) if table is not None]
-    if scheme.changes_queries and problem is None:
-        positions = torch.arange(_NEAR)
-        q, k = given
+    if scheme.changes_queries:
         prepared = scheme.prepare(q, k, positions, learned, site)
-        problem = _wrong_vectors(prepared, scheme.prepare(q[:, :, 2:], k[:, :, 2:], positions[2:], learned, site), q)
+        of_later = scheme.prepare(q[:, :, 2:], k[:, :, 2:], positions[2:], learned, site)
         used += prepared
-    if scheme.has_scores and problem is None:
-        (q, k), at = given, torch.arange(_NEAR)
+        for name, vectors, later_vectors in zip(("queries", "keys"), prepared, of_later, strict=True):
+            if vectors.shape != q.shape:
+                yield f"prepare returns {name} of shape {list(vectors.shape)}; it must keep [B, H, P, D]"
+            if _differ(vectors[:, :, 2:], later_vectors):
+                yield (
+                    f"prepare returns {name} that depend on other positions than their own, but decoding caches them "
+                    "one by one; use only `positions`"
+                )
+    if scheme.has_scores:
         scores, visible = q @ k.transpose(2, 3), torch.ones(_NEAR, _NEAR, dtype=torch.bool).tril()
-        whole = scheme.scores(Pairs(scores, visible, q, at[:, None], at), learned, site)
-        last = Pairs(scores[:, :, 3:4, :4], visible[3:4, :4], q[:, :, 3:4], at[3:4, None], at[:4])
-        if whole.shape != scores.shape:
-            problem = f"scores returns a shape of {list(whole.shape)}; it must keep [B, H, Q, K]"
-        elif site.causal and _differ(whole[:, :, 3:4, :4], scheme.scores(last, learned, site)):
-            problem = "scores depend on hidden keys or on the number of keys; use only `visible` ones and positions"
+        whole = scheme.scores(Pairs(scores, visible, q, positions[:, None], positions), learned, site)
         used.append(whole)
-    if problem is None and learned:
-        outputs = [tensor.float().sum() for tensor in used if tensor.requires_grad]
-        tensors = list(learned.values())
-        gradients = torch.autograd.grad(outputs, tensors, allow_unused=True) if outputs else [None] * len(tensors)
-        unused = [name for name, gradient in zip(learned, gradients, strict=True) if gradient is None]
-        if unused:
-            problem = f"the parameter {unused[0]!r} gets no gradient; use it in a hook, or remove it"
-    if problem is not None:
-        side = "decoder" if site.causal else "encoder"
-        raise ConfigError(f"position.{side}: the scheme {scheme.scheme} of position={scheme.name}: {problem}")
+        if whole.shape != scores.shape:
+            yield f"scores returns a shape of {list(whole.shape)}; it must keep [B, H, Q, K]"
+        last = Pairs(scores[:, :, 3:4, :4], visible[3:4, :4], q[:, :, 3:4], positions[3:4, None], positions[:4])
+        if site.causal and _differ(whole[:, :, 3:4, :4], scheme.scores(last, learned, site)):
+            yield "scores depend on hidden keys or on the number of keys; use only `visible` ones and positions"
+    outputs = [tensor.float().sum() for tensor in used if tensor.requires_grad]
+    tensors = list(learned.values())
+    gradients = torch.autograd.grad(outputs, tensors, allow_unused=True) if outputs else [None] * len(tensors)
+    for name, gradient in zip(learned, gradients, strict=True):
+        if gradient is None:
+            yield f"the parameter {name!r} gets no gradient; use it in a hook, or remove it"
 
 
-def _wrong_queries(queries: Tensor | None, scheme: Scheme, site: Site) -> str | None:
-    shape = None if queries is None else list(queries.shape)
-    if shape is not None and (len(shape) != 4 or shape[:3] != [1, site.num_heads, _NEAR]):
-        return f"distance_queries returns a shape of {shape}; it must be [B, H, P, X]"
-    return None if shape is None or scheme.has_tables else "distance_queries needs the key tables of distance_tables"
-
-
-def _wrong_tables(near: Tables, far: Tables, site: Site, width_of_keys: int) -> str | None:
+def _wrong_tables(near: Tables, far: Tables, site: Site, width_of_keys: int) -> Iterator[str]:
     import torch
 
     for name, *pair in zip(near._fields, near, far, strict=True):
@@ -110,30 +107,17 @@ def _wrong_tables(near: Tables, far: Tables, site: Site, width_of_keys: int) -> 
             rows = table.shape[dimension] if dimension >= 0 else 0
             if rows % 2 == 0 or tuple(table.shape) not in [(*heads, rows, *rest) for heads in before]:
                 wanted = "[H, R]" if of_bias else "[R, D] or [H, R, D]"
-                return (
+                yield (
                     f"distance_tables returns {name} of shape {list(table.shape)}; it must be {wanted} with H = "
                     f"{site.num_heads}, D = {(*rest, site.d_head)[0]} and an odd R, 2 max_distance + 1 or less"
                 )
             distances = torch.arange(-_NEAR, _NEAR + 1).clamp(-(rows // 2), rows // 2)  # beyond: the outermost rows
             expanded.append(table.detach().float().index_select(dimension, distances + rows // 2))
         if len(expanded) == 1 or (expanded and _differ(*expanded)):
-            return (
+            yield (
                 f"distance_tables returns {name} that depend on max_distance, which differs from batch to batch; "
                 "compute each row from its distance alone"
             )
-    return None
-
-
-def _wrong_vectors(prepared: tuple[Tensor, Tensor], of_later: tuple[Tensor, Tensor], given: Tensor) -> str | None:
-    for name, vectors, later in zip(("queries", "keys"), prepared, of_later, strict=True):
-        if vectors.shape != given.shape:
-            return f"prepare returns {name} of shape {list(vectors.shape)}; it must keep [B, H, P, D]"
-        if _differ(vectors[:, :, 2:], later):
-            return (
-                f"prepare returns {name} that depend on other positions than their own, but decoding caches them one "
-                "by one; use only `positions`"
-            )
-    return None
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

@@ -27,15 +27,13 @@ class Cope(Scheme):
     TITLE = "CoPE"
     VERSION = "1"
     COLOUR = "#3f7f93"
+    CAUSAL_ONLY = True
 
     scheme: Literal["cope"]
     num_positions: int = Field(ge=2)
 
     def details(self) -> list[str]:
         return [] if self.num_positions == 64 else [f"{self.num_positions} positions"]
-
-    def problem(self, site: Site) -> str | None:
-        return None if site.causal else self.causal_only()
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         import torch

@@ -93,7 +93,8 @@ class Described(StrictModel):
     @property
     def label(self) -> str:
         """The name in tables and plots, with every setting that differs from the published one."""
-        absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
+        fixed = len(get_args(type(self).model_fields["absolute"].annotation)) == 1
+        absolute = [] if fixed or self.absolute == "none" else [f"{self.absolute} positions too"]
         return ", ".join([self.TITLE, *self.details(), *absolute, *self.common_details()])
 
     def details(self) -> list[str]:

@@ -27,6 +27,7 @@ class Fire(Scheme):
     TITLE = "FIRE"
     VERSION = "1"
     COLOUR = "#e0701b"
+    CAUSAL_ONLY = True
     SHIFT_INVARIANT = None  # up to the threshold
 
     scheme: Literal["fire"]
@@ -39,9 +40,6 @@ class Fire(Scheme):
         if (self.initial_c, self.initial_threshold) != (0.1, 512):
             words.append(f"initial c {self.initial_c:g} and threshold {self.initial_threshold:g}")
         return words
-
-    def problem(self, site: Site) -> str | None:
-        return None if site.causal else self.causal_only()
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         import torch

@@ -24,15 +24,13 @@ class Fox(Scheme):
     TITLE = "FoX"
     VERSION = "1"
     COLOUR = "#a3387d"
+    CAUSAL_ONLY = True
 
     scheme: Literal["fox"]
     initial_bias: float
 
     def details(self) -> list[str]:
         return [] if self.initial_bias == 5 else [f"initial bias {self.initial_bias:g}"]
-
-    def problem(self, site: Site) -> str | None:
-        return None if site.causal else self.causal_only()
 
     def projections(self, site: Site) -> dict[str, Tensor]:
         import torch

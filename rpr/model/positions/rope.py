@@ -71,7 +71,7 @@ class Rope(Scheme):
             return "trained_length: yarn scaling needs the length in training, in tokens; give position.trained_length="
         if self.scaling == "ntk" and width == 2:
             return "scaling: ntk is undefined for a rotated width of 2; choose linear, or wider heads"
-        return None
+        return super().problem(site)
 
     def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
         if self.scaling == "none" and self.scaling_factor != 1:

@@ -109,10 +109,8 @@ def _wrong_attribute(scheme: type[Scheme]) -> str | None:
         known = next((vars(kind)[name] for kind in Scheme.__mro__ if name in vars(kind)), None)
         if known is None and name not in _ANNOTATIONS:
             names = {*_ANNOTATIONS, *(name for kind in _INTERFACE for name in vars(kind) if not name.startswith("_"))}
-            return (
-                f"has {name}, which is no part of the interface{did_you_mean(name, names)}; a helper's name begins "
-                "with an underscore"
-            )
+            hint = f"{did_you_mean(name, names)}; a helper's name begins with an underscore"
+            return f"has {name}, which is no part of the interface{hint}"
         if isinstance(known, property) != isinstance(value, property):
             return f"defines {name} {'without' if isinstance(known, property) else 'with'} @property"
         if inspect.isfunction(known) and inspect.isfunction(value):
@@ -151,6 +149,7 @@ class Scheme(Described):
     AFTER_TRAINING: ClassVar[frozenset[str]] = frozenset()
     # Whether the model's output is unchanged when all positions of a sentence are shifted; None: up to some position.
     SHIFT_INVARIANT: ClassVar[bool | None] = True
+    CAUSAL_ONLY: ClassVar[bool] = False  # not defined for an encoder
 
     # --- layers
 
@@ -179,7 +178,12 @@ class Scheme(Described):
 
     def problem(self, site: Site) -> str | None:
         """Why the scheme cannot be used at this site, as `setting: reason; remedy`; None if it can."""
-        return None
+        if site.causal or not self.CAUSAL_ONLY:
+            return None
+        return (
+            f"name: {self.name} is for causal attention only; choose model.architecture=decoder_only, or "
+            "position.encoder=... for the encoder"
+        )
 
     def wrong_setting(self, site: Site, usual: Mapping[str, Any]) -> str | None:
         """As `problem` and `unused_setting`, also of the settings that every scheme has."""
@@ -214,13 +218,6 @@ class Scheme(Described):
             "random positions": self.random_positions is not None and any(part.has_tables for part in self.parts),
         }
         return next((what for what, present in found.items() if present), None)
-
-    def causal_only(self) -> str:
-        """The problem of a scheme that is defined for causal attention, in an encoder."""
-        return (
-            f"name: {self.name} is for causal attention only; choose model.architecture=decoder_only, or "
-            "position.encoder=... for the encoder"
-        )
 
     def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
         """A setting that differs from `usual`, the model's default, but has no effect, in one line as in `problem`.

@@ -31,11 +31,9 @@ class ShiftedAbsolute(Scheme):
     max_offset: PositiveInt
     evaluation_offset: NonNegativeInt
 
-    @property
-    def label(self) -> str:
+    def details(self) -> list[str]:
         usual = (self.max_offset, self.evaluation_offset) == (500, 500)
-        offsets = [] if usual else [f"offsets to {self.max_offset}, {self.evaluation_offset} in evaluation"]
-        return ", ".join([self.TITLE, *offsets, *self.common_details()])
+        return [] if usual else [f"offsets to {self.max_offset}, {self.evaluation_offset} in evaluation"]
 
     def embeddings(self, d_model: int) -> nn.Module:
         from rpr.model.vectors import SinusoidalPositions

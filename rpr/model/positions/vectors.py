@@ -67,9 +67,8 @@ class Vectors(Scheme):
         """As in the paper's tables; how relative tables are shared is added by reports where it varies."""
         which = {(True, True): "relative", (True, False): "keys only", (False, True): "values only", (False, False): ""}
         relative = which[self.relative_keys, self.relative_values]
-        if self.absolute == "none":
-            words = relative or "none"
-        else:
+        words = relative or "none"
+        if self.absolute != "none":
             words = f"{self.absolute} + {relative}" if relative else f"absolute ({self.absolute})"
         k = [f"k = {self.clip_distance}"] if self.has_tables else []
         return ", ".join([words, *k, *self.common_details()])

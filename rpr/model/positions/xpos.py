@@ -27,6 +27,7 @@ class XPos(Rope):
     TITLE = "xPos"
     VERSION = "1"
     COLOUR = "#c2491d"
+    CAUSAL_ONLY = True
 
     scheme: Literal["xpos"]  # type: ignore[assignment]
     gamma: PositiveFloat
@@ -35,9 +36,6 @@ class XPos(Rope):
     def details(self) -> list[str]:
         gamma = [] if self.gamma == 0.4 else [f"gamma {self.gamma:g}"]
         return [*super().details(), *gamma, *([] if self.scale_base == 512 else [f"scale base {self.scale_base:g}"])]
-
-    def problem(self, site: Site) -> str | None:
-        return super().problem(site) if site.causal else self.causal_only()
 
     def rotation(self, site: Site) -> Rotation | None:
         return None
