@@ -65,7 +65,6 @@ def assert_outcome(check: Check, outcome: str) -> None:
 
 SHAPES = {
     "shared_by_layers-pre_norm": {"tables": "shared_by_heads_and_layers", "norm": "pre"},
-    "no_positions": NO_TABLES,
     "learned-fewer_than_pieces": {**LEARNED, "max_positions": 8},
     "decoder_only": {"architecture": "decoder_only", "activation": "gelu"},
     "decoder_only-sinusoidal": {**SINUSOIDAL, "architecture": "decoder_only", "norm": "pre"},

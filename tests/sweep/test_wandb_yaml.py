@@ -45,7 +45,6 @@ def configurations(runs: Sequence[Sequence[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("name, overrides", [
-    ("table1", []),
     ("quick", ["logger.tags=[a,'b c']"]),
     (None, ["optim.ema_decay=null,0.999", "optim.learning_rate_scale=0.5,1.0,2e-1,3"]),
     (None, ["evaluation.test_splits=[test],[validation,test]", "name='x',null"]),

@@ -1,5 +1,5 @@
 """A W&B server for tests on the loopback: the parts of GraphQL and of the file stream that the client uses for runs,
-resuming, artifacts and reports. Runs are kept as the real server shows them.
+resuming and reports. Runs are kept as the real server shows them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote
 
 KEY = "k" * 40
 ENTITY = "tester"
@@ -25,7 +24,6 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     exit_code: int | None = None
-    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def last(self, name: str) -> Any:
         """The newest non-empty value of a field."""
@@ -52,7 +50,6 @@ class FakeWandb:
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         self.requests: list[tuple[str, Any]] = []
-        self.uploads: dict[str, bytes] = {}
         self.reports: list[dict[str, Any]] = []
         self._http = _QuietServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"fake": self}))
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
@@ -102,25 +99,7 @@ class FakeWandb:
             case "CreateRunFiles":
                 files = [{"name": name, "uploadUrl": f"{self.url}/store/{name}"} for name in variables["files"]]
                 return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
-            case "ArtifactType":
-                return {"project": None}  # no artifact of this name yet
-            case "CreateArtifact":
-                return {"createArtifact": {"artifact": self._artifact(variables["input"])}}
-            case "CreateArtifactManifest" | "UpdateArtifactManifest":
-                file = {"id": "f", "uploadUrl": f"{self.url}/store/manifest", "uploadHeaders": []}
-                name = operation[0].lower() + operation[1:]
-                return {name: {"artifactManifest": {"id": "m", "file": file}}}
-            case "CreateArtifactFiles":
-                edges = [{"node": self._stored(spec)} for spec in variables["input"]["artifactFiles"]]
-                return {"createArtifactFiles": {"files": {"edges": edges}}}
-            case "CommitArtifact":
-                return {"commitArtifact": {"artifact": {"id": variables["artifactID"], "digest": "d"}}}
         return {}
-
-    def _stored(self, spec: dict[str, Any]) -> dict[str, Any]:
-        address = f"{self.url}/store/artifact/{spec['name']}"
-        upload = {"uploadUrl": address, "uploadHeaders": [], "uploadMultipartUrls": None}
-        return {"storagePath": f"s/{spec['name']}", **upload, "artifact": {"id": spec["artifactID"]}}
 
     def projects(self) -> set[str]:
         return {run.project for run in self.runs.values()}
@@ -176,11 +155,6 @@ class FakeWandb:
             "project": project, "historyLineCount": len(run.history),
         }  # fmt: skip
         return {"bucket": bucket, "inserted": new}
-
-    def _artifact(self, given: dict[str, Any]) -> dict[str, Any]:
-        self.runs[given["runName"]].artifacts[given["artifactCollectionName"]] = given
-        sequence = {"id": "q", "latestArtifact": None}
-        return {"id": given["clientID"], "state": "PENDING", "artifactSequence": sequence}
 
     def stream(self, run: Run, document: dict[str, Any]) -> None:
         files = document.get("files") or {}
@@ -243,9 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer({})
 
     def do_PUT(self) -> None:
-        body = self._body()
-        self.fake.requests.append((f"PUT {self.path}", len(body)))
-        self.fake.uploads[unquote(self.path).removeprefix("/store/")] = body
+        self.fake.requests.append((f"PUT {self.path}", self._body()))
         self._answer({})
 
     def do_POST(self) -> None:

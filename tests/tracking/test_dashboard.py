@@ -152,7 +152,7 @@ def test_wandb_mode_is_an_error_without_a_request(mode, server, monkeypatch):
 
 
 def test_unreachable_server_is_an_error(server, monkeypatch):
-    monkeypatch.setattr(dashboard, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(dashboard, "TIMEOUT_SECONDS", 0.2)
     server.close()
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"logger: the report was not saved \(.*127.0.0.1.*WANDB_BASE_URL") as caught:

@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from urllib.parse import urlparse
 
 import pytest
 import wandb
@@ -119,17 +118,22 @@ def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys):
     assert [line["_step"] for line in found["history"]] == [line[step] for line in found["history"]]
 
 
-def write_results(run_dir):
-    files = {"record.json": "{}", "config.yaml": "k: 3", "test.hypotheses.txt": "ein Hund", "job.json": "{}"}
-    for name, text in files.items():
-        (run_dir / name).write_text(text)
+def test_artifacts_are_the_results_and_the_last_checkpoint(tiny_config, run_dir):
+    config = tiny_config(*OFFLINE, "logger.artifacts=checkpoint")
+    logger = start(config, run_dir)
+    results = {"record.json", "config.yaml", "test.hypotheses.txt"}
     (run_dir / "checkpoints").mkdir()
-    for step in (9, 10):
-        (run_dir / "checkpoints" / f"step{step:08d}.ckpt").write_bytes(b"weights" * step)
+    for name in (*results, "job.json", *(f"checkpoints/step{step:08d}.ckpt" for step in (9, 10))):
+        (run_dir / name).write_text("x")
+    (run_dir / "link.txt").symlink_to("/etc/hostname")
+    logger.log_artifacts()
+    logger.finish({}, failed=False)
+    expected = {f"results-{config.run_id}": results, f"model-{config.run_id}": {"step00000010.ckpt"}}
+    assert read_back(run_dir)["artifacts"] == expected
 
 
-def test_online_run_arrives_with_its_artifacts(tiny_config, run_dir, server, capsys):
-    config = tiny_config(*RECIPE, "logger.artifacts=checkpoint")
+def test_online_run_arrives(tiny_config, run_dir, server, capsys):
+    config = tiny_config(*RECIPE)
     logger = start(config, run_dir)
     reference = wandb_logger.reference(logger)
     assert (reference.id, reference.mode) == (config.run_id, "online")
@@ -137,8 +141,6 @@ def test_online_run_arrives_with_its_artifacts(tiny_config, run_dir, server, cap
     steps = [25, 50, 75, 99, 100]
     train_through(logger, run_dir, steps)
     logger.log_metrics({"validation/bleu": 20.0}, step=100)
-    write_results(run_dir)
-    logger.log_artifacts()
     logger.finish({"test/sacrebleu": 31.25, "steps_per_second": None}, failed=False)
     (run,) = server.runs.values()
     named = [run.last(name) for name in ("groupName", "jobType", "displayName")]
@@ -150,11 +152,8 @@ def test_online_run_arrives_with_its_artifacts(tiny_config, run_dir, server, cap
     assert [line["_step"] for line in run.history] == steps
     assert run.summary["test/sacrebleu"] == 31.25 and "steps_per_second" not in run.summary
     assert run.exit_code == 0
-    assert KEY not in json.dumps(server.requests)
+    assert KEY not in repr(server.requests)
     assert messages(capsys) == [reference.url]
-    assert run.artifacts.keys() == {f"results-{config.run_id}", f"model-{config.run_id}"}
-    assert server.uploads["artifact/step00000010.ckpt"] == b"weights" * 10
-    assert server.uploads["artifact/test.hypotheses.txt"] == b"ein Hund"
 
 
 def test_resumed_run_continues_without_losing_rows(tiny_config, run_dir, server):
@@ -205,24 +204,23 @@ def test_failed_run_is_closed(tiny_config, small_data, monkeypatch):
     assert wandb.run is None
 
 
-@pytest.mark.parametrize("place", ["", "api.wandb.ai", "wandb.example:8080", "API_KEY", "IDENTITY_TOKEN_FILE"])
-def test_key_lookup(place, monkeypatch, tmp_path):
+def test_key_lookup(monkeypatch, tmp_path):
     """In ~/.netrc, by the server's name, and in the environment."""
-    if place.isupper():
-        monkeypatch.setenv(f"WANDB_{place}", "x" * 40)
-    elif place:
-        (tmp_path / "home" / ".netrc").write_text(f"machine {place} login user password {'x' * 40}\n")
-        (tmp_path / "home" / ".netrc").chmod(0o600)
-    found = {}
-    for server in ("https://api.wandb.ai", "http://wandb.example:8080"):
-        monkeypatch.setenv("WANDB_BASE_URL", server)
-        wandb.teardown()
-        found[urlparse(server).netloc] = wandb_client.has_key(wandb.setup().settings)
-    assert found == {name: place.isupper() or name == place for name in found}
+
+    def found(**more):
+        servers = ("https://api.wandb.ai", "http://wandb.example:8080")
+        return [wandb_client.has_key(wandb.Settings(base_url=server, **more)) for server in servers]
+
+    assert found() == [False, False] and found(identity_token_file="token") == [True, True]
+    for place, expected in {"api.wandb.ai": [True, False], "wandb.example:8080": [False, True]}.items():
+        (tmp_path / "home" / ".netrc").write_text(f"machine {place} login user password {KEY}\n")
+        assert found() == expected
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert found() == [True, True]
 
 
 def test_unreachable_server_falls_back_to_offline(tiny_config, run_dir, monkeypatch, server, capsys):
-    monkeypatch.setattr(wandb_logger, "INIT_TIMEOUT_SECONDS", 1.5)
+    monkeypatch.setattr(wandb_logger, "INIT_TIMEOUT_SECONDS", 0.5)
     server.close()
     config = tiny_config(*RECIPE)
     began = time.monotonic()
@@ -239,17 +237,17 @@ def test_unreachable_server_falls_back_to_offline(tiny_config, run_dir, monkeypa
 
 
 def test_network_lost_during_training(tiny_config, run_dir, server, capsys):
-    logger = start(tiny_config(*RECIPE, "logger.finish_timeout_seconds=1.5"), run_dir)
+    logger = start(tiny_config(*RECIPE, "logger.finish_timeout_seconds=0.5"), run_dir)
     train_through(logger, run_dir, [25, 50])
     server.close()
     train_through(logger, run_dir, [75, 100])
     assert messages(capsys) == [wandb_logger.reference(logger).url]
     began = time.monotonic()
     logger.finish({"test/sacrebleu": 12.5}, failed=False)
-    assert time.monotonic() - began < 1.5 + 5
+    assert time.monotonic() - began < 0.5 + 5
     (part,) = run_dir.glob("wandb/run-*")
     assert messages(capsys) == [
-        f"not everything was uploaded within 1.5 s; the run is complete in {run_dir}, "
+        f"not everything was uploaded within 0.5 s; the run is complete in {run_dir}, "
         f"and `wandb sync --include-online {part}` uploads what W&B has on disk"
     ]
     found = read_back(run_dir, "run-*")

@@ -43,7 +43,7 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
     """The only run below the folder: identity, configuration, history, summary, exit code (None: never ended)."""
     (path,) = (path for path in run_dir.glob(f"wandb/{pattern}/run-*.wandb") if not path.parent.is_symlink())
     found: dict[str, Any] = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}}
-    found |= {"args": [], "program": "", "commit": "", "stats": set()}
+    found |= {"args": [], "program": "", "commit": "", "stats": set(), "artifacts": {}}
     for record in records(path):
         match record.WhichOneof("record_type"):
             case "run":
@@ -63,6 +63,8 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
                 found["program"] += record.environment.program
                 found["commit"] += record.environment.git.commit
                 assert not record.environment.git.remote_url
+            case "artifact":
+                found["artifacts"][record.artifact.name] = {one.path for one in record.artifact.manifest.contents}
             case "stats":
                 found["stats"] |= {item.key for item in record.stats.item}
             case "exit":
