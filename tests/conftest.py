@@ -1,5 +1,6 @@
 """Shared by all tests: a small synthetic corpus, prepared once; a model that trains on it in seconds; an environment
-without the user's settings. The end of a session lists why tests were not run, and how many.
+without the user's settings. The end of a session lists why tests were not run, and how many. Fixtures import torch, for
+which the process that starts pytest's workers need not wait.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any
 
 import hydra
 import pytest
-import torch
 from hydra._internal import defaults_list
 from omegaconf import OmegaConf
 
@@ -146,12 +146,16 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def _exact_matmuls_in_fixtures() -> None:
     """Undo what a command has set in this process."""
+    import torch
+
     torch.set_float32_matmul_precision("highest")
 
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Threads do not speed up small tensors, and slow them down on a busy machine (60 s instead of 12)."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -161,6 +165,8 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _default_torch_settings() -> Iterator[None]:
     """As _exact_matmuls_in_fixtures, but after the fixtures of the test's module."""
+    import torch
+
     torch.set_float32_matmul_precision("highest")
     threads = torch.get_num_threads()
     yield
@@ -225,6 +231,7 @@ def random_run(tmp_path_factory: pytest.TempPathFactory, small_data: PreparedDat
 @pytest.fixture(scope="session")
 def assert_same() -> Callable[[Any, Any], None]:
     """Two checkpoints, or parts of them, are the same, tensors bit for bit."""
+    import torch
 
     def same(one: Any, other: Any) -> None:
         if isinstance(one, torch.Tensor):

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig, TextConfig
 from rpr.data import documents
 from rpr.data.batches import TrainingBatches, TranslationDataset
@@ -38,7 +39,6 @@ from rpr.data.vocabulary import (
 )
 from rpr.data.windows import Windows, sample_windows, scored_split, training_split
 from rpr.errors import DataError
-from tests.conftest import compose_train
 from tests.data.helpers import data_config, memory_growth
 from tests.property.sizes import SIZES, Size
 

@@ -142,12 +142,12 @@ def test_entity_is_that_of_runs(server, monkeypatch):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
-def test_wandb_mode_is_an_error_without_a_request(mode, server, monkeypatch):
+def test_wandb_mode_is_an_error_without_a_request(server, monkeypatch):
     """So is a missing key: system/refused.tsv."""
-    monkeypatch.setenv("WANDB_MODE", mode)
-    with pytest.raises(ConfigError, match=f"WANDB_MODE: {mode} .* unset it, or run `wandb online`"):
-        create()
+    for mode in ("offline", "disabled"):
+        monkeypatch.setenv("WANDB_MODE", mode)
+        with pytest.raises(ConfigError, match=f"WANDB_MODE: {mode} .* unset it, or run `wandb online`"):
+            create()
     assert server.requests == []
 
 
