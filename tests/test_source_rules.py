@@ -40,11 +40,13 @@ def code_from_data(tree: ast.AST) -> Iterator[str]:
         if not isinstance(call, ast.Call):
             continue
         given = {keyword.arg: getattr(keyword.value, "value", None) for keyword in call.keywords}
-        loads = "ckpt_path" in given or ast.unparse(call.func).endswith((".load_from_checkpoint", "torch.load"))
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        of_torch = name == "load" and ast.unparse(call.func).endswith("torch.load")
+        loads = "ckpt_path" in given or name == "load_from_checkpoint" or of_torch
         if (
             (loads and given.get("weights_only") is not True)
             or any(given.get(key, False) is not False for key in ("allow_pickle", "trust_remote_code", "shell"))
-            or (ast.unparse(call.func).endswith("import_module") and not _has_fixed_package(call.args[0]))
+            or (name == "import_module" and not _has_fixed_package(call.args[0]))
         ):
             yield ast.unparse(call)
 

@@ -15,18 +15,19 @@ SWEEPS = HERE.parents[1] / "sweeps"  # records of earlier versions are in old_re
 FROZEN: dict[str, Any] = json.loads((HERE / "records.json").read_text())
 
 
-@pytest.mark.parametrize("name", FROZEN)
-def test_committed_record_reads_back_equal(name: str) -> None:
-    path = HERE / name if name.startswith("old_records/") else SWEEPS / name
-    record = read_record(path)
-    frozen = FROZEN[name]
-    assert (record.run_id, config_from_record(record.config).run_id) == (frozen["run_id"], frozen["today"])
-    position = position_of(record)
-    assert (position.kind, position.label) == (frozen["kind"], frozen["label"])
-    assert {f"{score.split} {score.metric}": score.score for score in record.scores} == frozen["scores"]
-    raw = json.loads(path.read_text())
-    raw.pop("schema")
-    assert differences(json.loads(record.model_dump_json(by_alias=True)), raw) == []
+@pytest.mark.parametrize("folder", sorted({name.rpartition("/")[0] for name in FROZEN}))
+def test_committed_records_read_back_equal(folder: str) -> None:
+    for name in (name for name in FROZEN if name.rpartition("/")[0] == folder):
+        path = HERE / name if name.startswith("old_records/") else SWEEPS / name
+        record, frozen = read_record(path), FROZEN[name]
+        ids = record.run_id, config_from_record(record.config).run_id
+        assert ids == (frozen["run_id"], frozen["today"]), name
+        position = position_of(record)
+        assert (position.kind, position.label) == (frozen["kind"], frozen["label"]), name
+        assert {f"{score.split} {score.metric}": score.score for score in record.scores} == frozen["scores"], name
+        raw = json.loads(path.read_text())
+        raw.pop("schema")
+        assert differences(json.loads(record.model_dump_json(by_alias=True)), raw) == [], name
 
 
 def differences(read: Any, raw: Any, key: str = "") -> list[str]:
