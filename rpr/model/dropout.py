@@ -36,9 +36,7 @@ class Dropout(nn.Module):
             return residual + x
         if x.device.type != "cpu":
             return residual + F.dropout(x, self.p)
-        dropped_levels = min(
-            round(self.p * LEVELS), LEVELS - 1
-        )  # with p close to 1 one level is kept: no division by 0
+        dropped_levels = min(round(self.p * LEVELS), LEVELS - 1)  # one level is kept: no division by 0
         out: Tensor = _DropAndAdd.apply(residual, x, dropped_levels)  # type: ignore[no-untyped-call]
         return out
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,18 +19,18 @@ MASKED = -1e9  # a hidden key's score: negligible next to any other, and fully m
 def reference(given: AttentionInputs) -> Tensor:
     """Equations 3 and 4 with a^K_ij and a^V_ij written out, as tensors [B, H, Q, K, D]."""
     q_BHQD, k_BHKD, v_BHKD = given[:3]
-    num_queries, edges = q_BHQD.shape[2], _edges(given)
+    num_queries = q_BHQD.shape[2]
     edges_BHQKD = k_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if given.key_table is not None and given.distance_queries is None:
-        edges_BHQKD = edges_BHQKD + edges(given.key_table)
+        edges_BHQKD = edges_BHQKD + _edges(given, given.key_table)
     scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) / math.sqrt(q_BHQD.shape[-1])
     if given.key_table is not None and given.distance_queries is not None:
-        scores_BHQK = scores_BHQK + (given.distance_queries[:, :, :, None] * edges(given.key_table)).sum(-1)
-    scores_BHQK = _add_biases(scores_BHQK, given, edges)
+        scores_BHQK = scores_BHQK + (given.distance_queries[:, :, :, None] * _edges(given, given.key_table)).sum(-1)
+    scores_BHQK = _add_biases(scores_BHQK, given)
     weights_BHQK = softmax(scores_BHQK, given.mask, causal=given.causal, first_query=given.first_query)
     values_BHQKD = v_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if given.value_table is not None:
-        values_BHQKD = values_BHQKD + edges(given.value_table)
+        values_BHQKD = values_BHQKD + _edges(given, given.value_table)
     return torch.einsum("bhqk,bhqkd->bhqd", weights_BHQK, values_BHQKD)
 
 
@@ -42,16 +41,15 @@ def per_position(given: AttentionInputs) -> Tensor:
     low precision the gradient of a table row sums all its n^2 pairs in that precision.
     """
     q_BHQD, k_BHKD, v_BHKD = given[:3]
-    edges = _edges(given)
     scores_BHQK = q_BHQD @ k_BHKD.transpose(-2, -1) / math.sqrt(q_BHQD.shape[-1])
     if given.key_table is not None:
         queries = q_BHQD / math.sqrt(q_BHQD.shape[-1]) if given.distance_queries is None else given.distance_queries
-        scores_BHQK = scores_BHQK + _products_by_query(queries, edges(given.key_table).transpose(-2, -1))
-    scores_BHQK = _add_biases(scores_BHQK, given, edges)
+        scores_BHQK = scores_BHQK + _products_by_query(queries, _edges(given, given.key_table).transpose(-2, -1))
+    scores_BHQK = _add_biases(scores_BHQK, given)
     weights_BHQK = softmax(scores_BHQK, given.mask, causal=given.causal, first_query=given.first_query)
     z_BHQD = weights_BHQK @ v_BHKD
     if given.value_table is not None:
-        z_BHQD = z_BHQD + _products_by_query(weights_BHQK, edges(given.value_table))
+        z_BHQD = z_BHQD + _products_by_query(weights_BHQK, _edges(given, given.value_table))
     return z_BHQD
 
 
@@ -81,9 +79,9 @@ def softmax(scores_BHQK: Tensor, mask: Tensor | None = None, *, causal: bool = F
     return scores_BHQK.softmax(dim=-1, dtype=wide).to(scores_BHQK.dtype)
 
 
-def _add_biases(scores_BHQK: Tensor, given: AttentionInputs, edges: Callable[[Tensor], Tensor]) -> Tensor:
+def _add_biases(scores_BHQK: Tensor, given: AttentionInputs) -> Tensor:
     if given.bias_table is not None:
-        scores_BHQK = scores_BHQK + edges(given.bias_table[..., None])[..., 0]
+        scores_BHQK = scores_BHQK + _edges(given, given.bias_table[..., None])[..., 0]
     if given.key_bias is not None:
         scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
     return changed(scores_BHQK, given)
@@ -120,21 +118,15 @@ def own_keys(first_query: int, num_queries: int, key_bias: Tensor) -> Tensor:
     return own_Q.clamp(max=key_bias.shape[-1] - 1)
 
 
-def _edges(given: AttentionInputs) -> Callable[[Tensor], Tensor]:
-    """The function that gives the vectors of a table, [R, D] or [H, R, D], for all pairs: broadcastable to
-    [B, H, Q, K, D].
-    """
-
-    def edges(table: Tensor) -> Tensor:
-        rows, clip_distance = given.labels, (table.shape[-2] - 1) // 2
-        if rows is None:
-            rows = relative_rows(given.q.shape[2], given.k.shape[2], clip_distance, first_query=given.first_query)
-        vectors = table.to(given.q.dtype)[..., rows.to(table.device), :]  # [Q, K, D], [H, Q, K, D], [H, B, Q, K, D]
-        if rows.dim() == 2:
-            return vectors
-        return vectors[:, None] if table.dim() == 2 else vectors.transpose(0, 1)
-
-    return edges
+def _edges(given: AttentionInputs, table: Tensor) -> Tensor:
+    """The vectors of a table, [R, D] or [H, R, D], for all pairs: broadcastable to [B, H, Q, K, D]."""
+    rows, clip_distance = given.labels, (table.shape[-2] - 1) // 2
+    if rows is None:
+        rows = relative_rows(given.q.shape[2], given.k.shape[2], clip_distance, first_query=given.first_query)
+    vectors = table.to(given.q.dtype)[..., rows.to(table.device), :]  # [Q, K, D], [H, Q, K, D], [H, B, Q, K, D]
+    if rows.dim() == 2:
+        return vectors
+    return vectors[:, None] if table.dim() == 2 else vectors.transpose(0, 1)
 
 
 def _products_by_query(x_BHQX: Tensor, edges: Tensor) -> Tensor:

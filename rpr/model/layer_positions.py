@@ -93,23 +93,22 @@ class LayerPositions(nn.Module):
             q_BHPD = q_BHPD * (1 + scheme.query_log_scale * growth_P)[:, None].to(q_BHPD.dtype)
         return q_BHPD, k_BHPD
 
-    def project(self, x_BPM: Tensor) -> dict[str, Tensor]:
-        """The scheme's projections of the layer's input, [B, P, width] by name."""
-        return {name: F.linear(x_BPM, self._learned[name]) for name in self._projections}
-
-    def distance_queries(self, projected: dict[str, Tensor]) -> Tensor | None:
-        """What multiplies the key table in place of the queries, [B, H, P, X]; None: the queries do."""
-        return self.scheme.distance_queries(projected, self._learned, self.site)
-
-    def key_bias(self, projected: dict[str, Tensor], before_BH: Tensor | None) -> Tensor | None:
-        """The bias of each key, [B, H, P], after a key of that bias (None: from the first position on)."""
+    def of_input(self, x_BPM: Tensor, before_BH: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+        """From projections of the layer's input: what multiplies the key table in place of the queries, [B, H, P, X],
+        and the bias of each key, [B, H, P], after a key of that bias (None: from the first position on).
+        """
+        if not self._projections:
+            return None, None
+        learned = self._learned
+        projected = {name: F.linear(x_BPM, learned[name]) for name in self._projections}
+        queries = self.scheme.distance_queries(projected, learned, self.site)
         if not self.scheme.has_key_bias:
-            return None
+            return queries, None
         if before_BH is None:
             (x_BPY, *_) = projected.values()
             wide = torch.float64 if x_BPY.dtype == torch.float64 else torch.float32
             before_BH = x_BPY.new_zeros(len(x_BPY), self.site.num_heads, dtype=wide)
-        return self.scheme.key_bias(projected, self._learned, self.site, before_BH)
+        return queries, self.scheme.key_bias(projected, learned, self.site, before_BH)
 
     def change_scores(self, q_BHQD: Tensor, query_positions: Tensor, key_positions: Tensor) -> ChangeScores:
         """The scheme's change of scores for these queries."""
@@ -132,11 +131,8 @@ class LayerPositions(nn.Module):
         if self.scheme.has_scores:
             at_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device) if given is None else given.positions_P
             inputs = inputs._replace(change_scores=self.change_scores(q_BHPD, at_P[:, None], at_P))
-        if not self._projections:
-            return inputs
-        projected = self.project(x_BPM)
-        key_bias = self.key_bias(projected, before_BH=None)
-        return inputs._replace(distance_queries=self.distance_queries(projected), key_bias=key_bias)
+        queries, key_bias = self.of_input(x_BPM)
+        return inputs._replace(distance_queries=queries, key_bias=key_bias)
 
     @property
     def _learned(self) -> dict[str, Tensor]:

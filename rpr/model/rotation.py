@@ -31,8 +31,7 @@ def yarn_frequencies(width: int, base: float, device: torch.device, factor: floa
     trained length, divided by the factor for those that turn at most once, and between them a ramp over the pairs'
     indices with rounded ends, as in the authors' code (the paper's is over the number of turns).
     """
-    of_turns = (width * math.log(trained_length / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1))
-    first, last = of_turns
+    first, last = (width * math.log(trained_length / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1))
     first, last = max(math.floor(first), 0), min(math.ceil(last), width - 1)
     pairs_W = torch.arange(width // 2, device=device, dtype=torch.float64)
     ramp_W = ((pairs_W - first) / (last - first or 0.001)).clamp(0, 1)

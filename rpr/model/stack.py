@@ -68,7 +68,7 @@ class SelfAttention(nn.Module):
     def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
-        tables, queries_BHNX, key_bias_BHN, change = Tables(), None, None, None
+        tables, queries_BHNX, bias_BHN1, change = Tables(), None, None, None
         if (positions := self.tables) is not None:
             if positions.prepares:
                 # Each row has a position of its own, so the hook gets all rows as one sentence, [1, H, X, D].
@@ -76,14 +76,13 @@ class SelfAttention(nn.Module):
                 q, k = positions.prepare(q, k, state.newest_X())
                 q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(q_BNHD.shape) for x in (q, k))
             tables = state.tables(positions)
-            if projected := positions.project(x_BNM):
-                queries_BHNX = positions.distance_queries(projected)
-                each = {name: part.flatten(0, 1)[:, None] for name, part in projected.items()}
-                key_bias_XH1 = positions.key_bias(each, state.bias_of_parents(cache))
-                if key_bias_XH1 is not None:
-                    key_bias_BHN = key_bias_XH1.view(*x_BNM.shape[:2], -1).transpose(1, 2)
+            of_input = positions.of_input(x_BNM.flatten(0, 1)[:, None], state.bias_of_parents(cache))
+            queries_BHNX, bias_BHN1 = (
+                None if part is None else part.reshape(*q_BNHD.shape[:3], -1).transpose(1, 2) for part in of_input
+            )
             if positions.scheme.has_scores:
                 change = positions.change_scores(q_BNHD.transpose(1, 2), *state.positions())
+        key_bias_BHN = None if bias_BHN1 is None else bias_BHN1[..., 0]
         k_BHKD, v_BHKD = cache.add(k_BNHD.transpose(1, 2), v_BNHD.transpose(1, 2), key_bias_BHN)
         given = AttentionInputs(q_BNHD.transpose(1, 2), k_BHKD, v_BHKD, *tables, queries_BHNX, cache.bias_BHK)
         out_BNM: Tensor = self.output(incremental.self_attention(given._replace(change_scores=change), state))
