@@ -87,13 +87,14 @@ def test_report_uses_names_that_runs_have(tiny_config, tmp_path, server):
 
 @pytest.mark.usefixtures("runs")
 def test_command_saves_the_report_and_prints_its_address(server, capfd):
-    command.run(configured("sweep=table2", "title=A report of mine"))
+    command.run(configured("sweep=table2", "title=A report of mine", "logger.entity=a-team"))
     out, err = capfd.readouterr()
     assert out.strip().endswith("--Vmlldzox") and len(out.splitlines()) == 1 and err == ""
     assert wandb.run is None and not wandb.setup().settings.silent
     (report,) = server.reports
-    assert report["displayName"] == "A report of mine"
+    assert (report["displayName"], report["entityName"]) == ("A report of mine", "a-team")
     panels, runset = panels_and_runset(report)
+    assert runset["project"]["entityName"] == "a-team"
     grouped = [panel["config"] for panel in panels if "groupBy" in panel["config"]]
     assert len(grouped) == 7
     assert {(one["groupAgg"], one["groupArea"], one["aggregate"]) for one in grouped} == {("mean", "stddev", True)}
@@ -128,18 +129,6 @@ def test_unknown_sweep_project_or_mode_is_an_error(overrides, message, server):
     if overrides == ["sweep=tabel2"]:
         with pytest.raises(ConfigError, match="belongs to 'tabel2'; none of its runs belongs to a sweep: leave it out"):
             create(*overrides)
-
-
-@pytest.mark.usefixtures("runs")
-def test_entity_is_that_of_runs(server, monkeypatch):
-    create("logger.entity=a-team")
-    monkeypatch.setenv("WANDB_ENTITY", "b-team")
-    create()
-    assert [report["entityName"] for report in server.reports] == ["a-team", "b-team"]
-    runsets = [panels_and_runset(report)[1] for report in server.reports]
-    assert [(runset["project"]["entityName"], runset["filters"]["filters"]) for runset in runsets] == [
-        ("a-team", []), ("b-team", []),
-    ]  # fmt: skip
 
 
 def test_wandb_mode_is_an_error_without_a_request(server, monkeypatch):
