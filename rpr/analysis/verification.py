@@ -16,10 +16,9 @@ from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import Engine, Search, TorchEngine, pad_pairs, pair_batches
+from rpr.decode.torch_engine import Engine, Rows, Search, TorchEngine, pad_pairs, pair_batches, piece_scores
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.parity import EXACT, largest_of
-from rpr.export.scorers import Rows, piece_scores
 from rpr.export.writing import check_supported, prove, write_files
 from rpr.model.beam_search import Hypothesis, penalty
 from rpr.model.transformer import Transformer

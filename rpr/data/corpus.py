@@ -32,7 +32,6 @@ class Corpus:
     of scores; `repeated` is the number of train pairs dropped because they equal a held-out one.
     """
 
-    name: str
     splits: Mapping[str, Pairs]
     held_out: frozenset[str]
     split_names: Mapping[str, str]
@@ -71,7 +70,7 @@ def load_corpus(data: DataConfig) -> Corpus:
     standard = {"validation": data.validation_name, "test": data.test_name}
     named |= {split: name for split, name in standard.items() if split in splits}
     named |= {split: f"held-out-{split}" for split in held_out}
-    return Corpus(data.name, splits, held_out, named, notes, repeated)
+    return Corpus(splits, held_out, named, notes, repeated)
 
 
 def corpus_files(data: DataConfig) -> Listing:

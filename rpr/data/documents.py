@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,56 +54,49 @@ class Block(NamedTuple):
 
 
 class Documents:
-    """The documents of these files, each with its name, in their order: a file of text is one, and so is each row of a
-    table, or all of its rows together (data.text.rows). Tables of one name follow each other, and are one.
+    """The documents of these files, by name: a file of text is one, and so is each row of a table, or all of its rows
+    together (data.text.rows). Several tables of one name follow each other.
 
     Raises DataError if a table has no such column, or one that is not text.
     """
 
-    def __init__(self, files: Sequence[tuple[str, Path]], text: TextConfig, separator: str | None = None) -> None:
+    def __init__(self, files: Mapping[str, Sequence[Path]], text: TextConfig, separator: str | None = None) -> None:
         self._files, self._column, self._separator = files, text.column, separator
         self._joined = text.rows == "lines"
-        self._rows: list[int | None] = []  # of each table
-        for _, file in files:
-            rows = None
+        self._rows: dict[Path, int] = {}  # of tables
+        for file in chain.from_iterable(files.values()):
             if kind_of(file) in TABLES:
                 shape = describe(file, separator)
                 shape.check_text((text.column,), "data.text.column", f"the columns of {file}")
-                rows = shape.rows
-            self._rows.append(rows)
+                self._rows[file] = shape.rows
 
     def size(self) -> int:
         """The bytes of the files."""
-        return sum(file.stat().st_size for _, file in self._files)
+        return sum(file.stat().st_size for file in chain.from_iterable(self._files.values()))
 
     def names(self) -> Iterator[str]:
-        for name, tables in self._by_name():
-            rows = [rows for _, rows in tables]
-            if self._joined or None in rows:
+        for name, files in self._files.items():
+            if self._joined or files[0] not in self._rows:
                 yield name
             else:
-                yield from (f"{name}:{row}" for row in range(1, sum(filter(None, rows)) + 1))
+                yield from (f"{name}:{row}" for row in range(1, sum(map(self._rows.__getitem__, files)) + 1))
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of every document; its last one may be empty."""
-        for name, tables in self._by_name():
+        for name, files in self._files.items():
+            if files[0] not in self._rows:
+                yield from _blocks_of_file(name, files[0])
+                continue
             before = 0
-            for file, rows in tables:
-                if rows is None:
-                    yield from _blocks_of_file(name, file)
-                    continue
+            for file in files:
                 cells = (read for (read,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE, self._separator))
                 for row, cell in enumerate(chain.from_iterable(cells), 1):
                     text = cell.encode() if isinstance(cell, str) else cell or b""
                     of_row = name if self._joined else f"{name}:{before + row}"
                     yield Block(of_row, text, not self._joined, file, row)
-                before += rows
-            if self._joined and rows is not None:
-                yield Block(name, b"", True, file, rows)
-
-    def _by_name(self) -> Iterator[tuple[str, list[tuple[Path, int | None]]]]:
-        for name, same in groupby(zip(self._files, self._rows, strict=True), key=lambda entry: entry[0][0]):
-            yield name, [(file, rows) for (_, file), rows in same]
+                before += self._rows[file]
+            if self._joined:
+                yield Block(name, b"", True, file, self._rows[file])
 
 
 def _blocks_of_file(name: str, file: Path) -> Iterator[Block]:
@@ -177,10 +170,9 @@ def load_documents(data: DataConfig) -> TextCorpus:
     assert data.text is not None
     listing, splits = corpus_files(data), dict[str, Documents]()
     for split, files in listing.splits.items():
-        if split not in SPLIT_NAMES:
-            continue
-        names = [split if data.on_hub else file.relative_to(listing.root).as_posix() for file in files]
-        splits[split] = Documents([*zip(names, files, strict=True)], data.text, listing.separator)
+        if split in SPLIT_NAMES:
+            by_path = {} if data.on_hub else {file.relative_to(listing.root).as_posix(): [file] for file in files}
+            splits[split] = Documents(by_path or {split: files}, data.text, listing.separator)
     missing = missing_splits(data, splits, listing.left_over)
     named = {"validation": data.validation_name, "test": data.test_name}
     notes: tuple[str, ...] = ()

@@ -364,7 +364,7 @@ def file_digests(files: Iterable[Path], store: Path) -> list[str]:
     """sha256 of each file's content, cached in `store` by path, size, inode, and times of modification and of change:
     who restores a modification time, or puts another file of the same size and time in place, changes one of the last.
     """
-    known = read_json(store)
+    known, new = read_json(store), dict[str, Any]()
     digests = []
     for file in files:
         with open_file(file, packed=True) as handle:
@@ -374,8 +374,10 @@ def file_digests(files: Iterable[Path], store: Path) -> list[str]:
             if not isinstance(entry, list) or entry[:-1] != stamp:
                 entry = [*stamp, hashlib.file_digest(handle, "sha256").hexdigest()]  # type: ignore[arg-type]
                 if time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
-                    update_json(store, str(file), entry)
+                    new[str(file)] = entry
         digests.append(str(entry[-1]))
+    if new:
+        update_json(store, new)
     return digests
 
 
@@ -387,7 +389,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def update_json(path: Path, key: str, value: object) -> None:
-    """Set one key of a small JSON file. Write errors are ignored: only the next start is slower."""
+def update_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Set keys of a JSON file. Write errors are ignored: only the next start is slower."""
     with suppress(OSError), exclusive(path.parent, path.name, quiet=True):
-        replace_file(path, json.dumps(read_json(path) | {key: value}, indent=1))
+        replace_file(path, json.dumps({**read_json(path), **values}, indent=1))

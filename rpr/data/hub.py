@@ -34,7 +34,7 @@ def hub_revision(data: DataConfig) -> str:
         import datasets
 
         revision = str(_call(data, datasets.load_dataset_builder).hash)
-        update_json(store, str(data.hub), revision)
+        update_json(store, {str(data.hub): revision})
     return revision
 
 

@@ -151,11 +151,18 @@ def _arrow_cells(batch: Any, path: ColumnPath) -> list[Cell]:
 
 
 def _json_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects of JSON lines, or of one array."""
+    for place, row in _json_values(file):
+        if not isinstance(row, dict):
+            raise DataError(f"data.path: {place} of {file} is not an object; give one with the languages as its keys")
+        yield row
+
+
+def _json_values(file: Path) -> Iterator[tuple[str, Any]]:
+    """The values of JSON lines, or of one array, with their places."""
     for number, line in text_lines(file):
         if number == 1 and line.lstrip().startswith("["):
             with open_file(file) as handle:
-                yield from _objects(json.loads(handle.read()), file)
+                yield from ((f"entry {place}", row) for place, row in enumerate(json.loads(handle.read()), 1))
             return
         if line.strip():
             try:
@@ -164,15 +171,7 @@ def _json_rows(file: Path) -> Iterator[dict[str, Any]]:
                 raise DataError(
                     f"data.path: line {number} of {file} is not JSON ({error}); give an object per line, or one array"
                 ) from None
-            yield from _objects([row], file, number)
-
-
-def _objects(rows: Any, file: Path, line: int | None = None) -> Iterator[dict[str, Any]]:
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            place = f"entry {number}" if line is None else f"line {line}"
-            raise DataError(f"data.path: {place} of {file} is not an object; give one with the languages as its keys")
-        yield row
+            yield f"line {number}", row
 
 
 def _json_cell(row: Any, path: ColumnPath) -> Cell:

@@ -12,7 +12,7 @@ import torch
 from rpr.config.commands import ComputeType
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import FORMATS, REMEDY, library, read_export
-from rpr.decode.torch_engine import Progress, Search, length_batches
+from rpr.decode.torch_engine import Progress, Rows, Search, length_batches
 from rpr.errors import ConfigError, DataError
 from rpr.model.beam_search import Hypothesis, penalty
 
@@ -82,9 +82,7 @@ class CTranslate2Engine:
                 f"{folder / FORMATS['ctranslate2'].weights}: CTranslate2 cannot load it ({reason}); {REMEDY}"
             ) from None
 
-    def search(
-        self, sources: Sequence[Sequence[int]], search: Search, *, progress: Progress | None = None
-    ) -> list[list[Hypothesis]]:
+    def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> list[list[Hypothesis]]:
         """As Engine.search.
 
         Raises:
@@ -111,15 +109,19 @@ class CTranslate2Engine:
             self._rescore(sources, hypotheses, search)
         return hypotheses
 
-    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """log p of each token of the targets (given without EOS), and of the final EOS.
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
+        """log p of each token of the targets (given without EOS), and of the final EOS, in batches of `max_tokens`.
 
         Raises:
             DataError: a source or a target is longer than the export's position table.
         """
         self._check_lengths([*map(len, sources), *(len(target) + 1 for target in targets)])  # BOS precedes a target
         results = self._translator.score_batch(
-            self._texts(sources), self._texts(targets), max_batch_size=1024, batch_type="tokens", max_input_length=0
+            self._texts(sources),
+            self._texts(targets),
+            max_batch_size=max_tokens,
+            batch_type="tokens",
+            max_input_length=0,
         )
         return [[float(log_p) for log_p in result.log_probs] for result in results]
 
@@ -137,7 +139,7 @@ class CTranslate2Engine:
         rows = self.exported.settings.position_rows
         return limit if rows is None else min(limit, rows - 1)  # BOS precedes it when it is scored
 
-    def _translate(self, sources: Sequence[Sequence[int]], search: Search, limit: int) -> Any:
+    def _translate(self, sources: Rows, search: Search, limit: int) -> Any:
         """CTranslate2's results for one batch."""
         return self._translator.translate_batch(
             self._texts(sources),
@@ -164,19 +166,20 @@ class CTranslate2Engine:
         log_p = float(score) * len(tokens) ** search.length_penalty
         return Hypothesis(pieces, _paper_score(log_p, len(tokens), search), log_p, finished)
 
-    def _rescore(self, sources: Sequence[Sequence[int]], hypotheses: list[list[Hypothesis]], search: Search) -> None:
+    def _rescore(self, sources: Rows, hypotheses: list[list[Hypothesis]], search: Search) -> None:
         """Score hypotheses with a minimum length again: CTranslate2 renormalises where EOS is not allowed."""
-        rows = [(index, best) for index, n_best in enumerate(hypotheses) for best in n_best if best.pieces]
-        scores = self.score([sources[index] for index, _ in rows], [best.pieces for _, best in rows])
-        again: list[list[Hypothesis]] = [[] if n_best[0].pieces else n_best for n_best in hypotheses]
-        for (index, best), log_ps in zip(rows, scores, strict=True):
+        rows = [(index, place) for index, n_best in enumerate(hypotheses) for place in range(len(n_best))]
+        rows = [(index, place) for index, place in rows if hypotheses[index][place].pieces]
+        targets = [hypotheses[index][place].pieces for index, place in rows]
+        scores = self.score([sources[index] for index, _ in rows], targets, search.max_tokens_per_batch)
+        for (index, place), log_ps in zip(rows, scores, strict=True):
+            best = hypotheses[index][place]
             counted = log_ps if best.finished else log_ps[:-1]
             log_p = sum(counted)
             score = _paper_score(log_p, len(counted), search)
-            again[index].append(replace(best, log_probability=log_p, score=score))
-        hypotheses[:] = again
+            hypotheses[index][place] = replace(best, log_probability=log_p, score=score)
 
-    def _texts(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:
+    def _texts(self, rows: Rows) -> list[list[str]]:
         return [[self._tokens[piece] for piece in row] for row in rows]
 
 

@@ -28,10 +28,9 @@ def override_search(search: Search, beam_size: int | None, length_penalty: float
     """
     given: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best}
     search = replace(search, **{key: value for key, value in given.items() if value is not None})
-    if search.beam_size < 1:
-        raise ConfigError(f"beam_size: invalid value {search.beam_size}: must be at least 1")
-    if not search.length_penalty >= 0:
-        raise ConfigError(f"length_penalty: invalid value {search.length_penalty}: must be at least 0")
+    for name, least in (("beam_size", 1), ("length_penalty", 0)):
+        if not getattr(search, name) >= least:  # NaN is not
+            raise ConfigError(f"{name}: invalid value {getattr(search, name)}: must be at least {least}")
     if not 1 <= search.n_best <= search.beam_size:
         raise ConfigError(
             f"n_best: invalid value {search.n_best}: must be 1 to beam_size = {search.beam_size}; "

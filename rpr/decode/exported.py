@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from rpr.config.train import ModelConfig
 from rpr.data.vocabulary import Vocabulary
@@ -158,33 +158,25 @@ def load_exported_model(folder: Path) -> Transformer:
             not match the settings.
     """
     exported = read_export(folder)
-    path, mismatch = folder / FORMATS["safetensors"].weights, f"does not match {FORMATS['safetensors'].settings}"
+    path, settings = (folder / name for name in (FORMATS["safetensors"].weights, FORMATS["safetensors"].settings))
     if exported.settings.kind != "safetensors":
         raise DataError(f"{folder}: is {FORMATS[exported.settings.kind].title}; export the run with format=safetensors")
     if changes := changed_code([stack.scheme for stack in exported.config.stacks()], exported.settings.schemes):
         raise DataError(
-            f"{folder / FORMATS['safetensors'].settings}: {changes[0]} since the export; restore it as it was with rpr "
+            f"{settings}: {changes[0]} since the export; restore it as it was with rpr "
             f"{exported.settings.rpr}, or train the run again and export it"
         )
     model = build_model(exported.config)
     parameters = dict(model.named_parameters())
     try:
-        with safe_open(path, framework="pt") as file, torch.no_grad():
-            names = set(file.keys())
-            if names != parameters.keys():
-                name = min(names ^ parameters.keys())
-                which = "is missing" if name in parameters else "is unexpected"
-                raise DataError(f"{path}: {mismatch}: {name} {which}; {REMEDY}")
-            for name, parameter in parameters.items():
-                weight = file.get_tensor(name)
-                if weight.shape != parameter.shape:
-                    raise DataError(
-                        f"{path}: {mismatch}: {name} has shape {list(weight.shape)}, expected "
-                        f"{list(parameter.shape)}; {REMEDY}"
-                    )
-                parameter.data = weight.clone()  # keeps the precision of the file
+        weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read ({reason_of(error)}); {REMEDY}") from None
+    for name in sorted(parameters.keys() | weights.keys()):
+        theirs, ours = (list(side[name].shape) if name in side else "absent" for side in (weights, parameters))
+        if theirs != ours:
+            raise DataError(f"{path}: does not match {settings.name}: {name} is {theirs}, expected {ours}; {REMEDY}")
+        parameters[name].data = weights[name].clone()  # keeps the precision of the file
     return model.eval().requires_grad_(False)
 
 

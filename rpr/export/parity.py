@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rpr.data.vocabulary import EOS
-from rpr.decode.torch_engine import Engine, Progress, Search, TorchEngine
-from rpr.export.scorers import Rows, Scorer, piece_scores
+from rpr.decode.torch_engine import Engine, Progress, Rows, Search, TorchEngine, piece_scores
+from rpr.export.scorers import Scorer
 from rpr.model.incremental import float32_matmuls
 from rpr.model.rotation import float32_angles
 from rpr.model.transformer import Transformer
@@ -117,7 +117,7 @@ def parity(
     if ours and isinstance(engine, ScoringEngine):
         flips = _flips(exact, sources, ours, _greedy(engine, sources, search), search)
         identical = len(sources) - len(flips)
-    their_scores = [torch.tensor(row, dtype=torch.float64) for row in engine.score(both, targets)]
+    their_scores = engine.score(both, targets, search.max_tokens_per_batch)
     return Parity(
         sentences=len(sources),
         identical=identical,
@@ -146,8 +146,9 @@ def largest_of(differences: Tensor) -> float:
     return float(differences.abs().nan_to_num(nan=torch.inf).max()) if differences.numel() else 0.0
 
 
-def _largest_difference(ours: Sequence[Tensor], others: Sequence[Tensor]) -> float:
-    return largest_of(torch.cat([our - their for our, their in zip(ours, others, strict=True)]))
+def _largest_difference(ours: Sequence[Tensor], others: Sequence[Sequence[float] | Tensor]) -> float:
+    pairs = zip(ours, others, strict=True)
+    return largest_of(torch.cat([our - torch.as_tensor(their, dtype=torch.float64) for our, their in pairs]))
 
 
 def _greedy(

@@ -1,6 +1,6 @@
-"""Engines that score given targets, by which rpr.export.parity compares an export with its model."""
+"""Other programs that score given targets, by which rpr.export.parity compares an export with its model."""
 
-# Shape suffixes: B rows, L positions, S source length, T target length, V vocabulary.
+# Shape suffixes: B rows, L positions, V vocabulary.
 
 from __future__ import annotations
 
@@ -13,54 +13,17 @@ from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS, ByteVocabulary, Vocabulary
 from rpr.decode.exported import library
-from rpr.decode.torch_engine import Progress, TorchEngine, length_batches, pad_rows
+from rpr.decode.torch_engine import Rows, length_batches, pad_rows
 from rpr.errors import RunError
-from rpr.model.transformer import Transformer
-
-Rows = Sequence[Sequence[int]]
 
 
 class Scorer(Protocol):
     """Scores given targets."""
 
-    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
-        """log p of each token of the targets (given without EOS), and of the final EOS; the sources have EOS, or are
-        empty.
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> Sequence[Sequence[float] | Tensor]:
+        """log p of each token of the targets (given without EOS), and of the final EOS, in batches of at most
+        `max_tokens`; the sources have EOS, or are empty.
         """
-
-
-def piece_scores(
-    model: Transformer, sources: Rows, targets: Rows, max_tokens: int, progress: Progress | None = None
-) -> list[Tensor]:
-    """log p of each token of the targets (given without EOS) and of the final EOS, with teacher forcing; on the CPU."""
-    scores: list[Tensor] = [torch.empty(0)] * len(sources)
-    device = model.embedding_VM.device
-    done, lengths = 0, [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    with torch.inference_mode():
-        for batch in length_batches(lengths, max_tokens):
-            inputs_BT = pad_rows([[BOS, *targets[index]] for index in batch], device)
-            outputs_BT = pad_rows([[*targets[index], EOS] for index in batch], device)
-            logits_BTV = model.logits(model(pad_rows([sources[index] for index in batch], device), inputs_BT))
-            log_p_BTV = logits_BTV.log_softmax(dim=-1)
-            log_p_BT = log_p_BTV.gather(-1, outputs_BT[..., None])[..., 0].cpu()
-            for row, index in enumerate(batch):
-                scores[index] = log_p_BT[row, : len(targets[index]) + 1]
-            done += len(batch)
-            if progress is not None:
-                progress(done, len(sources))
-    return scores
-
-
-class TorchScorer(TorchEngine):
-    """Our own engine with scoring of given translations."""
-
-    def __init__(self, model: Transformer, max_tokens: int) -> None:
-        super().__init__(model)
-        self.max_tokens = max_tokens
-
-    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
-        """As Scorer.score."""
-        return [row.tolist() for row in piece_scores(self.model, sources, targets, self.max_tokens)]
 
 
 class GeneratorScorer:
@@ -72,12 +35,12 @@ class GeneratorScorer:
             str(folder), compute_type="float32", inter_threads=1, intra_threads=threads, flash_attention=False
         )
 
-    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
         """As Scorer.score."""
         rows = [(*source, BOS, *target, EOS) for source, target in zip(sources, targets, strict=True)]
         results = self._generator.score_batch(
             [[self._names[piece] for piece in row] for row in rows],
-            max_batch_size=4096,
+            max_batch_size=max_tokens,
             batch_type="tokens",
             max_input_length=0,
         )
@@ -90,15 +53,14 @@ class GeneratorScorer:
 class TransformersScorer:
     """An export of format=transformers, in float32 on the CPU."""
 
-    def __init__(self, folder: Path, max_tokens: int) -> None:
+    def __init__(self, folder: Path) -> None:
         transformers = library("transformers")
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self.max_tokens = max_tokens
 
-    def score(self, sources: Rows, targets: Rows) -> list[list[float]]:
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
         """As Scorer.score; the sources are empty.
 
         Raises:
@@ -114,7 +76,7 @@ class TransformersScorer:
                     "please report this with the run's record"
                 )
         with torch.inference_mode():
-            for batch in length_batches([len(target) + 1 for target in targets], self.max_tokens):
+            for batch in length_batches([len(target) + 1 for target in targets], max_tokens):
                 pieces_BL = pad_rows([[BOS, *targets[index], EOS] for index in batch])
                 inputs_BL = pieces_BL[:, :-1]
                 logits_BLV = self._model(inputs_BL, attention_mask=torch.ones_like(inputs_BL), use_cache=False).logits

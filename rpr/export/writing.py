@@ -25,13 +25,13 @@ from rpr.decode.exported import (
     load_exported_model,
     reason_of,
 )
-from rpr.decode.torch_engine import SEARCH_SETTINGS, Progress, search_of
+from rpr.decode.torch_engine import SEARCH_SETTINGS, Progress, TorchEngine, search_of
 from rpr.errors import ConfigError, RunError
 from rpr.export import transformers_files
 from rpr.export.card import card, export_rows, longest, readme
 from rpr.export.ctranslate2_spec import unrepresentable, write_model
 from rpr.export.parity import EXACT, Parity, identical_share, parity
-from rpr.export.scorers import GeneratorScorer, TorchScorer, TransformersScorer
+from rpr.export.scorers import GeneratorScorer, TransformersScorer
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
@@ -119,15 +119,11 @@ def prove(
     if kind == "safetensors":
         copied = load_exported_model(folder).to(trained.model.embedding_VM.device)
         _check_weights(trained.model, copied)
-        engine = TorchScorer(copied.double(), search.max_tokens_per_batch)
-        return parity(trained.model, engine, *sentences, tolerance=EXACT, progress=progress), None
+        return parity(trained.model, TorchEngine(copied.double()), *sentences, tolerance=EXACT, progress=progress), None
     threads = torch.get_num_threads()
     if trained.model.config.architecture == "decoder_only":
-        scorer = (
-            TransformersScorer(folder, search.max_tokens_per_batch)
-            if kind == "transformers"
-            else GeneratorScorer(folder, trained.vocabulary, threads)
-        )
+        others = kind == "transformers"
+        scorer = TransformersScorer(folder) if others else GeneratorScorer(folder, trained.vocabulary, threads)
         return parity(trained.model, scorer, *sentences, progress=progress), None
     exported = CTranslate2Engine(folder, threads=threads)
     proven = parity(trained.model, exported, *sentences, progress=progress)

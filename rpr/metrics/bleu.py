@@ -158,12 +158,7 @@ def _empty(hypotheses: Sequence[str]) -> int:
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """sacrebleu accepts all of these silently: it scores a bare string 0 and truncates unequal lists."""
-    for name, side in (("hypotheses", hypotheses), ("references", references)):
-        if isinstance(side, str):
-            raise DataError(
-                f"BLEU: {name} is one string of {len(side)} characters; give a list with one string per sentence"
-            )
+    """sacrebleu accepts all of these silently."""
     if len(hypotheses) != len(references):
         raise DataError(
             f"BLEU: {len(hypotheses)} hypotheses for {len(references)} references; "
@@ -171,8 +166,7 @@ def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         )
     if not len(references):
         raise DataError("BLEU: 0 hypotheses and 0 references; give at least 1 sentence")
-    empty = [number for number, reference in enumerate(references, start=1) if not reference.strip()]
-    if empty:
+    if empty := [number for number, reference in enumerate(references, start=1) if not reference.strip()]:
         raise DataError(
             f"BLEU: {len(empty)} of {len(references)} references are empty, the first in line {empty[0]}; "
             f"remove these lines on both sides"

@@ -26,9 +26,6 @@ PAIRS = [
 ]
 PAIRS[100:103] = [("", "leer"), ("x " * 150, "kurz"), ("  ", "\t")]
 NUM_TRAIN = 900
-# 93 train pairs equal a held-out one: some scattered, some in a row.
-REPEATED = {index: PAIRS[NUM_TRAIN + index % 100] for index in [*range(50, 400, 29), *range(500, 580)]}
-REPEATING = [REPEATED.get(index, pair) for index, pair in enumerate(PAIRS)]
 
 
 def config(folder: Path, pairs: list[tuple[str, str]]) -> DataConfig:
@@ -80,20 +77,6 @@ def test_files_do_not_depend_on_processes_and_chunks(data, expected, processes):
     assert prepared.build_result is not None and prepared.build_result.processes == processes
     assert (prepared.build_result.peak_bytes > 0) == (processes > 1)
     assert content(prepared) == expected
-
-
-def test_train_pairs_equal_to_held_out_ones_are_dropped(tmp_path):
-    held = {*PAIRS[NUM_TRAIN:]}
-    train = [pair for pair in REPEATING[:NUM_TRAIN] if pair not in held]
-    for split, pairs in (("train", train), ("validation", PAIRS[900:950]), ("test", PAIRS[950:])):
-        write_lines(tmp_path / "splits" / split, pairs)
-    repeating = config(tmp_path, REPEATING)
-    without = content(prepare(repeating.model_copy(update={"path": str(tmp_path / "splits")}), processes=1))
-    for processes in (1, 2):
-        prepared = prepare(repeating.model_copy(update={"cache_dir": str(tmp_path / f"{processes}")}), None, processes)
-        assert prepared.meta.counts == {"train": NUM_TRAIN - 3 - 93, "validation": 50, "test": 50}
-        assert prepared.meta.dropped == {"train": {"empty": 2, "too_long": 1, "held_out": 93}}
-        assert content(prepared) | {"meta.json": without["meta.json"]} == without
 
 
 def test_large_corpora_start_worker_processes(data, monkeypatch):

@@ -14,6 +14,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
+from rpr.data import files
 from rpr.data.corpus import corpus_files, fingerprint, load_corpus
 from rpr.data.tables import describe, read_columns
 from rpr.errors import DataError
@@ -126,6 +127,15 @@ def test_a_changed_or_moved_corpus_is_read_anew(tmp_path):
         assert next(iter(load_corpus(data).splits["train"])) == (f"the {word} 0", "der Hund 0")
         keys.add(fingerprint(data))
     assert len(keys) == 3 and not (tmp_path / "cache" / "arrow").exists()
+
+
+def test_the_digests_of_many_files_are_written_once(tmp_path, monkeypatch):
+    write(tmp_path / "pairs", {f"train/{number}.csv": CSV for number in range(20)})
+    written = []
+    monkeypatch.setattr(files, "SETTLED_NS", -1)
+    monkeypatch.setattr(files, "replace_file", lambda path, content: written.append(len(json.loads(content))))
+    fingerprint(data_config(tmp_path))
+    assert written == [20]
 
 
 def test_folders_behind_links_are_hashed_and_read_but_not_twice(tmp_path):

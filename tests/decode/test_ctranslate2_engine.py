@@ -153,7 +153,7 @@ def test_position_table_limits_the_lengths(changes, write_export, monkeypatch):
     with pytest.raises(DataError, match=too_long):
         engine.search([thirteen], GREEDY)
     with pytest.raises(DataError, match="a sentence of 13 pieces"):
-        engine.score(short[:1], [[7] * 12])
+        engine.score(short[:1], [[7] * 12], 1024)
 
 
 def test_unusable_exports_are_errors(write_export, tmp_path, monkeypatch):

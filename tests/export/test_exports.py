@@ -23,7 +23,6 @@ from rpr.decode.torch_engine import Search, TorchEngine
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
 from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
-from rpr.export.scorers import TorchScorer
 from rpr.export.writing import export
 from rpr.io import atomic
 from rpr.model.config import TransformerConfig
@@ -260,15 +259,15 @@ def test_parity_with_rounding_and_with_another_model():
     """A low matmul precision does not change the tolerance. Above all margins, a tolerance makes each flip a tie."""
     model, other, rows = make_model(), make_model(), (SOURCES[:8], TARGETS[:8])
     torch.set_float32_matmul_precision("medium")
-    rounded = parity(model, TorchScorer(in_float64(model), 400), *rows, SEARCH)
+    rounded = parity(model, TorchEngine(in_float64(model)), *rows, SEARCH)
     assert torch.get_float32_matmul_precision() == "medium"
     torch.set_float32_matmul_precision("highest")
-    assert parity(model, TorchScorer(model, 400), *rows, SEARCH).largest_difference * 5 == rounded.tolerance > 1e-5
+    assert parity(model, TorchEngine(model), *rows, SEARCH).largest_difference * 5 == rounded.tolerance > 1e-5
     change_one_row(other)
-    wrong = parity(model, TorchScorer(other, 400), *rows, SEARCH)
+    wrong = parity(model, TorchEngine(other), *rows, SEARCH)
     assert not wrong.passed and wrong.different and wrong.largest_difference > 0.1
     assert wrong.identical + len(wrong.different) + len(wrong.near_ties) == 8
-    lenient = parity(model, TorchScorer(other, 400), *rows, SEARCH, tolerance=100.0)
+    lenient = parity(model, TorchEngine(other), *rows, SEARCH, tolerance=100.0)
     assert lenient.passed and {*lenient.near_ties} == {*wrong.near_ties, *wrong.different}
     assert f"{len(lenient.near_ties)} differing at a tie" in str(lenient)
     shares = [identical_share(TorchEngine(one), TorchEngine(model), SOURCES[:8], SEARCH) for one in (model, other)]
@@ -277,26 +276,26 @@ def test_parity_with_rounding_and_with_another_model():
 
 @pytest.mark.parametrize("error, passes", [(2.1e-15, True), (1e-7, False)])
 def test_safetensors_export_may_differ_by_rounding(error, passes, export_inputs, tmp_path, monkeypatch):
-    score = TorchScorer.score
-    monkeypatch.setattr(TorchScorer, "score", lambda *given: [[p + error for p in row] for row in score(*given)])
+    score = TorchEngine.score
+    monkeypatch.setattr(TorchEngine, "score", lambda *given: [row + error for row in score(*given)])
     with nullcontext() if passes else pytest.raises(RunError, match="does not match the model .*; allowed: 1e-08"):
         export("safetensors", tmp_path / "out", export_inputs(make_model(), 4))
 
 
 def test_nan_and_shorter_translations_fail_parity():
-    class Broken(TorchScorer):
-        def score(self, sources, targets):
-            return [[float("nan")] * len(row) for row in super().score(sources, targets)]
+    class Broken(TorchEngine):
+        def score(self, *given):
+            return [row * float("nan") for row in super().score(*given)]
 
     model = make_model()
     exact = in_float64(model)
-    assert not parity(model, Broken(exact, 400), SOURCES[:4], TARGETS[:4], SEARCH).passed
+    assert not parity(model, Broken(exact), SOURCES[:4], TARGETS[:4], SEARCH).passed
 
-    class Short(TorchScorer):
+    class Short(TorchEngine):
         def search(self, sources, search, **more):
             return super().search(sources, dataclasses.replace(search, max_extra_length=4), **more)
 
-    short = parity(model, Short(exact, 400), SOURCES[:4], TARGETS[:4], SEARCH)
+    short = parity(model, Short(exact), SOURCES[:4], TARGETS[:4], SEARCH)
     assert not short.passed and short.different and short.largest_difference == 0
     assert "(sentence 4, piece 2: log p differs by 2.5e-01)" in str(Parity(10, 9, (), (Flip(3, 1, 0.25),), 0.5, 1e-3))
 
@@ -341,9 +340,9 @@ TABLE = "decoder.0.self_attention.tables.keys"
 
 
 @pytest.mark.parametrize("name, weight, message", [
-    (TABLE, torch.zeros(6, 8), rf"{TABLE} has shape \[6, 8\], expected \[7, 8\]; export"),
-    (TABLE, None, f"{TABLE} is missing; export"),
-    ("more", torch.zeros(1), "more is unexpected; export"),
+    (TABLE, torch.zeros(6, 8), rf"{TABLE} is \[6, 8\], expected \[7, 8\]; export"),
+    (TABLE, None, rf"{TABLE} is absent, expected \[7, 8\]; export"),
+    ("more", torch.zeros(1), r"more is \[1\], expected absent; export"),
 ], ids=["shape", "missing", "unexpected"])  # fmt: skip
 def test_wrong_weights_are_an_error(name, weight, message, exported):
     path = exported / "model.safetensors"

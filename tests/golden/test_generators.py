@@ -14,7 +14,7 @@ from rpr.data.cache import cache_key
 from rpr.data.corpus import fingerprint
 from rpr.records.record import read_record
 from rpr.tasks import TASKS
-from rpr.tasks.digits import Reverse
+from rpr.tasks.rows import Reverse
 from tests.golden.test_records import FROZEN, SWEEPS
 
 GENERATORS = Path(__file__).with_name("generators.json")
