@@ -32,16 +32,13 @@ PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/r
 
 def blockwise(given: AttentionInputs, queries_per_block: int | None, *, stored: bool) -> Tensor:
     """Attention without labels; queries_per_block and stored as in `Layout`."""
-
-    def edges(table: Tensor | None) -> Distances | None:
-        if table is None:
-            return None
-        lengths = given.q.shape[2], given.k.shape[2], given.first_query
-        return Distances.between(*lengths, table.shape[-2], causal=given.causal)
-
-    edges_of_both = edges(given.key_table), edges(given.value_table)
+    lengths = given.q.shape[2], given.k.shape[2], given.first_query
+    key_edges, value_edges = (
+        None if table is None else Distances.between(*lengths, table.shape[-2], causal=given.causal)
+        for table in (given.key_table, given.value_table)
+    )
     stored = stored and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given[:8])
-    layout = Layout(*edges_of_both, given.mask, given.causal, given.first_query, queries_per_block, stored)
+    layout = Layout(key_edges, value_edges, given.mask, given.causal, given.first_query, queries_per_block, stored)
     z_BHQD: Tensor = BlockwiseAttention.apply(*given[:8], layout)  # type: ignore[no-untyped-call]
     return z_BHQD
 

@@ -1,6 +1,4 @@
-"""Table rows against the definition clip(j - i, k) + k; sinusoids against values computed by hand; learned positions;
-initial values of tables.
-"""
+"""Sinusoids against values computed by hand; learned positions; initial values of tables. Rows: test_attention.py."""
 
 from __future__ import annotations
 
@@ -9,23 +7,7 @@ import math
 import pytest
 import torch
 
-from rpr.model.vectors import (
-    LearnedPositions,
-    SinusoidalPositions,
-    relative_rows,
-    relative_table,
-    sinusoids,
-)
-
-
-@pytest.mark.parametrize("num_queries, first_query, num_keys", [(1, 0, 1), (4, 0, 4), (3, 5, 8), (1, 9, 10), (2, 0, 7)])
-def test_relative_rows_are_the_clipped_distance_key_minus_query(num_queries, first_query, num_keys):
-    for k in (0, 1, 2, 4, 64):
-        rows = relative_rows(num_queries, num_keys, k, first_query=first_query)
-        assert rows.dtype == torch.int64
-        assert rows.tolist() == [
-            [max(-k, min(k, j - i)) + k for j in range(num_keys)] for i in range(first_query, first_query + num_queries)
-        ]
+from rpr.model.vectors import LearnedPositions, SinusoidalPositions, relative_table, sinusoids
 
 
 def test_sinusoids_match_hand_computation():
