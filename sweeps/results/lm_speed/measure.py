@@ -143,8 +143,8 @@ EVERYBODY: dict[str, tuple[Build, str]] = {
 
 
 def models(shape: Shape, labels: list[str]) -> Iterator[tuple[str, Build, nn.Module, Loss]]:
-    """Those with these labels, or all, each with the same random state."""
-    for label in labels or [label for label, (build, _) in EVERYBODY.items() if build is not exported]:
+    """Those with these labels, each with the same random state."""
+    for label in labels:
         torch.manual_seed(1)
         build, name = EVERYBODY[label]
         yield label, build, *build(shape, name)
@@ -231,7 +231,8 @@ def main(part: str, arguments: list[str]) -> None:
     settings = dict(argument.split("=", 1) for argument in arguments)
     precision, labels = settings.pop("precision", "32"), settings.pop("only", "")
     shape = DEFAULT | {key: int(value) for key, value in settings.items()}
-    only = [label for label in labels.split(";") if label]
+    everybody = [label for label, (build, _) in EVERYBODY.items() if build is not exported or part == "generate"]
+    only = labels.split(";") if labels else everybody
     torch.manual_seed(1)
     if part == "generate":
         timings, tokens = generation(shape, only)
