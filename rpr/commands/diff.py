@@ -10,7 +10,7 @@ from typing import Any
 from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
-from rpr.records.difference import ABSENT, Curve, Difference, Figure, FigurePair, Part, difference
+from rpr.records.difference import ABSENT, Curve, Difference, Figure, FigurePair, Part, changes, difference
 from rpr.records.measurement import single
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record, run_file
@@ -59,7 +59,7 @@ def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:
     """The differences as lines of at most WIDTH characters, section by section; empty sections are omitted."""
     scores, figures = differences.scores, differences.figures
     sections: list[Grid | Iterable[str]] = [
-        *(_part_grid(part, names) for part in differences.parts),
+        *(_part_grid(name, part, names) for name, part in differences.parts.items()),
         _figure_grid("scores", scores, names).only(lambda column: column.key != "ratio"),
         [COMPARE] if any(pair.difference for pair in scores) else [],
         _figure_grid("figures", [pair for pair in figures if not pair.same], names),
@@ -88,26 +88,24 @@ def _curve_line(curve: Curve, names: tuple[str, str]) -> str:
 
 def _same_line(differences: Difference) -> str:
     """What is equal, in one line; empty if nothing is."""
-    same = [f"{_title(part)} ({len(part.same)})" for part in differences.parts if part.same]
+    counts = {name: len(part) - len(changes(part)) for name, part in differences.parts.items()}
+    same = [f"{_TITLES.get(name, name)} ({count})" for name, count in counts.items() if count]
     same += [pair.name for pair in differences.figures if pair.same]
     return f"Identical: {', '.join(same)}." if same else ""
 
 
-def _title(part: Part) -> str:
-    return _TITLES.get(part.name, part.name)
-
-
-def _part_grid(part: Part, names: tuple[str, str]) -> Grid:
+def _part_grid(name: str, part: Part, names: tuple[str, str]) -> Grid:
     """A row for each key with its two values, in the width left by the keys; long ones from where they differ."""
-    rows = tuple((key, _value(first), _value(second)) for key, (first, second) in part.changes.items())
-    key_width = min(max(len(text) for text, *_ in [(_title(part),), *rows]), WIDTH // 3)
+    rows = tuple((key, _value(first), _value(second)) for key, (first, second) in changes(part).items())
+    title = _TITLES.get(name, name)
+    key_width = min(max(map(len, [title, *(key for key, *_ in rows)])), WIDTH // 3)
     width = (WIDTH - key_width - 4) // 2
     columns = (
-        Column("key", _title(part), lambda row: shortened(row[0], key_width), label=True),
+        Column("key", title, lambda row: shortened(row[0], key_width), label=True),
         Column("a", names[0], lambda row: shortened(row[1], width, row[2]), words=True),
         Column("b", names[1], lambda row: shortened(row[2], width, row[1]), words=True),
     )
-    return Grid(part.name, "", columns, rows)
+    return Grid(name, "", columns, rows)
 
 
 def _value(value: Any) -> str:

@@ -25,12 +25,7 @@ _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must 
 _SAME_TEXT = ("test_set", "num_bytes", "training_length", "stride", "precision")
 
 
-class Part(NamedTuple):
-    """One part of both records: both values of each key that differs (ABSENT if there is none), and the equal keys."""
-
-    name: str
-    changes: dict[str, tuple[Any, Any]]
-    same: tuple[str, ...]
+Part = dict[str, tuple[Any, Any]]  # both records' values of each key; ABSENT if a record has none
 
 
 class Figure(NamedTuple):
@@ -88,10 +83,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Difference:
-    """All differences. `relation` describes how the two records are related."""
+    """All differences. `relation` describes how the two records are related; `parts` are by name."""
 
     relation: str
-    parts: tuple[Part, ...]
+    parts: dict[str, Part]
     scores: tuple[FigurePair, ...]
     figures: tuple[FigurePair, ...]
     curves: tuple[Curve, ...]
@@ -115,14 +110,19 @@ def difference(
 
     Settings that are newer than a record have the value of the earlier behaviour, as in `config_from_record`.
     """
-    parts, other_parts = _parts(first), _parts(second)
+    others = _parts(second)
     return Difference(
         _relation(first, second),
-        tuple(_part(name, part, other_parts[name]) for name, part in parts.items()),
+        {name: dict(_side_by_side(part, others[name])) for name, part in _parts(first).items()},
         _pairs(_scores(first), _scores(second)),
         _pairs(_figures(first), _figures(second)),
         tuple(_curves(first_metrics, second_metrics)),
     )
+
+
+def changes(part: Part) -> Part:
+    """The keys whose values differ."""
+    return {key: (a, b) for key, (a, b) in part.items() if a != b}
 
 
 def _relation(first: Record, second: Record) -> str:
@@ -158,12 +158,6 @@ def _parts(record: Record) -> dict[str, dict[str, Any]]:
         "measuring": _fields(record.training, _HOW_MEASURED),
         "decoding": {name: values[0] if len(values) == 1 else values for name, values in decoding.items() if values},
     }
-
-
-def _part(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Part:
-    pairs = dict(_side_by_side(first, second))
-    changes = {key: (a, b) for key, (a, b) in pairs.items() if a != b}
-    return Part(name, changes, tuple(key for key in pairs if key not in changes))
 
 
 def _side_by_side(

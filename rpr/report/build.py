@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -18,18 +18,16 @@ from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Record, run_file
 from rpr.report import html, plots
-from rpr.report.agreement import EQUAL_TOKENS, FINDINGS_RULE, RULE
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
-from rpr.report.learning import LEARNED_RULE, Learning, RunKey, learning_of, run_key
-from rpr.report.learning import RULE as LEARNING_RULE
+from rpr.report.learning import Learning, RunKey, learning_of, run_key
 from rpr.report.plot_style import COLUMN, as_pdf
 from rpr.report.samples import FileOf, lines_of, sample_evenly, samples
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, alike, build_tables, summary_table
 from rpr.tables import render
-from rpr.tables.grid import Grid, legend
+from rpr.tables.grid import legend
 
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
 MOST_LINES, MOST_ROWS, MOST_STATEMENTS = 40, 12, 5  # on a terminal
@@ -66,7 +64,7 @@ class Report:
         for chapter in self.chapters:
             found = [str(statement) for statement in chapter.statements] or ["no finding; see the tables"]
             parts.append("\n".join([chapter.group.heading, *render.wrapped(found, "- ")]))
-        how = render.wrapped(legend_lines(self.tables, self.tables.grids, render.shows_intervals))
+        how = render.wrapped([*legend(self.tables.grids, render.shows_intervals), *self.tables.rules])
         return "\n\n".join([*parts, *map(render.titled, self.tables.grids), "\n".join(how)])
 
     @property
@@ -105,7 +103,7 @@ class Report:
                 parts.append(render.bullets(map(str, chapter.statements)))
         parts += ["</details>"] if many else []
         parts += [render.markdown(grid, signs=False) for grid in self.tables.grids]
-        parts += ["## How to read the tables", render.bullets(legend_lines(self.tables, self.tables.grids))]
+        parts += ["## How to read the tables", render.bullets([*legend(self.tables.grids), *self.tables.rules])]
         parts += ["## Not in this report", render.bullets(self.problems)] if self.problems else []
         return page_of(parts)
 
@@ -199,13 +197,6 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
         if (learning := learning_of(record, _series(metrics, "validation/loss"))) is not None:
             found[run_key(record)] = learning
     return found
-
-
-def legend_lines(tables: Tables, grids: Sequence[Grid], shown: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
-    """How to read these tables: symbols, verdicts, `still learning` and `not learned`; `shown` as of `legend`."""
-    rules = [FINDINGS_RULE, *([EQUAL_TOKENS] if "documents" in tables.sections else [])]
-    rules += [f"{LEARNING_RULE}.", f"{LEARNED_RULE}."]
-    return [*legend(grids, shown), *([RULE] if "paper" in tables.sections else []), *rules]
 
 
 def differs_line(tables: Tables) -> str:

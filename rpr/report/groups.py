@@ -266,8 +266,14 @@ class Group:
 
     @property
     def development(self) -> str:
-        """The split to compare with the paper's Tables 2 and 3, on newstest2013: validation, if it was scored."""
-        return self.split if self.task or self.column("validation") is None else "validation"
+        """The split to compare with the paper's Tables 2 and 3, on newstest2013: validation, unless fewer variants were
+        scored on it than on the split of the findings.
+        """
+        scored = {
+            split: sum(self.score(variant, split).value is not None for variant in self.variants)
+            for split in ("validation", self.split)
+        }
+        return self.split if self.task or not scored["validation"] else max(scored, key=scored.__getitem__)
 
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -211,17 +211,15 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
     return tuple({column.key: column for column in columns}.values())
 
 
-def _setting_columns(groups: Iterable[Group]) -> Iterator[Column]:
+def _setting_columns(groups: Collection[Group]) -> Iterator[Column]:
     """A column for each setting in which the groups of a table differ."""
-    settings = [dict(group.distinct) for group in groups]
 
-    def value(name: str, line: Line) -> str:
-        return str(dict(line.group.distinct).get(name, ""))
+    def value(name: str, group: Group) -> str:
+        return str(group.settings.get(name))
 
-    varying = dict.fromkeys(name for each in settings for name in each)
-    for name, heading in short_names(varying).items():
-        if len({str(each.get(name)) for each in settings}) > 1:
-            yield Column(heading, heading, partial(value, name), label=True)
+    for name, heading in short_names(dict.fromkeys(name for group in groups for name, _ in group.distinct)).items():
+        if len({value(name, group) for group in groups}) > 1:
+            yield Column(heading, heading, lambda line, name=name: value(name, line.group), label=True)
 
 
 def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:

@@ -14,14 +14,14 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import Verdict
-from rpr.report.build import differs_line, legend_lines, page_of, read_learning
+from rpr.report.build import differs_line, page_of, read_learning
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
 from rpr.report.learning import RunKey, run_key
 from rpr.report.speed import read_benches, speed_grid
 from rpr.report.statements import published_statements
 from rpr.report.tables import build_tables
-from rpr.tables.grid import Column, Grid
+from rpr.tables.grid import Column, Grid, legend
 from rpr.tables.render import bullets, escape_markdown, markdown
 
 _INTRODUCTION = (
@@ -71,7 +71,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     parts += [markdown(grid.up_to(2), signs=False) for grid in shown]
     limits = [differs_line(tables), *_limits(groups), *_distances(groups), *_remarks(root)]
     parts += ["## What this cannot tell", bullets(filter(None, limits))]
-    parts += ["## How to read the tables", bullets(legend_lines(tables, shown))]
+    parts += ["## How to read the tables", bullets([*legend(shown), *tables.rules])]
     parts += ["## Every sweep", *_folders(root, home), markdown(_runs(everything))]
     parts += ["## Not on this page", bullets(unusable)] if unusable else []
     return page_of(parts)

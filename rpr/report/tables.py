@@ -13,7 +13,10 @@ from typing import Any
 
 from rpr import paper
 from rpr.model.positions.vectors import SHARING
-from rpr.report.groups import Group, Variant
+from rpr.report.agreement import EQUAL_TOKENS, FINDINGS_RULE, RULE
+from rpr.report.groups import TASK_RULE, Group, Variant
+from rpr.report.learning import LEARNED_RULE
+from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.lengths import context_grids, length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, facts_of, labels, score_columns, scoring_notes
 from rpr.report.protocol import TOKENS, compared_settings
@@ -67,6 +70,15 @@ class Tables:
 
     sections: Mapping[str, Sequence[Grid]]
     by_length: Sequence[Grid] = ()
+
+    @property
+    def rules(self) -> list[str]:
+        """What verdicts, `still learning` and `not learned` mean in these tables."""
+        by_section = (
+            *(("paper", RULE), ("", FINDINGS_RULE), ("documents", EQUAL_TOKENS), ("", f"{LEARNING_RULE}.")),
+            *(("paper", f"{LEARNED_RULE}."), ("tasks", f"{TASK_RULE}.")),
+        )
+        return [rule for section, rule in by_section if not section or section in self.sections]
 
     @property
     def main(self) -> list[Grid]:

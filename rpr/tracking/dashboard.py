@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 from rpr import paper
@@ -188,19 +187,17 @@ def _library(name: str) -> Any:
 def paper_tables() -> str:
     """The paper's Tables 2 and 3 as Markdown."""
     yes_or_no = {True: "yes", False: "no"}
-    table2 = [(str(clip_distance), f"{bleu:.1f}") for clip_distance, bleu in paper.TABLE2.items()]
-    table3 = [(yes_or_no[keys], yes_or_no[values], f"{bleu:.1f}") for (values, keys), bleu in paper.TABLE3.items()]
+    table2 = [f"| {clip_distance} | {bleu:.1f} |" for clip_distance, bleu in paper.TABLE2.items()]
+    table3 = [
+        f"| {yes_or_no[keys]} | {yes_or_no[values]} | {bleu:.1f} |" for (values, keys), bleu in paper.TABLE3.items()
+    ]
+    about = "Data, model size and training length differ from most runs here."
     return "\n\n".join(
         [
-            f"## The paper's results\n\n{paper.SOURCE}. English to German, base model; {paper.BLEU_KIND}. Data, model "
-            f"size and training length differ from most runs here.",
-            f"### Table 2: BLEU by clip distance k, {paper.TABLE2_TEST_SET}\n\n" + _markdown(("k", "BLEU"), table2),
-            f"### Table 3: relative keys and values, {paper.TABLE3_TEST_SET}\n\n"
-            + _markdown(("keys", "values", "BLEU"), table3),
+            f"## The paper's results\n\n{paper.SOURCE}. English to German, base model; {paper.BLEU_KIND}. {about}",
+            f"### Table 2: BLEU by clip distance k, {paper.TABLE2_TEST_SET}",
+            "\n".join(["| k | BLEU |", "| ---: | ---: |", *table2]),
+            f"### Table 3: relative keys and values, {paper.TABLE3_TEST_SET}",
+            "\n".join(["| keys | values | BLEU |", "| ---: | ---: | ---: |", *table3]),
         ]
     )
-
-
-def _markdown(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---:" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

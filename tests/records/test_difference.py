@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from rpr.records.difference import ABSENT, Difference, difference
+from rpr.records.difference import changes as changes_of
 from rpr.records.record import Record
 from rpr.records.scores import ByContext, ContextScore
 from tests.fake_records import edited, fake_document, fake_interval, fake_score
 
 
 def changes(found: Difference, part: str) -> dict[str, tuple[Any, Any]]:
-    [one] = [one for one in found.parts if one.name == part]
-    return one.changes
+    return changes_of(found.parts[part])
 
 
 def same(found: Difference, part: str) -> set[str]:
-    return set(next(one for one in found.parts if one.name == part).same)
+    return found.parts[part].keys() - changes(found, part)
 
 
 def record(edits: dict[str, Any] | None = None, **options: Any) -> Record:

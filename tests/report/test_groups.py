@@ -141,6 +141,13 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
     assert group.change(relative, absolute, "test").reason == "scored in another way than absolute"
 
 
+def test_variants_are_compared_on_the_split_that_most_have():
+    both, test = {"validation": 28.0, "test": 30.0}, {"test": 30.0}
+    for scores, split in ((both, "validation"), (test, "test")):
+        (group,) = run_groups([fake_record("absolute", scores=both), fake_record("relative", scores=scores)])
+        assert group.development == split
+
+
 def test_missing_score_has_a_reason():
     running = fake_record("relative", seed=2, status="running")
     (group,) = run_groups([fake_record("none", status="failed"), fake_record("relative"), running])

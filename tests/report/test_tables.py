@@ -338,6 +338,12 @@ def test_a_swept_setting_is_a_column_of_one_table(tmp_path):
     ]
 
 
+def test_a_setting_that_other_steps_do_not_vary_is_shown_for_them_too():
+    other = fake_record("relative", settings={"optim.max_steps": 3600, "optim.learning_rate_scale": 1.0})
+    [table] = build_tables(run_groups([*rates(seeds=(1,)), other])).sections["paper"]
+    assert [line[3].value for line in table.cells] == ["0.5", "1.0", "2.0", "1.0"]
+
+
 def test_a_second_source_of_published_figures_is_data_alone(monkeypatch):
     other = Source("doe", "Doe 2020", "Doe 2020 (a report)", "another corpus: compare the order only")
     figures = [

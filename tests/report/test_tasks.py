@@ -7,7 +7,8 @@ from rpr.records.record import find_records
 from rpr.report import plots
 from rpr.report.build import build_report
 from rpr.report.grouping import run_groups
-from rpr.report.learning import learning_of, run_key
+from rpr.report.groups import TASK_RULE
+from rpr.report.learning import LEARNED_RULE, learning_of, run_key
 from rpr.report.plot_style import PAPER, WHITE
 from rpr.report.plots import scores_by_length
 from rpr.report.results_page import results_markdown
@@ -179,6 +180,8 @@ def test_published_figures_are_shown_with_their_source():
 
 
 def test_task_that_is_not_learned_or_still_learning_says_so():
+    rules = " ".join(build_tables(run_groups(runs())).rules)
+    assert TASK_RULE in rules and LEARNED_RULE not in rules, "a legend of this page"
     unlearned = text(runs(within=80.0))
     assert "not learned: exact match within the training lengths is below 95%" in unlearned
     grid = task_table(run_groups(runs(within=80.0))).only(lambda column: column.key == "note")
