@@ -7,6 +7,8 @@ import pytest
 
 from rpr.records.record import run_file
 from tests.fake_records import edited, fake_document, fake_interval, fake_score
+from tests.report.test_contexts import SCORES as SCORES_BY_CONTEXT
+from tests.report.test_contexts import fields
 
 COMMAND = "rpr-cli train data=multi30k_en_de seed=1"
 SCORES = [
@@ -86,6 +88,16 @@ def test_relation_of_two_records(put, diff):
     assert "The two records: one configuration, run twice.\n" in printed
     assert paragraphs(printed)["run"][2].startswith("command rpr-cli train data=") and " rpr-cli rerun" in printed
     assert "The two records: one run, recorded twice.\n" in diff(put("a"), put("b", {"sweeps": ["mine"]}))
+
+
+def test_scores_by_context_are_named_by_length(put, diff):
+    found = paragraphs(diff(put("a", {"by_context": [fields(0.0)]}), put("b", {"by_context": [fields(0.5)]})))
+    names = [f"test, {windows} {length}" for windows, length in SCORES_BY_CONTEXT]
+    rows = [
+        f"{name} {bits:.3f} {bits + 0.5:.3f} +0.500"
+        for name, bits in zip(names, SCORES_BY_CONTEXT.values(), strict=True)
+    ]
+    assert found["scores"][4:] == rows
 
 
 def test_failed_run(put, diff):

@@ -124,13 +124,19 @@ def _figure_grid(title: str, pairs: Sequence[FigurePair], names: tuple[str, str]
         return " ".join(figure_text(single(figure.value, figure.interval), digits)).rstrip()
 
     columns = (
-        Column("name", title, lambda pair: shortened(pair.name, _NAME), label=True),
+        Column("name", title, _name, label=True),
         Column("a", names[0], lambda pair: shown(pair.a, _digits(pair))),
         Column("b", names[1], lambda pair: shown(pair.b, _digits(pair))),
         Column("difference", f"{names[1]} - {names[0]}", lambda pair: _change(pair, _digits(pair))),
         Column("ratio", "ratio", lambda pair: DASH if pair.ratio is None else f"× {pair.ratio:.3f}"),
     )
     return Grid(title, "", columns, tuple(pairs))
+
+
+def _name(pair: FigurePair) -> str:
+    """`test/sacrebleu`; `test, separate 4096` without its metric, which would leave no room for the length."""
+    by_context = ", " in pair.name
+    return shortened(pair.name.rpartition("/")[0] if by_context else pair.name, _NAME)
 
 
 def _digits(pair: FigurePair) -> int:

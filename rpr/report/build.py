@@ -72,8 +72,12 @@ class Report:
         """At most MOST_LINES lines: variants next to the paper's figures, findings, differences, where the rest is."""
         groups, problems = [chapter.group for chapter in self.chapters], len(self.problems)
         several = len(groups) > 1
-        lines = [f"{one.group.heading}: {one}" if several and one.group else str(one) for one in self.headlines]
-        findings = render.wrapped(lines, "- ")
+        findings: list[str] = []
+        for one in self.headlines:
+            lines = render.wrapped([f"{one.group.heading}: {one}" if several and one.group else str(one)], "- ")
+            if findings and len(findings) + len(lines) > MOST_LINES // 2:
+                break  # the other half is for the tables
+            findings += lines
         tail = ["", "Findings", *findings] if findings else []
         tail += ["", *render.wrapped([differs_line(self.tables)])]
         if problems:

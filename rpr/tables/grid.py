@@ -5,15 +5,15 @@ A column defines once how its cell is computed from a row, for all formats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
+from itertools import compress
+from typing import Any, Literal, NamedTuple
 
 from rpr.records.measurement import Measurement
 from rpr.records.scores import Interval
 
-_T = TypeVar("_T")
 DASH = "–"  # an en dash, which is not mistaken for a minus or a zero
 
 
@@ -138,18 +138,24 @@ class Layout:
     lines: tuple[tuple[Shown, ...], ...]
     footnotes: tuple[str, ...]
 
+    def only(self, columns: Collection[Column]) -> Layout:
+        """Some of the columns, in their order."""
+        kept = [column in columns for column in self.columns]
+        return Layout(
+            tuple(compress(self.columns, kept)),
+            tuple(tuple(compress(line, kept)) for line in self.lines),
+            self.footnotes,
+        )
+
     def without_shared_text(self) -> tuple[Layout, list[tuple[str, Shown]]]:
         """Without the columns of text that are the same in every row; their headings and text."""
-        shared = {}
+        shared: dict[Column, Shown] = {}
         for index, column in enumerate(self.columns):
             texts = [line[index] for line in self.lines]
             if column.kind != "figures" and len(texts) > 1 and len(set(texts)) == 1 and texts[0].text:
-                shared[index] = (column.heading, texts[0])
-
-        def kept(items: Sequence[_T]) -> tuple[_T, ...]:
-            return tuple(item for index, item in enumerate(items) if index not in shared)
-
-        return Layout(kept(self.columns), tuple(map(kept, self.lines)), self.footnotes), [*shared.values()]
+                shared[column] = texts[0]
+        kept = self.only([column for column in self.columns if column not in shared])
+        return kept, [(column.heading, text) for column, text in shared.items()]
 
 
 class Page(NamedTuple):

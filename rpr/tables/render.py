@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from itertools import takewhile
 from typing import Any
@@ -25,8 +25,11 @@ CSV_COLUMNS = (
 
 
 def terminal(grid: Grid) -> str:
-    """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width."""
-    page, lines, _ = _fitted(grid)
+    """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width. Columns that
+    still do not fit follow below, with the labels again.
+    """
+    page, intervals = _fitted(grid)
+    lines = "\n\n".join("\n".join(aligned(part, intervals=intervals)) for part in _parts(page, intervals)).split("\n")
     for number, text in enumerate(page.footnotes, start=1):
         lines += wrapped([text], f"[{number}] ")
     return "\n".join(lines)
@@ -34,16 +37,33 @@ def terminal(grid: Grid) -> str:
 
 def shows_intervals(grid: Grid) -> bool:
     """Whether the intervals of the grid fit a terminal."""
-    return _fitted(grid)[-1]
+    return _fitted(grid)[1]
 
 
-def _fitted(grid: Grid) -> tuple[Layout, list[str], bool]:
+def _fitted(grid: Grid) -> tuple[Layout, bool]:
     for priority, intervals in ((3, True), (2, True), (2, False), (1, False), (0, False)):
         page = layout(grid.up_to(priority))
-        lines = aligned(page, intervals=intervals)
-        if max(map(len, lines)) <= WIDTH:
+        if _fits(page, intervals):
             break
-    return page, lines, intervals
+    return page, intervals
+
+
+def _fits(page: Layout, intervals: bool) -> bool:
+    return max(map(len, aligned(page, intervals=intervals))) <= WIDTH
+
+
+def _parts(page: Layout, intervals: bool) -> Iterator[Layout]:
+    """The columns in parts that fit the width, if one with the labels does."""
+    labels, rest = ([column for column in page.columns if column.label is label] for label in (True, False))
+    while not _fits(page.only([*labels, *rest]), intervals):
+        shown = rest[:]
+        while len(shown) > 1 and not _fits(page.only([*labels, *shown]), intervals):
+            shown.pop()
+        if len(shown) == len(rest):
+            break
+        yield page.only([*labels, *shown])
+        rest = rest[len(shown) :]
+    yield page.only([*labels, *rest])
 
 
 def titled(grid: Grid) -> str:

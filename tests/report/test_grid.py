@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 
 import pytest
 
@@ -33,6 +34,18 @@ def make_grid(*, notes=(), rows=None):
         ("<e>", missing("never run"), missing("never run"), Cell("x", ("all of it",))),
     )
     return Grid("table2", "A title", columns, rows or three, "a setting", tuple(notes))
+
+
+def test_columns_that_do_not_fit_a_terminal_follow_below():
+    figures = [Column(f"c{n}", f"heading {n}", lambda row, n=n: single(1000.0 * n)) for n in range(20)]
+    grid = Grid("wide", "", (Column("name", "name", str, label=True), *figures), ("row", "another row"))
+    parts = [part.split("\n") for part in terminal(grid).split("\n\n")]
+    assert [re.findall(r"heading (\d+)", part[0]) for part in parts] == [
+        [*map(str, range(first, last))] for first, last in ((0, 8), (8, 15), (15, 20))
+    ]
+    assert all(part[0].startswith("name ") and part[2].startswith("row ") and len(part) == 4 for part in parts)
+    assert parts[1][3].split()[2:] == [f"{1000.0 * n:,.1f}" for n in range(8, 15)]
+    assert max(map(len, terminal(grid).split("\n"))) <= 100
 
 
 # t(0.975), five decimals: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2, to three; scipy.stats.t.ppf.

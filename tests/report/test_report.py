@@ -14,9 +14,13 @@ from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
 from rpr.records.record import find_records, write_record
 from rpr.report.build import MOST_LINES, Report, build_report
+from rpr.report.grouping import run_groups
+from rpr.report.html import Chapter
 from rpr.report.results_page import results_markdown
+from rpr.report.statements import statements
+from rpr.report.tables import build_tables
 from rpr.validation import validate
-from tests.fake_records import fake_by_length, fake_record, write_run
+from tests.fake_records import fake_by_length, fake_record, fake_score, write_run
 
 EVIL = "<script>alert('$x$')</script>"
 
@@ -114,6 +118,20 @@ def test_summary_of_many_groups_and_variants_fits_one_screen(tmp_path, groups, v
     lines = build_report(records, tmp_path / "out", "x").summary.split("\n")
     assert len(lines) <= MOST_LINES and max(map(len, lines[:-1])) <= 100
     assert any(line.endswith("more variants, in the page") or "of runs, in the page" in line for line in lines)
+
+
+def test_long_findings_leave_room_for_a_table(tmp_path):
+    found = [
+        fake_record(*kind, seed=seed, scores=[fake_score("long", kind[-1] + 9.0 * seed, "exact_match")],
+                    settings={"data.name": name, "data.task": {"kind": name}})
+        for name in ("reverse", "duplicate", "addition") for seed in (1, 2)
+        for kind in (("absolute", 0), *(("relative", k) for k in range(12)))
+    ]  # fmt: skip
+    groups = run_groups(found)
+    chapters = tuple(Chapter(group, tuple(statements(group))) for group in groups)
+    lines = Report("x", tmp_path, chapters, build_tables(groups), (), []).summary.split("\n")
+    assert "Findings" in lines and sum(line.startswith("relative, k = ") for line in lines) == 11
+    assert len(lines) <= MOST_LINES
 
 
 def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
