@@ -214,12 +214,12 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
 def _setting_columns(groups: Collection[Group]) -> Iterator[Column]:
     """A column for each setting in which the groups of a table differ."""
 
-    def value(name: str, group: Group) -> str:
-        return str(group.settings.get(name))
+    def value(name: str, line: Line) -> str:
+        return str(line.group.settings.get(name))
 
     for name, heading in short_names(dict.fromkeys(name for group in groups for name, _ in group.distinct)).items():
-        if len({value(name, group) for group in groups}) > 1:
-            yield Column(heading, heading, lambda line, name=name: value(name, line.group), label=True)
+        if len({str(group.settings.get(name)) for group in groups}) > 1:
+            yield Column(heading, heading, partial(value, name), label=True)
 
 
 def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
