@@ -252,7 +252,7 @@ def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
     return {label: shades[k] if kind == "relative" and k is not None else COLOURS[kind] for label, kind, k in known}
 
 
-MARKERS, DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
+MARKERS, DASHES = "osD^vPX*<>hdp8H", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 
 
 def variant_looks(variants: Iterable[Variant]) -> dict[str, dict[str, Any]]:

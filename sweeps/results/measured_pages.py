@@ -178,7 +178,7 @@ def language_models(documents: str, by: str, cell: str) -> str:
     """A row for each model, a column for each of these documents below lm_speed/, by one part of the shape."""
     found = sorted((read(path) for path in (RESULTS / "lm_speed").glob(documents)), key=lambda one: one["shape"][by])
     cells = [{row["label"]: cell.format(**row) for row in one["rows"]} for one in found]
-    rows = [" | ".join([label, *(column.get(label, "") for column in cells)]) for label in cells[-1]]
+    rows = [" | ".join([label, *(column.get(label, "") for column in cells)]) for label in max(cells, key=len)]
     return markdown(" | ".join(["", *(f"{one['shape'][by]:,}" for one in found)]), rows)
 
 
@@ -189,6 +189,64 @@ LANGUAGE_MODELS = {
     "memory": ("memory-d128-*.json", "length", "{peak_megabytes:,}"),
     "scoring": ("forward-d128-*.json", "length", "{peak_megabytes:,}"),
     "generation": ("generate-d384-*.json", "batch", "{tokens_per_second:,.0f} ({ratio:.2f})"),
+}
+
+
+# Shaw's key table and its descendant
+
+
+def key_tables() -> str:
+    """Bits per byte by length of separate windows, and the change from keys alone, at equal tokens."""
+    labels = ["relative_keys", "relative", "relative_logits", "t5", "rope"]
+    lengths, found = (64, 256, 1024, 4096), {}
+    for path in (RESULTS / "lm_length").glob("*-s[0-9]-*.json"):
+        record = read_record(path)
+        if (name := record.setting("position.name")) in labels:
+            [scores] = record.by_context
+            of_length = {score.length: score.bits_per_byte for score in scores.scores if score.windows == "separate"}
+            found.setdefault(name, []).append((record, of_length))
+    keys, rows = {record.seed: scores for record, scores in found["relative_keys"]}, []
+    for runs in (found[name] for name in labels):
+        record = runs[0][0]
+        cells = [" ".join(figure_text(mean([scores[length] for _, scores in runs]), 3)) for length in lengths]
+        rows.append(f"{position_of(record).label} | {record.parameters:,} | {' | '.join(cells)}")
+        if record.setting("position.name") != "relative_keys":
+            changes = [mean([scores[length] - keys[each.seed][length] for each, scores in runs]) for length in lengths]
+            rows.append(f"change | | {' | '.join(' '.join(figure_text(one, 3, signed=True)) for one in changes)}")
+    return markdown(" | ".join(["", "parameters", *(f"{length:,}" for length in lengths)]), rows)
+
+
+# RoPE stretched without training
+
+SCALINGS = {"none": "as trained", "linear": "linear", "ntk": "NTK", "yarn": "YaRN"}
+
+
+def stretched(windows: str, *, longer: bool) -> str:
+    """Bits per byte by factor and the change from none, at the longer length or at that of training."""
+    document = read("lm_extension/rope.json")["rows"]
+    trained = min(row["length"] for row in document)
+    found: dict[tuple[str, int], dict[int, float]] = {}
+    for row in document:
+        if row["windows"] == windows and (row["length"] > trained) == longer:
+            found.setdefault((row["scaling"], row["factor"]), {})[row["seed"]] = row["bits_per_byte"]
+    factors, rows = sorted({factor for _, factor in found}), []
+    for scaling, name in SCALINGS.items():
+        cells = [" ".join(figure_text(mean([*found[scaling, factor].values()]), 2)) for factor in factors]
+        rows.append(f"{name} | {' | '.join(cells)}")
+        if scaling != "none":
+            changes = [
+                mean([score - found["none", factor][seed] for seed, score in found[scaling, factor].items()])
+                for factor in factors
+            ]
+            rows.append(f"change | {' | '.join(' '.join(figure_text(one, 2, signed=True)) for one in changes)}")
+    heads = [f"{factor * trained:,}" if longer else f"for {factor * trained:,}" for factor in factors]
+    return markdown(" | ".join(["", *heads]), rows)
+
+
+STRETCHED = {
+    "separate": partial(stretched, "separate", longer=True),
+    "sliding": partial(stretched, "sliding", longer=True),
+    "trained": partial(stretched, "separate", longer=False),
 }
 
 
@@ -272,25 +330,28 @@ def norm() -> str:
     return markdown(f" | {' | '.join(f'step {step:,}' for step in steps)} | test", sorted(rows))
 
 
-def precision() -> str:
-    """Scores after training in exact float32 and in bf16, and their change seed by seed."""
+def precision(exact: str, bf16: str, head: str, metric: str, digits: int) -> str:
+    """Scores after training in exact float32, as the runs below one folder, and in bf16, and their change seed by seed;
+    of documents by the length of separate windows.
+    """
     found: dict[tuple[str, str, str], dict[int, float]] = {}
-    for path in [*(RESULTS / "multi30k").glob("multi30k*.json"), *(RESULTS / "precision").glob("multi30k*.json")]:
+    for path in [path for folder in (exact, bf16) for path in (RESULTS / folder).glob("*-s[0-9]-*.json")]:
         record = read_record(path)
-        for score in record.scores:
-            if score.metric == "sacrebleu":
-                key = (position_of(record).label, score.split, str(record.setting("hardware.precision")))
-                found.setdefault(key, {})[record.seed] = score.score
+        of_text = [(score.split, score.score) for score in record.scores if score.metric == metric]
+        by_context = [score for each in record.by_context for score in each.scores if score.windows == "separate"]
+        for part, value in [(f"{score.length:,}", score.bits_per_byte) for score in by_context] or of_text:
+            key = (position_of(record).label, part, str(record.setting("hardware.precision")))
+            found.setdefault(key, {})[record.seed] = value
     rows = []
-    for label, split, arithmetic in found:
-        if arithmetic != "bf16":
-            continue
-        exact, bf16 = found[label, split, "32"], found[label, split, "bf16"]
-        figures = [mean([one[seed] for seed in sorted(bf16)]) for one in (exact, bf16)]
-        change = mean([bf16[seed] - exact[seed] for seed in bf16])
-        cells = [figure_text(one, 1)[0] for one in figures] + [" ".join(figure_text(change, 1, signed=True))]
-        rows.append(f"{label} | {split} | {' | '.join(cells)}")
-    return markdown("positions | split | exact float32 | bf16 | change", sorted(rows), left=2)
+    of_bf16 = sorted((label, len(part), part) for label, part, arithmetic in found if arithmetic == "bf16")
+    for label, _, part in of_bf16:  # lengths in order
+        scores, others = found[label, part, "bf16"], found[label, part, "32"]
+        means = [mean([values[seed] for seed in sorted(scores)]) for values in (others, scores)]
+        change = mean([scores[seed] - others[seed] for seed in scores])
+        cells = [figure_text(figure, digits)[0] for figure in means]
+        cells.append(" ".join(figure_text(change, digits, signed=True)))
+        rows.append(f"{label} | {part} | {' | '.join(cells)}")
+    return markdown(f"positions | {head} | exact float32 | bf16 | change", rows, left=2)
 
 
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
@@ -300,8 +361,10 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("decoding/decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},
     **{("exports/exports.md", table.__name__): table for table in (exports, decoder_only_exports)},
     **{("lm_speed/lm_speed.md", name): partial(language_models, *of) for name, of in LANGUAGE_MODELS.items()},
+    ("lm_length/key_tables.md", "key_tables"): key_tables,
+    **{("lm_extension/extension.md", name): table for name, table in STRETCHED.items()},
     ("../../docs/paper.md", "norm"): norm,
-    ("../../docs/scale.md", "precision"): precision,
+    ("../../docs/scale.md", "precision"): partial(precision, "multi30k", "precision", "split", "sacrebleu", 1),
 }
 
 
