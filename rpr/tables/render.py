@@ -26,7 +26,7 @@ CSV_COLUMNS = (
 
 def terminal(grid: Grid) -> str:
     """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width. Columns that
-    still do not fit follow below, with the labels again.
+    still do not fit follow below, with the columns up to the last label again.
     """
     page, intervals = _fitted(grid)
     lines = "\n\n".join("\n".join(aligned(part, intervals=intervals)) for part in _parts(page, intervals)).split("\n")
@@ -54,7 +54,8 @@ def _fits(page: Layout, intervals: bool) -> bool:
 
 def _parts(page: Layout, intervals: bool) -> Iterator[Layout]:
     """The columns in parts that fit the width, if one with the labels does."""
-    labels, rest = ([column for column in page.columns if column.label is label] for label in (True, False))
+    num_labels = max((at for at, column in enumerate(page.columns, start=1) if column.label), default=0)
+    labels, rest = page.columns[:num_labels], [*page.columns[num_labels:]]
     while not _fits(page.only([*labels, *rest]), intervals):
         shown = rest[:]
         while len(shown) > 1 and not _fits(page.only([*labels, *shown]), intervals):
