@@ -186,9 +186,12 @@ STEP = "{tokens_per_second:,.0f} ({ratio:.2f}; {mfu:.0%})"
 LANGUAGE_MODELS = {
     "small": ("steps-d128-*[0-9].json", "length", STEP),
     "medium": ("steps-d384-*[0-9].json", "length", STEP),
+    "small_bf16": ("bf16-d128-*[0-9].json", "length", STEP),
+    "medium_bf16": ("bf16-d384-*[0-9].json", "length", STEP),
     "memory": ("memory-d128-*.json", "length", "{peak_megabytes:,}"),
     "scoring": ("forward-d128-*.json", "length", "{peak_megabytes:,}"),
     "generation": ("generate-d384-*.json", "batch", "{tokens_per_second:,.0f} ({ratio:.2f})"),
+    "ctranslate2": ("ctranslate2-d384-*.json", "batch", "{tokens_per_second:,.0f}"),
 }
 
 

@@ -231,7 +231,8 @@ def main(part: str, arguments: list[str]) -> None:
     settings = dict(argument.split("=", 1) for argument in arguments)
     precision, labels = settings.pop("precision", "32"), settings.pop("only", "")
     shape = DEFAULT | {key: int(value) for key, value in settings.items()}
-    everybody = [label for label, (build, _) in EVERYBODY.items() if build is not exported or part == "generate"]
+    # CTranslate2's threads slow everybody else's in the process down: `only=` times it by itself.
+    everybody = [label for label, (build, _) in EVERYBODY.items() if build is not exported]
     only = labels.split(";") if labels else everybody
     torch.manual_seed(1)
     if part == "generate":
