@@ -134,6 +134,12 @@ def finish(process, seconds=150):
     return process.returncode, err
 
 
+def test_two_runs_finish(jobs):
+    assert finish(jobs.train("seed=1,2"))[0] == 0
+    for seed in (1, 2):
+        jobs.run(f"seed={seed}").assert_finished()
+
+
 def test_requeued_job_resumes(jobs, wait_for):
     run = jobs.run()
     process = jobs.train()
