@@ -127,18 +127,19 @@ def test_documents_too_short_for_the_longest_context_are_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("choice", "length", "vocabulary_size"),
-    [("rope", 8192, 290), ("relative", 8192, 290), ("alibi", 8192, 290), ("none", 2048, 32_768)],
+    ("choice", "length", "vocabulary_size", "megabytes"),
+    # Of a large vocabulary malloc may keep some of the freed logits.
+    [("rope", 8192, 290, 200), ("relative", 8192, 290, 200), ("alibi", 8192, 290, 200), ("none", 2048, 32_768, 400)],
 )
 def test_a_long_context_and_a_large_vocabulary_need_little_memory(
-    tmp_path: Path, choice: str, length: int, vocabulary_size: int
+    tmp_path: Path, choice: str, length: int, vocabulary_size: int, megabytes: int
 ) -> None:
     write(tmp_path, {f"{index}.txt": b"x" * length for index in range(3)})
     data = prepare(text_config(tmp_path))
     windows = Windows.of_documents(data.split("test"), length, eos=False)
     engine = TorchEngine(small_model(choice, vocabulary_size).float())  # type: ignore[arg-type]
     growth = memory_growth(lambda: token_nats(engine, windows, length))
-    assert growth < 200 << 20, "the scores, or float64 logits, alone would be 512 MiB"
+    assert growth < megabytes << 20, "the scores, or float64 logits, alone would be 512 MiB"
 
 
 def test_decoder_only_models_of_one_seed_share_all_weights_but_those_of_their_positions() -> None:
