@@ -36,7 +36,7 @@ from rpr.model.equations import reference as reference
 Implementation = Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
 
 LONG = 1024  # from this many keys on, the backward pass recomputes the weights block by block instead of storing them
-STORED_BYTES = 2**26  # but on a CPU it stores causal weights of so many bytes
+STORED_BYTES = 100 * 2**20  # but on a CPU it stores causal weights of so many bytes a layer
 BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries
 CAUSAL = 128  # from this many keys on, blocks of causal attention on a CPU leave out later keys
 

@@ -184,10 +184,8 @@ def language_models(documents: str, by: str, cell: str) -> str:
 
 STEP = "{tokens_per_second:,.0f} ({ratio:.2f}; {mfu:.0%})"
 LANGUAGE_MODELS = {
-    "small": ("steps-d128-*[0-9].json", "length", STEP),
-    "medium": ("steps-d384-*[0-9].json", "length", STEP),
-    "small_bf16": ("bf16-d128-*[0-9].json", "length", STEP),
-    "medium_bf16": ("bf16-d384-*[0-9].json", "length", STEP),
+    **{f"steps_{width}": (f"steps-d{width}-*[0-9].json", "length", STEP) for width in (128, 384, 768)},
+    **{f"bf16_{width}": (f"bf16-d{width}-*[0-9].json", "length", STEP) for width in (128, 384, 768)},
     "memory": ("memory-d128-*.json", "length", "{peak_megabytes:,}"),
     "scoring": ("forward-d128-*.json", "length", "{peak_megabytes:,}"),
     "generation": ("generate-d384-*.json", "batch", "{tokens_per_second:,.0f} ({ratio:.2f})"),
