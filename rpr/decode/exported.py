@@ -173,9 +173,9 @@ def load_exported_model(folder: Path) -> Transformer:
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read ({reason_of(error)}); {REMEDY}") from None
     for name in sorted(parameters.keys() | weights.keys()):
-        theirs, ours = (list(side[name].shape) if name in side else "absent" for side in (weights, parameters))
-        if theirs != ours:
-            raise DataError(f"{path}: does not match {settings.name}: {name} is {theirs}, expected {ours}; {REMEDY}")
+        stored, ours = (list(side[name].shape) if name in side else "absent" for side in (weights, parameters))
+        if stored != ours:
+            raise DataError(f"{path}: does not match {settings.name}: {name} is {stored}, expected {ours}; {REMEDY}")
         parameters[name].data = weights[name].clone()  # keeps the precision of the file
     return model.eval().requires_grad_(False)
 

@@ -138,10 +138,10 @@ def _search(
             state.select(rows_BN.flatten())
             continue
         stays = _filling_gaps(leaves_B, leaving)
-        found = _hypotheses(done_BNT[leaving], done_scores_BN[leaving], done_BN[leaving], eos, finished=True)
+        finished_B = _hypotheses(done_BNT[leaving], done_scores_BN[leaving], done_BN[leaving], eos, finished=True)
         alive_scores_BN = alive_BN[leaving, :1] / penalty(length, length_penalty)
         unfinished = _hypotheses(alive_BNT[leaving, :1], alive_scores_BN, alive_BN[leaving, :1], eos, finished=False)
-        for sentence, finished, alive in zip(sentence_B[leaving].tolist(), found, unfinished, strict=True):
+        for sentence, finished, alive in zip(sentence_B[leaving].tolist(), finished_B, unfinished, strict=True):
             results[sentence] = finished[:n_best] or alive
         if not len(stays):
             return results

@@ -49,8 +49,8 @@ class _DropAndAdd(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, residual: Tensor, x: Tensor, dropped_levels: int) -> Tensor:
-        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        levels = words.view(torch.int16)[: x.numel()].view(x.shape)
+        random_words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        levels = random_words.view(torch.int16)[: x.numel()].view(x.shape)
         keep = torch.empty(x.shape, dtype=x.dtype)
         torch.ge(levels, dropped_levels - LEVELS // 2, out=keep)
         ctx.save_for_backward(keep)

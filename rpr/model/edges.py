@@ -149,9 +149,10 @@ class Distances:
         columns = self.last - self.first + 1
         absent = max(0, -self.first_query - self.first)
         rest = 1 if absent else 0
-        for queries, some in ((slice(0, rest, 1), slice(absent, columns)), (slice(rest, None, 1), slice(0, columns))):
+        first, others = slice(0, rest, 1), slice(rest, None, 1)
+        for queries, present in ((first, slice(absent, columns)), (others, slice(0, columns))):
             if range(self.num_queries)[queries]:
-                yield queries, some, self._diagonals(scores_GQK, DiagonalView(slice(0, None, 1), queries, some))
+                yield queries, present, self._diagonals(scores_GQK, DiagonalView(slice(0, None, 1), queries, present))
 
     def _diagonals(self, scores_GQK: Tensor, view: DiagonalView) -> Tensor:
         """A view of the scores by distance, [G', Q', C]: column c of query i is its key at distance first + c.

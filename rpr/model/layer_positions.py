@@ -143,11 +143,11 @@ def positions_of_layers(scheme: Scheme, site: Site) -> Sequence[LayerPositions |
     """One for each layer of a stack: the same object if layers share it, None if the scheme does nothing in them."""
     shared: dict[int, LayerPositions] = {}
     of_layers: list[LayerPositions | None] = []
-    for one in scheme.of_layers(site.num_layers):
-        positions = shared.get(id(one))
-        if positions is None and one.acts_in_layers:
-            positions = LayerPositions(one, site)
-            if one.shared_by_layers:
-                shared[id(one)] = positions
+    for of_layer in scheme.of_layers(site.num_layers):
+        positions = shared.get(id(of_layer))
+        if positions is None and of_layer.acts_in_layers:
+            positions = LayerPositions(of_layer, site)
+            if of_layer.shared_by_layers:
+                shared[id(of_layer)] = positions
         of_layers.append(positions)
     return of_layers

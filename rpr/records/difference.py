@@ -181,11 +181,11 @@ def _scores(record: Record) -> dict[str, Figure]:
         for score in record.scores
     }
     by_context = {
-        f"{found.split}, {score.windows} {score.length}/{BITS_PER_BYTE}": Figure(
-            score.bits_per_byte, score.interval, _fields(found, _SAME_TEXT)
+        f"{scores.split}, {score.windows} {score.length}/{BITS_PER_BYTE}": Figure(
+            score.bits_per_byte, score.interval, _fields(scores, _SAME_TEXT)
         )
-        for found in record.by_context
-        for score in found.scores
+        for scores in record.by_context
+        for score in scores.scores
     }
     return of_splits | by_context
 

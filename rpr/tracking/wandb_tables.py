@@ -50,9 +50,9 @@ def _scores(record: Record, run_dir: Path) -> dict[str, Any]:
     named[SCORES] = _table(
         ("split", "test set", "metric", "score", "low", "high", items, "checkpoint", "signature"),
         (
-            (one.split, one.test_set, one.metric, one.score, *_ends(one.interval), one.num_sentences, one.checkpoint,
-             one.signature)
-            for one in record.scores
+            (score.split, score.test_set, score.metric, score.score, *_ends(score.interval), score.num_sentences,
+             score.checkpoint, score.signature)
+            for score in record.scores
         ),
     )  # fmt: skip
     split = next((name for name in SPLITS if record.score(name)), record.scores[0].split)
@@ -93,13 +93,13 @@ def _by_context(record: Record) -> dict[str, Any]:
     first, *_ = record.by_context
     columns = ("windows", "context", "beyond training", "bytes", "bits per byte", "low", "high")
     rows = (
-        (one.windows, one.length, one.length > first.training_length, one.num_bytes, one.bits_per_byte,
-         *_ends(one.interval))
-        for one in first.scores
+        (score.windows, score.length, score.length > first.training_length, score.num_bytes, score.bits_per_byte,
+         *_ends(score.interval))
+        for score in first.scores
     )  # fmt: skip
     named = {CONTEXTS: _table(columns, rows)}
     for windows, name in CONTEXT_CHARTS.items():
-        if points := [(one.length, one.bits_per_byte) for one in first.scores if one.windows == windows]:
+        if points := [(score.length, score.bits_per_byte) for score in first.scores if score.windows == windows]:
             title = f"Bits per byte by context, {windows} windows, {first.split}"
             named[name] = _chart("line", "context", "bits per byte", points, title)
     return named

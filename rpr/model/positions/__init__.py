@@ -38,7 +38,7 @@ def _discover() -> None:
             raise ConfigError(f"{folder / min(clash)}.py: has the name of a module of rpr; rename it")
         __path__.append(str(folder))
     # A pattern's entries are of all other schemes.
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda one: one.name == "pattern"):
+    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name == "pattern"):
         file = Path(str(module.module_finder.path), f"{module.name}.py")  # type: ignore[union-attr]
         try:
             if imports_torch(file):

@@ -120,8 +120,8 @@ def _wrong_tables(near: Tables, far: Tables, site: Site, width_of_keys: int) -> 
             )
 
 
-def _differ(one: Tensor, other: Tensor) -> bool:
+def _differ(result: Tensor, other: Tensor) -> bool:
     """Beyond rounding, in float32."""
     import torch
 
-    return not torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+    return not torch.allclose(result, other, rtol=1e-3, atol=1e-4, equal_nan=True)

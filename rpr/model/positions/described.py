@@ -103,12 +103,12 @@ class Described(StrictModel):
 
     def common_details(self) -> list[str]:
         """As `details`, of the settings that every scheme has."""
-        words = []
+        details = []
         if self.query_log_scale or self.query_log_floor != 8192:
-            words.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
+            details.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
         if self.random_positions is not None:
-            words.append(f"random positions below {self.random_positions} in training")
-        return [*words, *([f"random offsets to {self.random_offset} in training"] if self.random_offset else [])]
+            details.append(f"random positions below {self.random_positions} in training")
+        return [*details, *([f"random offsets to {self.random_offset} in training"] if self.random_offset else [])]
 
     @property
     def k(self) -> int | None:
@@ -123,8 +123,8 @@ class Described(StrictModel):
     def identity(self) -> dict[str, Any]:
         """The settings that affect results: runs that agree in them have the same positions."""
         unused = {"name"} if self.absolute == "learned" else {"name", "max_positions"}
-        found: dict[str, Any] = without_earlier(self.model_dump(mode="json", exclude=unused))
-        return found
+        settings: dict[str, Any] = without_earlier(self.model_dump(mode="json", exclude=unused))
+        return settings
 
     @property
     def tracked(self) -> Mapping[str, Any]:

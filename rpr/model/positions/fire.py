@@ -36,10 +36,10 @@ class Fire(Scheme):
     initial_threshold: PositiveFloat
 
     def details(self) -> list[str]:
-        words = [] if self.hidden_width == 32 else [f"hidden width {self.hidden_width}"]
+        details = [] if self.hidden_width == 32 else [f"hidden width {self.hidden_width}"]
         if (self.initial_c, self.initial_threshold) != (0.1, 512):
-            words.append(f"initial c {self.initial_c:g} and threshold {self.initial_threshold:g}")
-        return words
+            details.append(f"initial c {self.initial_c:g} and threshold {self.initial_threshold:g}")
+        return details
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         import torch

@@ -85,13 +85,13 @@ class Pattern(Scheme):
         labels = [self.entries[name].label for name in self.layers]
         first, last, more = labels[0], labels[-1], len(labels)
         if self.repeat and more > 2 and labels == [first] * (more - 1) + [last]:
-            words = f"{first}, every {more}{'rd' if more == 3 else 'th'} layer {last}"
+            pattern = f"{first}, every {more}{'rd' if more == 3 else 'th'} layer {last}"
         else:
             counted = ((label, len(list(same))) for label, same in groupby(labels))
             runs = "; ".join(label if count == 1 else f"{count} x {label}" for label, count in counted)
-            words = f"{'in turn' if self.repeat else 'from the lowest layer up'}: {runs}"
+            pattern = f"{'in turn' if self.repeat else 'from the lowest layer up'}: {runs}"
         absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
-        return ", ".join([words, *absolute, *self.common_details()])
+        return ", ".join([pattern, *absolute, *self.common_details()])
 
     def identity(self) -> dict[str, Any]:
         own = super().identity()

@@ -43,22 +43,22 @@ class Rope(Scheme):
     trained_length: PositiveInt | None
 
     def details(self) -> list[str]:
-        words: list[str] = []
+        details: list[str] = []
         if self.layout != "half":
-            words.append(self.layout)
+            details.append(self.layout)
         if self.base != 10_000:
-            words.append(f"base {self.base:g}")
+            details.append(f"base {self.base:g}")
         if self.rotated_share != 1:
-            words.append(f"{self.rotated_share:.0%} of the width")
+            details.append(f"{self.rotated_share:.0%} of the width")
         if self.proportion != 1:
-            words.append(f"p = {self.proportion:g}")
+            details.append(f"p = {self.proportion:g}")
         if self.scaling != "none":
-            words.append(f"{self.scaling} scaling by {self.scaling_factor:g}")
+            details.append(f"{self.scaling} scaling by {self.scaling_factor:g}")
         elif self.scaling_factor != 1:
-            words.append(f"scaling_factor {self.scaling_factor:g} unused")
+            details.append(f"scaling_factor {self.scaling_factor:g} unused")
         if self.trained_length is not None:
-            words.append(f"trained to {self.trained_length}")
-        return words
+            details.append(f"trained to {self.trained_length}")
+        return details
 
     def problem(self, site: Site) -> str | None:
         width = self.rotated_share * site.d_head

@@ -84,12 +84,12 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
     own_colours = scheme.colours.__func__ is not Scheme.colours.__func__  # type: ignore[attr-defined]
     lacking = [
         what
-        for what, found in (
+        for what, present in (
             ('its name as a field, scheme: Literal["..."]', len(get_args(field.annotation)) == 1),
             ('TITLE = "...", its name in tables', hasattr(scheme, "TITLE")),
             ('COLOUR = "#rrggbb", its colour in plots', hasattr(scheme, "COLOUR") or own_colours),
         )
-        if not found
+        if not present
     ]
     problem = f"lacks {' and '.join(lacking)}" if lacking else _wrong_attribute(scheme) or _conflict(scheme)
     if problem:
@@ -211,13 +211,13 @@ class Scheme(Described):
     @property
     def not_fused(self) -> str | None:
         """What the fused kernel, which knows only tables of vectors by distance, cannot compute."""
-        found = {
+        by_what = {
             "score bias": any(part.has_bias for part in self.parts),
             "projections": any(part.has_projections for part in self.parts),
             "changed scores": any(part.has_scores for part in self.parts),
             "random positions": self.random_positions is not None and any(part.has_tables for part in self.parts),
         }
-        return next((what for what, present in found.items() if present), None)
+        return next((what for what, present in by_what.items() if present), None)
 
     def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
         """A setting that differs from `usual`, the model's default, but has no effect, in one line as in `problem`.

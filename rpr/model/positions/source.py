@@ -31,8 +31,8 @@ def code_of(scheme: type[Scheme]) -> str:
         if kind.__module__ == f"{__package__}.{_INTERFACE}":
             break
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-        if file is not None and (found := digest(Path(file))) not in parts:
-            parts.append(found)
+        if file is not None and (digested := digest(Path(file))) not in parts:
+            parts.append(digested)
     return "+".join(parts)
 
 
@@ -74,8 +74,8 @@ def _plain(node: Any) -> Any:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=False) is not None
             fields["body"] = node.body[1:] if docstring else node.body
-        found = [(name, _plain(value)) for name, value in fields.items() if value not in (None, [])]
-        return type(node).__name__, found
+        fields_set = [(name, _plain(value)) for name, value in fields.items() if value not in (None, [])]
+        return type(node).__name__, fields_set
     return [_plain(item) for item in node] if isinstance(node, list) else repr(node)
 
 

@@ -37,14 +37,14 @@ class T5(Scheme):
     scaled_queries: bool
 
     def details(self) -> list[str]:
-        words = []
+        details = []
         if (self.buckets, self.max_distance) != (32, 128):
-            words.append(f"{self.buckets} buckets to {self.max_distance}")
+            details.append(f"{self.buckets} buckets to {self.max_distance}")
         if not self.one_table:
-            words.append("a table for each layer")
+            details.append("a table for each layer")
         if not self.scaled_queries:
-            words.append("without 1/sqrt(d)")
-        return words
+            details.append("without 1/sqrt(d)")
+        return details
 
     def problem(self, site: Site) -> str | None:
         exact = self._buckets_of_a_side(site) // 2

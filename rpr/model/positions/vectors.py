@@ -67,11 +67,11 @@ class Vectors(Scheme):
         """As in the paper's tables; how relative tables are shared is added by reports where it varies."""
         which = {(True, True): "relative", (True, False): "keys only", (False, True): "values only", (False, False): ""}
         relative = which[self.relative_keys, self.relative_values]
-        words = relative or "none"
+        tables = relative or "none"
         if self.absolute != "none":
-            words = f"{self.absolute} + {relative}" if relative else f"absolute ({self.absolute})"
+            tables = f"{self.absolute} + {relative}" if relative else f"absolute ({self.absolute})"
         k = [f"k = {self.clip_distance}"] if self.has_tables else []
-        return ", ".join([words, *k, *self.common_details()])
+        return ", ".join([tables, *k, *self.common_details()])
 
     @property
     def k(self) -> int | None:
