@@ -362,9 +362,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("decoding/decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},
     **{("exports/exports.md", table.__name__): table for table in (exports, decoder_only_exports)},
     **{("lm_speed/lm_speed.md", name): partial(language_models, *of) for name, of in LANGUAGE_MODELS.items()},
-    ("lm_speed/lm_speed.md", "losses"): partial(
-        precision, "lm_length", "lm_precision", "context", "bits_per_byte", 3
-    ),
+    ("lm_speed/lm_speed.md", "losses"): partial(precision, "lm_length", "lm_precision", "context", "bits_per_byte", 3),
     ("lm_length/key_tables.md", "key_tables"): key_tables,
     **{("lm_extension/extension.md", name): table for name, table in STRETCHED.items()},
     ("../../docs/paper.md", "norm"): norm,
