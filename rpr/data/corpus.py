@@ -13,7 +13,7 @@ import numpy as np
 
 from rpr.config.data import DataConfig
 from rpr.data import synthetic
-from rpr.data.files import SPLIT_NAMES, Listing, kind_of, list_files, split_word
+from rpr.data.files import SPLIT_NAMES, SPLIT_WORDS, Listing, kind_of, list_files, split_word
 from rpr.data.hub import hub_files, hub_revision
 from rpr.data.line_files import list_line_files
 from rpr.data.pairs import Pair, Pairs, cache_root, line_pairs, listed_pairs, local_path, table_pairs
@@ -117,11 +117,15 @@ def _python_library() -> Listing:
 
 
 def _in_train_unless_split(listing: Listing) -> Listing:
-    """Documents whose names happen to have a word like test are split only if all of them have, and some are train."""
+    """Documents whose names happen to have a word like test are split only if some are train and all have such a word,
+    or if it is the name of their folder in the corpus, beside which others are not read.
+    """
     unread = [file for file in listing.left_over if kind_of(file) in (TEXT, *TABLES)]
-    if listing.configured or ("train" in listing.splits and not unread):
+    split = [file for files in listing.splits.values() for file in files]
+    in_folders = all(file.relative_to(listing.root).parts[0].lower() in SPLIT_WORDS for file in split)
+    if listing.configured or ("train" in listing.splits and (in_folders or not unread)):
         return listing
-    files = sorted([*unread, *(file for files in listing.splits.values() for file in files)])
+    files = sorted([*unread, *split])
     left_over = tuple(file for file in listing.left_over if file not in unread)
     return replace(listing, splits={"train": tuple(files)} if files else {}, left_over=left_over)
 

@@ -1,6 +1,4 @@
-"""Corpora of documents: pieces are lossless, documents are held out by name, windows hold every token once, and batches
-are the same on any number of devices.
-"""
+"""Corpora of documents: pieces are lossless, documents are held out by name, windows hold every token once."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from hypothesis import strategies as st
 from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig, TextConfig
 from rpr.data import documents
-from rpr.data.batches import TrainingBatches, TranslationDataset
+from rpr.data.batches import TranslationDataset
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.corpus import corpus_files
 from rpr.data.documents import load_documents
@@ -255,28 +253,16 @@ def test_windows_need_no_memory_of_their_own(tmp_path: Path) -> None:
     assert memory_growth(read) < 5e6, "starts and lengths would be 120 MB"
 
 
-def test_a_step_has_the_same_windows_on_any_number_of_devices(tmp_path: Path) -> None:
+def test_the_inputs_of_a_window_are_the_pieces_before_its_own(tmp_path: Path) -> None:
+    """And BOS where a document starts. Steps on any number of devices: tests/property/test_batching.py."""
     write(tmp_path, {f"{index}.txt": bytes(f"document {index} " * 9, "ascii") for index in range(40)})
-    data = prepare(text_config(tmp_path))
-    windows = training_split(data, text_config(tmp_path))
-    dataset = TranslationDataset(windows)
-    for step in (0, 3, 50):  # beyond an epoch
-        steps = {}
-        for devices in (1, 2, 4):
-            rows = []
-            for rank in range(devices):
-                batches = TrainingBatches(windows, 64, 2, 7, devices, rank, start_step=step)
-                for spec in batches.step_specs(step):
-                    batch = dataset[spec]
-                    if not len(spec.indices):
-                        continue
-                    assert batch.source_BS.shape == (len(spec.indices), 0)
-                    rows += [*zip(batch.target_input_BT.tolist(), batch.target_output_BT.tolist(), strict=True)]
-            steps[devices] = sorted((tuple(a), tuple(b)) for a, b in rows)
-        assert steps[1] == steps[2] == steps[4]
-        for inputs, outputs in steps[1]:
-            following = [BOS if token == EOS else token for token in outputs]
-            assert list(inputs[1:]) == following[:-1]
+    windows = training_split(prepare(text_config(tmp_path)), text_config(tmp_path))
+    every = range(len(windows))
+    batch = TranslationDataset(windows)[every]
+    assert batch.source_BS.shape == (len(windows), 0)
+    outputs = batch.target_output_BT.numpy()
+    expected = np.column_stack([windows.before(every), np.where(outputs == EOS, BOS, outputs)[:, :-1]])
+    assert np.array_equal(batch.target_input_BT, np.where(outputs == PAD, PAD, expected))
 
 
 def test_tables_and_packed_files_hold_documents_too(tmp_path: Path) -> None:
@@ -388,6 +374,10 @@ def test_names_with_a_word_of_a_split_are_still_documents(tmp_path: Path) -> Non
         file.unlink()
     data = prepare(text_config(tmp_path))
     assert [contents(data, split) for split in ("train", "validation", "test")] == [[b"a"], [b"c"], [b"b"]]
+    write(tmp_path, {"README.txt": b"of another kind"})
+    again = prepare(text_config(tmp_path))
+    assert [contents(again, split) for split in ("train", "validation", "test")] == [[b"a"], [b"c"], [b"b"]]
+    assert again.meta.notes == ["not read: README.txt"]
 
 
 def test_documents_that_are_not_read_are_named(tmp_path: Path) -> None:
