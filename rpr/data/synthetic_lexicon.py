@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 Case = Literal["nominative", "accusative", "dative"]
 CASES: tuple[Case, ...] = ("nominative", "accusative", "dative")
@@ -45,14 +45,18 @@ class Determiner:
     kind: Literal["the", "this", "a"]
 
 
-@dataclass(frozen=True)
-class Pronoun:
-    """A third person, or "we", whose verb forms are those of the third person plural."""
+class Nominal(NamedTuple):
+    """A pronoun (a third person, or "we", whose verb forms are those of the third person plural) or a noun phrase, of
+    whose German forms `column` chooses the endings.
+    """
 
-    english: str
-    english_object: str
+    subject: str
+    object: str
     german: dict[Case, str]
-    plural: bool
+    plural: bool = False
+    column: int = 0
+    pronoun: bool = False
+    has_clause: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,10 @@ class Verb:
     def past_plural(self) -> str:
         return self.past + ("n" if self.past.endswith("e") else "en")
 
+    @property
+    def object_case(self) -> Case:
+        return "dative" if self.frame == "dative" else "accusative"
+
     def german_finite(self, tense: str, plural: bool) -> str:
         """Third person; the present plural is the infinitive."""
         if tense == "present":
@@ -116,8 +124,8 @@ def _all(of: Callable[..., _T], kind: str) -> tuple[_T, ...]:
     return tuple(of(*("" if cell == "-" else cell for cell in cells)) for row_kind, *cells in _ROWS if row_kind == kind)
 
 
-def _pronoun(english: str, english_object: str, number: str, *german: str) -> Pronoun:
-    return Pronoun(english, english_object, dict(zip(CASES, german, strict=True)), number == "plural")
+def _pronoun(subject: str, direct: str, number: str, *german: str) -> Nominal:
+    return Nominal(subject, direct, dict(zip(CASES, german, strict=True)), number == "plural", pronoun=True)
 
 
 def _forms(kind: str) -> dict[str, list[str]]:
