@@ -4,7 +4,6 @@ tests/system/test_bad_input.py.
 
 from __future__ import annotations
 
-import gzip
 import os
 import time
 from pathlib import Path
@@ -63,14 +62,6 @@ def test_folder_of_line_files(config, folder, validation):
     assert content(corpus) == splits
     assert corpus.split_names == {"validation": "newstest2013", "test": "newstest2014", "test2016": "test2016"}
     assert (corpus.notes, corpus.held_out) == ((), frozenset())
-
-
-@pytest.mark.parametrize("side", ["en", "de"])
-def test_further_test_file_without_its_other_side_is_refused(config, folder, side):
-    write_lines(folder / "train", PAIRS)
-    (folder / f"test2016.{side}.gz").write_bytes(gzip.compress(b"a\n"))
-    with pytest.raises(DataError, match=rf"test2016.{side}.gz has no counterpart .*test2016\."):
-        load_corpus(config())
 
 
 def test_at_most_1000_pairs_are_held_out(config, tmp_path):

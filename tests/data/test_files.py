@@ -97,6 +97,7 @@ def test_splits_of_a_folder(tmp_path, contents, splits):
         ({"train.en": "a\nb\0\n", "train.de": "a\nb\n"}, "train.en: line 2 is not UTF-8 text but"),
         ({"train.csv": "a\n".encode("utf-32")}, "train.csv: line 1 is not UTF-8 text but UTF-32"),
         (lines("train") | {"train.en.gz": "a\n"}, "train.en and .*train.en.gz are the same side"),
+        (lines("train") | {"test2016.de.gz": "a\n"}, r"test2016.de.gz has no counterpart .*test2016\.en"),
         (lines("train") | {"test.en.zst": b"x", "test.de.zst": b"x"}, "test.de.zst is not read, and test would be"),
         (lines("train") | {"test.parquet": b"x"}, "test.parquet is not read, and test would be held out of train"),
         ({"train.csv": CSV, "train.csv.gz": CSV}, "train.csv.* are both of split train"),
