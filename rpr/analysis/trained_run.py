@@ -16,14 +16,13 @@ from rpr.analysis.positions import attention_weights
 from rpr.config.commands import SamplingConfig
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.vocabulary import BOS, EOS
-from rpr.decode.engines import load_engine
 from rpr.decode.sampling import Continuation, OnText, continuations
 from rpr.decode.torch_engine import TorchEngine, pad_rows
 from rpr.decode.translator import Translator, normalised, translate_config
 from rpr.errors import ConfigError
 from rpr.paths import data_dir, user_path
 from rpr.records.record import Record
-from rpr.runs import loading, runtime
+from rpr.runs import loading
 from rpr.validation import validate
 
 
@@ -178,7 +177,5 @@ def load(
     )
     folder = user_path(run).absolute()
     record = loading.record_of(folder)
-    runtime.check_devices(config.hardware)
-    engine, vocabulary, search, longest = load_engine(folder, config, documents=True)
-    translator = Translator(engine, vocabulary, search, max_source_length=longest)
+    translator = Translator.from_config(config, documents=True)
     return TrainedRun(folder, record, config_from_record(record.config), translator)

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import Engine, Rows, Search, TorchEngine, pad_pairs, pair_batches, piece_scores
+from rpr.decode.torch_engine import Engine, Rows, Search, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.parity import EXACT, largest_of
 from rpr.export.writing import check_supported, prove, write_files
-from rpr.model.beam_search import Hypothesis, penalty
+from rpr.model.beam_search import penalty
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import TrainedModel
 
@@ -122,7 +122,7 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
 
 def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Check:
     """Translations of each sentence alone, in batches as configured, and all in one batch."""
-    searches = [_translate(exact, sources, each) for each in _budgets(search, sources)]
+    searches = [TorchEngine(exact).search(sources, each) for each in _budgets(search, sources)]
     different = sum(len({hypotheses[0].pieces for hypotheses in same}) > 1 for same in zip(*searches, strict=True))
     log_ps = [[hypotheses[0].log_probability for hypotheses in same] for same in zip(*searches, strict=True)]
     largest = max(max(row) - min(row) for row in log_ps)
@@ -144,7 +144,7 @@ def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Se
         if len(pieces) == 1:
             continue
         different += 1
-        rows = piece_scores(exact, [sources[index]] * len(pieces), pieces, search.max_tokens_per_batch)
+        rows = TorchEngine(exact).score([sources[index]] * len(pieces), pieces, search.max_tokens_per_batch)
         ends = {hypotheses[0].pieces: hypotheses[0].finished for hypotheses in same}
         scores = [_score(row, ends[own], search.length_penalty) for row, own in zip(rows, pieces, strict=True)]
         largest = max(largest, max(scores) - min(scores))
@@ -156,13 +156,13 @@ def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Se
 
 def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> Check:
     """All hypotheses of the beam: distinct, sorted by score, and with the score that teacher forcing gives."""
-    n_best_lists = _translate(exact, sources, replace(search, n_best=search.beam_size))
+    n_best_lists = TorchEngine(exact).search(sources, replace(search, n_best=search.beam_size))
     largest, different = 0.0, 0
     for source, hypotheses in zip(sources, n_best_lists, strict=True):
         pieces = [hypothesis.pieces for hypothesis in hypotheses]
         ranks = [hypothesis.score for hypothesis in hypotheses]
         different += ranks != sorted(ranks, reverse=True) or len(set(pieces)) < len(pieces)
-        rows = piece_scores(exact, [source] * len(pieces), pieces, search.max_tokens_per_batch)
+        rows = TorchEngine(exact).score([source] * len(pieces), pieces, search.max_tokens_per_batch)
         for row, hypothesis in zip(rows, hypotheses, strict=True):
             again = _score(row, hypothesis.finished, search.length_penalty)
             largest = max(largest, largest_of(torch.tensor(again - hypothesis.score, dtype=torch.float64)))
@@ -180,7 +180,7 @@ def exact_matches(exact: Transformer, pairs: Pairs, search: Search) -> Check:
     sources = [source for source, _ in pairs]
     generated = [
         [*hypotheses[0].pieces, *([EOS] if hypotheses[0].finished else [])]
-        for hypotheses in _translate(exact, sources, greedy)
+        for hypotheses in TorchEngine(exact).search(sources, greedy)
     ]
     device, largest, different = exact.embedding_VM.device, 0.0, 0
     with torch.inference_mode():
@@ -201,7 +201,7 @@ def export_check(kind: Kind, trained: TrainedModel, folder: Path) -> Check:
     name, what = f"export, {kind}", "log p, the export against the model"
     what += "" if trained.documents else "; greedy translations"
     try:
-        check_supported(kind, trained.model.config, documents=trained.documents)
+        check_supported(kind, trained.model.config, trained.config.data.tokenizer)
     except ConfigError as error:
         return Check(name, what, "not applicable", 0, reason=str(error))
     write_files(kind, folder, trained)
@@ -209,10 +209,7 @@ def export_check(kind: Kind, trained: TrainedModel, folder: Path) -> Check:
         proven, int8 = prove(kind, folder, trained)
     except (DataError, RunError) as error:
         return Check(name, what, "failed", len(trained.sources), reason=str(error))
-    result = "" if proven.identical is None else f"{proven.identical} of {proven.sentences} identical"
-    result += f", {len(proven.near_ties)} differing at a tie" if proven.near_ties else ""
-    result += f", {len(proven.different)} differing beyond rounding" if proven.different else ""
-    result += "" if int8 is None else f"; in int8 {int8:.1%} as in float32"
+    result = str(proven) + ("" if int8 is None else f"; in int8 {int8:.1%} of the translations as in float32")
     outcome: Outcome = "passed" if proven.passed else "failed"
     return Check(name, what, outcome, proven.sentences, proven.largest_difference, proven.tolerance, result)
 
@@ -248,10 +245,6 @@ def _score(log_p_T: Tensor, finished: bool, length_penalty: float) -> float:
     """The score of a hypothesis from the log p of its tokens and of EOS."""
     counted = log_p_T if finished else log_p_T[:-1]
     return float(counted.sum() / penalty(len(counted), length_penalty))
-
-
-def _translate(model: Transformer, sources: Rows, search: Search) -> list[list[Hypothesis]]:
-    return TorchEngine(model).search(sources, search)
 
 
 def _budgets(search: Search, sources: Rows) -> list[Search]:

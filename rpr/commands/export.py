@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rpr.config.commands import ExportConfig
 from rpr.export import writing
+from rpr.export.card import verified
 from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.runs import loading
@@ -22,20 +23,13 @@ def run(config: ExportConfig) -> None:
     run_dir = user_path(config.run).absolute()
     out = run_dir / "exports" / config.format if config.output_dir is None else user_path(config.output_dir).absolute()
     settings = loading.config_of(run_dir, config)
-    documents = settings.data.text is not None
-    writing.check(config.format, out, settings.transformer(settings.data.vocabulary_size), documents=documents)
+    model, tokenizer = settings.transformer(settings.data.vocabulary_size), settings.data.tokenizer
+    writing.check(config.format, out, model, tokenizer)
     _, trained = loading.load_with_examples(run_dir, config, config.split, config.sentences)
-    doing = "scoring" if documents else "translating"
+    doing = "scoring" if trained.documents else "translating"
     with Progress(len(trained.sources), trained.items, f"{doing} with the run's model") as bar:
-        card = writing.export(config.format, out, trained, bar.reach)
+        proven, int8 = writing.export(config.format, out, trained, bar.reach)
     print(f"{out}: {config.format}, {trained.checkpoint}")
-    proof = card["parity"]
-    ties = f", {len(proof['near_ties'])} differ at near ties" if proof["near_ties"] else ""
-    translated = f"{proof['identical']} greedy translations identical{ties}; " if proof["identical"] is not None else ""
-    lengths = f" ({proof['shortest']} to {proof['longest']} tokens)" if documents else ""
-    print(
-        f"verified on {proof['sentences']} {trained.items} of {proof['split']}{lengths}: {translated}log p per "
-        f"{'token' if documents else 'piece'} differs by at most {proof['largest_difference']:.1e}"
-    )
-    if card["int8_identical"] is not None:
-        print(f"in int8: {card['int8_identical']:.1%} identical to float32")
+    print(f"verified on {verified(trained, proven)}")
+    if int8 is not None:
+        print(f"in int8: {int8:.1%} identical to float32")

@@ -54,9 +54,7 @@ class CTranslate2Engine:
             DataError: not such an export, or a damaged one.
         """
         ctranslate2 = library("ctranslate2")
-        self.exported = read_export(folder)
-        if self.exported.settings.kind != "ctranslate2":
-            raise DataError(f"{folder}: is a safetensors export; export the run with format=ctranslate2")
+        self.exported = read_export(folder, "ctranslate2")
         supported = ctranslate2.get_supported_compute_types(device)
         if compute_type not in supported:
             raise ConfigError(

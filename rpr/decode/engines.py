@@ -1,4 +1,4 @@
-"""Loading a decoding engine from the folder of a run or an export."""
+"""Decoding engines as a command configures them, and what an export allows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rpr.config.commands import TranslateConfig
-from rpr.config.train import HardwareConfig, TrainConfig, check_attention
+from rpr.config.train import HardwareConfig, TrainConfig
 from rpr.data.vocabulary import TextVocabulary, Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
-from rpr.decode.exported import FORMATS, Exported, is_export, load_exported_model, read_export
-from rpr.decode.torch_engine import Engine, Search, TorchEngine, search_of
-from rpr.errors import ConfigError, DataError, RecordError
+from rpr.decode.exported import FORMATS, Exported, is_export
+from rpr.decode.torch_engine import Engine, Search, TorchEngine
+from rpr.errors import ConfigError, DataError
 from rpr.model.transformer import Transformer
 from rpr.runs import loading, runtime
 
@@ -39,52 +39,7 @@ def override_search(search: Search, beam_size: int | None, length_penalty: float
     return search
 
 
-def load_engine(
-    folder: Path, config: TranslateConfig, *, documents: bool = False
-) -> tuple[Engine, Vocabulary, Search, int]:
-    """The engine, vocabulary and search settings, and the maximum source length in tokens. All settings are checked
-    before weights are read. A language model of documents is refused, unless `documents`.
-    """
-    exported = None
-    if is_export(folder):
-        exported = read_export(folder)
-    elif config.backend == "ctranslate2":
-        exported = read_export(exported_folder(folder, config.run))
-    hardware, longest = config.hardware, config.max_source_length
-    if exported is None:
-        trained = loading.config_of(folder, config)
-        if trained.data.text is not None and not documents:
-            raise RecordError(
-                f"run: {folder.name} is a language model of documents, and this command needs a model of sentence "
-                "pairs; use generate, evaluate, verify, compare, report or export"
-            )
-        search = search_of(trained.evaluation)
-    else:
-        vocabulary, search = _check_export(exported, config), exported.search
-    search = override_search(search, config.beam_size, config.length_penalty, config.n_best)
-    if exported is not None and exported.settings.kind == "ctranslate2":
-        runtime.set_up(hardware)
-        engine = ctranslate2_engine(exported.folder, hardware, config.compute_type)
-        rows = exported.settings.position_rows
-        return engine, vocabulary, search, longest if rows is None else min(longest, rows - 1)
-    if config.compute_type != "float32":
-        raise ConfigError(
-            f"compute_type: {config.compute_type} has no effect with backend=torch, which uses hardware.precision: "
-            "set hardware.precision=bf16, or backend=ctranslate2"
-        )
-    runtime.set_up(hardware)
-    if exported is None:
-        vocabulary = loading.vocabulary_of(folder, trained)
-        model, _ = loading.model_of(trained, folder, config.average_checkpoints, len(vocabulary))
-    else:
-        model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
-        stacks = model.config.stacks()
-        check_attention(hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
-        model.use_attention(hardware.attention)
-    return torch_engine(model, hardware, config.matmul_precision), vocabulary, search, longest
-
-
-def _check_export(exported: Exported, config: TranslateConfig) -> Vocabulary:
+def check_export(exported: Exported, config: TranslateConfig) -> Vocabulary:
     """The vocabulary of an export that fits the settings.
 
     Raises:

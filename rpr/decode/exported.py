@@ -119,11 +119,11 @@ def is_export(folder: Path) -> bool:
     return (folder / CARD_NAME).is_file() and _settings_file(folder) is not None
 
 
-def read_export(folder: Path) -> Exported:
-    """The settings of an export.
+def read_export(folder: Path, kind: Kind | None = None) -> Exported:
+    """The settings of an export, of this kind if one is given.
 
     Raises:
-        DataError: the folder is not an export, or one that is damaged or newer than this rpr.
+        DataError: the folder is not such an export, or one that is damaged or newer than this rpr.
     """
     if (path := _settings_file(folder)) is None:
         raise DataError(f"{folder}: is not an export; give a folder that rpr-cli export wrote")
@@ -146,6 +146,8 @@ def read_export(folder: Path) -> Exported:
         _check_sizes(config)
     except (ValidationError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({reason_of(error)}); {REMEDY}") from None
+    if kind not in (None, settings.kind):
+        raise DataError(f"{folder}: is {FORMATS[settings.kind].title}; export the run with format={kind}")
     search = Search(**{name: getattr(settings, name) for name in SEARCH_SETTINGS})
     return Exported(folder, settings, config, search)
 
@@ -157,10 +159,8 @@ def load_exported_model(folder: Path) -> Transformer:
         DataError: as `read_export`; the code of its positions has changed; or weights that are missing, damaged, or do
             not match the settings.
     """
-    exported = read_export(folder)
+    exported = read_export(folder, "safetensors")
     path, settings = (folder / name for name in (FORMATS["safetensors"].weights, FORMATS["safetensors"].settings))
-    if exported.settings.kind != "safetensors":
-        raise DataError(f"{folder}: is {FORMATS[exported.settings.kind].title}; export the run with format=safetensors")
     if changes := changed_code([stack.scheme for stack in exported.config.stacks()], exported.settings.schemes):
         raise DataError(
             f"{settings}: {changes[0]} since the export; restore it as it was with rpr "

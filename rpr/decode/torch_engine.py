@@ -130,32 +130,26 @@ class TorchEngine:
             raise RunError("the model's probabilities are not finite, so there is no translation; use another run")
         return results
 
-    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[Tensor]:
-        """As `piece_scores`."""
-        with self.evaluating():
-            return piece_scores(self.model, sources, targets, max_tokens)
-
-
-def piece_scores(
-    model: Transformer, sources: Rows, targets: Rows, max_tokens: int, progress: Progress | None = None
-) -> list[Tensor]:
-    """log p of each token of the targets (given without EOS) and of the final EOS, with teacher forcing; on the CPU."""
-    scores: list[Tensor] = [torch.empty(0)] * len(sources)
-    device = model.embedding_VM.device
-    done, lengths = 0, [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    with torch.inference_mode():
-        for batch in length_batches(lengths, max_tokens):
-            inputs_BT = pad_rows([[BOS, *targets[index]] for index in batch], device)
-            outputs_BT = pad_rows([[*targets[index], EOS] for index in batch], device)
-            logits_BTV = model.logits(model(pad_rows([sources[index] for index in batch], device), inputs_BT))
-            log_p_BTV = logits_BTV.log_softmax(dim=-1)
-            log_p_BT = log_p_BTV.gather(-1, outputs_BT[..., None])[..., 0].cpu()
-            for row, index in enumerate(batch):
-                scores[index] = log_p_BT[row, : len(targets[index]) + 1]
-            done += len(batch)
-            if progress is not None:
-                progress(done, len(sources))
-    return scores
+    def score(self, sources: Rows, targets: Rows, max_tokens: int, progress: Progress | None = None) -> list[Tensor]:
+        """log p of each token of the targets (given without EOS) and of the final EOS, with teacher forcing; on the
+        CPU.
+        """
+        scores: list[Tensor] = [torch.empty(0)] * len(sources)
+        device = self.model.embedding_VM.device
+        done, lengths = 0, [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
+        with self.evaluating(), torch.inference_mode():
+            for batch in length_batches(lengths, max_tokens):
+                inputs_BT = pad_rows([[BOS, *targets[index]] for index in batch], device)
+                outputs_BT = pad_rows([[*targets[index], EOS] for index in batch], device)
+                hidden_BTM = self.model(pad_rows([sources[index] for index in batch], device), inputs_BT)
+                log_p_BTV = self.model.logits(hidden_BTM).log_softmax(dim=-1)
+                log_p_BT = log_p_BTV.gather(-1, outputs_BT[..., None])[..., 0].cpu()
+                for row, index in enumerate(batch):
+                    scores[index] = log_p_BT[row, : len(targets[index]) + 1]
+                done += len(batch)
+                if progress is not None:
+                    progress(done, len(sources))
+        return scores
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

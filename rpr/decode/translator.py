@@ -18,16 +18,17 @@ from typing import Any
 import yaml
 
 from rpr.config.commands import TranslateConfig
-from rpr.config.train import HardwareConfig
+from rpr.config.train import HardwareConfig, check_attention
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, Vocabulary
-from rpr.decode.engines import load_engine, override_search
+from rpr.decode.engines import check_export, ctranslate2_engine, exported_folder, override_search, torch_engine
+from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.decode.split_long import split_long_source
-from rpr.decode.torch_engine import Engine, Progress, Search
-from rpr.errors import ConfigError, did_you_mean
+from rpr.decode.torch_engine import Engine, Progress, Search, search_of
+from rpr.errors import ConfigError, RecordError, did_you_mean
 from rpr.model.beam_search import Hypothesis
 from rpr.paths import data_dir, user_path
-from rpr.runs import runtime
+from rpr.runs import loading, runtime
 from rpr.validation import validate
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -90,12 +91,50 @@ class Translator:
         return cls.from_config(config)
 
     @classmethod
-    def from_config(cls, config: TranslateConfig) -> Translator:
-        """As from_run; beam_size and length_penalty of the configuration, if set, override the run's."""
-        folder = user_path(config.run).absolute()
-        runtime.check_devices(config.hardware)
-        engine, vocabulary, search, max_source_length = load_engine(folder, config)
-        return cls(engine, vocabulary, search, max_source_length=max_source_length)
+    def from_config(cls, config: TranslateConfig, *, documents: bool = False) -> Translator:
+        """As from_run; beam_size and length_penalty of the configuration, if set, override the run's. All settings are
+        checked before weights are read. A language model of documents is refused, unless `documents`.
+        """
+        folder, hardware = user_path(config.run).absolute(), config.hardware
+        longest, exported = config.max_source_length, None
+        runtime.check_devices(hardware)
+        if is_export(folder):
+            exported = read_export(folder)
+        elif config.backend == "ctranslate2":
+            exported = read_export(exported_folder(folder, config.run))
+        if exported is None:
+            trained = loading.config_of(folder, config)
+            if trained.data.text is not None and not documents:
+                raise RecordError(
+                    f"run: {folder.name} is a language model of documents, and this command needs a model of sentence "
+                    "pairs; use generate, evaluate, verify, compare, report or export"
+                )
+            search = search_of(trained.evaluation)
+        else:
+            vocabulary, search = check_export(exported, config), exported.search
+        search = override_search(search, config.beam_size, config.length_penalty, config.n_best)
+        if exported is not None and exported.settings.kind == "ctranslate2":
+            runtime.set_up(hardware)
+            rows = exported.settings.position_rows
+            longest = longest if rows is None else min(longest, rows - 1)
+            of_export = ctranslate2_engine(exported.folder, hardware, config.compute_type)
+            return cls(of_export, vocabulary, search, max_source_length=longest)
+        if config.compute_type != "float32":
+            raise ConfigError(
+                f"compute_type: {config.compute_type} has no effect with backend=torch, which uses hardware.precision: "
+                "set hardware.precision=bf16, or backend=ctranslate2"
+            )
+        runtime.set_up(hardware)
+        if exported is None:
+            vocabulary = loading.vocabulary_of(folder, trained)
+            model, _ = loading.model_of(trained, folder, config.average_checkpoints, len(vocabulary))
+        else:
+            model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
+            stacks = model.config.stacks()
+            check_attention(hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
+            model.use_attention(hardware.attention)
+        engine = torch_engine(model, hardware, config.matmul_precision)
+        return cls(engine, vocabulary, search, max_source_length=longest)
 
     def translate(
         self,
@@ -103,12 +142,9 @@ class Translator:
         *,
         beam_size: int | None = None,
         length_penalty: float | None = None,
-        progress: Progress | None = None,
     ) -> list[str]:
         """The best translation of each sentence, in order; arguments as for translate_n_best."""
-        n_best_lists = self.translate_n_best(
-            sentences, n_best=1, beam_size=beam_size, length_penalty=length_penalty, progress=progress
-        )
+        n_best_lists = self.translate_n_best(sentences, n_best=1, beam_size=beam_size, length_penalty=length_penalty)
         return [translations[0].text for translations in n_best_lists]
 
     def translate_n_best(
@@ -118,7 +154,6 @@ class Translator:
         n_best: int | None = None,
         beam_size: int | None = None,
         length_penalty: float | None = None,
-        progress: Progress | None = None,
     ) -> list[list[Translation]]:
         """Up to `n_best` translations of each sentence, best first, in the order of the sentences.
 
@@ -127,7 +162,6 @@ class Translator:
         Args:
             n_best: at most the beam size; None: the beam size.
             beam_size, length_penalty: None: as configured for the run or the command.
-            progress: called with (translated, total) sentences after each batch; each part counts as one.
 
         Raises:
             ConfigError: a value is out of range.
@@ -144,7 +178,7 @@ class Translator:
                     f"translated in {len(parts)} parts",
                     stacklevel=2,
                 )
-        return self.translate_encoded(sources, search, progress=progress)
+        return self.translate_encoded(sources, search)
 
     def encode(self, sentences: Sequence[str]) -> list[list[list[int]]]:
         """The parts of each sentence, as token IDs with EOS; none for an empty sentence."""

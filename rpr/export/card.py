@@ -96,9 +96,17 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) 
     }
 
 
-def readme(card: Mapping[str, Any]) -> str:
+def readme(card: Mapping[str, Any], trained: TrainedModel, proven: Parity) -> str:
     """The card as Markdown, by templates/README.md.j2."""
-    return _TEMPLATES.get_template("README.md.j2").render(card)
+    words = {"tokenizer": trained.config.data.tokenizer, "verified": verified(trained, proven)}
+    return _TEMPLATES.get_template("README.md.j2").render(card, **words)
+
+
+def verified(trained: TrainedModel, proven: Parity) -> str:
+    """What an export was compared on, and how it differs from the model."""
+    lengths = [len(reference) - 1 for reference in trained.references]
+    of_windows = f" ({min(lengths)} to {max(lengths)} tokens)" if trained.documents else ""
+    return f"{proven.sentences} {trained.items} of {trained.split}{of_windows}: {proven}"
 
 
 def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rpr.data.vocabulary import EOS
-from rpr.decode.torch_engine import Engine, Progress, Rows, Search, TorchEngine, piece_scores
+from rpr.decode.torch_engine import Engine, Progress, Rows, Search, TorchEngine
 from rpr.export.scorers import Scorer
 from rpr.model.incremental import float32_matmuls
 from rpr.model.rotation import float32_angles
@@ -63,19 +63,19 @@ class Parity:
         return not self.different and self.largest_difference <= self.tolerance
 
     def __str__(self) -> str:
-        result = f"{self.sentences} compared"
+        """As commands, checks and cards say it."""
+        translations = ""
         if self.identical is not None:
-            result = f"{self.identical} of {self.sentences} greedy translations identical"
-        if self.near_ties:
-            margin = max(flip.margin for flip in self.near_ties)
-            result += f", {len(self.near_ties)} differing at a tie (log p of the two pieces within {margin:.1e})"
+            translations = (
+                f"{self.identical} greedy translations are identical to the model's, {len(self.near_ties)} differ at a "
+                f"tie within rounding, {len(self.different)} by more"
+            )
         if self.different:
             worst = max(self.different, key=lambda flip: flip.margin)
-            result += (
-                f", {len(self.different)} differing beyond rounding (sentence {worst.sentence + 1}, piece "
-                f"{worst.piece + 1}: log p differs by {worst.margin:.1e})"
-            )
-        return f"{result}; log p of a piece differs by at most {self.largest_difference:.1e}"
+            place = f"sentence {worst.sentence + 1}, piece {worst.piece + 1}"
+            translations += f" ({place}: log p differs by {worst.margin:.1e})"
+        log_p = f"log p of a token differs by at most {self.largest_difference:.1e} (tolerance: {self.tolerance:.0e})"
+        return "; ".join(filter(None, [translations, log_p]))
 
 
 def parity(
@@ -101,17 +101,17 @@ def parity(
         progress: called with (done, total) sentences of our own translations.
     """
     assert len(sources) == len(references)
-    exact = in_float64(model)
+    exact = TorchEngine(in_float64(model))
     targets, both = [list(reference[:-1]) for reference in references], sources
     ours: list[tuple[tuple[int, ...], bool]] = []
     if all(sources):
-        ours = _greedy(TorchEngine(exact), sources, search, progress)
+        ours = _greedy(exact, sources, search, progress)
         targets, both = [*(list(row[0]) for row in ours), *targets], [*sources, *sources]
-    our_scores = piece_scores(exact, both, targets, search.max_tokens_per_batch, progress if not ours else None)
+    our_scores = exact.score(both, targets, search.max_tokens_per_batch, progress if not ours else None)
     if tolerance is None:
         with float32_matmuls("highest"), float32_angles():  # a run's hardware may allow less than these matmuls
             # An engine may have made the model float64, in place.
-            rounded = piece_scores(copy.deepcopy(model).float(), both, targets, search.max_tokens_per_batch)
+            rounded = TorchEngine(copy.deepcopy(model).float()).score(both, targets, search.max_tokens_per_batch)
         tolerance = max(LEAST_TOLERANCE, ROUNDINGS * _largest_difference(our_scores, rounded))
     flips, identical = [], None
     if ours and isinstance(engine, ScoringEngine):
@@ -161,7 +161,7 @@ def _greedy(
 
 
 def _flips(
-    model: Transformer,
+    exact: TorchEngine,
     sources: Rows,
     ours: Sequence[tuple[tuple[int, ...], bool]],
     others: Sequence[tuple[tuple[int, ...], bool]],
@@ -178,6 +178,6 @@ def _flips(
             continue
         prefix = list(our[:at])
         rows = [[*prefix, our[at]], [*prefix, their[at]]]
-        scores = piece_scores(model, [sources[index]] * 2, rows, search.max_tokens_per_batch)
+        scores = exact.score([sources[index]] * 2, rows, search.max_tokens_per_batch)
         flips.append(Flip(index, at, (scores[0][at] - scores[1][at]).item()))
     return flips

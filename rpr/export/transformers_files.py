@@ -28,13 +28,13 @@ from rpr.model.transformer import Transformer
 _SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 
-def unrepresentable(config: TransformerConfig, *, documents: bool) -> str | None:
+def unrepresentable(config: TransformerConfig, tokenizer: str) -> str | None:
     """One line on why transformers has no exact form of this model; None if it has."""
     if config.architecture != "decoder_only":
         return f"model.architecture: {config.architecture} has no exact form in transformers; use format=safetensors"
-    if not documents:
+    if tokenizer != "bytes":
         return (
-            "data.tokenizer: only bytes, of a corpus of documents, are exported as a tokenizer of transformers; "
+            f"data.tokenizer: only bytes, not {tokenizer}, are exported as a tokenizer of transformers; "
             "use format=safetensors or ctranslate2"
         )
     if config.norm != "pre":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -41,9 +40,12 @@ from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from rpr.version import __version__
 
 README_NAME = "README.md"
+# The comparison; and the fraction of greedy translations that int8 does not change, if CTranslate2's Translator reads
+# the export and supports int8 here.
+Proof = tuple[Parity, float | None]
 
 
-def check(kind: Kind, out: Path, config: TransformerConfig, *, documents: bool) -> None:
+def check(kind: Kind, out: Path, config: TransformerConfig, tokenizer: str) -> None:
     """Checks before anything is computed.
 
     Raises:
@@ -53,35 +55,46 @@ def check(kind: Kind, out: Path, config: TransformerConfig, *, documents: bool) 
         raise ConfigError(
             f"output_dir: {out} exists and is not an export; only an earlier export is replaced: choose another folder"
         )
-    check_supported(kind, config, documents=documents)
+    check_supported(kind, config, tokenizer)
 
 
-def check_supported(kind: Kind, config: TransformerConfig, *, documents: bool) -> None:
-    """Raises ConfigError if the other program cannot represent the model, trained on documents or on pairs, or is not
+def check_supported(kind: Kind, config: TransformerConfig, tokenizer: str) -> None:
+    """Raises ConfigError if the other program cannot represent the model or the pieces of data.tokenizer, or is not
     installed.
     """
     reason = None
     if kind == "ctranslate2":
         reason = unrepresentable(config)
     elif kind == "transformers":
-        reason = transformers_files.unrepresentable(config, documents=documents)
+        reason = transformers_files.unrepresentable(config, tokenizer)
     if reason is not None:
         raise ConfigError(reason)
     if kind != "safetensors":
         library(kind)
 
 
-def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> dict[str, Any]:
-    """Write the folder `out` atomically, replacing an earlier export there; returns the card.
+def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> Proof:
+    """Write the folder `out` atomically, replacing an earlier export there.
 
     Raises:
         ConfigError: as `check`.
         RunError: the export does not match the model, or the folder cannot be written.
     """
-    check(kind, out, trained.model.config, documents=trained.documents)
+    check(kind, out, trained.model.config, trained.config.data.tokenizer)
     try:
         with exclusive(out.parent, glob.escape(out.name)), replacing(out) as temporary:
-            return _write_checked(kind, temporary, trained, progress)
+            temporary.mkdir()
+            write_files(kind, temporary, trained)
+            proven, int8 = prove(kind, temporary, trained, progress)
+            if not proven.passed:
+                raise RunError(
+                    f"export: the {kind} export does not match the model ({proven}); it was removed: "
+                    f"{_suspect(trained.model)}"
+                )
+            document = card(kind, trained, proven, int8)
+            (temporary / README_NAME).write_text(readme(document, trained, proven), "utf-8")
+            (temporary / CARD_NAME).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        return proven, int8
     except OSError as error:
         raise RunError(
             f"output_dir: {out} cannot be written ({error.strerror or error}); the partial export was removed: "
@@ -89,27 +102,8 @@ def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | No
         ) from None
 
 
-def _write_checked(kind: Kind, temporary: Path, trained: TrainedModel, progress: Progress | None) -> dict[str, Any]:
-    """Write the export to a new folder and check it against the model; returns the card."""
-    temporary.mkdir()
-    write_files(kind, temporary, trained)
-    proven, int8 = prove(kind, temporary, trained, progress)
-    if not proven.passed:
-        raise RunError(
-            f"export: the {kind} export does not match the model ({proven}; allowed: {proven.tolerance:.0e}); it was "
-            f"removed: {_suspect(trained.model)}"
-        )
-    document = card(kind, trained, proven, int8)
-    (temporary / README_NAME).write_text(readme(document), "utf-8")
-    (temporary / CARD_NAME).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return document
-
-
-def prove(
-    kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | None = None
-) -> tuple[Parity, float | None]:
-    """Read the files in `folder` back and compare them with the model; also the fraction of greedy translations that
-    int8 does not change, if CTranslate2's Translator reads them and supports int8 here.
+def prove(kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | None = None) -> Proof:
+    """Read the files in `folder` back and compare them with the model.
 
     A safetensors export must have bit-identical weights, and the same translations and log p in float64, up to
     rounding, on the model's device.

@@ -46,13 +46,12 @@ def engine(write_export):
     return CTranslate2Engine(write_export(make_model()), threads=1)
 
 
-def log_p(index: int, hypothesis: Hypothesis, *, renormalised: bool) -> float:
-    """The log p of a hypothesis by our model, teacher-forced."""
+def log_p(index: int, hypothesis: Hypothesis) -> float:
+    """The log p of a hypothesis by our model, teacher-forced and renormalised as CTranslate2's."""
     model = make_model().double()
     pieces = list(hypothesis.pieces)
     logits = model.logits(model(pad_rows([SOURCES[index]]), torch.tensor([[BOS, *pieces]])))
-    if renormalised:
-        logits[..., [PAD, BOS]] = -torch.inf
+    logits[..., [PAD, BOS]] = -torch.inf
     targets = torch.tensor([[*pieces, EOS]])
     log_ps = logits.log_softmax(dim=-1).gather(-1, targets[..., None])[0, :, 0]
     return log_ps[: len(pieces) + hypothesis.finished].sum().item()
@@ -68,7 +67,7 @@ def test_pieces_and_scores_of_hypotheses(engine, search):
             length = len(hypothesis.pieces) + hypothesis.finished
             assert length <= len(SOURCES[index]) + 10
             assert not {PAD, BOS, EOS} & {*hypothesis.pieces}
-            expected = log_p(index, hypothesis, renormalised=True)
+            expected = log_p(index, hypothesis)
             assert hypothesis.log_probability == pytest.approx(expected, abs=ROUNDING)
             paper = expected / float(penalty(length, search.length_penalty))
             assert hypothesis.score == pytest.approx(paper, abs=ROUNDING)

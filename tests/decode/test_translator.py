@@ -62,7 +62,9 @@ def test_translate_equals_beam_search_per_sentence(translator):
     assert greedy[0] == translator.vocabulary.decode(searched(translator, SENTENCES[0], beam_size=1)[0].pieces)
     assert greedy != translated and translator.translate(SENTENCES, length_penalty=3.0) != translated
     calls = []
-    assert translator.translate(SENTENCES, progress=lambda done, of: calls.append((done, of))) == translated
+    sources = translator.encode(SENTENCES)
+    found = translator.translate_encoded(sources, translator.search, progress=lambda done, of: calls.append((done, of)))
+    assert [best[0].text for best in found] == translated
     assert calls[-1] == (5, 5)
 
 

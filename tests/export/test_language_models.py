@@ -10,7 +10,7 @@ import pytest
 
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
-from rpr.data.vocabulary import BOS, EOS, ByteVocabulary
+from rpr.data.vocabulary import BOS, EOS, BytePairVocabulary, ByteVocabulary, count_text_words
 from rpr.decode.exported import load_exported_model
 from rpr.decode.sampling import continuations
 from rpr.decode.torch_engine import TorchEngine
@@ -24,7 +24,7 @@ from tests.small_models import make_export_inputs, make_model, make_vocabulary
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 TEXT = "def größe(x):\n    return '<s>', x  # naïve — 𝛼\n" * 4
-CONTEXT = 40
+CONTEXT, BYTES = 40, ByteVocabulary()
 SHARED = {"tables": "shared_by_heads", "clip_distance": 4}
 # Programs that read each scheme; decoder-only models are pre-norm unless they say otherwise.
 BOTH, CTRANSLATE2, TRANSFORMERS = ("ctranslate2", "transformers"), ("ctranslate2",), ("transformers",)
@@ -63,17 +63,31 @@ HOMES = {
 def inputs(tiny_overrides):
     own = ["data=text", "data.path=.", f"data.context_length={CONTEXT}", "model.architecture=decoder_only"]
     kept = [word for word in tiny_overrides if not word.startswith(("data.", "data="))]
-    config = compose_train([*kept, *own])
-    pieces = ByteVocabulary().encode(TEXT)
-    windows = [[*pieces[at : at + 1 + at * 13 % CONTEXT], EOS] for at in range(0, 48, 4)]
-    windows.append([*pieces[:CONTEXT], EOS])
 
-    def make(positions, **changes):
-        shape = {"norm": "pre", "d_model": 64, "vocabulary_size": 260, "architecture": "decoder_only", **changes}
-        given = make_export_inputs(make_model(decoder_positions=positions, **shape), ByteVocabulary(), config)
+    def make(positions, vocabulary=BYTES, **changes):
+        size = len(vocabulary)
+        tokenizer = [] if vocabulary is BYTES else ["data.tokenizer=bpe", f"data.vocabulary_size={size}"]
+        pieces = vocabulary.encode(TEXT)
+        windows = [[*pieces[at : at + 1 + at * 13 % CONTEXT], EOS] for at in range(0, 48, 4)]
+        windows.append([*pieces[:CONTEXT], EOS])
+        shape = {"norm": "pre", "d_model": 64, "vocabulary_size": size, "architecture": "decoder_only", **changes}
+        model = make_model(decoder_positions=positions, **shape)
+        given = make_export_inputs(model, vocabulary, compose_train([*kept, *own, *tokenizer]))
         return dataclasses.replace(given, sources=[[] for _ in windows], references=windows)
 
     return make
+
+
+def assert_card_continues_as_the_model(folder, given, capsys):
+    """The card's own lines, which need nothing of rpr, continue a text."""
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    capsys.readouterr()
+    exec(code.replace("FOLDER", str(folder)), {})
+    prompt = [BOS, *given.vocabulary.encode("A text")]
+    greedy = SamplingConfig(max_new_tokens=100, temperature=0, top_k=None, seed=1, num_samples=1, stop=None)
+    [[ours]] = continuations(TorchEngine(given.model.double()), given.vocabulary, [prompt], greedy, 4096)
+    text = f"A text{ours.text}"
+    assert capsys.readouterr().out.removesuffix("\n")[:50] == text[:50] != "A text"
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -87,31 +101,39 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
         assert not list(tmp_path.iterdir())
         return
     pytest.importorskip(kind, reason=f"the optional {kind} is not installed")
-    card = export(kind, tmp_path / "out", given)
-    parity = card["parity"]
-    assert (parity["sentences"], parity["identical"], parity["longest"]) == (13, None, CONTEXT)
-    assert 0 < parity["largest_difference"] <= parity["tolerance"] < 1e-3
+    proven, _ = export(kind, tmp_path / "out", given)
+    assert (proven.sentences, proven.identical) == (13, None)
+    assert 0 < proven.largest_difference <= proven.tolerance < 1e-3
     text = (tmp_path / "out" / "README.md").read_text()
     assert "A language model of text, byte by byte. A decoder-only Transformer" in text
     assert f"Of 13 windows of validation (1 to {CONTEXT} tokens): log p of a token differs by at most" in text
-    # The card's own lines, which need nothing of rpr, continue a text as the model does.
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    capsys.readouterr()
-    exec(code.replace("FOLDER", str(tmp_path / "out")), {})
-    prompt = [BOS, *ByteVocabulary().encode("A text")]
-    greedy = SamplingConfig(max_new_tokens=100, temperature=0, top_k=None, seed=1, num_samples=1, stop=None)
-    [[ours]] = continuations(TorchEngine(given.model.double()), ByteVocabulary(), [prompt], greedy, 4096)
-    text = f"A text{ours.text}"
-    assert capsys.readouterr().out.removesuffix("\n")[:50] == text[:50] and len(text) > 20
+    assert_card_continues_as_the_model(tmp_path / "out", given, capsys)
     with pytest.raises(ConfigError, match="of a decoder-only model, for other programs alone"):
         Translator.from_run(tmp_path / "out")
     with pytest.raises(DataError, match="; export the run with format=safetensors"):
         load_exported_model(tmp_path / "out")
 
 
+@pytest.mark.parametrize("kind", ["safetensors", *BOTH])
+def test_byte_pair_pieces_are_read_as_such_or_refused(kind, inputs, tmp_path, capsys):
+    pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
+    given = inputs(scheme("rope"), BytePairVocabulary.learn_text(count_text_words(TEXT), 300, tmp_path / "v.model"))
+    if kind == "transformers":
+        with pytest.raises(ConfigError, match="data.tokenizer: only bytes, not bpe, are exported as a tokenizer"):
+            export(kind, tmp_path / "out", given)
+        return
+    proven, _ = export(kind, tmp_path / "out", given)
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "A language model of text, in byte-pair pieces. " in text and str(proven) in text
+    assert ("`vocabulary.model` is a sentencepiece model" in text) == (kind == "safetensors")
+    assert "byte by byte" not in text and "byte b" not in text
+    if kind == "ctranslate2":
+        assert_card_continues_as_the_model(tmp_path / "out", given, capsys)
+
+
 def test_safetensors_of_documents_are_exact(inputs, tmp_path):
     given = inputs(scheme("relative"))
-    assert export("safetensors", tmp_path / "out", given)["parity"]["largest_difference"] == 0
+    assert export("safetensors", tmp_path / "out", given)[0].largest_difference == 0
     assert load_exported_model(tmp_path / "out").config == given.model.config
     with pytest.raises(ConfigError, match="is a language model of documents, which does not translate"):
         Translator.from_run(tmp_path / "out")
@@ -122,8 +144,8 @@ def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tiny_overr
     config = compose_train([*tiny_overrides])
     model = make_model(decoder_positions=scheme("relative", **SHARED), architecture="decoder_only")
     given = make_export_inputs(model, make_vocabulary(tmp_path), config)
-    parity = export("ctranslate2", tmp_path / "out", given)["parity"]
-    assert parity["identical"] is None and 0 < parity["largest_difference"] <= parity["tolerance"] < 1e-3
+    proven, _ = export("ctranslate2", tmp_path / "out", given)
+    assert proven.identical is None and 0 < proven.largest_difference <= proven.tolerance < 1e-3
     assert "reads the pieces of the source" in (tmp_path / "out" / "README.md").read_text()
     for refused, reason in ((model, "data.tokenizer: only bytes"), (make_model(), "model.architecture: encoder_dec")):
         with pytest.raises(ConfigError, match=reason):
@@ -162,5 +184,5 @@ def test_a_wrong_export_is_removed(broken, message, inputs, tmp_path, monkeypatc
 def test_positions_without_a_home_are_refused(choice, changes):
     shape = changed(TINY, architecture="decoder_only", norm="pre", decoder_positions=scheme(choice, **changes))
     assert "use format=safetensors" in ctranslate2_spec.unrepresentable(shape)
-    of_transformers = transformers_files.unrepresentable(shape, documents=True)
+    of_transformers = transformers_files.unrepresentable(shape, "bytes")
     assert "has no exact form in transformers" in of_transformers and "ctranslate2" not in of_transformers

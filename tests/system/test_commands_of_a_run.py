@@ -40,7 +40,7 @@ def test_export_is_verified_and_replaceable(kind, run_dir, run_command):
     folder, lines = run_dir / "exports" / kind, out.splitlines()
     assert lines[0] == f"{folder}: {kind}, average of 2 (steps 2 to 4, 50% of the training)"
     assert lines[1].startswith("verified on 6 sentences of validation: ")
-    assert "greedy translations identical" in lines[1]
+    assert "greedy translations are identical to the model's, " in lines[1]
     assert len(lines) == (2 if kind == "safetensors" else 3) and err == ""
     assert is_export(folder) and (run_dir / "record.json").read_bytes() == record
     exported = read_export(folder)
