@@ -97,9 +97,10 @@ def kind_of(file: Path) -> str:
     return before if last in UNPACKED else last
 
 
-def standard_split(name: str) -> str:
-    """The split that this is another name of: validation for dev; else the name itself."""
-    return next((split for split, names in SPLIT_NAMES.items() if name in names), name)
+def standard_split(name: str, names: Collection[object]) -> str:
+    """The standard split of a name: validation for the first of validation, valid, val, dev in `names`; or itself."""
+    usual = {next((word for word in same if word in names), None): split for split, same in SPLIT_NAMES.items()}
+    return usual.get(name, name)
 
 
 def split_word(name: str) -> str | None:
@@ -113,7 +114,8 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
 
     The README decides, if it has `configs`: of these, `config` or the only one. Otherwise `config` may be a sub-folder.
     A file belongs to the split that its folder or its name speaks of; if there are several such groups of files for
-    validation or test (test, test_2016), each is a split of its own name; if no file speaks of a split, all are train.
+    validation or test (test, test_2016, eval), all but the usual one are splits of their own names; if no file speaks
+    of a split, all are train.
     Files of datasets' `save_to_disk` are those that its state.json names.
 
     Raises:
@@ -209,8 +211,10 @@ def _splits_by_name(data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
     named = {group: split_word(group) or group for group in groups if group}
     splits: dict[str, tuple[Path, ...]] = {}
     for group, split in named.items():
-        several = list(named.values()).count(split) > 1 and split != "train"
-        split = group if several and group.lower() not in SPLIT_WORDS else split
+        alike = [other for other, own in named.items() if own == split]
+        words = [other for other in alike if other.lower() in SPLIT_WORDS]
+        usual = min(words, key=lambda word: [*SPLIT_WORDS].index(word.lower()), default=None)  # test, before eval
+        split = group if len(alike) > 1 and split != "train" and group != usual else split
         splits[split] = (*splits.get(split, ()), *groups[group])
     return splits
 
@@ -279,7 +283,7 @@ def _readme_splits(readme: Path, entry: Mapping[str, Any], data: Mapping[str, Pa
                     "add it, or correct the README"
                 )
             files += [file for file in listed if file not in files]
-        name = standard_split(str(split))
+        name = standard_split(str(split), given)
         splits[name] = (*splits.get(name, ()), *files)
     return splits
 

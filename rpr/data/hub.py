@@ -21,7 +21,7 @@ def hub_files(data: DataConfig) -> dict[str, tuple[Path, ...]]:
 
     splits = _call(data, datasets.load_dataset, revision=hub_revision(data), keep_in_memory=False)
     return {
-        standard_split(str(name)): tuple(Path(file["filename"]) for file in rows.cache_files)
+        standard_split(str(name), splits): tuple(Path(file["filename"]) for file in rows.cache_files)
         for name, rows in splits.items()
     }
 

@@ -377,7 +377,7 @@ def test_names_with_a_word_of_a_split_are_still_documents(tmp_path: Path) -> Non
     write(tmp_path, {"README.txt": b"of another kind"})
     again = prepare(text_config(tmp_path))
     assert [contents(again, split) for split in ("train", "validation", "test")] == [[b"a"], [b"c"], [b"b"]]
-    assert again.meta.notes == ["not read: README.txt"]
+    assert load_documents(text_config(tmp_path)).notes == ("not read: README.txt",)
 
 
 def test_documents_that_are_not_read_are_named(tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ def lines(*stems: str) -> dict[str, str | bytes]:
             "train": ["train.csv.gz"], "validation": ["dev.tsv.xz"], "test": ["test.ndjson"]}),
         ({"train_0.csv": CSV, "train_1.csv": CSV, "test.csv": CSV, "test_2016_a.csv": CSV}, {
             "train": ["train_0.csv", "train_1.csv"], "test": ["test.csv"], "test_2016_a": ["test_2016_a.csv"]}),
+        ({f"{name}.csv": CSV for name in ("train", "dev", "validation", "eval", "test")}, {
+            name: [f"{name}.csv"] for name in ("train", "dev", "validation", "eval", "test")}),
+        ({"train.csv": CSV, "dev.csv": CSV, "eval.csv": CSV}, {
+            "train": ["train.csv"], "validation": ["dev.csv"], "test": ["eval.csv"]}),
         ({"de-en.train.csv": CSV, "de-en.test.csv": CSV}, {"train": ["de-en.train.csv"], "test": ["de-en.test.csv"]}),
         ({"a/train/x.csv": CSV, "a/test/x.csv": CSV, "a/.hidden/train.csv": CSV}, {
             "train": ["a/train/x.csv"], "test": ["a/test/x.csv"]}),
@@ -64,6 +68,9 @@ def lines(*stems: str) -> dict[str, str | bytes]:
             split: [f"{split}.en", f"{split}.de"] for split in ("train", "mscoco", "test_2016_flickr", "val1")}),
         ({"README.md": readme(("train", "a*.csv"), ("test", "s/**")), "a[1].csv": CSV, "s/x/b.csv": CSV, "c.csv": ""}, {
             "train": ["a[1].csv"], "test": ["s/x/b.csv"]}),
+        ({"README.md": readme(("train", "a.csv"), ("dev", "b.csv"), ("valid", "c.csv"), ("val", "d.csv")),
+          **{f"{name}.csv": CSV for name in "abcd"}}, {
+            "train": ["a.csv"], "dev": ["b.csv"], "validation": ["c.csv"], "val": ["d.csv"]}),
         ({"README.md": readme(("train", "a[1].csv")), "a[1].csv": CSV, "a1.csv": CSV}, {"train": ["a[1].csv"]}),
         ({"README.md": "---\ndataset_info:\n  splits:\n  - name: a\n    num_examples: 3\n---\n", "train.csv": CSV}, {
             "train": ["train.csv"]}),
