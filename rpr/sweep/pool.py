@@ -74,7 +74,7 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
         "parent": os.getpid(),
         "config": job.config.model_dump(mode="json"),
         "command": command,
-        "concurrent_jobs": min(at_once, options.jobs_per_gpu) if options.gpus else at_once,
+        "concurrent_jobs": options.jobs_per_gpu if options.gpus else at_once,  # also those of other commands
         "gpus": options.gpus,
         "jobs_per_gpu": options.jobs_per_gpu,
     }

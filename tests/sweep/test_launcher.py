@@ -75,20 +75,20 @@ def test_each_job_gets_a_gpu_and_its_lock(
 
     def run(config: Any, *, command: str, sweep_job: train.SweepJob) -> None:
         assert all(os.fstat(descriptor) for descriptor in sweep_job.keep_open) and sweep_job.keep_open
-        assert sweep_job.concurrent_jobs == 1
         with assigned.open("a") as file:
-            file.write(f"{config.seed}: {os.environ['CUDA_VISIBLE_DEVICES']}, ")
+            gpu = os.environ["CUDA_VISIBLE_DEVICES"]
+            file.write(f"{config.seed}: {gpu} of {sweep_job.concurrent_jobs}, ")
 
     monkeypatch.setattr(train, "run", run)
     monkeypatch.setattr(pool, "subprocess", pool.subprocess)
     forked_jobs()
     Path("mine.yaml").write_text("jobs: [seed=1 hardware=1xgpu, seed=2 hardware=1xgpu]")
     assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs=1"]) == 1  # without a record
-    assert assigned.read_text() == "1: 5, 2: 5, "
+    assert assigned.read_text() == "1: 5 of 1, 2: 5 of 1, "
     assigned.unlink()
     with share(("5",), 1, jobs_per_gpu=3) as other:  # of another sweep
         assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs_per_gpu=3", "jobs=1"]) == 1
-        assert other.gpus == ("5",) and assigned.read_text() == "1: 7, 2: 7, "
+        assert other.gpus == ("5",) and assigned.read_text() == "1: 7 of 3, 2: 7 of 3, "
     assigned.unlink()
     capsys.readouterr()
     assert app.main(["sweep", "mine.yaml", "gpus=5,8,GPU-9,GPU-7"]) == 2
