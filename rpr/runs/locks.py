@@ -10,7 +10,6 @@ lock is taken over. A machine is its host name and the id of its boot: container
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -24,10 +23,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from rpr.errors import BusyError
 from rpr.io.escape import escape_control_characters
-from rpr.io.locks import try_shared_lock
+from rpr.io.locks import try_lock, try_shared_lock
 from rpr.records.record import RECORD_NAME, Found, Record, read_record
 
 LOCK_NAME = ".lock"
@@ -52,56 +52,51 @@ class Holder:
         return escape_control_characters(f"process {self.pid} on {self.host}, since {self.started}")
 
 
-class RunLock:
+class RunLock(NamedTuple):
     """A lock that is held. Processes that inherit `descriptor` hold it too."""
 
-    def __init__(self, path: Path, descriptor: int, holder: Holder) -> None:
-        self.path, self.descriptor, self.holder = path, descriptor, holder
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="run lock", daemon=True)
-        self._thread.start()
-
-    def _beat(self) -> None:
-        wait = _FIRST_HEARTBEAT_SECONDS
-        while not self._end.wait(wait):
-            wait = HEARTBEAT_SECONDS
-            try:
-                current = _read_holder(self.path)
-            except FileNotFoundError:
-                current = None
-            except OSError:  # an unavailable file system, or no descriptor left; the next heartbeat tries again
-                continue
-            if current is None or current.token != self.holder.token:
-                _end_process()
-                return
-            with contextlib.suppress(OSError):  # as above
-                os.utime(self.path)
-
-    def release(self) -> None:
-        """Release the lock. The file stays, empty: deleting it would let two processes in."""
-        self._end.set()
-        self._thread.join()
-        with contextlib.suppress(OSError):
-            if (current := _read(self.path)) is not None and current.token == self.holder.token:
-                os.truncate(self.path, 0)
-        os.close(self.descriptor)
+    descriptor: int
+    holder: Holder
 
 
 @contextmanager
 def acquire(folder: Path) -> Iterator[RunLock]:
     """Hold the lock of the run in `folder`, which must exist. When another machine has taken over the lock, because
-    this one seemed dead (it may have been suspended), this process ends as by SIGTERM.
+    this one seemed dead (it may have been suspended), this process ends as by SIGTERM. The lock's file stays, empty:
+    deleting it would let two processes in.
 
     Raises:
         BusyError: another process holds it.
         OSError: the folder cannot be written.
     """
-    path = folder / LOCK_NAME
-    lock = RunLock(path, *_lock_file(path))
+    path, released = folder / LOCK_NAME, threading.Event()
+    lock = _lock_file(path)
+    heartbeat = threading.Thread(target=_beat, args=(path, lock.holder, released), name="run lock", daemon=True)
+    heartbeat.start()
     try:
         yield lock
     finally:
-        lock.release()
+        released.set()
+        heartbeat.join()
+        if _read(path) == lock.holder:
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
+        os.close(lock.descriptor)
+
+
+def _beat(path: Path, holder: Holder, released: threading.Event) -> None:
+    wait = _FIRST_HEARTBEAT_SECONDS
+    while not released.wait(wait):
+        wait = HEARTBEAT_SECONDS
+        with contextlib.suppress(OSError):  # no file system or descriptor: the next heartbeat tries again
+            try:
+                current = _read_holder(path)
+            except FileNotFoundError:
+                current = None
+            if current != holder:
+                _end_process()
+                return
+            os.utime(path)
 
 
 def current_holder(folder: Path) -> Holder | None:
@@ -111,37 +106,42 @@ def current_holder(folder: Path) -> Holder | None:
         return None
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        locks_work = True
-        try:
-            if not try_shared_lock(descriptor):
-                return _read(path)
-        except OSError:  # no locks on this file system: only the heartbeat tells
-            locks_work = False
+        locked = try_shared_lock(descriptor)
         current = _read(path)
-        if current is None or (locks_work and not _on_other_host(current)):
+        if locked and current is not None and not _on_other_host(current):
             return None
-        try:
-            return current if _age(path) < STALE_SECONDS else None
-        except OSError:  # the folder is not ours to write, and so the file system's time unknown
-            return current if time.time() - path.stat().st_mtime < STALE_SECONDS else None
+    except OSError:  # no locks on this file system: only the heartbeat tells
+        locked, current = True, _read(path)
     finally:
         os.close(descriptor)
+    return current if current is None or not locked or _age(path) < STALE_SECONDS else None
+
+
+def current_record(path: Path) -> tuple[Record, Holder | None]:
+    """A run's record, and the process that holds the run unless it has finished. One that says `running` while no
+    process holds the run says that it was killed.
+
+    Raises:
+        RecordError: it is damaged.
+    """
+    record = read_record(path)
+    if record.status == "finished" or path.name != RECORD_NAME:
+        return record, None
+    if (holder := current_holder(path.parent)) is None:
+        record = read_record(path)  # it may have finished in between
+        if record.status == "running":
+            why = f"killed (started {record.started}); the same command resumes it"
+            record = record.model_copy(update={"status": "interrupted", "error": why})
+    return record, holder
 
 
 def with_killed_runs(found: Found) -> Found:
-    """The records, where those that say `running` while no process holds their runs say that they were killed."""
-
-    def as_it_is(path: Path, record: Record) -> Record:
-        if record.status != "running" or path.name != RECORD_NAME or current_holder(path.parent) is not None:
-            return record
-        again = read_record(path)  # it may have finished in between
-        changes = {"status": "interrupted", "error": f"killed (started {record.started}); the same command resumes it"}
-        return again.model_copy(update=changes) if again.status == "running" else again
-
-    return found._replace(records=[(path, as_it_is(path, record)) for path, record in found.records])
+    """The records as `current_record` has them."""
+    running = {path: current_record(path)[0] for path, record in found.records if record.status == "running"}
+    return found._replace(records=[(path, running.get(path, record)) for path, record in found.records])
 
 
-def _lock_file(path: Path) -> tuple[int, Holder]:
+def _lock_file(path: Path) -> RunLock:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # no link: the file is truncated
     try:
         locked = _flock(descriptor, path)
@@ -153,7 +153,7 @@ def _lock_file(path: Path) -> tuple[int, Holder]:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
         os.fsync(descriptor)
-        return descriptor, holder
+        return RunLock(descriptor, holder)
     except BaseException:
         os.close(descriptor)
         raise
@@ -161,17 +161,14 @@ def _lock_file(path: Path) -> tuple[int, Holder]:
 
 def _flock(descriptor: int, path: Path) -> bool:
     """Whether the kernel's lock is ours; False where the file system has none."""
-    for attempt in range(_TRIES):
+    for _ in range(_TRIES):
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if attempt == _TRIES - 1:
-                raise _busy(path, _read(path)) from None
-            time.sleep(_TRY_SECONDS)
+            if try_lock(descriptor):
+                return True
         except OSError:
             return False
-    raise AssertionError("the loop ends by return or raise")
+        time.sleep(_TRY_SECONDS)
+    raise _busy(path, _read(path))
 
 
 def _busy(path: Path, current: Holder | None) -> BusyError:
@@ -207,13 +204,16 @@ def _is_alive(path: Path, current: Holder) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Seconds since the file was touched, by the file system's clock alone: those of the machines may differ."""
+    """Seconds since the file was touched, by the file system's clock: those of the machines may differ."""
     probe = path.with_name(f"{LOCK_NAME}.{uuid.uuid4().hex}.tmp")
     try:
         probe.touch()
-        return probe.stat().st_mtime - path.stat().st_mtime
+        now = probe.stat().st_mtime
+    except OSError:  # the folder is not ours to write
+        now = time.time()
     finally:
         probe.unlink(missing_ok=True)
+    return now - path.stat().st_mtime
 
 
 def _read(path: Path) -> Holder | None:

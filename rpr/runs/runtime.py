@@ -52,12 +52,7 @@ def matmul_precision(hardware: HardwareConfig) -> str:
     """
     if hardware.matmul_precision != "auto":
         return hardware.matmul_precision
-    return "medium" if hardware.accelerator == "cpu" and "amx_bf16" in _cpu_flags() else "highest"
-
-
-def _cpu_flags() -> set[str]:
-    """The processor's flags as Linux lists them; empty elsewhere."""
-    return {*_of_cpuinfo("flags").split()}
+    return "medium" if hardware.accelerator == "cpu" and "amx_bf16" in _of_cpuinfo("flags") else "highest"
 
 
 def check_devices(hardware: HardwareConfig) -> None:

@@ -15,11 +15,6 @@ from rpr.sweep import gpus, spec
 from rpr.sweep.gpus import Options
 
 
-def prints(arguments: list[str]) -> bool:
-    """Whether the command prints its result: help, a dry run, a file for W&B."""
-    return not arguments or any(word in ("-h", "--help", *spec.FLAGS) for word in arguments)
-
-
 def run(arguments: list[str]) -> int:
     """`rpr-cli sweep NAME|FILE [settings]`; returns the exit code.
 

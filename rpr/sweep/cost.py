@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from functools import cache
 from typing import NamedTuple
 
@@ -34,14 +35,6 @@ def costs(configs: Sequence[TrainConfig], records: Iterable[Record]) -> list[Cos
     return [_cost(config, speeds) for config in configs]
 
 
-def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3.5 h`, `2.1 days`."""
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / unit:.{1 if name == 'h' else 0}f} {name}"
-    return f"{seconds / 86_400:.1f} days"
-
-
 def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> Cost:
     optim = config.optim
     tokens = optim.max_steps * optim.microbatches_per_step * optim.max_tokens_per_microbatch  # padding included
@@ -55,7 +48,8 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
     speed, whose = statistics.median(chosen), "the same" if same else "other"
     runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''} with {whose} positions"
     seconds = optim.max_steps / speed
-    return Cost(f"{size}, about {duration(seconds)} ({speed:.3g} steps/s, the median of {runs})", seconds)
+    time = timedelta(seconds=round(seconds))
+    return Cost(f"{size}, about {time} ({speed:.3g} steps/s, the median of {runs})", seconds)
 
 
 def _kind(config: TrainConfig) -> tuple[object, ...]:

@@ -1,13 +1,11 @@
 """The ledger of a sweep: its jobs and their status.
 
-No status is stored that could become stale. The status of a job is read each time from its run's own record and lock,
-which the run itself writes, however it ends. Only the list of jobs of the last start is stored
-(`<runs_dir>/.sweeps/<name>.json`), so that changes of the sweep are noticed.
+Nothing is stored that could become stale: the status of a job, and which runs belong to the sweep, are read each time
+from the runs' own records and locks, which the runs themselves write, however they end.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,22 +14,12 @@ from typing import Literal, NamedTuple
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import cache_key
 from rpr.errors import RecordError, RprError
-from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters
-from rpr.io.locks import exclusive
 from rpr.paths import user_path
-from rpr.records.record import (
-    LOG_NAME,
-    RECORD_NAME,
-    Record,
-    find_records,
-    read_record,
-)
-from rpr.runs.lifecycle import unwritable
-from rpr.runs.locks import Holder, current_holder
+from rpr.records.record import LOG_NAME, RECORD_NAME, Record, find_records, read_record
+from rpr.runs.locks import Holder, current_holder, current_record
 
 State = Literal["new", "finished", "failed", "interrupted", "running"]
-SWEEPS = ".sweeps"
 _LAST_LINES = 5
 
 
@@ -125,16 +113,8 @@ def job_status(run_dir: Path) -> JobStatus:
     if not path.exists():
         holder = current_holder(run_dir)
         return JobStatus("running" if holder else "new", None, holder)
-    record = read_record(path)
-    if record.status == "finished":
-        return JobStatus("finished", record, None)
-    if (holder := current_holder(run_dir)) is not None:
-        return JobStatus("running", record, holder)
-    record = read_record(path)  # again: it may have finished in between
-    if record.status == "finished":
-        return JobStatus("finished", record, None)
-    # A record that says "running", while no process holds the run, is that of a killed run.
-    return JobStatus("failed" if record.status == "failed" else "interrupted", record, None)
+    record, holder = current_record(path)
+    return JobStatus("running" if holder else record.status, record, holder)
 
 
 def last_lines(run_dir: Path) -> list[str]:
@@ -149,32 +129,8 @@ def last_lines(run_dir: Path) -> list[str]:
     return [escape_control_characters(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
 
 
-def diff_manifest(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> str | None:
-    """How the jobs differ from those when the sweep was last started; None if they do not, and the first time."""
-    path = runs_dir / SWEEPS / f"{sweep}.json"
-    try:
-        earlier = {*json.loads(path.read_text(encoding="utf-8"))["jobs"]}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError):
-        return f"{path} cannot be read, so changes of the sweep are unknown"
-    now = {job.run_dir.name for job in jobs}
-    if now == earlier:
-        return None
-    return (
-        f"{len(now - earlier)} of its {len(now)} jobs are new, {len(earlier - now)} were removed (their runs are kept)"
-    )
-
-
-def save_manifest(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> None:
-    """Store the list of the sweep's jobs.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
-    document = {"schema": 1, "sweep": sweep, "jobs": [job.run_dir.name for job in jobs]}
-    try:
-        with exclusive(runs_dir / SWEEPS, f"{sweep}.json"):
-            replace_file(runs_dir / SWEEPS / f"{sweep}.json", json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        raise unwritable(runs_dir, error) from None
+def runs_of_no_job(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> list[Path]:
+    """The folders of runs of this sweep that are not among its jobs, as they no longer are in its definition."""
+    own = {job.run_dir for job in jobs}
+    folders = [path.parent.absolute() for path, _ in find_records(runs_dir, sweep).records if path.name == RECORD_NAME]
+    return [folder for folder in folders if folder not in own]

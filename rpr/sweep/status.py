@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +15,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
 from rpr.paths import user_path
-from rpr.records.record import Record
+from rpr.records.record import Record, find_records
 from rpr.runs import lifecycle
 from rpr.runs.schemes import check_same_code
 from rpr.sweep import ledger
@@ -42,6 +43,11 @@ class SweepStatus:
     sweep: str
     jobs: tuple[tuple[Job, JobStatus], ...]
     config_dir: Path | None = None  # of --config-dir, for the commands of single jobs
+
+    @property
+    def roots(self) -> list[Path]:
+        """The folders of its runs."""
+        return sorted({user_path(job.config.runs_dir) for job, _ in self.jobs})
 
     def of(self, *states: State) -> list[tuple[Job, JobStatus]]:
         return [(job, own) for job, own in self.jobs if own.state in states]
@@ -97,13 +103,11 @@ def _check_names(configs: Sequence[TrainConfig]) -> None:
 
 
 def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
-    """Print the status of the sweep, store its list of jobs and add finished runs to it; returns the jobs to launch."""
+    """Print the status of the sweep and add finished runs to it; returns the jobs to launch."""
     print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
-    for root in sorted({job.config.runs_dir for job, _ in status.jobs}):
-        here = [job for job, _ in status.jobs if job.config.runs_dir == root]
-        if (changes := ledger.diff_manifest(user_path(root), status.sweep, here)) is not None:
-            print(f"  since it was last started: {changes}", file=sys.stderr)
-        ledger.save_manifest(user_path(root), status.sweep, here)
+    jobs = [job for job, _ in status.jobs]
+    if former := sum(len(ledger.runs_of_no_job(root, status.sweep, jobs)) for root in status.roots):
+        print(f"  {former} of its runs are no longer among its jobs; they stay, and in its reports", file=sys.stderr)
     _add_finished_runs(status)
     otherwise = [
         lifecycle.reported_otherwise(job.config, own.record) for job, own in status.of("finished") if own.record
@@ -126,13 +130,9 @@ def _add_finished_runs(status: SweepStatus) -> None:
 
 def commands(status: SweepStatus) -> list[str]:
     """The jobs as commands, each below a comment with its status and estimated cost."""
-    from rpr.records.record import find_records
-    from rpr.sweep.cost import costs, duration
+    from rpr.sweep.cost import costs
 
-    records = []
-    for root in sorted({job.config.runs_dir for job, _ in status.jobs}):
-        if user_path(root).is_dir():
-            records += [record for _, record in find_records(user_path(root)).records]
+    records = [record for root in status.roots for _, record in find_records(root).records]
     estimates = costs([job.config for job, _ in status.jobs], records)
     lines, remaining = [], []
     for number, ((job, own), cost) in enumerate(zip(status.jobs, estimates, strict=True), start=1):
@@ -141,7 +141,7 @@ def commands(status: SweepStatus) -> list[str]:
         if own.state not in ("finished", "running"):
             remaining.append(cost.seconds)
     known = [seconds for seconds in remaining if seconds is not None]
-    total = f"about {duration(sum(known))} of training, one after another" if known else "time unknown"
+    total = f"about {timedelta(seconds=round(sum(known)))} of training, one after another" if known else "time unknown"
     if 0 < len(known) < len(remaining):
         total += f", plus {len(remaining) - len(known)} of unknown time"
     return [*lines, f"# {status.counts(_BEFORE)}" + (f"; remaining: {total}" if remaining else "")]

@@ -162,7 +162,7 @@ def test_batches_are_complete_and_within_the_budget():
     ("flags", "matmuls", "recorded"), [({"amx_bf16"}, "medium", "32, medium products"), (set(), "highest", "32")]
 )
 def test_auto_matmul_precision_is_resolved_for_scoring(translator, tiny_config, monkeypatch, flags, matmuls, recorded):
-    monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
+    monkeypatch.setattr(runtime, "_of_cpuinfo", {"flags": " ".join(flags)}.get)
     words = ("hardware=cpu", "hardware.matmul_precision=auto", "evaluation.matmul_precision=null")
     scored = evaluated_model(tiny_config(*words), translator.engine.model, "step 1")
     assert isinstance(scored.engine, TorchEngine)

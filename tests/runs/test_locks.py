@@ -1,6 +1,7 @@
 """The lock of a run's folder: between real processes on this machine, and by heartbeats from another one."""
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -213,7 +214,7 @@ def test_heartbeats_alone_decide_without_flock(tmp_path: Path, monkeypatch: pyte
     def no_flock(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(locks.fcntl, "flock", no_flock)
+    monkeypatch.setattr(fcntl, "flock", no_flock)
     monkeypatch.setattr(locks, "STALE_SECONDS", 1.0)
     path = write_remote_lock(tmp_path, host=socket.gethostname())
     threading.Timer(0.1, os.utime, (path,)).start()

@@ -16,6 +16,6 @@ from rpr.runs import runtime
     ],
 )
 def test_matmul_precision(monkeypatch: pytest.MonkeyPatch, choice: str, flags: set[str], expected: str) -> None:
-    monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
+    monkeypatch.setattr(runtime, "_of_cpuinfo", {"flags": " ".join(flags)}.get)
     assert runtime.matmul_precision(compose_train([choice]).hardware) == expected
     assert runtime.matmul_precision(compose_train([choice, "hardware.matmul_precision=medium"]).hardware) == "medium"

@@ -1,6 +1,5 @@
 """Sweep files, the state of their jobs, runs that several jobs or names share, manifests, and the final summary."""
 
-import json
 import os
 from collections.abc import Callable
 from functools import cache
@@ -13,13 +12,13 @@ from rpr.cli import app
 from rpr.compose import composition
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
-from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
+from rpr.errors import InterruptedRun, RecordError, RunError
 from rpr.metrics.lengths import bounds
 from rpr.records.record import Record, find_records, read_record, write_record
 from rpr.report.published import published
 from rpr.runs.locks import acquire, with_killed_runs
-from rpr.sweep import ledger, spec, status
-from rpr.sweep.ledger import Job, job_status, last_lines, unique_jobs
+from rpr.sweep import spec, status
+from rpr.sweep.ledger import job_status, last_lines, unique_jobs
 from tests.conftest import Cli
 from tests.fake_records import fake_document, fake_record
 
@@ -195,10 +194,10 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(cli: Cli
     one, two, three, four, total = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()[::2]
     assert one.startswith("# 1 of 4, finished: ") and two.startswith("# 2 of 4, new: ")
     tokens = "3,200 steps, at most 1.64 M tokens a side"
-    assert two.endswith(f"{tokens}, about 27 min (2 steps/s, the median of 1 run with the same positions)")
+    assert two.endswith(f"{tokens}, about 0:26:40 (2 steps/s, the median of 1 run with the same positions)")
     assert three.endswith("(3 steps/s, the median of 2 runs with other positions)")
     assert four.endswith("time unknown (no finished run of this model, batch, corpus and hardware)")
-    remaining = "about 44 min of training, one after another, plus 1 of unknown time"
+    remaining = "about 0:44:27 of training, one after another, plus 1 of unknown time"
     assert total == f"# 4 jobs: 3 new, 1 finished; remaining: {remaining}"
 
 
@@ -233,25 +232,19 @@ def test_name_shared_by_several_jobs_is_refused(cli: Cli) -> None:
     assert os.listdir() == ["mine.yaml"]
 
 
-# --- manifests and logs
+# --- what is said before a launch
 
 
-def test_manifest_shows_changes_since_the_last_start(tiny_config: Config, tmp_path: Path) -> None:
-    def jobs(*overrides: str, seeds: tuple[int, ...] = (1, 2)) -> list[Job]:
-        return unique_jobs([((), tiny_config(f"seed={seed}", *overrides)) for seed in seeds])
-
-    assert ledger.diff_manifest(tmp_path, "mine", jobs()) is None
-    ledger.save_manifest(tmp_path, "mine", jobs())
-    assert ledger.diff_manifest(tmp_path, "mine", jobs()) is None
-    changes = "2 of its 3 jobs are new, 1 were removed (their runs are kept)"
-    assert ledger.diff_manifest(tmp_path, "mine", jobs(seeds=(2, 3, 4))) == changes
-    (tmp_path / ".sweeps" / "mine.json").write_text("{")
-    assert "so changes of the sweep are unknown" in str(ledger.diff_manifest(tmp_path, "mine", jobs()))
-    ledger.save_manifest(tmp_path, "mine", jobs())
-    assert json.loads((tmp_path / ".sweeps" / "mine.json").read_text())["sweep"] == "mine"
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="runs_dir: .*file cannot be written .*choose another runs_dir"):
-        ledger.save_manifest(tmp_path / "file", "mine", jobs())
+@pytest.mark.usefixtures("in_tmp_path")
+def test_runs_that_a_sweep_no_longer_contains_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, sweeps in ((1, ["mine"]), (2, ["mine"]), (3, ["other"]), (4, ["mine"])):
+        make_run(configured(f"seed={seed}"), status="failed", error="why", sweeps=sweeps)
+    status.prepare_launch(sweep_status(1, 5), retry_failed=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "sweep mine: 2 jobs: 1 new, 1 failed before",
+        "  2 of its runs are no longer among its jobs; they stay, and in its reports",
+    ]
+    assert os.listdir() == ["runs"]
 
 
 @pytest.mark.usefixtures("in_tmp_path")
