@@ -25,8 +25,6 @@ from rpr.version import __version__
 INTERRUPTED = "rpr-cli: interrupted"
 RESUME_HINT = "; rerun the same command to resume from the last checkpoint"
 RESUMABLE = ("train", "sweep", "rerun")
-WRITE_FILES = ("train", "sweep", "rerun", "prepare", "export")  # their result is files, so stdout may be closed
-
 
 COMMANDS = {  # with their purpose
     "train": "train and score one run: model= position= data= optim= hardware= logger=; -m: multirun; run=DIR: resume",
@@ -63,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0].removeprefix("--config-name=") if arguments else "--help"
     code = 0
     try:
-        _check_current_folder()
-        _check_utf8(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+        _check_names(arguments[: arguments.index("--")] if "--" in arguments else arguments)
         if arguments:
             arguments = [name, *take_schemes_dir(arguments[1:])]
         if name in COMMANDS and name != "sweep":
@@ -97,30 +94,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         stdio.detach_stdout()
 
 
-def _check_current_folder() -> None:
+def _check_names(arguments: Sequence[str]) -> None:
+    """The current folder must exist, and records hold its name and these words. (Files to translate have any name.)"""
     try:
-        os.fsencode(os.getcwd()).decode("utf-8")
+        for word in (os.getcwd(), *arguments):
+            os.fsencode(word).decode("utf-8")
     except OSError as error:
         raise ConfigError(f"the current folder cannot be read ({error.strerror}); change to one that exists") from None
     except UnicodeDecodeError:
-        raise ConfigError(
-            "the current folder has a name that is not UTF-8, which records cannot hold; rename it"
-        ) from None
-
-
-def _check_utf8(arguments: Sequence[str]) -> None:
-    """Files to translate, which stand after `--`, may have any name."""
-    for word in arguments:
-        try:
-            os.fsencode(word).decode("utf-8")
-        except UnicodeDecodeError:
-            raise ConfigError(f"{word}: not UTF-8, which records cannot hold; rename the file or folder") from None
+        raise ConfigError(f"{word}: not UTF-8, which records cannot hold; rename the file or folder") from None
 
 
 def _answer(name: str, arguments: list[str]) -> int:
     """A sweep, or --help, --version or -sc; returns the exit code."""
-    if name in ("-h", "--help", "--version", "-sc"):
-        stdio.require_stdout(name, needed=True)
     if name in ("-h", "--help"):
         print(_usage())
     elif name == "--version":
@@ -134,7 +120,6 @@ def _answer(name: str, arguments: list[str]) -> int:
     elif name == "sweep":
         from rpr.sweep import command
 
-        stdio.require_stdout("sweep", needed=command.prints(arguments))
         with exit_on_sigterm():
             return command.run(whole(arguments))
     else:
@@ -157,8 +142,6 @@ def _run(name: str, arguments: list[str]) -> int:
     """Check the flags and overrides of a command, compose and validate its configuration, and run it."""
     flags = _parse_flags(name, arguments)
     question = bool(flags.cfg or flags.info or flags.help or flags.hydra_help)
-    if question or name != "translate":  # translate needs no stdout with output=...
-        stdio.require_stdout(name, needed=question or name not in WRITE_FILES)
     if name == "train" and any(override_key(override) == "run" for override in flags.overrides):
         _resume(arguments)
         return 0
@@ -236,25 +219,20 @@ def _parse_flags(name: str, arguments: list[str]) -> Any:
     parser = hydra_bridge.flag_parser()
     parser.error = reject  # type: ignore[method-assign]  # argparse would print several lines and end the process
     flags: Any = parser.parse_args(arguments)
-    if flags.experimental_rerun is not None:
-        raise ConfigError(
-            "--experimental-rerun: not supported, since loading a pickle can run code; use rpr-cli rerun RUN"
-        )
-    if flags.shell_completion:
-        raise ConfigError("-sc: cannot follow a command; rpr-cli -sc install=bash prints the code for bash to evaluate")
-    if flags.config_path is not None:
-        raise ConfigError("--config-path: cannot replace conf/, which has every default; add choices with --config-dir")
-    shown = [flag for flag in ("cfg", "info", "help", "hydra_help") if getattr(flags, flag)]
-    if flags.multirun and shown:
-        raise ConfigError("-m: cannot be combined with --cfg, --info or --help; inspect one job without -m")
-    if flags.multirun and name != "train":
-        raise ConfigError(f"-m: {name} cannot be swept; -m goes with train")
-    if flags.multirun and flags.config_name is not None:
-        raise ConfigError("-m: cannot be combined with --config-name; use --config-dir and settings, e.g. model=mine")
-    if len(shown) > 1:
-        reject(f"{' and '.join('--' + flag.replace('_', '-') for flag in shown)} cannot be combined")
-    if (flags.resolve or flags.package) and not (flags.cfg or flags.help):
-        reject("--resolve and --package require --cfg")
+    shown = [f"--{flag.replace('_', '-')}" for flag in ("cfg", "info", "help", "hydra_help") if getattr(flags, flag)]
+    config_name, printed = flags.config_name is not None, flags.cfg or flags.help
+    for given, refusal in (
+        (flags.experimental_rerun is not None, "--experimental-rerun: a pickle can run code; use rpr-cli rerun RUN"),
+        (flags.shell_completion, "-sc: cannot follow a command; rpr-cli -sc install=bash prints the code for bash"),
+        (flags.config_path is not None, "--config-path: cannot replace conf/; add choices with --config-dir"),
+        (flags.multirun and shown, "-m: cannot be combined with --cfg, --info or --help; inspect one job without -m"),
+        (flags.multirun and name != "train", f"-m: {name} cannot be swept; -m goes with train"),
+        (flags.multirun and config_name, "-m: cannot be combined with --config-name; use settings, as model=mine"),
+        (len(shown) > 1, f"{name}: {' and '.join(shown)} cannot be combined"),
+        ((flags.resolve or flags.package) and not printed, f"{name}: --resolve and --package require --cfg"),
+    ):
+        if given:
+            raise ConfigError(refusal)
     reject_path_traversal(flags.overrides)
     return flags
 

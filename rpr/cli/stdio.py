@@ -12,15 +12,16 @@ from rpr.errors import ConfigError
 
 def reopen_closed_fds() -> None:
     """Open descriptors 0, 1 and 2 on /dev/null where they are closed (`2>&-`), for this process and its children: a
-    file opened under such a number would receive everything that libraries print. Afterwards sys.stderr is not None.
+    file opened under such a number would receive everything that libraries print. What is printed there is discarded.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number: this one
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def replace_unencodable() -> None:
@@ -31,31 +32,16 @@ def replace_unencodable() -> None:
                 stream.reconfigure(errors="replace")
 
 
-def require_stdout(name: str, *, needed: bool) -> None:
-    """Check, before any work, that stdout is open where the command `name` needs it. Otherwise output to a closed
-    stdout is discarded, since libraries fail without one.
-
-    Raises:
-        ConfigError: stdout is closed, and the command would print its result there.
-    """
-    if sys.stdout is not None:
-        return
-    if needed:
-        raise ConfigError(f"stdout: closed, but {name} prints its result there; remove >&-, or redirect it: > FILE")
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-
-
 def flush_stdout(text: str = "") -> None:
-    """Write `text` to stdout and flush it; no effect where stdout is closed.
+    """Write `text` to stdout and flush it.
 
     Raises:
         BrokenPipeError: the reader is gone.
         ConfigError: the text cannot be written (a full disk).
     """
     try:
-        if sys.stdout is not None:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+        sys.stdout.write(text)
+        sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -13,7 +13,7 @@ from rpr.config.commands import EvaluateConfig
 from rpr.config.train import REPORTED, TrainConfig
 from rpr.data.cache import prepare
 from rpr.decode.engines import EvaluatedModel, ctranslate2_engine, evaluated_model, exported_folder
-from rpr.errors import ConfigError, RecordError
+from rpr.errors import ConfigError
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
 from rpr.metrics.languages import check_tokenizer
@@ -49,8 +49,9 @@ def run(config: EvaluateConfig) -> None:
     check_tokenizer(trained)
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
-    if documents := trained.data.text is not None:
-        _check_documents(config, run_dir.name)
+    documents = trained.data.text is not None
+    _check_effect(config, run_dir.name, documents=documents)
+    if documents:
         search = f"tokens{evaluation.text_tokens}"
     if config.backend == "ctranslate2":
         folder = exported_folder(run_dir, config.run)
@@ -77,15 +78,10 @@ def run(config: EvaluateConfig) -> None:
     for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
         data.split(split) if documents else data.text(split)
     out_dir = run_dir / "evaluations" / name
-    try:
-        with exclusive(out_dir, "*"):
-            scored = score_run(trained, data, system, out_dir)
-            document = asdict(scored)
-            replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
-    except OSError as error:
-        raise RecordError(
-            f"run: {out_dir} cannot be written ({error.strerror}); fix this, or copy the run elsewhere"
-        ) from None
+    with exclusive(out_dir, "*"):
+        scored = score_run(trained, data, system, out_dir)
+        document = asdict(scored)
+        replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
     if config.format == "json":
         print(json.dumps(document, indent=2))
         return
@@ -97,13 +93,13 @@ def run(config: EvaluateConfig) -> None:
     print(with_legend(grids))
 
 
-def _check_documents(config: EvaluateConfig, run: str) -> None:
-    """Refuses what only scores of translations have."""
-    given = config.model_dump(include={*_OF_TRANSLATIONS, "length_buckets"}, exclude_none=True)
-    if config.backend != "torch":
-        given["backend"] = config.backend
-    for key in given:
-        raise ConfigError(
-            f"{key}: {run} is a language model of documents, which rpr's own model scores without translating; "
-            f"leave {key} out"
-        )
+def _check_effect(config: EvaluateConfig, run: str, *, documents: bool) -> None:
+    """Refuse what only scores of translations have, or only those of documents."""
+    names = {*_OF_TRANSLATIONS, "length_buckets"} if documents else {"text_tokens"}
+    given = [*config.model_dump(include=names, exclude_none=True)]
+    kind = "a model of sentence pairs, whose splits are scored whole"
+    if documents:
+        given += ["backend"] if config.backend != "torch" else []
+        kind = "a language model of documents, which rpr's own model scores without translating"
+    if given:
+        raise ConfigError(f"{given[0]}: {run} is {kind}; leave {given[0]} out")

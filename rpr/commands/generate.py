@@ -31,7 +31,7 @@ def run(config: GenerateConfig) -> None:
         config.run, average_checkpoints=config.average_checkpoints, hardware=config.hardware, cache_dir=config.cache_dir
     )
     trained.continuations([], config)  # refuses what cannot be continued
-    output = Output(sys.stdout.fileno())
+    output = Output()
     streamed = config.format == "text" and sys.stdout.isatty()
 
     def write(text: str) -> None:
@@ -60,5 +60,5 @@ def _prompts(config: GenerateConfig) -> Iterator[list[str]]:
     source = sys.stdin.fileno()
     if os.isatty(source):
         print("rpr-cli: reading from the terminal: press Enter to continue a line, Ctrl-D to quit", file=sys.stderr)
-    for lines in batches(source, "stdin", PROMPTS_AT_ONCE):
+    for lines in batches(source, PROMPTS_AT_ONCE):
         yield [line.decode("utf-8", "surrogateescape") for line in lines]

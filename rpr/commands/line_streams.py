@@ -1,11 +1,12 @@
-"""Reads lines as they arrive and writes lines as they are ready, without losing any, for `rpr-cli translate`. Lines are
-bytes, and only a newline ends a line.
+"""Reads lines as they arrive and writes lines as they are ready, without losing any, for `rpr-cli translate` and
+`generate`. Lines are bytes, and only a newline ends a line.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,18 +18,15 @@ from rpr.io.locks import try_lock
 CHUNK_BYTES = 2**16
 
 
-def batches(descriptor: int, name: str, max_lines: int) -> Iterator[list[bytes]]:
+def batches(descriptor: int, max_lines: int) -> Iterator[list[bytes]]:
     """The lines of a file in batches of `max_lines`; of a pipe or a terminal, those that have arrived, at least one.
     They are without their newlines; the last may have none. At most one chunk is read beyond a batch, so an endless
     input waits in its pipe.
-
-    Raises:
-        DataError: the input `name` cannot be read.
     """
     of_file = _is_file(descriptor)
     lines: list[bytes] = []
     partial: list[bytes] = []  # of a line whose end has not arrived
-    while chunk := _read(descriptor, name):
+    while chunk := os.read(descriptor, CHUNK_BYTES):
         *ends, rest = chunk.split(b"\n")
         for end in ends:
             lines.append(b"".join([*partial, end]))
@@ -43,13 +41,6 @@ def batches(descriptor: int, name: str, max_lines: int) -> Iterator[list[bytes]]
         yield lines
 
 
-def _read(descriptor: int, name: str) -> bytes:
-    try:
-        return os.read(descriptor, CHUNK_BYTES)
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read ({error.strerror})") from None
-
-
 def _is_file(descriptor: int) -> bool:
     return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
@@ -58,71 +49,66 @@ def count_lines(descriptor: int) -> int | None:
     """Lines from the current file position, which is not changed; None if it is not a regular file."""
     if not _is_file(descriptor):
         return None
-    place, lines, last = os.lseek(descriptor, 0, os.SEEK_CUR), 0, b"\n"
-    while chunk := os.pread(descriptor, 16 * CHUNK_BYTES, place):
-        place, lines, last = place + len(chunk), lines + chunk.count(b"\n"), chunk[-1:]
-    return lines + (last != b"\n")
+    place = os.lseek(descriptor, 0, os.SEEK_CUR)
+    with open(descriptor, "rb", closefd=False) as file:
+        lines = sum(1 for _ in file)
+    os.lseek(descriptor, place, os.SEEK_SET)
+    return lines
 
 
 class Output:
-    """Standard output, or a file that appears once complete; until then its lines are in FILE.part."""
+    """Standard output, or a file that appears once complete; until then its whole lines are in FILE.part."""
 
-    def __init__(self, to: int | Path) -> None:
-        """`to`: a descriptor, or a path, whose FILE.part is opened without changing it.
+    def __init__(self, path: Path | None = None) -> None:
+        """With a path, FILE.part is opened without changing it.
 
         Raises:
             OSError: FILE.part cannot be written.
             DataError: another process is writing it.
         """
-        self._bytes: int | None = None  # of complete lines; None until the first is written
-        if isinstance(to, int):
-            self._descriptor, self._path, self._name = to, None, "output"
+        self._path, self._bytes = path, 0  # of whole lines
+        if path is None:
+            self._descriptor, self._name = sys.stdout.fileno(), "stdout"
             return
-        self._path, self._part = to, part_of(to)
-        self._name, self._existed = f"output {self._part}", self._part.exists()
-        self._descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT, 0o666)
+        self._part = part_of(path)
+        self._descriptor, self._name = os.open(self._part, os.O_WRONLY | os.O_CREAT, 0o666), str(self._part)
         with suppress(OSError):  # no locks on this file system
             if not try_lock(self._descriptor):
                 raise DataError(f"output: another process is writing {self._part}; wait for it, or give another file")
 
     def write(self, lines: bytes) -> None:
-        """Write complete lines, unbuffered.
+        """Write whole lines, unbuffered.
 
         Raises:
             BrokenPipeError: the reader of a pipe is gone.
-            DataError: the disk is full.
+            OSError: the disk is full.
         """
-        if self._path is not None and self._bytes is None:
+        if self._path is not None and not self._bytes:
             os.ftruncate(self._descriptor, 0)
-        self._bytes = self._bytes or 0
         rest = memoryview(lines)
         try:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
-        except BrokenPipeError:
-            raise
         except OSError as error:
-            raise DataError(f"{self._name}: cannot be written ({error.strerror})") from None
+            error.filename = self._name
+            raise
         self._bytes += len(lines)
 
     def finish(self) -> None:
         """Put the file in its place."""
-        if self._path is None:
-            return
-        os.ftruncate(self._descriptor, self._bytes or 0)  # an empty input wrote nothing
-        try:
+        if self._path is not None:
+            os.ftruncate(self._descriptor, self._bytes)  # an empty input wrote nothing
             put_in_place(self._part, self._path)  # while it is still locked
-        except OSError as error:
-            raise DataError(f"output {self._path}: cannot be written ({error.strerror}); see {self._part}") from None
-        os.close(self._descriptor)
+            os.close(self._descriptor)
+            self._path = None
 
     def give_up(self) -> str:
-        """Stop early; returns words that say where the lines written so far are, or an empty string."""
+        """Stop early, unless it is finished; returns words that say where the lines written so far are, if any."""
         if self._path is None:
             return ""
-        if self._bytes is not None:
+        if self._bytes:
             os.ftruncate(self._descriptor, self._bytes)
-        elif not self._existed:
+        elif not os.fstat(self._descriptor).st_size:
             self._part.unlink()
         os.close(self._descriptor)
         return f" in {self._part}; {self._path} was not written" if self._bytes else ""

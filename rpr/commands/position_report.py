@@ -14,7 +14,6 @@ from rpr.config.commands import ReportConfig
 from rpr.data.cache import PreparedData
 from rpr.data.windows import context_blocks, longest_block
 from rpr.decode.torch_engine import TorchEngine
-from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
@@ -66,13 +65,8 @@ def report(config: ReportConfig, run_dir: Path) -> None:
     subtitle = " | ".join(facets)
     figure = position_figure(numbers, config.title or f"What positions learned: {record.name}", subtitle)
     files = [run_dir / "positions.svg", run_dir / "positions.json"]
-    try:
-        replace_file(files[0], rendered(figure))
-        replace_file(files[1], "{\n" + ",\n".join(lines) + "\n}\n")
-    except OSError as error:
-        raise RecordError(
-            f"run: {run_dir} cannot be written ({error.strerror or error}); make it writable, or copy the run elsewhere"
-        ) from None
+    replace_file(files[0], rendered(figure))
+    replace_file(files[1], "{\n" + ",\n".join(lines) + "\n}\n")
     if config.format == "json":
         print(json.dumps(document, indent=2, ensure_ascii=False))
         return

@@ -47,15 +47,14 @@ def run(config: ReportConfig) -> None:
     benches, problems = read_benches(others) if config.sweep is None else ([], [])  # they belong to no sweep
     problems = [*unread, *problems]
     out_dir = user_path(config.output_dir) / name
-    try:
-        with exclusive(out_dir, "*"):
-            report = build_report(records, out_dir, title, problems, benches, config.baseline, pdf=config.pdf)
-    except OSError as error:
-        raise RecordError(f"{out_dir}: the report cannot be written ({error}); choose another folder") from None
+    with exclusive(out_dir, "*"):
+        report = build_report(records, out_dir, title, problems, benches, config.baseline, pdf=config.pdf)
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
     if config.results_page is not None:
-        written.append(user_path(config.results_page))
-        _write(written[-1], results_markdown(root, written[-1].parent))
+        page = user_path(config.results_page)
+        written.append(page)
+        with exclusive(page.parent, glob.escape(page.name)):
+            replace_file(page, results_markdown(root, page.parent))
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))
         return
@@ -73,11 +72,3 @@ def _check_writable(path: Path) -> None:
     if path.is_dir() or not folder.is_dir():
         reason = f"{path} is a folder" if path.is_dir() else f"{folder} is not a folder"
         raise RecordError(f"results_page: {path} cannot be written ({reason}); give another file")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with exclusive(path.parent, glob.escape(path.name)):
-            replace_file(path, text)
-    except OSError as error:
-        raise RecordError(f"results_page: {path} cannot be written ({error}); give another file") from None

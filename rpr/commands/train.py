@@ -163,13 +163,9 @@ def _warn(config: TrainConfig, run_dir: Path) -> None:
     if config.model.architecture == "encoder_decoder" and not config.position.encoder.ordered:
         label = config.position.encoder.label
         print(f"rpr-cli: warning: with positions {label} the encoder ignores word order", file=sys.stderr)
-    if not (run_dir / RECORD_NAME).exists() and (alike := lifecycle.trained_alike(config, run_dir)) is not None:
-        folder, differing = alike
-        print(
-            f"rpr-cli: {folder} was trained with the same settings and differs only in {', '.join(differing)}; "
-            f"to score it again instead: rpr-cli evaluate {folder}",
-            file=sys.stderr,
-        )
+    if not (run_dir / RECORD_NAME).exists() and (folder := lifecycle.trained_alike(config, run_dir)) is not None:
+        what = f"{folder} differs in its evaluation alone; to score it again instead: rpr-cli evaluate {folder}"
+        print(f"rpr-cli: {what}", file=sys.stderr)
 
 
 def _run_recorded(

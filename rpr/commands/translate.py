@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from rpr.commands.line_streams import Output, batches, count_lines, part_of
 from rpr.config.commands import TranslateConfig
@@ -32,60 +33,44 @@ def run(config: TranslateConfig) -> None:
         BrokenPipeError: the reader of stdout is gone.
     """
     with exit_on_signals(), ExitStack() as files:
-        report, where = _Report(), ""
+        source, name = _open_input(config.input, files)
+        output, remarks = _open_output(config.output, source), _Remarks(name)
         try:
-            source, name = _open_input(config.input, files)
-            output = _open_output(config.output, source)
-            try:
-                _translate(config, source, name, output, report)
-            except BaseException:
-                where = output.give_up()
-                raise
+            _translate(config, source, output, remarks)
             with signals_deferred():  # completes the output, even if a signal arrives meanwhile
                 output.finish()
         except BaseException as error:
-            report.stop(where, interrupted=isinstance(error, SystemExit))
+            remarks.stop(output.give_up(), interrupted=isinstance(error, SystemExit))
             raise
 
 
 def _open_input(path: str | None, files: ExitStack) -> tuple[int, str]:
     """The descriptor, which `files` closes, and the input's name in messages."""
     if path is None:
-        return _standard_stream("input"), "stdin"
+        if sys.stdin is None:
+            raise ConfigError("input: stdin is closed; give a file as input=FILE")
+        return sys.stdin.fileno(), "stdin"
     try:
         return files.enter_context(user_path(path).open("rb")).fileno(), f"input {path}"
     except OSError as error:
         raise ConfigError(f"input: {path} cannot be read ({error.strerror}); give a file of text lines") from None
 
 
-def _standard_stream(name: str) -> int:
-    """The descriptor of stdin or stdout."""
-    stream = sys.stdin if name == "input" else sys.stdout
-    if stream is None:
-        raise ConfigError(f"{name}: std{name.removesuffix('put')} is closed; give a file as {name}=FILE")
-    return stream.fileno()
-
-
 def _open_output(name: str | None, source: int) -> Output:
     if name is None:
-        descriptor = _standard_stream("output")
-        _refuse_same(source, os.fstat(descriptor), "stdout")
-        return Output(descriptor)
+        _refuse_same(source, os.fstat(sys.stdout.fileno()), "stdout")
+        return Output()
     path = user_path(name).resolve()  # writes the target of a link, and keeps the link
     if path.exists() and not path.is_file():
-        kind = "a folder" if path.is_dir() else "not a regular file (redirect stdout to it instead)"
-        raise ConfigError(f"output: {path} is {kind}; give a file name")
-    if not path.parent.is_dir():
-        raise ConfigError(f"output: the folder {path.parent} does not exist; create it first")
+        raise ConfigError(f"output: {path} is not a regular file; give a file name, or redirect stdout")
     for written in (path, part_of(path)):
         if written.exists():
             _refuse_same(source, written.stat(), str(written))
     try:
         return Output(path)
     except OSError as error:
-        raise ConfigError(
-            f"output: {part_of(path)} cannot be written ({error.strerror}); give a file in a writable folder"
-        ) from None
+        part = part_of(path)
+        raise ConfigError(f"output: {part} cannot be written ({error.strerror}); give another file") from None
 
 
 def _refuse_same(source: int, written: os.stat_result, name: str) -> None:
@@ -94,38 +79,43 @@ def _refuse_same(source: int, written: os.stat_result, name: str) -> None:
         raise ConfigError(f"input: this is also the output file, {name}; give another output")
 
 
-def _translate(config: TranslateConfig, source: int, name: str, output: Output, report: _Report) -> None:
+def _translate(config: TranslateConfig, source: int, output: Output, remarks: _Remarks) -> None:
     translator = Translator.from_config(config)
     if os.isatty(source):
-        report.print_line("reading from the terminal: press Enter to translate a line, Ctrl-D to quit")
-    report.start(count_lines(source), shows_progress=config.output is not None or not sys.stdout.isatty())
-    for lines in batches(source, name, config.lines_per_batch):
-        sources = translator.encode(_decoded(lines, name, report))
-        for number, parts in enumerate(sources, report.done + 1):
-            if len(parts) > 1:
-                problem = f"more than max_source_length = {translator.max_source_length} pieces"
-                report.warn(name, number, problem, f"translated in {len(parts)} parts")
-        report.lines = len(lines)
-        translations = translator.translate_encoded(sources, translator.search, progress=report.progress)
-        if config.n_best is None:
-            written = "".join(f"{best[0].text}\n" for best in translations)
-        else:
-            written = "".join(_n_best_lines(number, best) for number, best in enumerate(translations, report.done))
-        with signals_deferred():
-            output.write(written.encode("utf-8"))
-            report.done += len(lines)
-    report.close()
+        remarks.print_line("reading from the terminal: press Enter to translate a line, Ctrl-D to quit")
+    total = count_lines(source)
+    shows_progress = config.output is not None or not sys.stdout.isatty()
+    # Of an input that may be endless no progress lines are logged.
+    bar = Progress(total, "lines", "translating", lines="none" if total is None else "slow") if shows_progress else None
+    with bar or nullcontext():
+        for lines in batches(source, config.lines_per_batch):
+            sources = translator.encode(_decoded(lines, remarks))
+            for number, parts in enumerate(sources, remarks.done + 1):
+                if len(parts) > 1:
+                    problem = f"more than max_source_length = {translator.max_source_length} pieces"
+                    remarks.warn(number, problem, f"translated in {len(parts)} parts")
+            translations = translator.translate_encoded(sources, translator.search)
+            if config.n_best is None:
+                written = "".join(f"{best[0].text}\n" for best in translations)
+            else:
+                written = "".join(_n_best_lines(number, best) for number, best in enumerate(translations, remarks.done))
+            with signals_deferred():
+                output.write(written.encode("utf-8"))
+                remarks.done += len(lines)
+            if bar is not None:
+                bar.update(len(lines))
+    remarks.close()
 
 
-def _decoded(lines: Sequence[bytes], name: str, report: _Report) -> list[str]:
+def _decoded(lines: Sequence[bytes], remarks: _Remarks) -> list[str]:
     texts = []
-    for number, line in enumerate(lines, report.done + 1):
-        check_text(name, line, number - 1)
+    for number, line in enumerate(lines, remarks.done + 1):
+        check_text(remarks.name, line, number - 1)
         try:
             texts.append(line.decode("utf-8"))
         except UnicodeDecodeError:
             texts.append(line.decode("utf-8", errors="replace"))
-            report.warn(name, number, "not valid UTF-8", "invalid bytes are read as U+FFFD")
+            remarks.warn(number, "not valid UTF-8", "invalid bytes are read as U+FFFD")
     return texts
 
 
@@ -137,48 +127,30 @@ def _n_best_lines(number: int, translations: Sequence[Translation]) -> str:
     )
 
 
-class _Report:
-    """Messages on stderr: remarks, the first warnings of each kind and the number of further ones, and progress.
-
-    `done`: the lines whose translations are written; `lines`: of the batch after them.
+class _Remarks:
+    """What stderr says of the input `name`: the first warnings of each kind and the number of further ones, and how it
+    ended. `done`: the lines whose translations are written.
     """
 
-    def __init__(self) -> None:
-        self.done = self.lines = 0
-        self._total: int | None = None
-        self._bar: Progress | None = None
-        self._counts: dict[tuple[str, str], int] = {}  # of warnings, by file and problem
-
-    def start(self, total: int | None, *, shows_progress: bool) -> None:
-        """Start the bar of `total` lines, once the model is loaded; if that is unknown no progress lines are logged, as
-        the input may be endless.
-        """
-        self._total = total
-        if shows_progress:
-            self._bar = Progress(total, "lines", "translating", lines="none" if total is None else "slow")
+    def __init__(self, name: str) -> None:
+        self.name, self.done = name, 0
+        self._counts: Counter[str] = Counter()  # of warnings, by problem
 
     def print_line(self, text: str) -> None:
         print(f"rpr-cli: {text}", file=sys.stderr, flush=True)
 
-    def warn(self, file: str, line: int, problem: str, consequence: str) -> None:
+    def warn(self, line: int, problem: str, consequence: str) -> None:
         """Report a problem of a line, counted from 1."""
-        number = self._counts[file, problem] = self._counts.get((file, problem), 0) + 1
-        if number <= MAX_WARNINGS:
-            self.print_line(f"warning: {file}, line {line}: {problem}; {consequence}")
-
-    def progress(self, done: int, total: int) -> None:
-        """Show the number of translated lines: of the batch `done` of `total` sources."""
-        if self._bar is not None:
-            self._bar.reach(self.done + self.lines * done // total, self._total)
+        self._counts[problem] += 1
+        if self._counts[problem] <= MAX_WARNINGS:
+            self.print_line(f"warning: {self.name}, line {line}: {problem}; {consequence}")
 
     def close(self) -> None:
-        """End the bar, and print how many warnings were only counted."""
-        if self._bar is not None:
-            self._bar.close()
-        for (file, problem), number in self._counts.items():
+        """Print how many warnings were only counted."""
+        for problem, number in self._counts.items():
             if number > MAX_WARNINGS:
-                self.print_line(f"warning: {file}, {number - MAX_WARNINGS} more lines: {problem}")
-        self._counts = {}
+                self.print_line(f"warning: {self.name}, {number - MAX_WARNINGS} more lines: {problem}")
+        self._counts.clear()
 
     def stop(self, where: str, *, interrupted: bool) -> None:
         """After an error: how many lines were translated, and `where` they are."""

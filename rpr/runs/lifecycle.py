@@ -8,16 +8,16 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rpr.config.train import NOT_DECIDING, REPORTED, TrainConfig, config_from_record
+from rpr.config.train import REPORTED, TrainConfig, config_from_record
 from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.locks import exclusive
 from rpr.migrations import with_earlier_defaults
 from rpr.model.positions import codes
 from rpr.records import provenance
-from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Record, RerunOf, flat, read_record, write_record
+from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Record, RerunOf, read_record, write_record
 from rpr.runs import locks
 from rpr.runs.locks import LOCK_NAME
 from rpr.signals import stop_before
@@ -65,23 +65,14 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
         raise
 
 
-def trained_alike(config: TrainConfig, run_dir: Path) -> tuple[Path, list[str]] | None:
-    """A finished run next to `run_dir` with the same training, and the settings of evaluation in which it differs."""
-
-    def settings(of: TrainConfig) -> dict[str, Any]:
-        whole = of.model_dump(mode="json", exclude={*NOT_DECIDING})
-        return {key: value for key, value in flat(whole).items() if "cache" not in key}
-
-    asked = settings(config)
+def trained_alike(config: TrainConfig, run_dir: Path) -> Path | None:
+    """A finished run next to `run_dir` that differs from it in its evaluation alone."""
     for path in sorted(run_dir.parent.glob(f"{glob.escape(config.label)}-*/{RECORD_NAME}")):
-        try:
+        with contextlib.suppress(RprError):  # of another version, or damaged
             record = read_record(path)
-            recorded = settings(config_from_record(record.config))
-        except RprError:  # of another version, or damaged
-            continue
-        differing = sorted(key for key in asked.keys() | recorded.keys() if asked.get(key) != recorded.get(key))
-        if record.status == "finished" and differing and all(key.startswith("evaluation.") for key in differing):
-            return path.parent, differing
+            alike = config_from_record(record.config).model_copy(update={"evaluation": config.evaluation})
+            if record.status == "finished" and alike.run_id == config.run_id != record.run_id:
+                return path.parent
     return None
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from rpr import __version__
-from rpr.cli import app, stdio
-from rpr.commands import train, translate
+from rpr.cli import app
 from tests.processes import SCRIPT
 
 FULL = Path("/dev/full")
@@ -90,33 +89,11 @@ def test_full_disk_is_reported_in_one_line(arguments, monkeypatch, capsys):
     assert err.startswith("rpr-cli: stdout: cannot be written (No space left on device); ") and err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ["--version", "train --help", "sweep quick --wandb-yaml", "report", "evaluate run=x", "train --cfg job"],
-)
-def test_closed_stdout_is_an_error(arguments, monkeypatch, capsys):
-    assert exit_code(arguments, None, monkeypatch) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"rpr-cli: stdout: closed, but {arguments.split()[0]} prints its result there; ")
-    assert err.count("\n") == 1
-
-
-def test_closed_stdout_is_devnull_while_training(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    names = []
-    monkeypatch.setattr(train, "run", lambda config, **options: names.append(sys.stdout and sys.stdout.name))
-    exit_code("train seed=1", None, monkeypatch)
-    assert names and set(names) == {os.devnull}
-
-
-def test_translate_checks_stdout_itself(monkeypatch, capsys):
-    """It may write to a file."""
+def test_what_is_printed_to_a_closed_stdout_is_discarded(monkeypatch, capsys):
+    assert exit_code("--version", None, monkeypatch) == 0
     monkeypatch.setattr(sys, "stdin", None)
     assert exit_code("translate run=x", None, monkeypatch) == 2
     assert capsys.readouterr().err == "rpr-cli: input: stdin is closed; give a file as input=FILE\n"
-    monkeypatch.setattr(translate, "run", lambda config: stdio.require_stdout("translate", needed=True))
-    assert exit_code("translate run=x", None, monkeypatch) == 2
-    assert "translate prints its result there" in capsys.readouterr().err
 
 
 def test_unneeded_streams_may_be_closed():

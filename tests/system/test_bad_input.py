@@ -233,7 +233,7 @@ DAMAGES = [
     ("export", bad.edit_checkpoints(lambda loaded: loaded.update(state_dict=[1])), "contains no state_dict; give"),
     ("report", bad.replace_checkpoints([1]), "contains no state_dict"),
     ("translate", lambda run: shutil.rmtree(run / "checkpoints"), "no checkpoints; resume the run"),
-    ("evaluate", bad.replace_by_file("evaluations"), "alpha0.6 cannot be written (Not a directory)"),
+    ("evaluate", bad.replace_by_file("evaluations"), "alpha0.6: cannot be read or written (Not a directory)"),
     ("export", bad.replace_by_file("exports"), "exports/safetensors cannot be written (Not a directory)"),
     ("train", bad.all_of(bad.set_config("seed", 1, **INTERRUPTED), bad.replace_by_link(".lock")), ".lock"),
 ]

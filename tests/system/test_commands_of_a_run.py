@@ -146,7 +146,7 @@ def test_report_of_relative_run_is_repeatable(run_dir, run_command, refused, mon
     (run_dir / "positions.svg").mkdir()
     monkeypatch.chdir(run_dir)
     message = refused("report", "run=.", "validation_sentences=2", "hardware.threads=1")
-    assert f"run: {run_dir} cannot be written (" in message and "make it writable, or copy the run elsewhere" in message
+    assert message.startswith(f"{run_dir / 'positions.svg'}: cannot be read or written (")
 
 
 def test_report_of_unfinished_run_with_learned_positions(small_run, tmp_path, run_command):

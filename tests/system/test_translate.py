@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from rpr import progress
 from rpr.cli import app
 from rpr.commands import translate
 from rpr.decode import translator
@@ -139,22 +138,6 @@ def test_stdout_equal_to_input_is_refused(random_run, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stdout", both)
         assert app.main(["translate", f"run={random_run}", *EXACT]) == 2
     assert (tmp_path / "both").read_text() == "a line\n"
-
-
-def test_progress_without_terminal(capfd, monkeypatch):
-    """Printed only for an input of known length."""
-    for total in (2000, None):
-        now = [0.0]
-        monkeypatch.setattr(progress.time, "monotonic", lambda now=now: now[0])
-        report = translate._Report()
-        report.start(total, shows_progress=True)
-        report.lines = 2000
-        for now[0], done in ((0.1, 10), (10.0, 500), (12.0, 600), (20.0, 1500)):
-            report.progress(done, 2000)
-        report.close()
-        line = "translating: 500/2,000 lines, 0:00:30 left, 50 lines/s\n"
-        line += "translating: 1,500/2,000 lines, 0:00:07 left, 75 lines/s\n"
-        assert capfd.readouterr().err == (line if total else "")
 
 
 # --- in a separate process
