@@ -125,6 +125,12 @@ def _in_train_unless_split(listing: Listing) -> Listing:
     in_folders = all(file.relative_to(listing.root).parts[0].lower() in SPLIT_WORDS for file in split)
     if listing.configured or ("train" in listing.splits and (in_folders or not unread)):
         return listing
+    if len(listing.splits) > 1 and "train" in listing.splits:
+        spoken = " and ".join(str(files[0]) for files in listing.splits.values())
+        raise DataError(
+            f"data.path: {unread[0]} is of no split, but {spoken} are; name the split of every file, or put the files "
+            "of each split, or all of them, into a folder train, validation or test"
+        )
     files = sorted([*unread, *split])
     left_over = tuple(file for file in listing.left_over if file not in unread)
     return replace(listing, splits={"train": tuple(files)} if files else {}, left_over=left_over)

@@ -380,6 +380,15 @@ def test_names_with_a_word_of_a_split_are_still_documents(tmp_path: Path) -> Non
     assert load_documents(text_config(tmp_path)).notes == ("not read: README.txt",)
 
 
+def test_names_of_which_only_some_speak_of_a_split_are_refused(tmp_path: Path) -> None:
+    """The test set would be trained on, or what speaks of no split not be read."""
+    write(tmp_path, {"ptb.train.txt": b"a", "ptb.test.txt": b"b", "README.txt": b"c"})
+    with pytest.raises(DataError, match=r"README.txt is of no split, but \S+ptb.\w+.txt and \S+ptb.\w+.txt are; "):
+        load_documents(text_config(tmp_path))
+    (tmp_path / "texts" / "README.txt").unlink()
+    assert {*load_documents(text_config(tmp_path)).splits} == {"train", "test"}
+
+
 def test_documents_that_are_not_read_are_named(tmp_path: Path) -> None:
     texts = {f"train/{index}.txt": b"x%d" % index for index in range(9)} | {"validation/a.txt": b"a"}
     write(tmp_path, texts | {"test.txt.zst": b"packed"})
