@@ -321,10 +321,11 @@ def _family(
     for base, other in pairs:
         tests = paired_tests(by_run[base.name].statistics, by_run[other.name].statistics, **numbers)
         comparisons.append(Comparison(base.name, other.name, *tests))
-    metric, recorded = by_run[runs[0].name], runs[0].record.score(split)
+    metric = by_run[runs[0].name]
+    test_sets = (score.test_set for score in runs[0].record.scores if score.split == split)
     return Family(
         split=split,
-        test_set=recorded.test_set if recorded else split,
+        test_set=next(test_sets, split),
         metric=metric.name,
         signature=metric.signature,
         num_sentences=metric.num_sentences,

@@ -102,11 +102,15 @@ class Variant:
         return tuple(f"seed {run.seed} {run.outcome}" for run in self.records if run.outcome and run.seed not in done)
 
     @cached_property
-    def uncommitted(self) -> tuple[str, ...]:
-        """What a reader must know if a commit does not name the code of its runs; empty if it does, or is unknown."""
-        seeds = [str(run.seed) for run in self.finished if run.git.dirty]
-        what = "trained from a checkout with uncommitted changes, so no commit names the code"
-        return (f"seed {', '.join(seeds)}: {what}",) if seeds else ()
+    def caveats(self) -> tuple[str, ...]:
+        """What a reader must know of its finished runs: steps that were skipped, and code that no commit names."""
+        skipped = {run.seed: run.training.skipped_steps for run in self.finished if run.training is not None}
+        lines = [f"seed {seed}: {steps:,} steps, whose gradient was not finite, were skipped"
+                 for seed, steps in skipped.items() if steps]  # fmt: skip
+        if seeds := [str(run.seed) for run in self.finished if run.git.dirty]:
+            what = "trained from a checkout with uncommitted changes, so no commit names the code"
+            lines.append(f"seed {', '.join(seeds)}: {what}")
+        return tuple(lines)
 
     @cached_property
     def scores(self) -> dict[Key, dict[int, SeedScore]]:

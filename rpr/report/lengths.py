@@ -74,7 +74,7 @@ def _grid(
 
     def read(variant: Variant, key: Key) -> Cell:
         change = variant.change(group.baseline, key, ABSENT) if changes else None
-        return marked(variant, change or variant.measured(key, ABSENT))
+        return marked(change or variant.measured(key, ABSENT), len(variant.finished))
 
     shown = [Column("position", "position", lambda variant: variant.label, label=True)]
     shown.append(Column("n", "n", lambda variant: str(len(variant.finished))))

@@ -121,18 +121,17 @@ def facts_of(variant: Variant, group: Group, k: int | None = None) -> dict[str, 
     }
 
 
-def marked(variant: Variant, figure: Measurement) -> Cell:
-    """A figure of a variant, with a remark if it is of fewer seeds than the column `n` of its row says."""
-    seeds = len(variant.finished)
+def marked(figure: Measurement, seeds: int) -> Cell:
+    """A figure, with a remark if it is not of as many seeds as the column `n` of its row says."""
     return Cell(figure, () if figure.value is None or figure.n == seeds else (f"{figure.n} of {seeds} seeds",))
 
 
 def _score(line: Line, split: str, metric: str | None = None) -> Cell:
-    return marked(line.variant, line.ours(split, metric))
+    return marked(line.ours(split, metric), len(line.variant.finished))
 
 
 def _change(line: Line, split: str) -> Cell:
-    return marked(line.variant, line.change(split))
+    return marked(line.change(split), len(line.variant.finished))
 
 
 def labels(*headings: str) -> tuple[Column, ...]:
@@ -154,7 +153,7 @@ def _differs(line: Line) -> Cell:
 
 
 def _note(line: Line) -> Cell:
-    """Whether the variant did not learn or was still learning, its seeds without a result or a commit."""
+    """Whether the variant did not learn or was still learning, its seeds without a result, and caveats."""
     variant, words, remarks = line.variant, [], []
     if variant.unlearned:
         words.append("not learned")
@@ -165,7 +164,7 @@ def _note(line: Line) -> Cell:
     if variant.unfinished and variant.finished:
         words.append("incomplete")
         remarks.extend(variant.unfinished)
-    return Cell(", ".join(words), (*remarks, *variant.uncommitted))
+    return Cell(", ".join(words), (*remarks, *variant.caveats))
 
 
 CHANGE = "the mean of the differences seed by seed; with fewer than two common seeds, the difference of the means"

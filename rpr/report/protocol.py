@@ -75,7 +75,7 @@ _UNKNOWN = "not in its recipe"
 _SECTION_KINDS = {"evaluation": "decoding", "hardware": "precision", "position": "positions"}
 _KINDS = dict.fromkeys(_SHAPE, "model") | dict.fromkeys(("data.name", PAIRS), "data")
 _KINDS |= {"position.tables": "tables", "optim.max_steps": "steps", "optim.steps": "steps"}
-_KINDS |= {"optim.skipped_steps": "skipped steps", "optim.weights_of": "weights"}
+_KINDS["optim.weights_of"] = "weights"
 _AVERAGE = re.compile(r"average of (?:the last )?(\d+) \(steps (\d+)\b.*?\b(\d+)(?:, \d+% of the training)?\)")
 
 
@@ -129,7 +129,6 @@ def _as_trained(run: Record) -> dict[str, Any]:
         "data.name": f"{run.data_name}, SYNTHETIC sentences, no natural language" if run.synthetic else run.data_name,
         PAIRS: run.data and run.data.train_pairs,
         "optim.steps": run.steps if run.steps != run.max_steps else None,
-        "optim.skipped_steps": run.training and run.training.skipped_steps,
         "optim.weights_of": run.setting("origin.run_id"),
         "hardware.matmul_precision": run.training and run.training.matmul_precision,
     }

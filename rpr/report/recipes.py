@@ -21,6 +21,7 @@ from rpr.records.position import Position
 from rpr.records.record import short_names
 from rpr.records.scores import LOWER_IS_BETTER
 from rpr.report.groups import LOSS, Group, Key, Variant, never_run
+from rpr.report.lines import marked
 from rpr.tables.grid import Cell, Column, Grid, Note
 
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
@@ -185,6 +186,12 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
             return grid.score(label, setting, "validation")
         return grid.change(label, setting, setting, "validation")
 
+    def seeds(label: str) -> int:
+        return len(grid.variant(label, grid.best(label)).finished)
+
+    def in_a_row(read: Callable[..., Measurement], split: str, label: str) -> Cell:
+        return marked(read(label, split), seeds(label))
+
     reads: tuple[tuple[str, str, Callable[..., Measurement]], ...] = (
         ("", "", lambda label, split: grid.score(label, grid.best(label), split)),
         ("own_", "Δ own best: ", lambda label, split: grid.change(label, grid.best(label), its_best, split)),
@@ -193,14 +200,14 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     columns = [
         Column("position", "position", str, label=True),
         Column("settings", "settings", lambda label: str(len(grid.levels[label]))),
-        Column("n", "n", lambda label: str(len(grid.variant(label, grid.best(label)).finished))),
+        Column("n", "n", lambda label: str(seeds(label))),
         Column("best", "best setting", best, words=True),
     ]
     by_loss = grid.key("validation") == LOSS
     what, on_validation, digits = ("loss", "validation loss", 3) if by_loss else ("score", "validation", group.digits)
     for split, name, places in (("validation", on_validation, digits), ("test", "test", group.digits)):
         for key, heading, read in reads:
-            figures = partial(read, split=split)
+            figures = partial(in_a_row, read, split)
             columns.append(Column(key + split, heading + name, figures, places, signed=bool(key)))
     columns.append(Column("note", "note", lambda label: grid.variant(label, grid.best(label)).undecided, words=True))
     notes = (

@@ -16,7 +16,7 @@ from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.scores import Interval
 from rpr.report.agreement import speed_agreement
 from rpr.report.groups import SPEED, Group, Variant
-from rpr.report.lines import labels
+from rpr.report.lines import labels, marked
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.validation import first_problem
 
@@ -163,7 +163,7 @@ _COLUMNS = (
     Column("device", "device", lambda row: row.device, words=True, priority=1),
     Column("n", "n", lambda row: str(row.steps.n)),
     Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
-    Column("ratio", "vs absolute", lambda row: row.ratio, digits=2),
+    Column("ratio", "vs absolute", lambda row: marked(row.ratio, row.steps.n), digits=2),
     Column("paper", "paper", lambda row: _PAPERS[row.papers_model], digits=2),
     Column("agreement", "agreement", _verdict, words=True, priority=1),
     Column(

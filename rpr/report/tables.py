@@ -141,7 +141,7 @@ _SUMMARY = (
     Column("speed", "speed", lambda line: ratio_to_absolute(line.group, line.variant), digits=2, priority=1),
     Column("steps_per_second", "steps/s", lambda line: steps_per_second(line.variant), digits=2, priority=2),
     # Without a footnote on learning: the findings below the table give the advice.
-    Column("note", "note", lambda line: Cell(line.variant.undecided, line.variant.uncommitted), words=True),
+    Column("note", "note", lambda line: Cell(line.variant.undecided, line.variant.caveats), words=True),
 )
 
 
@@ -269,7 +269,7 @@ def document_table(groups: Sequence[Group]) -> Grid:
     """Every variant of a language model of documents, of groups that are alike."""
     runs = [run for group in groups for run in group.runs]
     tokens = sorted({int(compared_settings(run).get(TOKENS) or 0) * run.max_steps for run in runs})
-    trained = f"trained on {' or '.join(f'{count:,}' for count in tokens)} tokens"
+    trained = f"trained on at most {' or '.join(f'{count:,}' for count in tokens)} tokens"
     if len(tokens) == 1:
         trained = f"every row was {trained}: compared at equal tokens, also while a model is still learning"
     return _table_of_all("documents", f"Bits per byte on {groups[0].data}: less is better", groups, trained)

@@ -72,7 +72,7 @@ def _by_length(record: Record) -> dict[str, Any]:
     if (by_length := record.by_length) is None:
         return {}
     scores = [(bucket, score) for bucket in by_length.buckets for score in bucket.scores]
-    columns = ("source length", "to", "beyond training", "sentences", "metric", "score", "low", "high")
+    columns = (by_length.axis, "to", "beyond training", "sentences", "metric", "score", "low", "high")
     rows = (
         (bucket.label, bucket.longest, bucket.beyond_training, bucket.num_sentences, score.metric, score.score,
          *_ends(score.interval))
@@ -82,7 +82,7 @@ def _by_length(record: Record) -> dict[str, Any]:
     name = "BLEU" if metric == HEADLINE_METRIC else METRIC_NAMES[metric]
     title = f"{name} by {by_length.axis} ({by_length.unit}), {pooled(by_length.splits)}"
     points = [(bucket.shortest, score.score) for bucket, score in scores if score.metric == metric]
-    chart = _chart("line", "source length from", METRIC_NAMES[metric], points, title)
+    chart = _chart("line", f"{by_length.axis} from", METRIC_NAMES[metric], points, title)
     return {LENGTHS: _table(columns, rows), LENGTH_CHART: chart}
 
 

@@ -150,6 +150,21 @@ def test_rows_of_a_checkout_with_uncommitted_changes_are_marked():
     assert "uncommitted" not in terminal(summary_of(run_groups(runs())[0]))
 
 
+@pytest.mark.parametrize("settings, name", [({}, "table1"), ({"data.text": {}}, "documents")])
+def test_skipped_steps_are_a_note_of_every_table(settings, name):
+    run = fake_record("absolute", settings=settings)
+    training = run.training.model_copy(update={"skipped_steps": 1300})
+    [cells] = grids([run.model_copy(update={"training": training})])[name].cells
+    remark = "seed 1: 1,300 steps, whose gradient was not finite, were skipped"
+    assert [cell.remarks for cell in cells if remark in cell.remarks] == [(remark,)]
+
+
+def test_tokens_of_language_models_are_those_of_full_batches():
+    settings = {"data.text": {}, "optim.max_tokens_per_microbatch": 1000, "optim.microbatches_per_step": 2}
+    [note] = [note.text for note in grids([fake_record(settings=settings)])["documents"].notes if "tokens" in note.text]
+    assert note.startswith("every row was trained on at most 3,600,000 tokens")
+
+
 def speed_ratio(*runs):
     (group,) = run_groups(runs)
     return ratio_to_absolute(group, group.get("relative"))
@@ -194,8 +209,10 @@ def test_speeds_are_compared_seed_by_seed():
 
     found = speed_ratio(*three("absolute", 1.0, 2.0, 4.0), *three("relative", 2.0, 2.0, 2.0))
     assert (found.value, found.n, found.deviation) == (pytest.approx(3.5 / 3), 3, pytest.approx(0.7637626))
-    found = speed_ratio(*three("absolute", 1.0, 2.0, 3.0), *three("relative", 2.0, 2.0))
-    assert (found.value, found.n) == (1.5, 2)
+    fewer = [*three("absolute", 2.0, 3.0), *three("relative", 1.0, 2.0, 3.0)]
+    assert (speed_ratio(*fewer).value, speed_ratio(*fewer).n) == (pytest.approx(7 / 12), 2)
+    found = row(grids(fewer)["speed"], "small", "multi30k_en_de, 1,800 steps, cpu", "relative, k = 16")
+    assert (found["n"].value, found["ratio"].remarks) == ("3", ("2 of 3 seeds",))
 
 
 def bench(variants=("absolute", "relative"), **changes):

@@ -284,6 +284,7 @@ def test_language_models_are_compared_over_documents_of_one_corpus_in_the_same_w
     runs = [write_language_model("none", 1.5), write_language_model("rope", 1.496)]
     [one] = json.loads(compare("sweep=mine", "baseline=none", "format=json"))["tests"]
     [comparison] = one["comparisons"]
+    assert one["test_set"] == "test_2016_flickr"
     assert comparison["difference"] == pytest.approx(-0.004 / math.log(2))
     assert (
         comparison["verdict"]

@@ -8,7 +8,8 @@ import pytest
 from rpr.records.record import write_record
 from rpr.records.scores import ByContext, ContextScore
 from rpr.tracking import naming
-from tests.fake_records import fake_score
+from rpr.tracking.wandb_tables import tables
+from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.tracking.finished_runs import SCORES, STEPS, mirror, write_finished_run
 from tests.tracking.wandb_files import messages, read_back, tables_of
 
@@ -87,6 +88,12 @@ def test_scores_of_documents_count_documents_and_have_no_translations(tiny_confi
     rows = [(windows, length, length > 256, 1000, bits, None, None) for windows, length, bits in by_length]
     assert list(map(tuple, tables["results/bits_by_context"]["data"])) == rows
     assert tables["results/scores"]["columns"][3:7] == ["score", "low", "high", "documents"]
+
+
+def test_lengths_of_a_task_are_not_called_those_of_sources(tmp_path):
+    lengths = fake_by_length(30.0, unit="symbols of the answer")
+    named = tables(fake_record(scores=[], by_length=lengths), tmp_path)
+    assert named["results/bleu_by_length"].columns[0] == "length"
 
 
 def test_missing_results_are_left_out(tiny_config, tmp_path):
