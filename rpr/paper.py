@@ -11,7 +11,6 @@ SOURCE = (
 )
 
 Size = Literal["base", "big"]
-Pair = Literal["en_de", "en_fr"]
 
 # Table 1: BLEU on newstest2014; "relative" without absolute positions, "absolute" is sinusoidal.
 TABLE1_TEST_SET = "newstest2014"
@@ -64,3 +63,8 @@ MODELS = MappingProxyType(
     }
 )
 TRAIN_PAIRS = MappingProxyType({"en_de": 4_500_000, "en_fr": 36_000_000})  # "about 4.5M" and "about 36M"
+
+
+def size_of(model: str) -> Size:
+    """The model of the paper that a model of this name is compared with."""
+    return "big" if "big" in model else "base"

@@ -39,8 +39,9 @@ def run(config: DiffConfig) -> None:
     for name, (path, record, _) in zip(NAMES, (first, second), strict=True):
         print(shortened(f"{name}  {escape_control_characters(str(path))}", WIDTH))
         print(shortened(f"   {record.name}, {record.outcome or f'finished {record.finished}'}", WIDTH))
-    print(f"The two records: {differences.relation}.")
-    if first[1] != second[1]:
+    if first[1] == second[1]:
+        print("The two records are the same.")
+    else:
         print("\n".join(lines_of(differences, NAMES)))
 
 

@@ -16,7 +16,7 @@ from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.measurement import Measurement, mean
 from rpr.records.position import code_differences, names_of
-from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names
+from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
 from rpr.records.scores import LOWER_IS_BETTER, Interval
 from rpr.records.translations import Texts, has_translations, read_translations
 
@@ -95,11 +95,6 @@ class Family:
             holm([comparison.p_randomisation for comparison in self.comparisons]),
         )
         return list(zip(self.comparisons, *both, strict=True))
-
-    @property
-    def digits(self) -> int:
-        """The decimals of its scores."""
-        return 3 if self.of_documents else 2
 
     @property
     def items(self) -> str:
@@ -187,9 +182,8 @@ def _varied_settings(runs: Sequence[Run]) -> list[str]:
     nothing if they are too many for a name.
     """
     settings = [deciding_settings(run.config.model_dump(mode="json")) for run in runs]
-    varying = [key for key in settings[0] if len({str(each.get(key)) for each in settings}) > 1]
-    varying = varying if len(varying) <= _MOST_IN_A_NAME else []
-    names = short_names(varying)
+    keys = varying(settings)
+    names = short_names(keys if len(keys) <= _MOST_IN_A_NAME else [])
     return ["".join(f", {name} = {each.get(key)}" for key, name in names.items()) for each in settings]
 
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rpr.config.train import config_from_record
-from rpr.errors import ConfigError
 from rpr.migrations import with_earlier_defaults
-from rpr.records.record import Record
+from rpr.records.record import Record, flat
 from rpr.records.scores import BITS_PER_BYTE, Interval
 
 ABSENT: Any = object()  # the value of a key that a record does not have
@@ -52,7 +50,7 @@ class FigurePair(NamedTuple):
     def unlike(self) -> str | None:
         """Why the two are not comparable; None if they are."""
         how = [(key, value, self.b.how[key]) for key, value in self.a.how.items() if key in self.b.how]
-        return "; ".join(f"{key} {_apart(value, other)}" for key, value, other in how if value != other) or None
+        return "; ".join(f"{key} {value} and {other}" for key, value, other in how if value != other) or None
 
     @property
     def difference(self) -> float | None:
@@ -83,9 +81,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class Difference:
-    """All differences. `relation` describes how the two records are related; `parts` are by name."""
+    """All differences; `parts` are by name."""
 
-    relation: str
     parts: dict[str, Part]
     scores: tuple[FigurePair, ...]
     figures: tuple[FigurePair, ...]
@@ -112,8 +109,7 @@ def difference(
     """
     others = _parts(second)
     return Difference(
-        _relation(first, second),
-        {name: dict(_side_by_side(part, others[name])) for name, part in _parts(first).items()},
+        {name: _side_by_side(part, others[name]) for name, part in _parts(first).items()},
         _pairs(_scores(first), _scores(second)),
         _pairs(_figures(first), _figures(second)),
         tuple(_curves(first_metrics, second_metrics)),
@@ -123,22 +119,6 @@ def difference(
 def changes(part: Part) -> Part:
     """The keys whose values differ."""
     return {key: (a, b) for key, (a, b) in part.items() if a != b}
-
-
-def _relation(first: Record, second: Record) -> str:
-    if first == second:
-        return "the same record"
-    if _id(first) != _id(second):
-        return "two configurations"
-    return "one run, recorded twice" if first.started == second.started else "one configuration, run twice"
-
-
-def _id(record: Record) -> str:
-    """The run id by the current rule; as recorded, if this version cannot read the configuration."""
-    try:
-        return config_from_record(record.config).run_id
-    except ConfigError:
-        return record.run_id
 
 
 def _parts(record: Record) -> dict[str, dict[str, Any]]:
@@ -160,15 +140,9 @@ def _parts(record: Record) -> dict[str, dict[str, Any]]:
     }
 
 
-def _side_by_side(
-    first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    for key in dict.fromkeys([*first, *second]):
-        a, b = first.get(key, ABSENT), second.get(key, ABSENT)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            yield from _side_by_side(a, b, f"{prefix}{key}.")
-        else:
-            yield prefix + key, (a, b)
+def _side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> Part:
+    a, b = flat(first), flat(second)
+    return {key: (a.get(key, ABSENT), b.get(key, ABSENT)) for key in dict.fromkeys([*a, *b])}
 
 
 def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -203,15 +177,6 @@ def _figures(record: Record) -> dict[str, Figure]:
 def _pairs(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> tuple[FigurePair, ...]:
     names = dict.fromkeys([*first, *second])
     return tuple(FigurePair(name, first.get(name, Figure()), second.get(name, Figure())) for name in names)
-
-
-def _apart(value: Any, other: Any) -> str:
-    """`13a and none`: of two signatures, only the fields that differ."""
-    if isinstance(value, str) and isinstance(other, str):
-        fields, other_fields = value.split("|"), other.split("|")
-        value = "|".join(name for name in fields if name not in other_fields) or value
-        other = "|".join(name for name in other_fields if name not in fields) or other
-    return f"{value} and {other}"
 
 
 def _curves(first: Sequence[Any], second: Sequence[Any]) -> Iterator[Curve]:

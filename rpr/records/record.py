@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -243,6 +243,12 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return settings
 
 
+def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys whose values differ between flat settings; 1 and 1.0 do."""
+    keys = dict.fromkeys(key for each in settings for key in each)
+    return [key for key in keys if len({repr(each.get(key)) for each in settings}) > 1]
+
+
 def short_names(keys: Iterable[str]) -> dict[str, str]:
     """The last part of each dotted key; the whole key where another one ends in the same part."""
     last = {key: key.rpartition(".")[2] for key in keys}
@@ -319,15 +325,9 @@ def _what_is_wrong(text: str, error: ValidationError) -> str:
     repeat = "restore it or repeat the run"
     try:
         document = json.loads(text)
-    except RecursionError:
-        return f"not a record (brackets nested too deeply); {repeat}"
-    except json.JSONDecodeError as wrong:
-        return f"truncated or not JSON (line {wrong.lineno}, column {wrong.colno}: {wrong.msg}); {repeat}"
-    except ValueError as wrong:  # a whole number of thousands of digits
-        return f"not a record ({wrong}); {repeat}"
-    if not isinstance(document, dict):
-        return f"a run record is a JSON object, this is a {type(document).__name__}; {repeat}"
-    schema = document.get("schema")
+    except (ValueError, RecursionError) as wrong:
+        return f"truncated or not JSON ({wrong}); {repeat}"
+    schema = document.get("schema") if isinstance(document, dict) else None
     if type(schema) is int and schema != SCHEMA:
         older = ("older", "move the record away and repeat the run")
         age, remedy = ("newer", "update rpr") if schema > SCHEMA else older

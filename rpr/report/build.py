@@ -51,9 +51,11 @@ class Report:
 
     @cached_property
     def headlines(self) -> list[Statement]:
-        """The first statements of the groups, round robin; of several groups the rows say which were still learning."""
+        """The first statements of the groups, round robin; of several groups only comparisons, as their rows say which
+        did not learn or were still learning.
+        """
         several = len(self.chapters) > 1
-        some = [[one for one in each.statements if not (one.learning and several)] for each in self.chapters]
+        some = [[one for one in each.statements if one.comparisons or not several] for each in self.chapters]
         in_turn = [statement for turn in zip_longest(*some) for statement in turn if statement is not None]
         return in_turn[:MOST_STATEMENTS]
 
@@ -169,7 +171,7 @@ def build_report(
             contents[f"{plot.name}{suffix}.svg"] = plot.svg
             if pdf:
                 contents[f"{plot.name}{suffix}.pdf"] = as_pdf(plot.figure(COLUMN))
-        learned, remark = html.learned_pictures(group, file_of, unusable)
+        learned, remark = html.learned_pictures(group, file_of)
         sentences = samples(group, file_of)
         chapters.append(html.Chapter(group, tuple(statements(group)), drawn, sentences, learned, remark))
     report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [])

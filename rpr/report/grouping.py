@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from pydantic_core import to_json
 
+from rpr import paper
 from rpr.errors import RecordError, did_you_mean
 from rpr.model.positions.vectors import SHARING
-from rpr.records.position import Position, code_differences, names_of, positions_of
-from rpr.records.record import DECIDING, Record, deciding_settings, flat
+from rpr.records.position import OTHER, Position, code_differences, names_of, positions_of
+from rpr.records.record import DECIDING, Record, deciding_settings, flat, varying
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, mean_over_seeds, run_key
 
@@ -54,10 +55,9 @@ def run_groups(
                 deciding[same] = json.dumps(deciding_settings(run.config) | settings, sort_keys=True)
             alike.setdefault(deciding[same], []).append(run)
         parts = [(json.loads(text), some) for text, some in sorted(alike.items())]
-        names = sorted({name for settings, _ in parts for name in settings})
-        varying = [name for name in names if len({json.dumps(settings.get(name)) for settings, _ in parts}) > 1]
+        names = sorted(varying([settings for settings, _ in parts]))
         for settings, some in sorted(parts, key=lambda part: -len(part[1])):
-            distinct = tuple((name, settings.get(name)) for name in varying)
+            distinct = tuple((name, settings.get(name)) for name in names)
             variants = _variants(_joined(some), learning or {})
             groups.append(Group(*key, settings, distinct, variants, baseline or "absolute"))
     if baseline is not None:
@@ -105,12 +105,16 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
     by_position: dict[Position, list[Record]] = {}
     for record, position in zip(records, positions_of(records), strict=True):
         by_position.setdefault(position, []).append(record)
-    several = len({position.tables for position in by_position if position.tables}) > 1
+    shared = {position.tables for position in by_position if position.tables and position.kind != OTHER}
+    papers = paper.MODELS[paper.size_of(records[0].model_name)].tables
+    usual = papers if papers in shared else min(shared, default=None)
     variants = []
     for position in sorted(by_position, key=lambda position: position.order):
         runs = by_position[position]
-        sharing = f", {SHARING.get(position.tables, position.tables)}" if several and position.tables else ""
-        plain = Variant(position, position.label + sharing, tuple(runs))
+        sharing = f", {SHARING.get(position.tables, position.tables)}" if len(shared) > 1 and position.tables else ""
+        # The paper's tables are of one way to share the tables of vectors; another one is a scheme like all others.
+        kind = OTHER if position.tables not in (None, usual) else position.kind
+        plain = Variant(replace(position, kind=kind), position.label + sharing, tuple(runs))
         known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
         variants.append(replace(plain, learning=known))
     # Without positions an encoder knows no order; a decoder alone has it from its causal mask.
@@ -124,9 +128,6 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
 def _own_settings(variant: Variant, variants: Sequence[Variant]) -> str:
     """`, max_positions = 64`: the settings that distinguish a variant from others with its label; mostly empty."""
     alike = [other for other in variants if other.label == variant.label]
-    if len(alike) == 1:
-        return ""
     settings = [flat(other.records[0].config["position"]) for other in alike]
     mine = settings[alike.index(variant)]
-    varying = [key for key in mine if key != "name" and len({str(other.get(key)) for other in settings}) > 1]
-    return "".join(f", {key} = {mine[key]}" for key in varying)
+    return "".join(f", {key} = {mine[key]}" for key in varying(settings) if key != "name" and key in mine)

@@ -146,11 +146,6 @@ class Variant:
         return f"{LEARNED_RULE}: {mine.loss:.3f} and {self.orderless_loss:.3f} nats per piece"
 
     @property
-    def short_label(self) -> str:
-        """The label, with `absolute` for sinusoids, as the paper says."""
-        return "absolute" if self.position.kind == "absolute" else self.label
-
-    @property
     def undecided(self) -> str:
         """Why no comparison with it is decided: `not learned` or `still learning`; empty if there is no such reason."""
         # Language models are compared at equal numbers of tokens, which their table names.
@@ -174,12 +169,12 @@ class Variant:
         if mine.value is None:
             return mine
         if its.value is None or key is None:
-            return missing(f"nothing to compare with: {reference.short_label}: {its.reason}")
+            return missing(f"nothing to compare with: {reference.label}: {its.reason}")
         if self is reference:
             return Measurement(0.0, mine.n)
         both = self.scores[key], reference.scores[key]
         if len({score.way for scores in both for score in scores.values()}) > 1:
-            return missing(f"scored in another way than {reference.short_label}")
+            return missing(f"scored in another way than {reference.label}")
         values = ({seed: score.value for seed, score in scores.items()} for scores in both)
         return paired_change(*values, shares=_of_shares(key))
 
@@ -270,14 +265,14 @@ class Group:
 
     @property
     def development(self) -> str:
-        """The split to compare with the paper's Tables 2 and 3, on newstest2013: validation, unless fewer variants were
-        scored on it than on the split of the findings.
+        """Of translations the split to compare with the paper's Tables 2 and 3, on newstest2013: validation, unless
+        fewer variants were scored on it than on the split of the findings.
         """
-        scored = {
-            split: sum(self.score(variant, split).value is not None for variant in self.variants)
-            for split in ("validation", self.split)
-        }
-        return self.split if self.task or not scored["validation"] else max(scored, key=scored.__getitem__)
+
+        def scored(split: str) -> int:
+            return sum(self.score(variant, split).value is not None for variant in self.variants)
+
+        return max("validation", self.split, key=scored) if self.translation else self.split
 
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
@@ -320,7 +315,7 @@ class Group:
     @property
     def size(self) -> paper.Size:
         """The paper's model that this group's model is compared with."""
-        return "big" if "big" in self.model else "base"
+        return paper.size_of(self.model)
 
     @property
     def languages(self) -> str:
@@ -328,39 +323,20 @@ class Group:
         sides = [self.runs[0].setting(f"data.{side}_language") for side in ("source", "target")]
         return "_".join(map(str, sides)) if all(sides) else "en_de"
 
-    @property
-    def papers_languages(self) -> paper.Pair | None:
-        """The language pair if the paper has it, else None."""
-        pairs: tuple[paper.Pair, ...] = ("en_de", "en_fr")
-        return next((pair for pair in pairs if pair == self.languages), None)
-
-    @cached_property
-    def sharings(self) -> list[str | None]:
-        """How the variants' relative tables are shared, the paper's way first; [None] without such variants."""
-        found = {one.position.tables for one in self.variants if one.position.tables and one.position.kind != "other"}
-        papers = paper.MODELS[self.size].tables
-        return sorted(found, key=lambda name: (name != papers, str(name))) or [None]
-
     def column(self, split: str, metric: str | None = None) -> TestColumn | None:
         """The column of a metric (by default the one of the findings) on a split."""
         wanted = (split, metric or self.metric)
         return next((column for column in self.columns if (column.split, column.metric) == wanted), None)
 
-    def get(self, kind: str, k: int | None = None, tables: str | None = None) -> Variant:
-        """The first variant of a kind, with this k and table sharing if given."""
-        for variant in self.variants:
-            position = variant.position
-            if position.kind == kind and k in (None, position.clip_distance) and tables in (None, position.tables):
-                return variant
-        return never_run(kind, k)
+    def get(self, kind: str, k: int | None = None) -> Variant:
+        """The first variant of a kind, with this k if given."""
+        of_kind = (variant for variant in self.variants if variant.position.kind == kind)
+        return next((one for one in of_kind if k in (None, one.position.clip_distance)), never_run(kind, k))
 
     @cached_property
     def papers_relative(self) -> Variant:
-        """Relative positions with the paper's k, their tables shared in the paper's way if it was run."""
-        k = paper.MODELS[self.size].clip_distance
-        return next(
-            (one for name in self.sharings if (one := self.get("relative", k, name)).records), never_run("relative", k)
-        )
+        """Relative positions with the paper's k."""
+        return self.get("relative", paper.MODELS[self.size].clip_distance)
 
     @cached_property
     def baseline(self) -> Variant:

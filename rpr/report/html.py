@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rpr import paper
-from rpr.io.escape import escape_control_characters
-from rpr.records.record import Record, flat
+from rpr.records.record import Record, flat, varying
 from rpr.report.groups import Group
 from rpr.report.plot_style import FIRST, Plot
-from rpr.report.samples import FileOf, Samples, own_file, sampled, word_diff
+from rpr.report.samples import FileOf, Samples, own_file, sampled
 from rpr.report.statements import Statement
 from rpr.report.tables import HEADINGS, Tables
 from rpr.tables.grid import legend
@@ -24,7 +23,7 @@ from rpr.tables.grid import legend
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
 MOST_TABLES = 8  # unfolded
 PICTURE_NAME = "positions.svg"
-MOST_PICTURES, LARGEST_PICTURE = 6, 3_000_000  # pictures of what positions learned, per chapter; bytes
+MOST_PICTURES = 6  # of what positions learned, per chapter
 _JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per value
 # Nothing is fetched and no script runs, whatever a record contains.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -49,28 +48,17 @@ class Chapter:
     learned_remark: str = ""
 
 
-def learned_pictures(group: Group, file_of: FileOf, problems: list[str]) -> tuple[tuple[Learned, ...], str]:
+def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[Learned, ...], str]:
     """The figures written by `rpr-cli report run=...`, one per variant, and a line about those left out.
 
     An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
-
-    Args:
-        problems: a line is appended for each file that is too large.
     """
     having = []
     for variant in group.variants:
         found = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
         having += [(variant, *pair) for pair in found[:1]]
     shown, remark = sampled(having, MOST_PICTURES, "variants with a picture are shown")
-    pictures = []
-    for variant, run, path in shown:
-        size = path.stat().st_size
-        if size > LARGEST_PICTURE:
-            limit = f"more than the limit of {LARGEST_PICTURE:,}; recreate it with `rpr-cli report run=...`"
-            problems.append(escape_control_characters(f"{path}: {size:,} bytes, {limit}"))
-        else:
-            pictures.append(Learned(f"{variant.label}: {run.name}", path.read_bytes()))
-    return tuple(pictures), remark
+    return tuple(Learned(f"{variant.label}: {run.name}", path.read_bytes()) for variant, run, path in shown), remark
 
 
 def html_page(
@@ -127,50 +115,26 @@ def _count(number: int, noun: str) -> str:
 
 
 def _details(group: Group) -> dict[str, Any]:
-    """The provenance of a group's figures, as the template shows it: the first run's settings, and for each run the
-    command, the facts and the settings in which it differs.
+    """The provenance of a group's figures, as the template shows it: what the first run's record says beside its
+    results, and for each run the command and what its record says otherwise.
     """
-    first = flat(group.runs[0].config)
+    first = _recorded(group.runs[0])
 
     def own(run: Record) -> str:
-        settings = flat(run.config)
-        # 1 and 1.0 are different values.
-        changed = {key for key in {*first, *settings} if repr(settings.get(key, "")) != repr(first.get(key, ""))}
-        differs = "settings: " + _settings({key: settings.get(key) for key in changed}, " ") if changed else ""
-        return "\n".join(
-            filter(None, (run.command, *(f"{name + ':':<10}{text}" for name, text in _facts(run).items()), differs))
-        )
+        recorded = _recorded(run)
+        return f"{run.command}\n{_lines({key: recorded.get(key) for key in varying([first, recorded])})}".rstrip()
 
-    return {"settings": _settings(first), "own": own}
+    return {"first": _lines(first), "own": own}
 
 
-def _facts(run: Record) -> dict[str, str]:
-    """The facts about a run other than its configuration and scores."""
-    dirty = {True: ", with uncommitted changes", False: "", None: ", state of the checkout unknown"}[run.git.dirty]
-    steps = run.steps if run.steps is not None else "an unknown number of"
-    facts = {
-        "run": f"{run.run_id}, seed {run.seed}",
-        "status": run.outcome or f"finished after {steps} steps",
-        "commit": f"{run.git.commit}{dirty}" if run.git.commit else "no checkout",
-        "device": f"{run.device} (hardware={run.hardware})",
-        "started": run.started,
-        "finished": run.finished or "not",
-        "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
-    }
-    if run.config.get("origin"):
-        origin = run.config["origin"]
-        facts["from"] = f"{origin['run']}, run {origin['run_id']}, weights {origin['weights']}"
-        facts["dropped"], facts["new"] = map(", ".join, (run.dropped_parameters, run.new_parameters))
-    if run.data is not None:
-        read = f"{run.data.train_pairs:,} {run.examples}, {run.data.dropped_pairs:,} dropped"
-        facts["data"] = "; ".join([f"{run.data.name}, key {run.data.key}, {read}", *run.data.notes])
-    if run.wandb is not None:
-        facts["W&B"] = f"{run.wandb.id} ({run.wandb.mode}{f', {run.wandb.url}' if run.wandb.url else ''})"
-    return facts
+def _recorded(run: Record) -> dict[str, Any]:
+    """What a record says beside its command and its results, by dotted key."""
+    results = {"command", "config", "training", "scores", "by_length", "by_context"}
+    return flat(run.config) | flat(run.model_dump(exclude=results))
 
 
-def _settings(settings: Mapping[str, Any], between: str = "\n") -> str:
-    return between.join(f"{key}={_JSON.encode(value)}" for key, value in sorted(settings.items()))
+def _lines(recorded: Mapping[str, Any]) -> str:
+    return "\n".join(f"{key}={_JSON.encode(value)}" for key, value in sorted(recorded.items()))
 
 
 _TEMPLATES = Environment(
@@ -186,7 +150,6 @@ _TEMPLATES.filters |= {
     "no_break": lambda text: text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),  # inside `k = 16`
 }
 _TEMPLATES.globals |= {
-    "word_diff": word_diff,
     "count": _count,
     "details_of": _details,
     "legend_of": lambda grid: legend([grid]),

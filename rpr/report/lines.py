@@ -34,25 +34,21 @@ class Line:
     Args:
         labels: the row's text, one for each label column.
         reference: the variant that changes are relative to.
-        splits: the splits that are always shown.
-        changed: the splits whose changes are shown; the first one with a score decides agreement.
+        changed: the splits that are shown first, with changes; the first one with a score decides agreement.
         papers_split: the split of the paper's table.
-        papers_k: the clip distance of the paper's rows, if it may be another one than that of the variants.
     """
 
     labels: tuple[str, ...]
     group: Group
     variant: Variant
     reference: Variant
-    splits: tuple[str, ...]
     changed: tuple[str, ...]
     papers_split: str = "test"
-    papers_k: int | None = None
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What published figures are matched with."""
-        return facts_of(self.variant, self.group, self.papers_k)
+        return facts_of(self.variant, self.group)
 
     def figure(self, source: Source) -> Measurement:
         """What a source prints for this row."""
@@ -65,7 +61,7 @@ class Line:
 
     def figure_change(self, source: Source) -> Measurement:
         """Its change from the figure of the reference on the same split."""
-        others = facts_of(self.reference, self.group, self.papers_k)
+        others = facts_of(self.reference, self.group)
         for split in dict.fromkeys((self.papers_split, "test")):
             found, other = find(self.facts, source, split), find(others, source, split)
             if found is not None and other is not None:
@@ -98,19 +94,19 @@ class Line:
             return ()
         # The paper's Tables 2 and 3 are of the base model.
         size = self.group.size if self.papers_split == "test" else "base"
-        found = differences(self.variant.finished, size, self.group.papers_languages)
+        found = differences(self.variant.finished, size, self.group.languages)
         column, papers = self.group.column(self.decided_on), PAPER.test_sets[self.papers_split]
         if column is None or column.test_set == papers:
             return found
         return (*found, Difference("test set", f"test set: {column.test_set}; the paper: {papers}"))
 
 
-def facts_of(variant: Variant, group: Group, k: int | None = None) -> dict[str, Any]:
-    """What published figures of a variant's runs are matched with; `k`: instead of its clip distance."""
+def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
+    """What published figures of a variant's runs are matched with."""
     run = group.runs[0]
     return {
         "kind": variant.position.kind,
-        "k": variant.position.clip_distance if k is None else k,
+        "k": variant.position.clip_distance,
         "data": group.data,
         "model": group.model,
         "size": group.size,
@@ -193,9 +189,9 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
             read = partial(Line.figure_change, source=source)
             columns.append(Column(f"{source.key}_change", f"Δ {source.heading}", read, signed=True))
     others = [column.split for column in tested if column.metric == first.group.metric]
-    for split in dict.fromkeys([*first.splits, *others]):
+    for split in dict.fromkeys([*first.changed, *others]):
         ours, change = partial(_score, split=split), partial(_change, split=split)
-        columns.append(Column(split, split, ours, digits, priority=0 if split in first.splits else 1))
+        columns.append(Column(split, split, ours, digits, priority=0 if split in first.changed else 1))
         if split in first.changed:
             rank = 0 if split == first.changed[0] else 1
             columns.append(Column(f"{split}_change", f"Δ {split}", change, digits, signed=True, priority=rank))

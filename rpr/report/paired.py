@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from rpr.metrics.comparison import ALPHA, Comparison, Family, System
 from rpr.metrics.significance import LEVEL
 from rpr.records.measurement import Measurement, single
-from rpr.records.scores import METRIC_NAMES, empty_note, tokenised_in_words
+from rpr.records.scores import METRIC_NAMES, empty_note, score_digits, tokenised_in_words
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.tables.render import bullets, escape_markdown, markdown, shortened
 
@@ -99,7 +99,7 @@ def grids(report: PairedReport) -> Iterator[Grid]:
         columns = (
             Column("number", "", lambda row: str(row[0]), label=True),
             Column("run", "run", lambda row: shortened(row[1].run, _NAME), label=True),
-            Column("score", "score", _score, family.digits),
+            Column("score", "score", _score, score_digits(family.metric)),
         )
         yield Grid("scores", title, columns, tuple(enumerate(family.scores, start=1)))
         yield _differences(family)
@@ -110,7 +110,7 @@ def _score(row: tuple[int, System]) -> Cell:
 
 
 def _differences(family: Family) -> Grid:
-    corrected = len(family.comparisons) > 1
+    corrected, digits = len(family.comparisons) > 1, score_digits(family.metric)
     numbers = {system.run: number for number, system in enumerate(family.scores, start=1)}
     rows = tuple(family.corrected)
 
@@ -119,15 +119,14 @@ def _differences(family: Family) -> Grid:
 
     columns = (
         Column("runs", "runs", lambda row: f"{numbers[row[0].run]} - {numbers[row[0].baseline]}", label=True),
-        Column("difference", "difference", difference, family.digits, signed=True),
+        Column("difference", "difference", difference, digits, signed=True),
         Column("p_bootstrap", "p boot.", lambda row: single(row[0].p_bootstrap), 4),
         Column("p_bootstrap_holm", "Holm", lambda row: single(row[1]), 4),
         Column("p_randomisation", "p rand.", lambda row: single(row[0].p_randomisation), 4),
         Column("p_randomisation_holm", "Holm", lambda row: single(row[2]), 4),
     )
     remarks = [
-        f"{variant}: mean {one.value:.{family.digits}f}, standard deviation {one.deviation:.{family.digits}f} "
-        f"over {one.n} seeds"
+        f"{variant}: mean {one.value:.{digits}f}, standard deviation {one.deviation:.{digits}f} over {one.n} seeds"
         for variant, one in family.variants.items()
         if one.deviation is not None
     ]

@@ -76,24 +76,19 @@ def bleu_by_k(group: Group) -> style.Plot | None:
 
 
 def _series(group: Group) -> Iterator[tuple[str, dict[str, Any], list[tuple[int | None, Measurement]]]]:
-    """Label, look and points over k of the relative variants of each table sharing, then of the baselines, which have
-    one point without k; on every split with a score.
+    """Label, look and points over k of the relative variants, then of the baselines, which have one point without k; on
+    every split with a score.
     """
-    shades = (style.COLOURS["relative"], style.COLOURS["absolute_and_relative"], style.COLOURS["other"])
-    relative = [variant for variant in group.variants if variant.position.kind == "relative"]
-    families = []
-    for sharing, colour in zip(group.sharings, shades, strict=False):
-        name = "relative" if len(group.sharings) == 1 else f"relative, {str(sharing).replace('_', ' ')}"
-        families.append((name, colour, [variant for variant in relative if variant.position.tables == sharing]))
-    families += [(kind, style.COLOURS[kind], [group.get(kind)]) for kind in _BASELINES]
-    for name, colour, variants in families:
+    families = {"relative": [variant for variant in group.variants if variant.position.kind == "relative"]}
+    for kind, variants in (families | {kind: [group.get(kind)] for kind in _BASELINES}).items():
+        colour = style.COLOURS[kind]
         for split in [group.development, *(["long"] if group.column("long") else [])]:
             scores = [(variant.position.clip_distance, group.score(variant, split)) for variant in variants]
             if points := [point for point in scores if point[1].value is not None]:
                 look = {"color": colour, "ls": style.DASHED if split == "long" else "-"}
                 if points[0][0] is not None:
                     look |= {"marker": "o", "mfc": style.WHITE if split == "long" else colour}
-                yield f"{name}, {split}", look, points
+                yield f"{kind}, {split}", look, points
 
 
 def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:

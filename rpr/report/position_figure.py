@@ -42,12 +42,9 @@ class _Part:
 
     @property
     def lines(self) -> list[list[Entry]]:
-        """At most PANELS_PER_LINE panels; each stack starts a new line, unless every stack has only one panel."""
-        lines = []
-        for stack in dict.fromkeys(entry["stack"] for entry in self.entries):
-            mine = [entry for entry in self.entries if entry["stack"] == stack]
-            lines += [mine[start : start + PANELS_PER_LINE] for start in range(0, len(mine), PANELS_PER_LINE)]
-        return lines if any(len(line) > 1 for line in lines) else [[entry for line in lines for entry in line]]
+        """At most PANELS_PER_LINE panels each."""
+        starts = range(0, len(self.entries), PANELS_PER_LINE)
+        return [[*self.entries[start : start + PANELS_PER_LINE]] for start in starts]
 
 
 def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
@@ -73,30 +70,25 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
 
 
 def _draw(part: _Part, figure: SubFigure) -> None:
-    """The panels of a part, labelled at the edges of their line; all but images have one scale."""
-    columns = max(map(len, part.lines))
-    grid = figure.subplots(len(part.lines), columns, squeeze=False)
-    drawn: list[Axes] = []
+    """The panels of a part on one scale, labelled at the edges of their line."""
+    grid = figure.subplots(len(part.lines), max(map(len, part.lines)), squeeze=False, sharey=True)
     for row, line in zip(grid, part.lines, strict=True):
-        for axes in row[len(line) :]:  # the last line of a stack can be shorter than the others
+        for axes in row[len(line) :]:  # the last line can be shorter than the others
             axes.set_axis_off()
         for axes, entry in zip(row, line, strict=False):
-            axes.tick_params(labelsize=8, length=2.5, labelleft=axes is row[0])
+            axes.tick_params(labelsize=8, length=2.5)
             axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
             axes.set_xlabel(part.labels[0], fontsize=9)
             part.draw(axes, entry)
-            drawn.append(axes)
         row[0].set_ylabel(part.labels[1], fontsize=9)
-    if images := drawn[0].images:
-        bar = figure.colorbar(images[0], ax=drawn, aspect=40, pad=0.01)
+    first = grid[0, 0]
+    if first.images:
+        bar = figure.colorbar(first.images[0], ax=grid, aspect=40, pad=0.01)
         bar.ax.grid(visible=False)
         bar.ax.tick_params(labelsize=8, length=2.5)
-    else:
-        ends = [axes.get_ylim() for axes in drawn]
-        low = min(low for low, _ in ends) if part.bottom is None else part.bottom
-        for axes in drawn:
-            axes.set_ylim(low, max(high for _, high in ends))
-    handles, labels = drawn[0].get_legend_handles_labels()
+    elif part.bottom is not None:
+        first.set_ylim(bottom=part.bottom)
+    handles, labels = first.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
 

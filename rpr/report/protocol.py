@@ -91,8 +91,9 @@ class Difference:
     smaller: bool = False
 
 
-def papers_settings(size: paper.Size, languages: paper.Pair) -> dict[str, Any]:
-    """The paper's settings by dotted key."""
+def papers_settings(size: paper.Size, languages: str) -> dict[str, Any]:
+    """The paper's settings by dotted key; of German, if the paper does not have these languages."""
+    languages = languages if languages in paper.TRAIN_PAIRS else "en_de"
     model = paper.MODELS[size]
     printed = {key: getattr(model, key.removeprefix("model.")) for key in _SHAPE}
     printed |= {"position.tables": model.tables, "optim.max_steps": model.steps, "optim.steps": model.steps}
@@ -102,9 +103,9 @@ def papers_settings(size: paper.Size, languages: paper.Pair) -> dict[str, Any]:
     return _BASE | printed | _BIG | {"model.dropout": 0.3 if languages == "en_de" else 0.1}
 
 
-def differences(runs: Sequence[Record], size: paper.Size, languages: paper.Pair | None) -> tuple[Difference, ...]:
+def differences(runs: Sequence[Record], size: paper.Size, languages: str) -> tuple[Difference, ...]:
     """How training and decoding of these runs differ from the paper's model of this size, each difference once."""
-    papers = papers_settings(size, languages or "en_de")
+    papers = papers_settings(size, languages)
     # Most of thousands of runs share their settings and data: only one run of each kind is checked.
     kinds = {to_json([_as_trained(run), *(run.config.get(name) for name in SECTIONS)]): run for run in runs}
     return tuple(dict.fromkeys(one for run in kinds.values() for one in _differences(run, size, papers)))

@@ -17,7 +17,6 @@ from rpr.errors import RecordError
 from rpr.model.positions.vectors import SHARING
 from rpr.paths import choice_dirs, data_dir
 from rpr.records.measurement import Measurement, missing
-from rpr.records.position import Position
 from rpr.records.record import short_names
 from rpr.records.scores import LOWER_IS_BETTER
 from rpr.report.groups import LOSS, Group, Key, Variant, never_run
@@ -138,14 +137,15 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
 
 def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]:
     """The variants of the groups by the longest label that any group has for one, as it tells it from others."""
-    variants: dict[Position, dict[Setting, Variant]] = {}
+    variants: dict[str, dict[Setting, Variant]] = {}
     for setting, group in family.items():
         for variant in group.variants:
-            variants.setdefault(variant.position, {})[setting] = variant
+            variants.setdefault(variant.position.identity, {})[setting] = variant
     labels = [max((variant.label for variant in one.values()), key=len) for one in variants.values()]
+    positions = [next(iter(one.values())).position for one in variants.values()]
     return {
         label if labels.count(label) == 1 else f"{label}, {SHARING.get(str(position.tables), position.identity)}": one
-        for label, (position, one) in zip(labels, variants.items(), strict=True)
+        for label, position, one in zip(labels, positions, variants.values(), strict=True)
     }
 
 
@@ -220,8 +220,7 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     by_setting = [Column("setting", "setting", grid.in_words, label=True)]
     for label in grid.variants:
         signed = label != grid.baseline
-        figures = partial(across, label=label)
-        by_setting.append(Column(label, "Δ " * signed + label, figures, digits, signed=signed))
+        by_setting.append(Column(label, "Δ " * signed + label, partial(across, label=label), digits, signed=signed))
     about, made_up = grid.heading, group.synthetic
     title = "The best recipe of a grid for each variant, chosen on validation"
     first = Grid("recipes", title, tuple(columns), tuple(grid.variants), about, tuple(map(Note, notes)), made_up)

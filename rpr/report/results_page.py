@@ -54,10 +54,10 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     translations, models = [one for one in groups if one.translation], [one for one in groups if one.documents]
     if translations:
         words = "BLEU by clip distance, beside the paper's curve"
-        parts += _picture("bleu_by_k", words, max(translations, key=_converged), folders, home)
+        parts += _picture("bleu_by_k", words, _largest(translations), folders, home)
     if models:
         words = "Bits per byte by length of the context, in separate and in sliding windows"
-        parts += _picture("bits_by_context", words, max(models, key=lambda one: len(one.variants)), folders, home)
+        parts += _picture("bits_by_context", words, _largest(models), folders, home)
     if published := [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]:
         lines = [line for grid in tables.sections.get("paper", ()) for line in grid.rows]
         verdicts = Counter(line.agreement.verdict for line in lines if line.agreement is not None)
@@ -81,9 +81,8 @@ def _link(path: Path, home: Path) -> str:
     return escape_control_characters(Path(os.path.relpath(path, home)).as_posix())
 
 
-def _converged(group: Group) -> tuple[int, int]:
-    """How many variants are known to have stopped learning, and how many there are."""
-    return sum(bool(variant.learning and not variant.still_learning) for variant in group.variants), len(group.variants)
+def _largest(groups: Sequence[Group]) -> Group:
+    return max(groups, key=lambda group: len(group.variants))
 
 
 def _picture(name: str, words: str, group: Group, folders: Mapping[RunKey, Path], home: Path) -> list[str]:

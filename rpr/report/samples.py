@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from rpr.records.record import Record
 from rpr.records.translations import evenly_spaced
@@ -14,9 +12,7 @@ from rpr.report.groups import Group, Variant
 
 SAMPLES_PER_SPLIT, SAMPLES_PER_OWN_SPLIT = {"test": 3, "long": 2}, 2
 MOST_VARIANTS = 12  # with a line in a plot, or with translations
-MOST_WORDS = 400  # longer sentences are not compared word by word, which would be slow
 
-Kind = Literal["same", "added", "missing"]
 FileOf = Callable[[Record, str], Path]
 
 
@@ -120,26 +116,3 @@ def _texts(run: Record, split: str, file_of: FileOf) -> tuple[list[str], ...] | 
         for path in _files(run, split, file_of)
     )
     return texts if len(set(map(len, texts))) == 1 else None
-
-
-def word_diff(reference: str, hypothesis: str) -> Iterator[tuple[Kind, str]]:
-    """A word diff of the hypothesis against the reference.
-
-    "same": in both, in this order; "added": not in the reference; "missing": in the reference only. The spans that are
-    not "missing" concatenate to the hypothesis.
-    """
-    # Words and punctuation marks, each with the space that follows it; the first item is the space before all of them.
-    (lead, *made), (_, *wanted) = (re.findall(r"^\s*|(?:\w+|[^\w\s])\s*", text) for text in (hypothesis, reference))
-    if max(len(made), len(wanted)) > MOST_WORDS:
-        yield "same", hypothesis
-        return
-    if lead:
-        yield "same", lead
-    matcher = SequenceMatcher(
-        None, [word.rstrip() for word in wanted], [word.rstrip() for word in made], autojunk=False
-    )
-    for tag, start, end, first, last in matcher.get_opcodes():
-        if tag != "equal" and start < end:
-            yield "missing", f" {''.join(wanted[start:end]).strip()} "
-        if first < last:
-            yield "same" if tag == "equal" else "added", "".join(made[first:last])

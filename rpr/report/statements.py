@@ -6,13 +6,13 @@ A sentence that compares variants is made from `Comparison`s alone, and prints t
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rpr import paper
-from rpr.report.agreement import VERDICTS, Agreement, Comparison, agreement, why_undecided
+from rpr.report.agreement import VERDICTS, Agreement, Comparison
 from rpr.report.groups import Group
+from rpr.report.lines import Line
+from rpr.report.published import PAPER
 from rpr.report.tables import published_figures
 from rpr.tables.grid import number
 
@@ -21,15 +21,11 @@ MOST_LISTED = 16  # comparisons in one sentence; report.json has all
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence, the comparisons that it is made of, and its agreement with the paper if the paper has a figure.
-
-    `learning`: it reports runs that were still learning, which qualifies all other statements.
-    """
+    """One sentence, the comparisons that it is made of, and its agreement with the paper if the paper has a figure."""
 
     text: str
     agreement: Agreement | None = None
     group: Group | None = None
-    learning: bool = False
     comparisons: tuple[Comparison, ...] = ()
 
     def __str__(self) -> str:
@@ -38,7 +34,7 @@ class Statement:
 
 def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
-    found = [*_learning(group), *_incomplete(group), *published_statements(group)]
+    found = [*_learning(group), *published_statements(group)]
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
     said = [comparison for statement in found for comparison in statement.comparisons]
     for split in dict.fromkeys([group.split, *tests]):
@@ -68,27 +64,22 @@ def _learning(group: Group) -> Iterator[Statement]:
         so = "Comparisons are at equal tokens" if group.documents else "No comparison with such a model is decided"
         yield Statement(
             f"Still learning when training ended: {whose}. The validation loss fell by {span} over the last tenth of "
-            f"the steps. {so}; {group.advice}.",
-            learning=True,
+            f"the steps. {so}; {group.advice}."
         )
-
-
-def _incomplete(group: Group) -> Iterator[Statement]:
-    if found := Counter(run.status for run in group.runs if run.status != "finished"):
-        words = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
-        yield Statement(f"Without a result: {found.total()} of {len(group.runs)} runs ({words}).")
 
 
 def _papers_change(group: Group) -> Iterator[Statement]:
     """The paper's own comparison: relative positions with its k against absolute ones, on the group's test split."""
     relative, absolute = group.papers_relative, group.get("absolute")
-    found, pair = Comparison(group, relative, absolute, group.split), group.papers_languages
-    if not group.translation or pair is None or found.change.value is None:
-        return
-    papers = round(paper.TABLE1[group.size, "relative", pair] - paper.TABLE1[group.size, "absolute", pair], 1)
-    verdict = agreement(found.change, papers, undecided=why_undecided(relative, absolute))
-    text = f"{_first_upper(relative.label)} against {absolute.label} on {group.split}: {found.figures} BLEU"
-    yield Statement(f"{text}; the paper: {number(papers, 1, signed=True)}.", verdict, comparisons=(found,))
+    line, found = (
+        Line((), group, relative, absolute, (group.split,)),
+        Comparison(group, relative, absolute, group.split),
+    )
+    papers = line.figure_change(PAPER).value
+    if found.change.value is not None and papers is not None:
+        text = f"{_first_upper(relative.label)} against {absolute.label} on {group.split}: {found.figures} BLEU"
+        text += f"; the paper: {number(papers, 1, signed=True)}."
+        yield Statement(text, line.agreement, comparisons=(found,))
 
 
 def _published_order(group: Group) -> Iterator[Statement]:

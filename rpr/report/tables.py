@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rpr import paper
-from rpr.model.positions.vectors import SHARING
 from rpr.report.agreement import EQUAL_TOKENS, FINDINGS_RULE, RULE
 from rpr.report.groups import TASK_RULE, Group, Variant
 from rpr.report.learning import LEARNED_RULE
@@ -22,7 +21,7 @@ from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, facts_of, labels, s
 from rpr.report.protocol import TOKENS, compared_settings
 from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, find
 from rpr.report.recipes import recipe_grids, recipes
-from rpr.report.speed import SpeedRow, ratio_to_absolute, speed_grid, steps_per_second
+from rpr.report.speed import SpeedRow, speed_grid
 from rpr.tables.grid import Cell, Column, Grid, Note
 
 
@@ -44,7 +43,7 @@ def score_table(
     scoring = dict.fromkeys(
         note for group in groups for note in scoring_notes([line.variant for line in lines if line.group is group])
     )
-    about = [f"Δ: change from {lines[0].reference.short_label}, {CHANGE}"]
+    about = [f"Δ: change from {lines[0].reference.label}, {CHANGE}"]
     for source in found:
         on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
         about.append(f"{source.heading}{on}: {source.citation}; {source.protocol}")
@@ -97,8 +96,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
     translation = [group for group in groups if group.translation]
     papers = [*_tables1(translation)]
     for group in translation:
-        for sharing in group.sharings:
-            papers += [*_table2(group, sharing), *_table3(group, sharing)]
+        papers += [*_table2(group), *_table3(group)]
     sections = {
         "paper": papers,
         "tasks": [*map(task_table, alike([group for group in groups if group.task]))],
@@ -120,29 +118,24 @@ def alike(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
-    """Variants of groups that are alike in one table for a terminal: scores, published figures, speed."""
+    """Variants of groups that are alike in one table for a terminal: scores and published figures."""
     first = rows[0][1]
-    lines = [(_line_of_all if group.task else _summary_line)(variant, group) for variant, group in rows]
+    lines = [_summary_line(variant, group) for variant, group in rows]
     grid = score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
-    if not first.task:
-        kept = [column for column in grid.columns if column not in AFTER_THE_SCORES]
-        grid = Grid("summary", grid.title, (*kept, *_SUMMARY), tuple(lines)).without_empty_columns()
+    kept = [column for column in grid.columns if column not in AFTER_THE_SCORES]
+    grid = Grid("summary", grid.title, (*kept, _NOTE), tuple(lines)).without_empty_columns()
     changes = any(column.key.endswith("_change") for column in grid.columns)
-    return replace(grid, setting=f"Δ: change from {lines[0].reference.short_label}" if changes else "")
+    return replace(grid, setting=f"Δ: change from {lines[0].reference.label}" if changes else "")
 
 
 def _summary_line(variant: Variant, group: Group) -> Line:
     papers = group.translation and group.baseline_name == "absolute" and group.papers_relative.records
-    reference, splits = group.papers_relative if papers else group.baseline, (group.development,)
-    return Line((variant.label,), group, variant, reference, splits, splits, "validation")
+    reference = group.papers_relative if papers else group.baseline
+    return Line((variant.label,), group, variant, reference, (group.development,), "validation")
 
 
-_SUMMARY = (
-    Column("speed", "speed", lambda line: ratio_to_absolute(line.group, line.variant), digits=2, priority=1),
-    Column("steps_per_second", "steps/s", lambda line: steps_per_second(line.variant), digits=2, priority=2),
-    # Without a footnote on learning: the findings below the table give the advice.
-    Column("note", "note", lambda line: Cell(line.variant.undecided, line.variant.caveats), words=True),
-)
+# Without a footnote on learning: the findings below the table give the advice.
+_NOTE = Column("note", "note", lambda line: Cell(line.variant.undecided, line.variant.caveats), words=True)
 
 
 def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
@@ -183,58 +176,43 @@ def _lines1(group: Group) -> Iterator[Line]:
     changed = ("test", *group.own_splits)
     for variant in () if elsewhere else rows:
         label = re.sub(rf", k = {k}\b", "", variant.label, count=1)  # only a k other than the paper's is shown
-        yield Line((model, languages, label), group, variant, group.baseline, (group.split,), changed)
+        yield Line((model, languages, label), group, variant, group.baseline, changed)
 
 
-def _setting(group: Group, sharing: str | None) -> str:
-    several = len(group.sharings) > 1 and sharing is not None
-    return f"{group.heading} | tables {SHARING.get(str(sharing), sharing)}" if several else group.heading
+def _clip_distances(group: Group, *kinds: str) -> set[int]:
+    positions = [variant.position for variant in group.variants if variant.position.kind in kinds]
+    return {k for position in positions if (k := position.clip_distance) is not None}
 
 
-def _clip_distances(group: Group, sharing: str | None, *kinds: str) -> set[int]:
-    """Those of the variants of these kinds whose tables are shared so."""
-    positions = [variant.position for variant in group.variants if variant.position.tables == sharing]
-    return {k for position in positions if position.kind in kinds and (k := position.clip_distance) is not None}
-
-
-def _table2(group: Group, sharing: str | None) -> Iterator[Grid]:
-    run = _clip_distances(group, sharing, "relative")
+def _table2(group: Group) -> Iterator[Grid]:
+    run = _clip_distances(group, "relative")
     if not run - {paper.MODELS[group.size].clip_distance}:
         return
-    variants = {k: group.get("relative", k, sharing) for k in sorted({*paper.TABLE2, *run})}
+    variants = {k: group.get("relative", k) for k in sorted({*paper.TABLE2, *run})}
     reference = variants[paper.MODELS["base"].clip_distance]
     lines = [_line_of_base((str(k),), group, variant, reference) for k, variant in variants.items()]
-    yield score_table("table2", "Table 2: BLEU by clip distance k", _setting(group, sharing), ("k",), lines)
+    yield score_table("table2", "Table 2: BLEU by clip distance k", group.heading, ("k",), lines)
 
 
-def _table3(group: Group, sharing: str | None) -> Iterator[Grid]:
+def _table3(group: Group) -> Iterator[Grid]:
     """One table for each k with a keys-only or values-only variant; for the paper's k if only `none` was run."""
-    alone, none = _clip_distances(group, sharing, "relative_keys", "relative_values"), group.get("none")
+    alone, none = _clip_distances(group, "relative_keys", "relative_values"), group.get("none")
     if not alone and not none.records:
         return
-    assumed = paper.TABLE3_CLIP_DISTANCE
-    theirs = f"the paper's Table 3 does not print its k; assumed: {assumed}, the base model's"
+    theirs = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
     for k in sorted(alone or {paper.MODELS[group.size].clip_distance}):
-        variants = {
-            sides: none if kind == "none" else group.get(kind, k, sharing) for sides, kind in KIND_OF_SIDES.items()
-        }
+        variants = {sides: none if kind == "none" else group.get(kind, k) for sides, kind in KIND_OF_SIDES.items()}
         lines = [
-            _line_of_base(
-                tuple("yes" if on else "no" for on in sides), group, variants[sides], variants[True, True], assumed
-            )
+            _line_of_base(tuple("yes" if on else "no" for on in sides), group, variants[sides], variants[True, True])
             for sides in paper.TABLE3
         ]
-        reading = theirs if k == assumed else f"{theirs}, not this table's {k}"
         title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
-        yield score_table("table3", title, f"{_setting(group, sharing)} | k = {k}", ("a^V", "a^K"), lines, reading)
+        yield score_table("table3", title, f"{group.heading} | k = {k}", ("a^V", "a^K"), lines, theirs)
 
 
-def _line_of_base(
-    labels: tuple[str, ...], group: Group, variant: Variant, reference: Variant, papers_k: int | None = None
-) -> Line:
+def _line_of_base(labels: tuple[str, ...], group: Group, variant: Variant, reference: Variant) -> Line:
     """A row of Table 2 or 3."""
-    splits, changed = ("validation", group.split), ("validation", "test", *group.own_splits)
-    return Line(labels, group, variant, reference, splits, changed, "validation", papers_k)
+    return Line(labels, group, variant, reference, ("validation", "test", *group.own_splits), "validation")
 
 
 def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
@@ -282,5 +260,4 @@ def _table_of_all(name: str, title: str, groups: Sequence[Group], *notes: str) -
 
 
 def _line_of_all(variant: Variant, group: Group) -> Line:
-    splits = tuple(split for split in ("test", "long") if group.column(split) is not None) or (group.split,)
-    return Line((variant.label,), group, variant, group.baseline, splits, (group.split,))
+    return Line((variant.label,), group, variant, group.baseline, (group.split,))

@@ -22,7 +22,6 @@ TIMEOUT_SECONDS = 10  # of each request
 MAX_RUNS_SEARCHED = 200  # for the names of a project's sweeps, if none of its runs is of the requested one
 SPLITS = ("test", "validation")  # the paper's Tables 2 and 3 report its validation set
 HEADLINE = METRIC_NAMES[HEADLINE_METRIC]
-PANEL_WIDTH, PANEL_HEIGHT = 12, 8  # of a grid of 24 columns
 
 
 def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
@@ -121,7 +120,7 @@ def report(entity: str, project: str, sweep: str | None, title: str | None) -> A
         width="fluid",
         blocks=[
             wr.H2(text="The runs"),
-            wr.PanelGrid(runsets=[runset], panels=_in_two_columns(_panels())),
+            wr.PanelGrid(runsets=[runset], panels=_panels()),
             wr.MarkdownBlock(text=paper_tables()),
         ],
     )
@@ -168,15 +167,6 @@ def _panels() -> list[Any]:
         ),
         wr.RunComparer(diff_only=True),
     ]
-
-
-def _in_two_columns(panels: list[Any]) -> list[Any]:
-    """Two panels in each row."""
-    wr = _library("reports.v2")
-    for number, panel in enumerate(panels):
-        row, column = divmod(number, 2)
-        panel.layout = wr.Layout(x=column * PANEL_WIDTH, y=row * PANEL_HEIGHT, w=PANEL_WIDTH, h=PANEL_HEIGHT)
-    return panels
 
 
 def _library(name: str) -> Any:

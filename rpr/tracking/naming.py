@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rpr.config.train import TrainConfig
@@ -56,18 +55,9 @@ def variant(config: TrainConfig) -> str:
     return label if chosen.name in usual else f"{chosen.name} ({label})"
 
 
-def sections(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The rest of the configuration, not in `flat`, by section.
-
-    `given` is the W&B run's existing config. W&B keeps the settings that `wandb agent` set: if one of them has the name
-    of a section (`position: absolute`), the section's settings get dotted keys instead, as W&B displays them anyway.
-    """
-    whole = config.model_dump(mode="json", exclude=set(flat(config)))
-    for name, value in list(whole.items()):
-        if isinstance(value, dict) and name in given and not isinstance(given[name], Mapping):
-            del whole[name]
-            whole |= {f"{name}.{key}": setting for key, setting in value.items()}
-    return whole
+def sections(config: TrainConfig) -> dict[str, Any]:
+    """The rest of the configuration, not in `flat`, by section."""
+    return config.model_dump(mode="json", exclude=set(flat(config)))
 
 
 def define(run: Any) -> None:

@@ -229,7 +229,7 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
             settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
         )
     define(run)
-    run.config.update({**flat(config), **sections(config, run.config)}, allow_val_change=True)
+    run.config.update({**flat(config), **sections(config)}, allow_val_change=True)
     if online:
         _report(without_login(run.url))
     # Online, the server knows where its history ends. Offline, at most the newest row had not yet been written.

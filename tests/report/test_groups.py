@@ -138,7 +138,7 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
     other = fake_record("relative", scores=[fake_score("test", 31.0, num_sentences=7)])
     (group,) = run_groups([fake_record("absolute"), other])
     relative, absolute = group.get("relative"), group.get("absolute")
-    assert group.change(relative, absolute, "test").reason == "scored in another way than absolute"
+    assert group.change(relative, absolute, "test").reason == "scored in another way than absolute (sinusoidal)"
 
 
 def test_variants_are_compared_on_the_split_that_most_have():

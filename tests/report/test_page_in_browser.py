@@ -264,17 +264,7 @@ def test_markup_in_records_and_sentences_stays_text(opened: Open) -> None:
     assert page.locator(".given dd").nth(0).text_content() == f"a dog runs around outside {EVIL} ."
     assert page.locator(".given dd").nth(1).text_content() == REFERENCE
     assert page.locator("summary", has_text="alert(1)").first.text_content() == f"{EVIL} failed"
-    hypothesis = page.locator(".made dd").first
-    kept = hypothesis.evaluate(
-        "node => { const copy = node.cloneNode(true); copy.querySelectorAll('del').forEach(d => d.remove()); "
-        "return copy.textContent.replace(/\\s+/g, ' '); }"
-    )
-    assert kept == f"draußen rennt ein Hund {EVIL} ."
-    assert hypothesis.locator("ins").all_text_contents() == ["draußen rennt"]
-    assert hypothesis.locator("del").all_text_contents() == ["läuft draußen herum"]
-    look = "one => { const s = getComputedStyle(one); return s.textDecorationLine + ' ' + s.textDecorationStyle; }"
-    looks = [page.locator(f".made {tag}").first.evaluate(look) for tag in ("ins", "del")]
-    assert looks == ["underline solid", "line-through solid"], "differences show without colour"
+    assert page.locator(".made dd").first.text_content() == f"draußen rennt ein Hund {EVIL} ."
 
 
 @pytest.mark.slow

@@ -52,9 +52,10 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe() -> None:
     )
     assert rows[relative]["own_test"].value.value == pytest.approx(32.5 - 33.0)
     assert rows[relative]["one_validation"].value.value == pytest.approx((28 + 20 + 30) / 3 - 22)
-    assert rows[relative]["one_validation"].remarks == ()
+    assert rows[relative]["one_validation"].remarks == ("1 of 3 seeds",), "of absolute with the same recipe"
     assert rows[absolute]["best"].remarks == ("at the edge of the grid: model.dropout",)
-    fewer = dict(zip(keys, recipe_grids(grid_of(more[0]))[0].cells[1], strict=True))
+    table = recipe_grids(grid_of(more[0]))[0]
+    fewer = dict(zip([column.key for column in table.columns], table.cells[1], strict=True))
     assert (fewer["n"].value, fewer["own_validation"].value.n) == ("2", 1)
     assert fewer["own_validation"].remarks == ("1 of 2 seeds",)
 

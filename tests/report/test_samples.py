@@ -1,30 +1,10 @@
-"""Sample translations: which sentences and variants a report shows, and the word diff with the reference."""
+"""Sample translations: which sentences and variants a report shows."""
 
 import pytest
 
 from rpr.report.grouping import run_groups
-from rpr.report.samples import MOST_WORDS, samples, word_diff
+from rpr.report.samples import samples
 from tests.fake_records import fake_record
-
-MANY, LONG = "der " * 250, "a " * MOST_WORDS + "b"
-
-
-@pytest.mark.parametrize("reference, hypothesis, pieces", [
-    ("ein Hund läuft", "ein Hund", [("same", "ein Hund"), ("missing", " läuft ")]),
-    ("ein Hund", "ein alter Hund", [("same", "ein "), ("added", "alter "), ("same", "Hund")]),
-    ("ein Hund", "ein Tier", [("same", "ein "), ("missing", " Hund "), ("added", "Tier")]),
-    ("er läuft heute", "heute er läuft", [("added", "heute "), ("same", "er läuft"), ("missing", " heute ")]),
-    # A full stop is a word of its own, so "Freien." and "Freien" are the same word.
-    ("da im Freien.", "da.", [("same", "da"), ("missing", " im Freien "), ("same", ".")]),
-    ("Tag, Welt", "Welt", [("missing", " Tag, "), ("same", "Welt")]),
-    ("a", "", [("missing", " a ")]),
-    ("", "a  b", [("added", "a  b")]),
-    ("a b", " a b ", [("same", " "), ("same", "a b ")]),
-    (f"{MANY}Hund", f"ein {MANY}Hund", [("added", "ein "), ("same", f"{MANY}Hund")]),  # frequent words count too
-    ("a", LONG, [("same", LONG)]),  # too long to compare
-])  # fmt: skip
-def test_word_diff(reference, hypothesis, pieces):
-    assert list(word_diff(reference, hypothesis)) == pieces
 
 
 @pytest.fixture

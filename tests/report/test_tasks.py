@@ -45,7 +45,7 @@ def test_exact_match_of_a_task_comes_first_and_by_length():
     tables = build_tables([group])
     assert (group.task, group.synthetic, "paper" in tables.sections) == (True, True, False)
     [task] = tables.sections["tasks"]
-    assert [column.key for column in task.columns][:5] == ["position", "n", "test", "long", "long_change"]
+    assert [column.key for column in task.columns][:5] == ["position", "n", "long", "long_change", "test"]
     assert "seeds (Wilson's)" in " ".join(legend([task.only(lambda column: column.key == "test")]))
     assert tables.by_length[0].title == "exact match by length, test and long together"
     notes = " ".join(note.text for grid in tables.by_length for note in grid.notes)

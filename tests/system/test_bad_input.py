@@ -193,18 +193,26 @@ MISFIT = "does not fit the run's configuration ("
 UNREADABLE = "cannot be read as a checkpoint ("
 DAMAGES = [
     # the record: at least one damage per command
-    ("train", bad.replace_content("record.json", lambda old: old[:300]), "truncated or not JSON (line "),
-    ("evaluate", bad.replace_content("record.json", ""), "truncated or not JSON (line 1, column 1: Expecting value)"),
-    ("translate", bad.replace_content("record.json", "[]"), "a run record is a JSON object, this is a list"),
-    ("export", bad.replace_content("record.json", 100_000 * "["), "not a record (brackets nested too deeply)"),
+    ("train", bad.replace_content("record.json", lambda old: old[:300]), "truncated or not JSON ("),
+    (
+        "evaluate",
+        bad.replace_content("record.json", ""),
+        "truncated or not JSON (Expecting value: line 1 column 1 (char 0))",
+    ),
+    ("translate", bad.replace_content("record.json", "[]"), "must be an object"),
+    (
+        "export",
+        bad.replace_content("record.json", 100_000 * "["),
+        "truncated or not JSON (maximum recursion depth exceeded",
+    ),
     ("verify", bad.replace_content("record.json", b"\xff\xfe\x00"), "cannot be read ("),
     ("compare", bad.update_record(schema="1"), "schema: "),
     ("rerun", bad.update_record(speed=1), "speed: "),
     ("diff", bad.replace_content("record.json", lambda old: old.replace(b"one", b"\\ud800", 1)), "end of hex escape"),
     ("evaluate", bad.set_config("position.clip_distance", "x"), "position.clip_distance: invalid value 'x'"),
     ("report", bad.replace_by_folder("record.json"), "cannot be read ("),
-    ("diff", bad.replace_by_link("record.json"), "truncated or not JSON (line 1"),
-    ("train", bad.replace_by_link("record.json"), "truncated or not JSON (line 1"),
+    ("diff", bad.replace_by_link("record.json"), "truncated or not JSON ("),
+    ("train", bad.replace_by_link("record.json"), "truncated or not JSON ("),
     ("report of all", bad.replace_by_link("record.json"), "no run record to report"),
     # its configuration: no code is run, no path leads outside
     ("rerun", bad.set_config("optim.max_steps", 0), "this version of rpr cannot run its config"),

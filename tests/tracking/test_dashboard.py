@@ -104,7 +104,7 @@ def test_command_saves_the_report_and_prints_its_address(server, capfd):
     }
     assert runset["grouping"] == []  # or a point of the scatter plot would be several runs
     places = [tuple(panel["layout"][side] for side in "xy") for panel in panels]
-    assert len(places) == len(set(places)) and {x for x, _ in places} == {0, 12}
+    assert len(places) == len(set(places)) and {x for x, _ in places} == {0, 8, 16}
     (text,) = (block["content"] for block in report["spec"]["blocks"] if block["type"] == "markdown-block")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     table2 = {int(row[0]): float(row[1]) for row in rows if len(row) == 2 and row[0].isdecimal()}

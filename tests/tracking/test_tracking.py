@@ -312,7 +312,7 @@ def test_wandb_mode_is_respected(mode, configured, lines, tiny_config, run_dir, 
 
 
 def test_run_under_an_agent_has_its_id_and_all_settings(tiny_config, run_dir, server, monkeypatch, tmp_path):
-    given = {"position": "absolute", "optim.max_steps": 25, "seed": 1}
+    given = {"job": "position=absolute optim.max_steps=25"}
     (tmp_path / "given.yaml").write_text("".join(f"{name}:\n  value: {value}\n" for name, value in given.items()))
     names = {"SWEEP_ID": "s1", "RUN_ID": "given", "PROJECT": "theirs", "SWEEP_PARAM_PATH": str(tmp_path / "given.yaml")}
     for name, value in names.items():
@@ -325,6 +325,5 @@ def test_run_under_an_agent_has_its_id_and_all_settings(tiny_config, run_dir, se
     assert (run.name, run.project, run.last("sweep"), run.last("groupName")) == ("given", "theirs", "s1", "table2")
     assert run.series("train/loss") == expected([25]) and run.config["run_id"] == config.run_id
     assert {name: run.config[name] for name in given} == given
-    assert run.config["position.absolute"] == "sinusoidal" and run.config["variant"] == "absolute (sinusoidal)"
-    assert {f"position.{name}" for name in config.position.model_dump()} <= run.config.keys()
+    assert run.config["position"]["absolute"] == "sinusoidal" and run.config["variant"] == "absolute (sinusoidal)"
     assert run.config["optim"]["max_steps"] == 25 and run.config["model"]["d_model"] == 32

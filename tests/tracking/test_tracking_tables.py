@@ -136,7 +136,7 @@ def test_variant_names(overrides, variant, tiny_config):
 
 def test_flat_keys_do_not_hide_sections(tiny_config):
     config = tiny_config()
-    flat, sections = naming.flat(config), naming.sections(config, {})
+    flat, sections = naming.flat(config), naming.sections(config)
     other = naming.flat(tiny_config("seed=2"))
     assert {name for name in flat if flat[name] != other[name]} == {"seed", "run_id"}
     absolute = naming.flat(tiny_config("position=absolute"))
@@ -144,4 +144,3 @@ def test_flat_keys_do_not_hide_sections(tiny_config):
     assert not flat.keys() & sections.keys()
     whole = json.loads(config.model_dump_json())
     assert {**sections, "seed": flat["seed"], "sweep": flat["sweep"]} == whole
-    assert naming.sections(config, {**flat, **sections}) == sections, "a resumed run keeps its sections"
