@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sysconfig
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -118,18 +119,21 @@ def _python_library() -> Listing:
 
 def _in_train_unless_split(listing: Listing) -> Listing:
     """Documents whose names happen to have a word like test are split only if some are train and all have such a word,
-    or if it is the name of their folder in the corpus, beside which others are not read.
+    or are called so (test.txt, test/a.txt), beside which others are not read.
+
+    Raises:
+        DataError: only some have such a word, and are called so or speak of train too.
     """
     unread = [file for file in listing.left_over if kind_of(file) in (TEXT, *TABLES)]
     split = [file for files in listing.splits.values() for file in files]
-    in_folders = all(file.relative_to(listing.root).parts[0].lower() in SPLIT_WORDS for file in split)
-    if listing.configured or ("train" in listing.splits and (in_folders or not unread)):
+    called = [re.split("[/.]", file.relative_to(listing.root).as_posix().lower())[0] in SPLIT_WORDS for file in split]
+    if listing.configured or ("train" in listing.splits and (all(called) or not unread)):
         return listing
-    if len(listing.splits) > 1 and "train" in listing.splits:
-        spoken = " and ".join(str(files[0]) for files in listing.splits.values())
+    apart = sorted(listing.splits.keys() - {"train"})
+    if unread and apart and ("train" in listing.splits or any(called)):
         raise DataError(
-            f"data.path: {unread[0]} is of no split, but {spoken} are; name the split of every file, or put the files "
-            "of each split, or all of them, into a folder train, validation or test"
+            f"data.path: {listing.splits[apart[0]][0]} looks like a split, and {unread[0]} like none; name the split "
+            "of every file, or put the files of each split, or all of them, into a folder train, validation or test"
         )
     files = sorted([*unread, *split])
     left_over = tuple(file for file in listing.left_over if file not in unread)

@@ -380,13 +380,25 @@ def test_names_with_a_word_of_a_split_are_still_documents(tmp_path: Path) -> Non
     assert load_documents(text_config(tmp_path)).notes == ("not read: README.txt",)
 
 
-def test_names_of_which_only_some_speak_of_a_split_are_refused(tmp_path: Path) -> None:
-    """The test set would be trained on, or what speaks of no split not be read."""
-    write(tmp_path, {"ptb.train.txt": b"a", "ptb.test.txt": b"b", "README.txt": b"c"})
-    with pytest.raises(DataError, match=r"README.txt is of no split, but \S+ptb.\w+.txt and \S+ptb.\w+.txt are; "):
-        load_documents(text_config(tmp_path))
-    (tmp_path / "texts" / "README.txt").unlink()
-    assert {*load_documents(text_config(tmp_path)).splits} == {"train", "test"}
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["ptb.train.txt", "ptb.test.txt", "README.txt"], None),  # the test set would be trained on
+        (["corpus.txt", "test.txt"], None),
+        (["corpus/a.txt", "dev/a.txt"], None),
+        (["ptb.train.txt", "ptb.test.txt"], ["test", "train"]),
+        (["train.txt", "valid.txt.gz", "test.txt", "README.txt"], ["test", "train", "validation"]),
+        (["train/a.txt", "test/b.txt", "README.txt"], ["test", "train"]),
+        (["unit-test.txt", "contest.txt", "corpus.txt"], ["train"]),
+    ],
+)
+def test_names_that_look_like_splits_are_splits_or_refused(tmp_path: Path, names: list[str], splits: object) -> None:
+    write(tmp_path, {name: gzip.compress(b"a") if name.endswith(".gz") else b"a" for name in names})
+    if splits is None:
+        with pytest.raises(DataError, match=r"(test|dev/a)\.txt looks like a split, and \S+\.txt like none"):
+            load_documents(text_config(tmp_path))
+    else:
+        assert sorted(load_documents(text_config(tmp_path)).splits) == splits
 
 
 def test_documents_that_are_not_read_are_named(tmp_path: Path) -> None:
