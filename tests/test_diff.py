@@ -65,8 +65,8 @@ def test_only_differences_are_shown(put, diff):
     assert found["scores"][3] == "long/sacrebleu 9.00 9.00 same"
     assert "rpr-cli compare" in found["To"][0]
     assert found["figures"][2:] == [
-        "validation_loss 2.300000 2.500000 +0.200000 × 1.087",
-        "steps_per_second 2.000 2.500 +0.500 × 1.250",
+        "validation_loss 2.300000 2.500000 +0.200000",
+        "steps_per_second 2.000 2.500 +0.500",
     ]
     identical = r"Identical: settings \(\d\d\), run \(3\), checkout \(2\), versions \(1\), data \(\d\), how it was m"
     assert re.match(identical, found["Identical:"][0]), found
@@ -77,7 +77,7 @@ def test_tiny_difference_is_not_shown_as_the_same(put, diff):
     edits = {"scores.1.score": 9.0 + 2**-40, "training.train_loss": 2.1 - 2**-40}
     found = paragraphs(diff(put("a"), put("b", edits)))
     assert found["scores"][3] == "long/sacrebleu 9.00 9.00 +9.1e-13"
-    assert found["figures"][2] == "train_loss 2.100000 2.100000 -9.1e-13 × 1.000"
+    assert found["figures"][2] == "train_loss 2.100000 2.100000 -9.1e-13"
 
 
 def test_copy_of_a_record_has_no_difference(put, diff):
@@ -106,7 +106,7 @@ def test_failed_run(put, diff):
     assert "status  finished            failed: DataError: no more paper\n" in printed
     assert "To test whether" not in printed
     found = paragraphs(printed)
-    assert "steps_per_second 2.000 – – –" in found["figures"] and "long/sacrebleu 9.00 – –" in found["scores"]
+    assert "steps_per_second 2.000 – –" in found["figures"] and "long/sacrebleu 9.00 – –" in found["scores"]
     assert "device 2 threads of a CPU –" in found["run"]
 
 
@@ -129,13 +129,13 @@ def test_lines_have_at_most_100_columns(put, diff):
 def test_step_at_which_losses_diverge(put, diff):
     first = put("a", losses=(5.0, 4.0, 3.0))
     for losses, line in {
-        (5.0, 4.0, 3.0625): "the same at 2 logged steps, up to step 50; then A 3 at step 75, B 3.0625 at step 75",
-        (5.5, 4.0): "the same at 0 logged steps; then A 5 at step 25, B 5.5 at step 25",
+        (5.0, 4.0, 3.0625): "the same at 2 logged steps, up to step 50, then others",
+        (5.5, 4.0): "the same at 0 logged steps, then others",
         (5.0, 4.0): "the same at 2 logged steps, up to step 50",
     }.items():
         assert f"train/loss: {line}\n" in diff(first / "record.json", put("b.json", {"started": "x"}, losses))
     (first / "metrics.jsonl").write_text('{"step": 10, "train/loss": 5.0}\n')
-    line = "train/loss: the same at 0 logged steps; then A 5 at step 10, B 5 at step 25\n"
+    line = "train/loss: the same at 0 logged steps, then others\n"
     assert line in diff(first, "b.json")
     (first / "metrics.jsonl").unlink()
     assert "train/loss" not in diff(first, "b.json")

@@ -15,7 +15,7 @@ from rpr import environment
 from rpr.cli import stdio
 from rpr.cli.positionals import take_schemes_dir, to_overrides, whole
 from rpr.compose import hydra_bridge, hydra_settings
-from rpr.compose.composition import compose, compose_train, override_key, reject_path_traversal, train_command
+from rpr.compose.composition import compose, compose_train, override_key, recorded_command, reject_path_traversal
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.paths import user_path
@@ -173,8 +173,7 @@ def _run(name: str, arguments: list[str]) -> int:
         from rpr.commands import train
 
         job = compose_train(flags.overrides, config_dir, config_name)
-        overrides = [word for word in flags.overrides if override_key(word) not in ("sweep", "again")]
-        train.run(job, command=train_command(overrides, config_dir, flags.config_name))
+        train.run(job, command=recorded_command(flags.overrides, config_dir, flags.config_name))
         return 0
     typed = validate(_config_class(name), compose(config_name, flags.overrides, config_dir))
     module = importlib.import_module(f"rpr.commands.{name}")
@@ -204,18 +203,14 @@ def _parse_flags(name: str, arguments: list[str]) -> Any:
     """
 
     def reject(message: str) -> NoReturn:
-        raise ConfigError(
-            f"{name}: {message}; settings have the form key=value, and rpr-cli {name} --hydra-help lists the flags"
-        )
+        raise ConfigError(f"{name}: {message}; write settings as key=value (flags: rpr-cli {name} --hydra-help)")
 
     if name == "train":
         from rpr.sweep import spec
 
         settings = () if {"-m", "--multirun"} & {*arguments} else map(override_key, spec.SETTINGS)
         if misplaced := {*spec.FLAGS, *settings} & {*map(override_key, arguments)}:
-            raise ConfigError(
-                f"{min(misplaced)}: belongs to rpr-cli sweep; add the sweep's name, e.g. rpr-cli sweep quick"
-            )
+            raise ConfigError(f"{min(misplaced)}: belongs to rpr-cli sweep; add a sweep, e.g. rpr-cli sweep quick")
     parser = hydra_bridge.flag_parser()
     parser.error = reject  # type: ignore[method-assign]  # argparse would print several lines and end the process
     flags: Any = parser.parse_args(arguments)

@@ -61,11 +61,11 @@ def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:
     scores, figures = differences.scores, differences.figures
     sections: list[Grid | Iterable[str]] = [
         *(_part_grid(name, part, names) for name, part in differences.parts.items()),
-        _figure_grid("scores", scores, names).only(lambda column: column.key != "ratio"),
+        _figure_grid("scores", scores, names),
         [COMPARE] if any(pair.difference for pair in scores) else [],
         _figure_grid("figures", [pair for pair in figures if not pair.same], names),
         [f"{pair.name}: not comparable: {pair.unlike}" for pair in (*scores, *figures) if pair.unlike],
-        [_curve_line(curve, names) for curve in differences.curves],
+        map(_curve_line, differences.curves),
         [_same_line(differences)],
     ]
     lines = []
@@ -78,13 +78,10 @@ def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:
     return lines
 
 
-def _curve_line(curve: Curve, names: tuple[str, str]) -> str:
+def _curve_line(curve: Curve) -> str:
     """Up to which step two runs' metrics are equal, in words."""
-    line = f"{curve.name}: the same at {curve.equal} logged steps"
-    line += f", up to step {curve.equal_until}" if curve.equal else ""
-    sides = zip(names, curve.parting or (), strict=False)
-    parting = ", ".join(f"{name} {loss:.9g} at step {step}" for name, (step, loss) in sides)
-    return f"{line}; then {parting}" if parting else line
+    until = f", up to step {curve.equal_until}" if curve.equal else ""
+    return f"{curve.name}: the same at {curve.equal} logged steps{until}{', then others' if curve.parted else ''}"
 
 
 def _same_line(differences: Difference) -> str:
@@ -129,7 +126,6 @@ def _figure_grid(title: str, pairs: Sequence[FigurePair], names: tuple[str, str]
         Column("a", names[0], lambda pair: shown(pair.a, _digits(pair))),
         Column("b", names[1], lambda pair: shown(pair.b, _digits(pair))),
         Column("difference", f"{names[1]} - {names[0]}", lambda pair: _change(pair, _digits(pair))),
-        Column("ratio", "ratio", lambda pair: DASH if pair.ratio is None else f"× {pair.ratio:.3f}"),
     )
     return Grid(title, "", columns, tuple(pairs))
 

@@ -32,9 +32,7 @@ def run(config: ReportConfig) -> None:
         return
     root = user_path(config.runs_dir)
     if not root.exists():
-        raise RecordError(
-            f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick) or give another runs_dir="
-        )
+        raise RecordError(f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick)")
     if config.results_page is not None:
         _check_writable(user_path(config.results_page))  # before any of the report is written
     records, unread, others = with_killed_runs(find_records(root, config.sweep))

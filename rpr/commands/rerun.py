@@ -166,11 +166,8 @@ def _outcome(differences: Difference) -> list[str]:
         return ["Different:", *lines_of(differences, NAMES)]
     logged = sum(curve.equal for curve in differences.curves)
     also = f", and {logged} logged losses" if logged else ""
-    speeds = [pair for pair in differences.figures if pair.name == "steps_per_second" and pair.ratio is not None]
+    speeds = [pair for pair in differences.figures if pair.name == "steps_per_second" and pair.difference is not None]
     return [
         f"Bit-identical: {len(differences.scores)} scores, training and validation loss{also}.",
-        *(
-            f"steps/s: {pair.a.value:.3f} and {pair.b.value:.3f}, {pair.ratio:.3f} times the record's"
-            for pair in speeds
-        ),
+        *(f"steps/s: {pair.a.value:.3f} and {pair.b.value:.3f} ({pair.difference:+.3f})" for pair in speeds),
     ]

@@ -208,6 +208,13 @@ def override_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
+def recorded_command(overrides: Sequence[str], config_dir: Path | None, config_name: str | None = None) -> str:
+    """As `train_command`, for a record: what belongs to this call alone is left out."""
+    return train_command(
+        [word for word in overrides if override_key(word) not in ("sweep", "again")], config_dir, config_name
+    )
+
+
 def train_command(overrides: Sequence[str], config_dir: Path | None = None, config_name: str | None = None) -> str:
     """The command line that trains with these settings, for a shell."""
     flags = {"--config-dir": config_dir, "--config-name": config_name}

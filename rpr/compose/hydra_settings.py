@@ -46,9 +46,7 @@ def check_settings(settings: Any) -> None:
             "hydra/launcher=submitit_local or submitit_slurm"
         )
     if hydra["job"]["chdir"]:
-        raise ConfigError(
-            "hydra.job.chdir: runs find their corpus and their folder from where the command was started; leave it out"
-        )
+        raise ConfigError("hydra.job.chdir: runs are found from where the command was started; leave it out")
     if hydra["mode"] is not None:
         raise ConfigError(f"hydra.mode: invalid value {hydra['mode']}: only -m makes a sweep; leave hydra.mode out")
 

@@ -14,6 +14,7 @@ from rpr.records.scores import BITS_PER_BYTE, Interval
 ABSENT: Any = object()  # the value of a key that a record does not have
 LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
 _SPEEDS = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
+_SHARED = (*_SPEEDS, "seconds")  # of a device that other jobs may use, too
 _MEMORY = "peak_memory_bytes"
 _FINAL_LOSSES = ("train_loss", "validation_loss")
 _FIGURES = (*_FINAL_LOSSES, *_SPEEDS, _MEMORY, "seconds", "skipped_steps", "loss_spikes", "padding_waste")
@@ -58,25 +59,19 @@ class FigurePair(NamedTuple):
         a, b = self.a.value, self.b.value
         return None if a is None or b is None or self.unlike else b - a
 
-    @property
-    def ratio(self) -> float | None:
-        """b / a, likewise."""
-        a, b = self.a.value, self.b.value
-        return b / a if a and b is not None and not self.unlike else None
-
 
 @dataclass(frozen=True)
 class Curve:
     """One loss of both metrics files, compared line by line up to the first difference.
 
-    The first `equal` lines are the same, the last of them at step `equal_until`. `parting` is (step, loss) of each run
-    in the next line, if both have one; the steps differ if the runs logged at different steps.
+    The first `equal` lines are the same, the last of them at step `equal_until`; in the next one, if there is one in
+    both files, they have `parted`.
     """
 
     name: str
     equal: int
     equal_until: int | None
-    parting: tuple[tuple[int, float], tuple[int, float]] | None
+    parted: bool
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ class Difference:
         losses = [pair for pair in self.figures if pair.name in _FINAL_LOSSES]
         measured = any(pair.name == "train_loss" for pair in losses)
         scores = [pair for pair in self.scores if pair.a.value is not None]
-        parted = any(curve.parting for curve in self.curves)
+        parted = any(curve.parted for curve in self.curves)
         return measured and not parted and all(pair.same for pair in (*scores, *losses))
 
 
@@ -167,8 +162,9 @@ def _scores(record: Record) -> dict[str, Figure]:
 def _figures(record: Record) -> dict[str, Figure]:
     values = {"steps": record.steps, "parameters": record.parameters, **_fields(record.training, _FIGURES)}
     how = dict.fromkeys(_SPEEDS, ("excludes",)) | {_MEMORY: ("peak_memory_kind",)}
+    jobs: dict[str, Any] = {} if record.concurrent_jobs is None else {"concurrent_jobs": record.concurrent_jobs}
     return {
-        name: Figure(value, how=_fields(record.training, how.get(name, ())))
+        name: Figure(value, how=_fields(record.training, how.get(name, ())) | (jobs if name in _SHARED else {}))
         for name, value in values.items()
         if value is not None
     }
@@ -190,4 +186,4 @@ def _curves(first: Sequence[Any], second: Sequence[Any]) -> Iterator[Curve]:
             # As text NaN is equal to NaN.
             differ = (number for number, (p, q) in enumerate(pairs) if p != q and str(p) != str(q))
             equal = next(differ, len(pairs))
-            yield Curve(name, equal, a[equal - 1][0] if equal else None, next(iter(pairs[equal:]), None))
+            yield Curve(name, equal, a[equal - 1][0] if equal else None, equal < len(pairs))

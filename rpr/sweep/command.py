@@ -28,9 +28,7 @@ def run(arguments: list[str]) -> int:
     sweep = spec.read(name)
     flags = {word for word in rest if word.startswith("-")}
     if unknown := flags - {*spec.FLAGS}:
-        raise ConfigError(
-            f"sweep: unknown flag {min(unknown)}; give settings (data=..., seed=1,2), --dry-run or --wandb-yaml"
-        )
+        raise ConfigError(f"sweep: unknown flag {min(unknown)}; give settings, --dry-run or --wandb-yaml")
     of_file = [word for row in sweep.rows for word in row]
     overrides = [word for word in rest if word not in flags]
     spec.reject_repeated(overrides)

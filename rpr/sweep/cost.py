@@ -39,7 +39,8 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
     optim = config.optim
     tokens = optim.max_steps * optim.microbatches_per_step * optim.max_tokens_per_microbatch  # padding included
     size = f"{_parameters(config.transformer(config.data.vocabulary_size)) / 1e6:.2f} M parameters, "
-    size += f"{optim.max_steps:,} steps, at most {tokens / 1e6:,.2f} M tokens a side"
+    side = "" if config.model.architecture == "decoder_only" else " a side"  # there both sides count together
+    size += f"{optim.max_steps:,} steps, at most {tokens / 1e6:,.2f} M tokens{side}"
     alike = [(other, speed) for other, speed in speeds if _kind(other) == _kind(config)]
     same = [speed for other, speed in alike if other.position == config.position]
     chosen = same or [speed for _, speed in alike]

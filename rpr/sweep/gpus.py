@@ -43,18 +43,14 @@ class Options:
         """
         if not self.gpus:
             if self.jobs_per_gpu > 1:
-                raise ConfigError(
-                    f"jobs_per_gpu: {self.jobs_per_gpu} jobs share each GPU of gpus=...; add it, e.g. gpus=0"
-                )
+                raise ConfigError(f"jobs_per_gpu: {self.jobs_per_gpu} jobs share each GPU of gpus=...; add gpus=0")
             return self
         without = next((machine for machine in hardware if machine.accelerator != "gpu"), None)
         if without is not None:
             raise ConfigError(f"gpus: hardware={without.name} uses none; leave gpus out, or choose hardware=1xgpu")
         devices = max(machine.devices for machine in hardware)
         if devices > len(self.gpus):
-            raise ConfigError(
-                f"gpus: {len(self.gpus)} named, but a job needs {devices}; name more, or choose hardware=1xgpu"
-            )
+            raise ConfigError(f"gpus: {len(self.gpus)} named, but a job needs {devices}; name more, or hardware=1xgpu")
         return self if self.jobs is not None else replace(self, jobs=self.jobs_per_gpu * (len(self.gpus) // devices))
 
 
@@ -87,18 +83,11 @@ def check_present(gpus: Sequence[str]) -> None:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return
-    present = [
-        name for pair in re.findall(r"^GPU (\d+):|UUID: ([^)]+)\)", listed, re.MULTILINE) for name in pair if name
-    ]
     # CUDA_VISIBLE_DEVICES accepts a UUID's beginning.
-    lacking = [
-        gpu
-        for gpu in gpus
-        if not any(name == gpu or (not gpu.isdecimal() and name.startswith(gpu)) for name in present)
-    ]
+    lacking = [gpu for gpu in gpus if not re.search(rf"^GPU {gpu}:|UUID: {gpu}", listed, re.MULTILINE)]
     if lacking:
-        listed_numbers = ", ".join(name for name in present if name.isdecimal()) or "none"
-        raise ConfigError(f"gpus: this machine has no GPU {', '.join(lacking)} (nvidia-smi -L lists: {listed_numbers})")
+        numbers = ", ".join(re.findall(r"^GPU (\d+):", listed, re.MULTILINE)) or "none"
+        raise ConfigError(f"gpus: this machine has no GPU {', '.join(lacking)} (nvidia-smi -L lists: {numbers})")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.compose import hydra_bridge
-from rpr.compose.composition import override_key, train_command
+from rpr.compose.composition import override_key, recorded_command
 from rpr.compose.hydra_settings import check_settings, is_hydra_override
 from rpr.compose.messages import format_user_error
 from rpr.errors import BusyError, ConfigError, DataError, RecordError, RunError
@@ -34,10 +34,6 @@ _HARDWARE = ("hardware", "hardware.devices", "hardware.num_nodes")  # what may d
 def _of_machine(job: Sequence[str]) -> tuple[str, ...]:
     """The overrides of a job that decide where it runs."""
     return tuple(word for word in job if override_key(word) in (*_HARDWARE, "runs_dir"))
-
-
-def _chosen(job: Sequence[str], key: str) -> str | None:
-    return next((word for word in job if override_key(word) == key), None)
 
 
 class Launcher:
@@ -71,7 +67,8 @@ class Launcher:
             own.append(f"hydra.sweep.dir={hydra_bridge.quote_value(expanded)}")
             settings = self._compose([*first, *own], config_dir)
         targets = [str(of_choice.hydra.launcher["_target_"]) for of_choice in (settings, *others)]
-        varying = [key for key in _HARDWARE if len({_chosen(job, key) for job in jobs}) > 1]
+        chosen = [{override_key(word): word for word in job} for job in jobs]
+        varying = [key for key in _HARDWARE if len({words.get(key) for words in chosen}) > 1]
         if varying and any(target.endswith("SlurmLauncher") for target in targets):
             raise ConfigError(
                 f"{varying[0]}: all jobs of a sweep request the same SLURM nodes; give one command for each value"
@@ -110,7 +107,7 @@ class Launcher:
         Returns:
             the one-line error of each job that did not succeed. How far a run has come is in its record.
         """
-        commands = [_command(job.overrides, self._config_dir) for job in jobs]
+        commands = [recorded_command(job.overrides, self._config_dir) for job in jobs]
         if self.local:
             return pool.run(jobs, commands, self._options, sweep)
         at_once = 1 if self._name == "SlurmLauncher" else len(jobs)  # others are not known to have a limit
@@ -130,11 +127,6 @@ class Launcher:
             if problem is not None:
                 problems[job.overrides] = problem
         return problems
-
-
-def _command(overrides: Sequence[str], config_dir: Path | None) -> str:
-    """The command that trains a job, for its record."""
-    return train_command([word for word in overrides if override_key(word) not in ("sweep", "again")], config_dir)
 
 
 def _task(

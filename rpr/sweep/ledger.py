@@ -129,8 +129,8 @@ def last_lines(run_dir: Path) -> list[str]:
     return [escape_control_characters(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
 
 
-def runs_of_no_job(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> list[Path]:
-    """The folders of runs of this sweep that are not among its jobs, as they no longer are in its definition."""
-    own = {job.run_dir for job in jobs}
-    folders = [path.parent.absolute() for path, _ in find_records(runs_dir, sweep).records if path.name == RECORD_NAME]
-    return [folder for folder in folders if folder not in own]
+def runs_of_no_job(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> list[Record]:
+    """The runs of this sweep that are not among its jobs, as they no longer are in its definition."""
+    folders, ids = {job.run_dir for job in jobs}, {job.config.run_id for job in jobs}
+    runs = find_records(runs_dir, sweep).records
+    return [run for path, run in runs if path.parent.absolute() not in folders and run.run_id not in ids]

@@ -70,7 +70,7 @@ def test_command_commit_versions_device_and_corpus():
 def test_incomparable_scores_are_not_subtracted(field, value, reason):
     first = fake_score("test", 31.0, interval=fake_interval(30, 32))
     [one] = difference(record(scores=[first]), record(scores=[{**first, field: value}])).scores
-    assert (one.difference, one.ratio) == (None, None)
+    assert one.difference is None
     assert one.unlike.startswith(reason)
 
 
@@ -82,12 +82,12 @@ def test_decoding_settings():
     assert changes(found, "decoding") == {"beam_size": (4, 1), "checkpoint": ([averaged, "last"], averaged)}
 
 
-def test_figures_with_difference_and_ratio():
+def test_figures_with_their_difference():
     edits = {"training.steps_per_second": 2.5, "training.peak_memory_bytes": 3_000_000_000, "parameters": 7_600_100}
     edits["training.validation_loss"] = 2.0
     found = {one.name: one for one in difference(record(), record(edits)).figures}
-    assert (found["steps_per_second"].difference, found["steps_per_second"].ratio) == (0.5, 1.25)
-    assert (found["peak_memory_bytes"].difference, found["peak_memory_bytes"].ratio) == (1e9, 1.5)
+    assert found["steps_per_second"].difference == 0.5
+    assert found["peak_memory_bytes"].difference == 1e9
     assert found["parameters"].difference == 100
     assert found["validation_loss"].difference == pytest.approx(-0.3)
     assert found["train_loss"].same and found["steps"].same
@@ -96,7 +96,16 @@ def test_figures_with_difference_and_ratio():
     found = {one.name: one for one in difference(record(), record(edits)).figures}
     assert found["peak_memory_bytes"].difference is None
     assert found["peak_memory_bytes"].unlike == "peak_memory_kind resident set and allocated"
-    assert found["steps_per_second"].ratio is None and "excludes" in found["steps_per_second"].unlike
+    assert found["steps_per_second"].difference is None and "excludes" in found["steps_per_second"].unlike
+
+
+def test_speeds_of_runs_that_shared_their_device_are_not_compared():
+    first, second, unknown = (record(concurrent_jobs=jobs) for jobs in (1, 12, None))
+    found = {one.name: one for one in difference(first, second).figures}
+    for name in ("steps_per_second", "target_tokens_per_second", "seconds"):
+        assert found[name].unlike == "concurrent_jobs 1 and 12" and found[name].difference is None
+    assert found["train_loss"].unlike is None
+    assert all(one.unlike is None for one in difference(first, unknown).figures)
 
 
 def rows(*losses: float, every: int = 25, name: str = "train/loss") -> list[dict[str, Any]]:
@@ -108,8 +117,8 @@ def test_training_and_validation_losses_are_compared_separately():
     one = rows(math.nan, 4.0) + rows(3.0, 2.0, every=30, name="validation/loss")
     other = rows(math.nan, 4.1) + rows(3.0, 2.0, every=30, name="validation/loss")
     train, validation = difference(record(), record(), one, other).curves
-    assert (train.equal_until, train.parting) == (25, ((50, 4.0), (50, 4.1))), "NaN equals NaN"
-    assert (validation.name, validation.equal_until, validation.parting) == ("validation/loss", 60, None)
+    assert (train.equal_until, train.parted) == (25, True), "NaN equals NaN"
+    assert (validation.name, validation.equal_until, validation.parted) == ("validation/loss", 60, False)
     assert difference(record(), record(), one, []).curves == ()
     assert difference(record(), record(), [{"step": 25, "train/loss": "low"}], rows(5.0)).curves == ()
 

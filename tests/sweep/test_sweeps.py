@@ -18,6 +18,7 @@ from rpr.records.record import Record, find_records, read_record, write_record
 from rpr.report.published import published
 from rpr.runs.locks import acquire, with_killed_runs
 from rpr.sweep import spec, status
+from rpr.sweep.cost import costs
 from rpr.sweep.ledger import job_status, last_lines, unique_jobs
 from tests.conftest import Cli
 from tests.fake_records import fake_document, fake_record
@@ -230,6 +231,11 @@ def test_name_shared_by_several_jobs_is_refused(cli: Cli) -> None:
     )
     assert app.main(["sweep", "mine.yaml", "name=foo", "seed=1", "--dry-run"]) == 0  # two rows, and one run
     assert os.listdir() == ["mine.yaml"]
+
+
+def test_tokens_of_a_decoder_only_model_are_of_both_sides_together() -> None:
+    [cost] = costs([configured("model.architecture=decoder_only", "data=reverse")], [])
+    assert "M tokens, time unknown" in cost.text
 
 
 # --- what is said before a launch
