@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -70,20 +71,17 @@ def measure(
         _StackAttention(stack.shape.name, [layer.self_attention for layer in stack.layers.layers], max_distance)
         for stack in model.stacks()
     ]
-    hooks = [hook for stack in stacks for hook in stack.register_hooks()]
     measured = 0
-    try:
-        with torch.inference_mode():
-            for batch in pair_batches(pairs, max_tokens_per_batch, device):
-                for stack, ids in zip(stacks, model.inputs(*batch), strict=True):
-                    stack.start_batch(ids != PAD)
-                model(*batch)
-                measured += len(batch[0])
-                if progress is not None:
-                    progress(measured, len(pairs))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.inference_mode():
+        for stack in stacks:
+            stack.register_hooks(hooks)
+        for batch in pair_batches(pairs, max_tokens_per_batch, device):
+            for stack, ids in zip(stacks, model.inputs(*batch), strict=True):
+                stack.start_batch(ids != PAD)
+            model(*batch)
+            measured += len(batch[0])
+            if progress is not None:
+                progress(measured, len(pairs))
     assert all(sums.any() for stack in stacks for sums in stack.sums_HW), "the hook of a layer did not run"
     return {
         "num_sentences": len(pairs),
@@ -101,24 +99,20 @@ def attention_weights(model: Transformer, source_1S: Tensor, target_input_1T: Te
     attention. The model is in evaluation mode.
     """
     by_name: dict[str, list[Tensor]] = {}
-    hooks = []
-    for stack in model.stacks():
-        for layer in stack.layers.layers:
+    with ExitStack() as hooks:
+        for stack in model.stacks():
+            for layer in stack.layers.layers:
 
-            def add(attention: Any, inputs: Any, _: Tensor, to: str = stack.shape.name) -> None:
-                by_name.setdefault(to, []).append(weights_of(attention.inputs(inputs[0], None))[0])
+                def add(attention: Any, inputs: Any, _: Tensor, to: str = stack.shape.name) -> None:
+                    by_name.setdefault(to, []).append(weights_of(attention.inputs(inputs[0], None))[0])
 
-            def add_cross(cross: Any, inputs: Any, _: Tensor) -> None:
-                by_name.setdefault("cross", []).append(cross.weights(*inputs)[0])
+                def add_cross(cross: Any, inputs: Any, _: Tensor) -> None:
+                    by_name.setdefault("cross", []).append(cross.weights(*inputs)[0])
 
-            hooks.append(layer.self_attention.register_forward_hook(add))
-            if layer.cross_attention is not None:
-                hooks.append(layer.cross_attention.register_forward_hook(add_cross))
-    try:
+                hooks.enter_context(layer.self_attention.register_forward_hook(add))
+                if layer.cross_attention is not None:
+                    hooks.enter_context(layer.cross_attention.register_forward_hook(add_cross))
         model(source_1S, target_input_1T)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return {name: torch.stack(of_layers) for name, of_layers in by_name.items()}
 
 
@@ -164,14 +158,14 @@ class _StackAttention:
         self.pairs_W += self._by_distance(self.visible_BQK.sum(dim=0))
         self.even_W += self._by_distance((self.visible_BQK / seen_BQ).sum(dim=0))
 
-    def register_hooks(self) -> Iterator[Any]:
+    def register_hooks(self, hooks: ExitStack) -> None:
         """Hook the layers, so that each one's attention is added to the sums during the forward pass."""
         for attention, sums_HW in zip(self.attention, self.sums_HW, strict=True):
 
             def add(attention: Any, inputs: Any, _: Tensor, sums: Tensor = sums_HW) -> None:
                 sums += self._by_distance(self._summed_over_sentences(attention, inputs[0]))
 
-            yield attention.register_forward_hook(add)
+            hooks.enter_context(attention.register_forward_hook(add))
 
     def layers(self) -> Iterator[Numbers]:
         for number, sums_HW in enumerate(self.sums_HW, start=1):

@@ -180,7 +180,7 @@ def build_report(
         "report.csv": render.as_csv(tables.grids),
         "report.json": to_json(report.document, indent=1).decode() + "\n",
         "report.tex": "\n".join([LATEX_HEAD, *map(render.latex, tables.main), *map(render.latex_narrow, tables.main)]),
-        "index.html": html.html_page(title, chapters, tables, report.headlines, unusable),
+        "index.html": html.html_page(report),
     }
     try:
         for name, content in contents.items():

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -17,8 +17,11 @@ from rpr.report.groups import Group
 from rpr.report.plot_style import FIRST, Plot
 from rpr.report.samples import FileOf, Samples, own_file, sampled
 from rpr.report.statements import Statement
-from rpr.report.tables import HEADINGS, Tables
+from rpr.report.tables import HEADINGS
 from rpr.tables.grid import legend
+
+if TYPE_CHECKING:
+    from rpr.report.build import Report
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
 MOST_TABLES = 8  # unfolded
@@ -61,31 +64,19 @@ def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[Learned, ...]
     return tuple(Learned(f"{variant.label}: {run.name}", path.read_bytes()) for variant, run, path in shown), remark
 
 
-def html_page(
-    title: str,
-    chapters: Sequence[Chapter],
-    tables: Tables,
-    headlines: Sequence[Statement],
-    problems: Sequence[str] = (),
-) -> str:
-    """The whole page. The same input gives the same bytes, so it contains no times except those of the runs.
-
-    Args:
-        tables: of all groups; tables by length are shown in the chapters.
-        headlines: the main findings of all chapters.
-        problems: lines about unusable files.
-    """
+def html_page(report: Report) -> str:
+    """The whole page. The same report gives the same bytes, so it contains no times except those of the runs."""
     return _TEMPLATES.get_template("page.html.j2").render(
-        title=title,
+        title=report.title,
         policy=POLICY,
-        extent=_extent(chapters),
-        chapters=chapters,
+        extent=_extent(report.chapters),
+        chapters=report.chapters,
         # With a single chapter its first findings are already at the top of the page.
-        above=headlines if len(chapters) == 1 else (),
-        tables=tables,
-        headlines=headlines,
-        hero=_first_plot(chapters),
-        problems=problems,
+        above=report.headlines if len(report.chapters) == 1 else (),
+        tables=report.tables,
+        headlines=report.headlines,
+        hero=_first_plot(report.chapters),
+        problems=report.problems,
         source=paper.SOURCE,
     )
 

@@ -2,11 +2,13 @@
 
 import base64
 import re
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 from rpr.records.record import find_records, write_record
 from rpr.report import html as pages
-from rpr.report.build import build_report
+from rpr.report.build import Report, build_report
 from rpr.report.grouping import run_groups
 from rpr.report.html import Chapter, html_page
 from rpr.report.statements import statements
@@ -24,10 +26,9 @@ def folded(html: str) -> str:
 
 def page(runs, **changes) -> str:
     groups = run_groups(runs)
-    chapters = [Chapter(group, tuple(statements(group))) for group in groups]
-    headlines = [statement for chapter in chapters for statement in chapter.statements]
-    content = {"title": "x", "chapters": chapters, "tables": build_tables(groups), "headlines": headlines}
-    return html_page(**content | changes)
+    chapters = tuple(Chapter(group, tuple(statements(group))) for group in groups)
+    report = Report("x", Path(), chapters, build_tables(groups), (), [])
+    return html_page(replace(report, **changes))
 
 
 def runs_of(html: str) -> str:
@@ -66,8 +67,8 @@ def test_first_plot_is_of_a_group_with_a_curve():
     look = {"caption": "", "svg": b"<svg/>"}
     speed = SimpleNamespace(name="scores_by_position", description="speed", narrow=None, **look)
     curve = SimpleNamespace(name="bleu_by_k", description="curve", narrow=b"<svg />", **look)
-    chapters = [Chapter(groups[0], plots=(speed,)), Chapter(groups[1], plots=(curve,))]
-    html = html_page("x", chapters, Tables({}), ())
+    chapters = (Chapter(groups[0], plots=(speed,)), Chapter(groups[1], plots=(curve,)))
+    html = html_page(Report("x", Path(), chapters, Tables({}), (), []))
     assert re.findall(r'<img [^>]*alt="([^"]*)"', html) == ["curve", "speed"]
     assert html.count("<source ") == 1 and base64.b64encode(b"<svg />").decode() in html
     assert 'href="#first">curve</a>' in html

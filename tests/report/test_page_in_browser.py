@@ -17,7 +17,7 @@ import pytest
 
 from rpr.records.record import find_records
 from rpr.report import plot_style
-from rpr.report.build import build_report
+from rpr.report.build import Report, build_report
 from rpr.report.grouping import run_groups
 from rpr.report.html import Chapter, html_page
 from rpr.report.position_figure import position_figure
@@ -278,10 +278,10 @@ def test_page_of_thousands_of_runs_loads_in_seconds(opened: Open, tmp_path: Path
     ]
     groups = run_groups(runs)
     assert len(runs) == 2880 and sum(len(group.variants) for group in groups) == 288
-    chapters = [Chapter(group, tuple(statements(group))) for group in groups]
-    headlines = [statement for chapter in chapters for statement in chapter.statements[:1]]
+    chapters = tuple(Chapter(group, tuple(statements(group))) for group in groups)
     path = tmp_path / "large.html"
-    path.write_text(html_page("Many runs", chapters, build_tables(groups), headlines), encoding="utf-8")
+    report = Report("Many runs", tmp_path, chapters, build_tables(groups), (), [])
+    path.write_text(html_page(report), encoding="utf-8")
     assert path.stat().st_size < 5_000_000
     started = time.monotonic()
     page = opened(path, viewport=PHONE)
