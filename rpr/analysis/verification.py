@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import Engine, Rows, Search, TorchEngine, pad_pairs, pair_batches
+from rpr.decode.torch_engine import Rows, Search, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.parity import EXACT, largest_of
 from rpr.export.writing import check_supported, prove, write_files
@@ -24,17 +24,15 @@ from rpr.model.beam_search import penalty
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import TrainedModel
 
-Outcome = Literal["passed", "failed", "not applicable", "reported"]
+Outcome = Literal["passed", "failed", "not applicable"]
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # token IDs of sources and targets, each with EOS
 SHIFTS = (1, 7)
-# Translations whose scores differ by less are a tie, which float32 may break either way.
-TIE = 1e-3
 
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. The outcome "reported" is a measurement without a pass criterion; `reason` explains why
-    a check does not apply, or its result. `difference` is the largest one found, of the quantity that `what` names.
+    """The result of one check; `reason` explains it, or why the check does not apply. `difference` is the largest one
+    found, of the quantity that `what` names.
     """
 
     name: str
@@ -129,29 +127,6 @@ def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Che
     what = f"beam {search.beam_size}: translations alone, as configured and all together; their log p"
     wrong = f"{different} sentences have different translations in different batches" if different else None
     return _check("batches", what, largest, len(sources), wrong)
-
-
-def batch_rounding(engine: Engine, exact: Transformer, sources: Rows, search: Search, precision: str) -> Check:
-    """As batch_independence, in the configured hardware precision; different translations are scored in float64.
-
-    A score difference beyond a tie is reported but is not a failure: at a tie, another order of summation may drop a
-    hypothesis from the beam, and the one found instead may have any score.
-    """
-    searches = [engine.search(sources, each) for each in _budgets(search, sources)]
-    different, largest = 0, 0.0
-    for index, same in enumerate(zip(*searches, strict=True)):
-        pieces = sorted({hypotheses[0].pieces for hypotheses in same})
-        if len(pieces) == 1:
-            continue
-        different += 1
-        rows = TorchEngine(exact).score([sources[index]] * len(pieces), pieces, search.max_tokens_per_batch)
-        ends = {hypotheses[0].pieces: hypotheses[0].finished for hypotheses in same}
-        scores = [_score(row, ends[own], search.length_penalty) for row, own in zip(rows, pieces, strict=True)]
-        largest = max(largest, max(scores) - min(scores))
-    what = f"the same in {precision}: scores of what differs"
-    outcome: Outcome = "passed" if largest < TIE else "reported"
-    reason = f"{different} of {len(sources)} translations differ" + (", at ties" if different and largest < TIE else "")
-    return Check("batches, as computed", what, outcome, len(sources), largest, TIE, reason)
 
 
 def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> Check:

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 
-from rpr.analysis.verification import Check, batch_rounding, check_model, export_check
+from rpr.analysis.verification import Check, check_model, export_check
 from rpr.config.commands import VerifyConfig
-from rpr.decode.engines import evaluated_model
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import search_of
 from rpr.export.parity import in_float64
@@ -63,13 +62,10 @@ def run(config: VerifyConfig) -> None:
 
 def checks(trained: TrainedModel) -> Iterator[Check]:
     """All checks, in order."""
-    search = search_of(trained.config.evaluation)
-    exact = in_float64(trained.model)
-    data = trained.config.data
-    yield from check_model(exact, trained.pairs, search, data.max_length or data.context_length or 0)
-    if not trained.documents:
-        scored = evaluated_model(trained.config, trained.model, trained.checkpoint)
-        yield batch_rounding(scored.engine, exact, trained.sources, search, f"precision {scored.precision}")
+    search, data = search_of(trained.config.evaluation), trained.config.data
+    yield from check_model(
+        in_float64(trained.model), trained.pairs, search, data.max_length or data.context_length or 0
+    )
     for format in KINDS:
         with tempfile.TemporaryDirectory(prefix="rpr-verify-") as folder:
             yield export_check(format, trained, user_path(folder))
