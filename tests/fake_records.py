@@ -68,9 +68,17 @@ def fake_document(
     synthetic: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
+    """`position`: one of POSITIONS, or another choice of conf/position/; `settings`: of the configuration, and
+    `changes` of the whole, at dotted keys.
+    """
     config = copy.deepcopy(CONFIG)
     config["seed"] = seed
-    config["position"] |= {"name": position, "clip_distance": k, **POSITIONS[position]}
+    if position in POSITIONS:
+        config["position"] |= {"name": position, "clip_distance": k, **POSITIONS[position]}
+    else:
+        from tests.shapes import scheme  # which imports torch
+
+        config["position"] = scheme(position).model_dump(mode="json")
     if synthetic:
         config["data"] |= {"name": "synthetic", "synthetic": {"seed": 1}}
     config = edited(config, settings or {})
@@ -108,7 +116,7 @@ def fake_document(
     }
     if status != "finished":
         results = dict.fromkeys(results) | {"scores": []}
-    return document | results | changes
+    return edited(document | results, changes)
 
 
 def edited(document: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:

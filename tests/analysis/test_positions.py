@@ -7,11 +7,9 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
-from rpr.analysis.positions import measure, table_numbers
+from rpr.analysis.positions import attention_weights, measure, table_numbers
 from rpr.data.vocabulary import BOS, EOS
-from rpr.model.attention import weights
 from rpr.model.vectors import relative_table
 from rpr.report.position_figure import label
 from tests.model import test_transformer
@@ -39,30 +37,15 @@ def measured(model, pairs, **changes):
 
 
 def by_loops(model, pairs, max_distance):
-    """[layer, head, distance]: the weights of each pair of positions, averaged; only the inputs of self-attention come
-    from the model: those of the layer (post-norm) or the output of its first norm (pre-norm).
-    """
-    inputs: list[tuple[int, Tensor]] = []
-    layers = [*model.encoder, *model.decoder]
-    for number, layer in enumerate(layers):
-        if model.config.norm == "post":
-            layer.register_forward_pre_hook(lambda _, given, number=number: inputs.append((number, given[0][0])))
-        else:
-            norm = layer.around_attention.norm
-            norm.register_forward_hook(lambda _, given, out, number=number: inputs.append((number, out[0])))
-    heads = model.config.num_heads
-    sums = torch.zeros(len(layers), heads, 2 * max_distance + 1, dtype=torch.float64)
+    """[layer, head, distance]: the weights of each pair of positions (test_trained_run.py), averaged."""
+    sums = torch.zeros(4, model.config.num_heads, 2 * max_distance + 1, dtype=torch.float64)
     counts = torch.zeros_like(sums)
     for source, target in pairs:
-        inputs.clear()
         with torch.no_grad():
-            model(torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]]))
-        for number, x in inputs:
-            attention, causal = layers[number].self_attention, number >= len(model.encoder)
-            q, k, _ = (x @ attention.qkv.weight.T).unflatten(-1, (3, heads, -1)).permute(1, 2, 0, 3)[:, None]
-            p = weights(q, k, key_table=getattr(attention.tables, "keys", None), causal=causal)[0]
-            for i, j in itertools.product(range(len(x)), repeat=2):
-                if abs(j - i) <= max_distance and (j <= i or not causal):
+            of_pair = attention_weights(model, torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]]))
+        for number, p in enumerate([*of_pair["encoder"], *of_pair["decoder"]]):
+            for i, j in itertools.product(range(p.shape[-1]), repeat=2):
+                if abs(j - i) <= max_distance and (j <= i or number < 2):
                     sums[number, :, j - i + max_distance] += p[:, i, j]
                     counts[number, :, j - i + max_distance] += 1
     return sums / counts  # NaN where there is no such pair

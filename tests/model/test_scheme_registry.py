@@ -5,7 +5,6 @@ registration, names and labels, settings that may change after training (refused
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +22,7 @@ from rpr.model.positions.check import check_hooks
 from rpr.records.position import OTHER, positions_of
 from rpr.records.record import Record
 from rpr.tracking.naming import flat, variant
-from tests.fake_records import fake_document
+from tests.fake_records import fake_record
 from tests.shapes import choices, scheme
 
 
@@ -282,9 +281,7 @@ def test_runs_of_different_code_of_a_scheme_are_different_rows(versions: list[st
 
 def test_positions_of_records_have_kinds_and_labels() -> None:
     def record(position: dict[str, Any]) -> Record:
-        document = fake_document("relative", 16)
-        document["config"]["position"] = position
-        return Record.model_validate_json(json.dumps(document), strict=True)
+        return fake_record(**{"config.position": position})
 
     rope, alibi, none = scheme("rope"), scheme("alibi"), scheme("none")
     sides = Sides(name="two", scheme="sides", encoder=alibi, decoder=none)

@@ -1,6 +1,5 @@
 """The difference of two records: settings, scores, figures, curves, and whether a run is reproduced."""
 
-import json
 import math
 from typing import Any
 
@@ -10,7 +9,7 @@ from rpr.records.difference import ABSENT, Difference, difference
 from rpr.records.difference import changes as changes_of
 from rpr.records.record import Record
 from rpr.records.scores import ByContext, ContextScore
-from tests.fake_records import edited, fake_document, fake_interval, fake_score
+from tests.fake_records import fake_interval, fake_record, fake_score
 
 
 def changes(found: Difference, part: str) -> dict[str, tuple[Any, Any]]:
@@ -23,7 +22,7 @@ def same(found: Difference, part: str) -> set[str]:
 
 def record(edits: dict[str, Any] | None = None, **options: Any) -> Record:
     """A fake record with changes at dotted keys."""
-    return Record.model_validate_json(json.dumps(edited(fake_document(**options), edits or {})), strict=True)
+    return fake_record(**options, **edits or {})
 
 
 def test_missing_setting_has_its_earlier_default_or_is_absent():

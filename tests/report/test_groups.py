@@ -64,13 +64,10 @@ def test_runs_that_started_from_another_are_rows_of_their_own():
 
 
 def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_others():
-    def run(seed, used=None):
-        record = fake_record(seed=seed, status="finished" if used else "running")
-        if used is None:
-            return record
-        return record.model_copy(update={"training": record.training.model_copy(update={"matmul_precision": used})})
+    def run(seed, used):
+        return fake_record(seed=seed, **{"training.matmul_precision": used})
 
-    [group] = run_groups([run(1, "medium"), run(2, "medium"), run(3)])
+    [group] = run_groups([run(1, "medium"), run(2, "medium"), fake_record(seed=3, status="running")])
     assert (len(group.runs), group.distinctly()) == (3, "")
     found = run_groups([run(1, "highest"), run(2, "medium")])
     assert [group.distinctly() for group in found] == ["matmul_precision highest", "matmul_precision medium"]

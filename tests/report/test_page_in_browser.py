@@ -24,7 +24,7 @@ from rpr.report.position_figure import position_figure
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score, write_run
-from tests.report.test_position_figure import made_up
+from tests.report.test_position_figure import numbers_of
 
 # Read at import, as conftest.py removes such variables from each test's environment.
 REQUIRED = os.environ.get("RPR_REQUIRE_BROWSER") == "1"
@@ -116,7 +116,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, run in enumerate(runs):
         hypothesis = f"draußen rennt ein Hund {EVIL} ."
         write_run(root / str(number) / "record.json", run, f"a dog runs around outside {EVIL} .", REFERENCE, hypothesis)
-    picture = plot_style.rendered(position_figure(made_up(), "A run", "k = 3"))
+    picture = plot_style.rendered(position_figure(numbers_of(), "A run", "k = 3"))
     (root / "4" / "positions.svg").write_bytes(picture)
     found = find_records(root)
     assert not found.problems

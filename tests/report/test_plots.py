@@ -7,7 +7,6 @@ from rpr.records.scores import Interval
 from rpr.report import plot_style, plots, samples
 from rpr.report.grouping import run_groups
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
-from tests.shapes import scheme
 
 SEVERAL = Measurement(30.0, 3, 0.5, Interval(28.8, 31.2, 0.95, kind="seeds"))
 
@@ -78,13 +77,6 @@ def test_plots_of_many_variants_show_and_report_a_sample():
     assert "of 31" not in drawn["bleu_by_k"].description
 
 
-def with_scheme(choice, seed=1, score=20.0):
-    """One run with another scheme."""
-    position = scheme(choice).model_dump(mode="json")
-    record = fake_record("relative", seed=seed, scores={"test": score} if score else {})
-    return record.model_copy(update={"config": {**record.config, "position": position}})
-
-
 def boxes_of(figure, texts):
     with plot_style.styled():
         figure.draw_without_rendering()
@@ -114,7 +106,7 @@ def test_every_text_is_inside_its_figure():
     runs = [fake_record(kind, k, settings=settings) for kind, k in (("absolute_and_relative", 16), ("relative", 4))
             for settings in (shared, {})]  # fmt: skip
     group = group_of([*runs, fake_record("absolute")])
-    many = [with_scheme(choice) for choice in ("rope", "t5")] + [fake_record("none")]
+    many = [fake_record(choice) for choice in ("rope", "t5", "none")]
     many += [fake_record("absolute_and_relative", k) for k in range(30)]
     assert plots.scores_by_position(group_of(many)).remark.startswith("24 of 33 schemes have a row: of each kind")
     for width in (plot_style.WIDE, plot_style.COLUMN):
@@ -132,8 +124,8 @@ def test_schemes_beyond_the_paper_are_ranked():
     def ranked(runs):
         return [(variant.label, score.value, score.n) for variant, score in plots.ranked(group_of(runs))[0]]
 
-    some = [("rope", 1, 21.0), ("rope", 2, 23.0), ("t5", 1, 30.0), ("none", 1, 4.0)]
-    schemes = [with_scheme(*one) for one in some]
+    scores = [("rope", 1, 21.0), ("rope", 2, 23.0), ("t5", 1, 30.0), ("none", 1, 4.0)]
+    schemes = [fake_record(choice, seed=seed, scores={"test": score}) for choice, seed, score in scores]
     assert ranked(schemes) == [("T5", 30.0, 1), ("RoPE", 22.0, 2), ("none", 4.0, 1)]
     assert ranked(schemes[2:]) == [], "one scheme that the paper does not have"
     papers = [fake_record("relative", k, scores={"test": 25.0}) for k in (2, 4)]

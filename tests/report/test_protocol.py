@@ -1,6 +1,5 @@
 """Differences from the paper: none for its own configurations; every deciding setting, also an unknown one, counts."""
 
-import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,7 +12,7 @@ from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
 from rpr.report.protocol import NOT_COMPARED, SECTIONS, compared_settings, differences
 from rpr.validation import validate
-from tests.fake_records import edited, fake_document, fake_record
+from tests.fake_records import edited, fake_record
 
 
 @cache
@@ -25,7 +24,7 @@ def recorded(*overrides: str, pairs: int = 4_500_000, **changes: Any) -> Record:
     """A finished record of the paper's run on all of WMT; `section__name=value` changes a setting."""
     config = edited(composed(*overrides), {key.replace("__", "."): value for key, value in changes.items()})
     edits = {"config": config, "data.train_pairs": pairs, "steps": config["optim"]["max_steps"]}
-    record = Record.model_validate_json(json.dumps(edited(fake_document(scores={"test": 27.0}), edits)), strict=True)
+    record = fake_record(scores={"test": 27.0}, **edits)
     asked = config["optim"]["average_checkpoints"]
     return scored_with(record, f"average of {asked} (steps 288600 to 300000)" if asked > 1 else "step 100000")
 
@@ -109,32 +108,20 @@ def test_early_stop_is_a_difference() -> None:
     assert found.kind == "steps"
 
 
-@pytest.mark.parametrize(
-    "size, asked, checkpoint, text",
-    [
-        ("big", 20, "average of 20 (steps 288600 to 300000)", None),
-        ("big", 20, "average of 20 (steps 289360 to 300000)", None),  # 560 steps: ten minutes with relative positions
-        ("big", 20, "average of the last 20 (steps 288600, 289200, 300000)", None),  # as records once had it
-        (
-            "big", 20, "average of 5 (steps 60000 to 300000, 80% of the training)",
-            "average_checkpoints 5 (20), averaged_share 0.8 (0.04)",
-        ),
-        (
-            "big", 20, "average of 20 (steps 30000 to 300000)",
-            "averaged_share 0.9 (0.04)",
-        ),
-        ("big", 20, "step 300000", "average_checkpoints 1 (20)"),
-        ("base", 1, "step 100000", None),
-        (
-            "base", 5, "average of 2 (steps 50000 to 100000, 50% of the training)",
-            "average_checkpoints 2 (1), averaged_share 0.5 (not in its recipe)",
-        ),
-        (
-            "base", 5, "average of 5 (steps 96000 to 100000)",
-            "average_checkpoints 5 (1), averaged_share 0.04 (not in its recipe)",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("size, asked, checkpoint, text", [
+    ("big", 20, "average of 20 (steps 288600 to 300000)", None),
+    ("big", 20, "average of 20 (steps 289360 to 300000)", None),  # 560 steps: ten minutes with relative positions
+    ("big", 20, "average of the last 20 (steps 288600, 289200, 300000)", None),  # as records once had it
+    ("big", 20, "average of 5 (steps 60000 to 300000, 80% of the training)",
+     "average_checkpoints 5 (20), averaged_share 0.8 (0.04)"),
+    ("big", 20, "average of 20 (steps 30000 to 300000)", "averaged_share 0.9 (0.04)"),
+    ("big", 20, "step 300000", "average_checkpoints 1 (20)"),
+    ("base", 1, "step 100000", None),
+    ("base", 5, "average of 2 (steps 50000 to 100000, 50% of the training)",
+     "average_checkpoints 2 (1), averaged_share 0.5 (not in its recipe)"),
+    ("base", 5, "average of 5 (steps 96000 to 100000)",
+     "average_checkpoints 5 (1), averaged_share 0.04 (not in its recipe)"),
+])  # fmt: skip
 def test_what_was_averaged_is_compared(size: Any, asked: int, checkpoint: str, text: str | None) -> None:
     for intervals in ({}, {"optim__checkpoint_every_n_steps": None, "optim__checkpoint_every_n_minutes": 10.0}):
         run = recorded(f"model={size}", *EXACT, optim__average_checkpoints=asked, **intervals)

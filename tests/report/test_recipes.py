@@ -69,12 +69,13 @@ def test_changes_across_the_grid_are_a_table() -> None:
 
 
 def test_without_scores_of_validation_its_loss_decides() -> None:
-    runs = [
-        fake_record(position, settings={KEYS[0]: rate, KEYS[1]: 0.1}, sweeps=["recipe_tiny"],
-                    training={**fake_record().training.model_dump(), "validation_loss": loss})
-        for position, losses in (("absolute", (3.0, 2.0)), ("relative", (1.0, 2.5)))
-        for rate, loss in zip((1.0, 2.0), losses, strict=True)
-    ]  # fmt: skip
+    def run(position: str, rate: float, loss: float, **changes: Any) -> Record:
+        settings = {KEYS[0]: rate, KEYS[1]: 0.1}
+        return fake_record(
+            position, settings=settings, sweeps=["recipe_tiny"], **{"training.validation_loss": loss}, **changes
+        )
+
+    runs = [run("absolute", 1.0, 3.0), run("absolute", 2.0, 2.0), run("relative", 1.0, 1.0), run("relative", 2.0, 2.5)]
     (grid,) = recipes(run_groups(runs))
     assert [grid.best(label) for label in grid.variants] == [(2.0, 0.1), (1.0, 0.1)]
     best, across = recipe_grids(grid)
@@ -84,8 +85,8 @@ def test_without_scores_of_validation_its_loss_decides() -> None:
     assert (columns["own_validation"].heading, columns["own_validation"].digits) == ("Δ own best: validation loss", 3)
     assert across.title.startswith("Change of the validation loss by recipe") and across.columns[1].digits == 3
     # A loss per piece of another vocabulary is in another unit.
-    other = [run.model_copy(update={"data": run.data.model_copy(update={"vocabulary_size": 100})}) for run in runs[1:2]]
-    (grid,) = recipes(run_groups([runs[0], *other, *runs[2:]]))
+    other = run("absolute", 2.0, 2.0, **{"data.vocabulary_size": 100})
+    (grid,) = recipes(run_groups([runs[0], other, *runs[2:]]))
     cell = recipe_grids(grid)[0].cells[0][3]
     assert grid.best(grid.baseline) is None and "in the same way on validation" in str(cell.value.reason)
 

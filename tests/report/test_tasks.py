@@ -16,23 +16,25 @@ from rpr.report.statements import statements
 from rpr.report.tables import build_tables, task_table
 from rpr.tables.grid import legend
 from tests.fake_records import edited, fake_by_length, fake_interval, fake_record, fake_score, write_run
-from tests.shapes import scheme
 
 
-def runs(kind="reverse", within=99.0, cut_off=26, **beyond):
-    """One run per kind of positions with its exact match on long."""
-    found = []
+def run(position, long, kind="reverse", within=99.0, cut_off=26, seed=1):
+    """With its exact match on long."""
     lengths = fake_by_length(99.0, 99.0, 60.0, 40.0, unit="symbols of the input")
     lengths["signatures"]["exact_match"] = "unit:sentence"
     for bucket in lengths["buckets"]:
         bucket["scores"].append({"metric": "exact_match", "score": 50.0, "interval": None})
-    for name, long in ({"absolute": 6.7, "relative": 60.0} | beyond).items():
-        scores = [fake_score("test", 99.8), fake_score("long", 70.0)]
-        wilson = fake_interval(70.0, 90.0) | {"method": "Wilson's", "samples": None, "seed": None}
-        scores += [fake_score("test", within, "exact_match", interval=wilson), fake_score("long", long, "exact_match")]
-        settings = {"data.name": kind, "data.task": {"kind": kind, "max_train_length": cut_off}}
-        found.append(fake_record(name, scores=scores, by_length=lengths, settings=settings))
-    return found
+    scores = [fake_score("test", 99.8), fake_score("long", 70.0)]
+    wilson = fake_interval(70.0, 90.0) | {"method": "Wilson's", "samples": None, "seed": None}
+    scores += [fake_score("test", within, "exact_match", interval=wilson), fake_score("long", long, "exact_match")]
+    settings = {"data.name": kind, "data.task": {"kind": kind, "max_train_length": cut_off}}
+    return fake_record(position, seed=seed, scores=scores, by_length=lengths, settings=settings)
+
+
+def runs(kind="reverse", within=99.0, cut_off=26, **beyond):
+    """One run per kind of positions."""
+    found = {"absolute": 6.7, "relative": 60.0} | beyond
+    return [run(position, long, kind, within, cut_off) for position, long in found.items()]
 
 
 def text(records):
@@ -140,15 +142,7 @@ def test_order_of_schemes_is_compared_with_the_published_one():
         return [one for one in (str(one) for one in statements(run_groups(records)[0])) if "Published" in one]
 
     def schemes(seed=1, **long):
-        one = runs()[0]
-        return [
-            one.model_copy(update={
-                "config": one.config | {"position": scheme(choice).model_dump(mode="json")},
-                "scores": [*one.scores[:3], replace(one.scores[3], score=score)],
-                "seed": seed,
-            })
-            for choice, score in long.items()
-        ]  # fmt: skip
+        return [run(choice, score, seed=seed) for choice, score in long.items()]
 
     [one_seed] = found(absolute=1.0, t5=60.0, rope=12.0, relative=90.0)
     assert one_seed.endswith("T5, RoPE, absolute (sinusoidal). Here not decided: 3 of 3 pairs.")
@@ -173,9 +167,7 @@ def test_published_figures_are_shown_with_their_source():
     assert "Kazemnejad et al. 2023" in notes and "compare the order only" in notes
     assert column(runs("duplicate")) == (column(runs("duplicate"))[0], [])
     for cut_off, shown in ((26, True), (22, False)):  # the figure is of the cut-off 26
-        records = runs("scan", cut_off=cut_off)
-        position = {"position": scheme("transformer_xl").model_dump(mode="json")}
-        records[1] = records[1].model_copy(update={"config": records[1].config | position})
+        records = [run(choice, 60.0, "scan", cut_off=cut_off) for choice in ("absolute", "transformer_xl")]
         assert ("Csordás" in column(records)[0]) == shown
 
 
