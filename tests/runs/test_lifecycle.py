@@ -29,6 +29,13 @@ def test_time_limit_is_the_reason_though_the_process_recorded_its_signal(tmp_pat
     assert (record.status, record.error) == ("interrupted", "the SLURM time limit was reached")
 
 
+def test_run_is_added_to_a_sweep_once(tmp_path: Path) -> None:
+    write_record(tmp_path / RECORD_NAME, fake_record(sweeps=["a"]))
+    for sweep in ("b", "a", "b"):
+        lifecycle.add_to_sweep(tmp_path, sweep)
+    assert read_record(tmp_path / RECORD_NAME).sweeps == ("a", "b")
+
+
 def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path: Path) -> None:
     for folder, left in ((tmp_path / "new" / "run", []), (tmp_path / "old", [LOCK_NAME, "checkpoints"])):
         if left:

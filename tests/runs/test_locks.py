@@ -83,6 +83,16 @@ def test_lock_is_exclusive_and_released(tmp_path: Path) -> None:
     assert current_holder(tmp_path) is None
 
 
+@pytest.mark.parametrize("content", [None, "", '{"host": "nod', "[]"])
+def test_damaged_lock_file_locks_nothing(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / LOCK_NAME).write_text(content)
+    assert current_holder(tmp_path) is None
+    with acquire(tmp_path) as lock:
+        assert current_holder(tmp_path) == lock.holder
+        assert_busy(tmp_path)
+
+
 def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path: Path) -> None:
     """A training outlives its killed sweep for a moment, and still writes."""
     with holding_process(tmp_path, "child") as (process, child):

@@ -129,6 +129,8 @@ def test_job_state(tiny_config: Config, changed: dict[str, Any], state: str) -> 
 
 def test_job_state_without_a_record_or_with_a_damaged_one(tiny_config: Config, tmp_path: Path) -> None:
     assert job_status(tmp_path / "nowhere") == ("new", None, None)
+    with acquire(tmp_path) as lock:
+        assert job_status(tmp_path) == ("running", None, lock.holder)
     run_dir = make_run(tiny_config())
     (run_dir / "record.json").write_text('{"schema": 1, "na')
     with pytest.raises(RecordError, match="truncated or not JSON"):
