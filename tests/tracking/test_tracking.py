@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import wandb
@@ -16,7 +17,7 @@ from rpr.records.record import read_record
 from rpr.tracking import naming, wandb_client, wandb_logger
 from rpr.training import fit
 from tests.tracking.fake_wandb import KEY
-from tests.tracking.wandb_files import messages, read_back
+from tests.tracking.runs import messages, read_back
 
 pytestmark = pytest.mark.usefixtures("wandb_home")
 
@@ -81,9 +82,9 @@ def run_dir(tmp_path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.usefixtures("terminal")
-def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys):
-    """It does not prompt for one on the terminal."""
+def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys, monkeypatch):
+    """It does not prompt for one on the terminal, of which nothing can be read here."""
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     config = tiny_config(*RECIPE)
     typed = list(sys.argv)
     run_dir = train.run(config, command="rpr-cli train seed=1 'logger.tags=[a, b]'")
@@ -102,7 +103,7 @@ def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys):
     for score in record.scores:
         assert found["summary"][naming.score_name(score.split, score.metric)] == score.score
     assert found["exit"] == 0
-    assert [found["program"], *found["args"]] == ["rpr-cli", "train", "seed=1", "logger.tags=[a, b]"]
+    assert found["command"] == ["rpr-cli", "train", "seed=1", "logger.tags=[a, b]"]
     assert sys.argv == typed and found["commit"] == (record.git.commit or "")
     assert {"proc.memory.rssMB", "memory_percent"} <= found["stats"]
     assert not list(run_dir.rglob("*.patch"))
@@ -143,16 +144,15 @@ def test_online_run_arrives(tiny_config, run_dir, server, capsys):
     logger.log_metrics({"validation/bleu": 20.0}, step=100)
     logger.finish({"test/sacrebleu": 31.25, "steps_per_second": None}, failed=False)
     (run,) = server.runs.values()
-    named = [run.last(name) for name in ("groupName", "jobType", "displayName")]
+    named = [run.given[name] for name in ("groupName", "jobType", "displayName")]
     assert [run.name, run.project, *named] == [config.run_id, "rpr", "table2", "train", config.label]
-    assert set(run.last("tags")) == TAGS and run.config["model"]["d_model"] == 32
+    assert set(run.given["tags"]) == TAGS and run.config["model"]["d_model"] == 32
     assert run.series("train/loss") == expected(steps)
     assert run.series("validation/loss") == expected(steps, "validation/loss")
     assert run.series("validation/bleu") == [(100, 20.0)]
     assert [line["_step"] for line in run.history] == steps
     assert run.summary["test/sacrebleu"] == 31.25 and "steps_per_second" not in run.summary
     assert run.exit_code == 0
-    assert KEY not in repr(server.requests)
     assert messages(capsys) == [reference.url]
 
 
@@ -322,7 +322,7 @@ def test_run_under_an_agent_has_its_id_and_all_settings(tiny_config, run_dir, se
     assert wandb_logger.reference(logger).id == "given"
     finished(logger, run_dir, [25])
     (run,) = server.runs.values()
-    assert (run.name, run.project, run.last("sweep"), run.last("groupName")) == ("given", "theirs", "s1", "table2")
+    assert (run.name, run.project, run.given["sweep"], run.given["groupName"]) == ("given", "theirs", "s1", "table2")
     assert run.series("train/loss") == expected([25]) and run.config["run_id"] == config.run_id
     assert {name: run.config[name] for name in given} == given
     assert run.config["position"]["absolute"] == "sinusoidal" and run.config["variant"] == "absolute (sinusoidal)"

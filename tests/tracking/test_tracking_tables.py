@@ -10,8 +10,7 @@ from rpr.records.scores import ByContext, ContextScore
 from rpr.tracking import naming
 from rpr.tracking.wandb_tables import tables
 from tests.fake_records import fake_by_length, fake_record, fake_score
-from tests.tracking.finished_runs import SCORES, STEPS, mirror, write_finished_run
-from tests.tracking.wandb_files import messages, read_back, tables_of
+from tests.tracking.runs import SCORES, STEPS, messages, mirror, read_back, tables_of, write_finished_run
 
 pytestmark = pytest.mark.usefixtures("wandb_home")
 
