@@ -1,0 +1,146 @@
+"""Training steps and steps of decoding with every position scheme on torch's device without values: no tensor is on
+another device, and nothing waits for a value, as a GPU's queue would have to. A beam search waits once a step, counted
+on the CPU. Values on a GPU: tests/gpu.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rpr.compose import composition
+from rpr.data.batches import Batch
+from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.model.beam_search import beam_search
+from rpr.training.module import TranslationModule
+from tests.shapes import choices
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+aten = torch.ops.aten
+VOCABULARY = 50
+DEVICE = torch.device("meta")
+# Without parts of `relative`, and without patterns but one.
+CHOICES = sorted({*choices()} - {"relative_keys", "relative_values", "relative_rope", "rope_none"})
+SMALL = ("model.d_model=32", "model.num_heads=4", "model.d_ff=32", "model.dropout=0")
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses operations on tensors of two devices, but for a CPU's scalars, and copies that the CPU waits for; an
+    operation that needs a value is refused by torch.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        moved = func is aten._to_copy.default and (kwargs or {}).get("device", tensors[0].device) != tensors[0].device
+        if moved and not (kwargs or {}).get("non_blocking"):
+            raise RuntimeError(f"{func}: the CPU waits")
+        if len({x.device for x in tensors if x.dim() or x.device == DEVICE}) > 1:
+            raise RuntimeError(f"{func}: tensors of two devices")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch has neither autocast nor a fused Adam for this device."""
+    autocast: Any = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda kind, *args, **more: autocast("cpu", *args, **more))
+    monkeypatch.setattr(sys.modules["torch.optim.adam"], "_device_dtype_check_for_fused", lambda *of, **more: None)
+
+
+def make_batch() -> Batch:
+    """Three sentences, padded."""
+    random = torch.Generator().manual_seed(1)
+    source, target = (torch.randint(4, VOCABULARY, (3, 8), generator=random) for _ in range(2))
+    for rows, ends in ((source, (8, 4, 6)), (target, (8, 7, 5))):
+        for row, end in zip(rows, ends, strict=True):
+            row[end - 1], row[end:] = EOS, PAD
+    target_input = torch.cat([torch.full((3, 1), BOS), target[:, :-1]], dim=1)
+    return Batch(source, target_input, target, 20, 18, 20)
+
+
+def module_of(choice: str) -> TranslationModule:
+    causal = choice in ("cope", "fire", "fox", "xpos")
+    words = [f"position{'.decoder' * causal}={choice}", *SMALL, f"model.num_layers={1 + (choice == 'pattern')}"]
+    return TranslationModule(composition.compose_train(words), VOCABULARY)
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize(
+    "choice, attention", [*((choice, "auto") for choice in CHOICES), ("relative", "blockwise"), ("t5", "blockwise")]
+)
+def test_training_and_decoding_steps_are_on_one_device_and_never_wait(
+    choice: str, attention: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = module_of(choice).to(DEVICE)
+    module.model.use_attention(attention)
+    trainer: Any = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
+    module._trainer = trainer
+    optimizer = module.configure_optimizers()["optimizer"]
+    batch = Batch(*(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in make_batch()))
+    for absolute in (module.model.source_positions, module.model.target_positions):
+        if hasattr(absolute, "rows"):
+            absolute.rows(0, 1000, DEVICE)  # its table is moved once
+    with OneDevice():
+        module.training_step(batch, 0).backward()
+        module.on_before_optimizer_step(optimizer)
+        optimizer.step()
+        assert all(parameter.grad is None or parameter.grad.is_meta for parameter in module.parameters())
+        with torch.inference_mode():
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.Tensor, "__bool__", lambda nothing_padded: False)  # asked once for each batch
+                state = module.model.eval().start_decoding(batch.source_BS)
+            for step in range(3):
+                assert module.model.next_hidden(batch.target_input_BT[:, step : step + 1], state).is_meta
+
+
+def test_waiting_and_mixed_devices_are_refused() -> None:
+    x = torch.ones(3, device=DEVICE)
+    with OneDevice():
+        torch.arange(3).to(DEVICE, non_blocking=True).add_(torch.tensor(1)).mul_(x)
+        for wait in (lambda: x + torch.arange(3), lambda: torch.arange(3).to(DEVICE), lambda: x[x > 2], x.tolist):
+            with pytest.raises((RuntimeError, NotImplementedError)):
+                wait()
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations for which the CPU would wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[Any] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        indices = args[1] if func in (aten.index.Tensor, aten.index_put_.default) else ()
+        waiting = (
+            aten._local_scalar_dense.default,
+            aten.nonzero.default,
+            aten.masked_select.default,
+            aten.equal.default,
+        )
+        if func in waiting or any(index is not None and index.dtype == torch.bool for index in indices):
+            self.counts[func] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_beam_search_waits_once_a_step(beam_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = module_of("relative").model.double().eval()
+    tolist = torch.Tensor.tolist
+    with Waits() as waits:
+        monkeypatch.setattr(torch.Tensor, "tolist", lambda x: waits.counts.update(["tolist"]) or tolist(x))
+        found = beam_search(
+            model, make_batch().source_BS, beam_size=beam_size, length_penalty=0.6, max_extra_length=0, min_length=2
+        )
+    steps = max(len(hypothesis.pieces) for best in found for hypothesis in best) + 1
+    # And a few more at the beginning, and each time one of the three sentences is finished.
+    assert 0 < waits.counts[aten.nonzero.default] <= steps + 5 * 3
+    assert waits.counts.total() <= steps + 20 * 3
