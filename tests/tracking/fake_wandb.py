@@ -5,7 +5,6 @@ for resuming them. Runs are kept as the real server shows them.
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,7 +55,7 @@ class FakeWandb:
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         self.requests: list[tuple[str, Any]] = []
-        self._http = _QuietServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"fake": self}))
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"fake": self}))
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
@@ -69,9 +68,7 @@ class FakeWandb:
 
     def close(self) -> None:
         """Later connections are refused."""
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._thread.join()
+        self._http.shutdown()
         self._http.server_close()
 
     def graphql(self, operation: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -106,15 +103,6 @@ class FakeWandb:
             run.summary = json.loads(summary["content"][-1])
         if document.get("complete"):
             run.exit_code = document.get("exitcode")
-
-
-class _QuietServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores disconnecting clients, which some tests cause."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
