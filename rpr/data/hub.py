@@ -48,10 +48,9 @@ def _call(data: DataConfig, function: Callable[..., Any], **arguments: Any) -> A
         return function(data.hub, data.hub_config, **arguments)
     except Exception as error:
         reason: BaseException = error
-        while isinstance(reason, datasets.exceptions.DatasetGenerationError) and (
-            reason.__cause__ or reason.__context__
-        ):
-            reason = reason.__cause__ or reason.__context__ or reason
+        generating = datasets.exceptions.DatasetGenerationError
+        while isinstance(reason, generating) and (cause := reason.__cause__ or reason.__context__):
+            reason = cause
         raise DataError(
             f"data.hub: {data.hub} ({data.hub_config or 'its only configuration'}) cannot be read "
             f"({' '.join(str(reason).split())[:300]}); check data.hub, data.hub_config and the connection, or give a "

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pyarrow
@@ -123,6 +124,17 @@ def test_what_cannot_be_read_so_is_refused(tmp_path, contents, message):
     with pytest.raises(DataError, match=message) as error:
         load_corpus(data_config(tmp_path))
     assert "\n" not in str(error.value)
+
+
+def test_splits_of_the_hub_are_standard_ones_if_no_other_is(tmp_path, monkeypatch):
+    names = ("train", "dev", "val", "test")
+    splits = {name: SimpleNamespace(cache_files=[{"filename": f"{name}.arrow"}]) for name in names}
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: splits)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_: SimpleNamespace(hash="0" * 40))
+    listed = corpus_files(data_config(tmp_path, path=None, hub="some/corpus")).splits
+    assert {split: str(file) for split, [file] in listed.items()} == {
+        "train": "train.arrow", "dev": "dev.arrow", "validation": "val.arrow", "test": "test.arrow"
+    }  # fmt: skip
 
 
 def test_a_changed_or_moved_corpus_is_read_anew(tmp_path):
