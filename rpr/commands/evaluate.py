@@ -50,7 +50,7 @@ def run(config: EvaluateConfig) -> None:
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
     documents = trained.data.text is not None
-    _check_effect(config, run_dir.name, documents=documents)
+    _check_effect(config, run_dir.name, trained)
     if documents:
         search = f"tokens{evaluation.text_tokens}"
     if config.backend == "ctranslate2":
@@ -93,13 +93,16 @@ def run(config: EvaluateConfig) -> None:
     print(with_legend(grids))
 
 
-def _check_effect(config: EvaluateConfig, run: str, *, documents: bool) -> None:
-    """Refuse what only scores of translations have, or only those of documents."""
+def _check_effect(config: EvaluateConfig, run: str, trained: TrainConfig) -> None:
+    """Refuse what only scores of translations have, or only those of documents, or an export that does not translate."""
+    documents = trained.data.text is not None
     names = {*_OF_TRANSLATIONS, "length_buckets"} if documents else {"text_tokens"}
     given = [*config.model_dump(include=names, exclude_none=True)]
     kind = "a model of sentence pairs, whose splits are scored whole"
     if documents:
-        given += ["backend"] if config.backend != "torch" else []
         kind = "a language model of documents, which rpr's own model scores without translating"
+    if trained.model.architecture == "decoder_only" and config.backend != "torch":
+        given.insert(0, "backend")
+        kind = kind if documents else "a decoder-only model, whose CTranslate2 export is for other programs alone"
     if given:
         raise ConfigError(f"{given[0]}: {run} is {kind}; leave {given[0]} out")

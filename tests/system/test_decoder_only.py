@@ -50,6 +50,8 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, 
     outcomes = {check["name"]: check["outcome"] for check in checks}
     assert outcomes.pop("export, ctranslate2") == "not applicable" and {*outcomes.values()} == {"passed"}
     assert "exact_match" in command("evaluate", run, *out)
+    refused = command("evaluate", run, "backend=ctranslate2", *out, code=2)
+    assert "backend: " in refused and "for other programs alone" in refused
     refused = command("export", run, "format=ctranslate2", *out, code=2)
     assert "position.tables: per_head cannot be exported" in refused
     assert "identical" in command("export", run, "format=safetensors", "sentences=4", *out)
