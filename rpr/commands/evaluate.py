@@ -94,7 +94,7 @@ def run(config: EvaluateConfig) -> None:
 
 
 def _check_effect(config: EvaluateConfig, run: str, trained: TrainConfig) -> None:
-    """Refuse what only scores of translations have, or only those of documents, or an export that does not translate."""
+    """Refuse what only scores of translations or only those of documents have, and exports that do not translate."""
     documents = trained.data.text is not None
     names = {*_OF_TRANSLATIONS, "length_buckets"} if documents else {"text_tokens"}
     given = [*config.model_dump(include=names, exclude_none=True)]
