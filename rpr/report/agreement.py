@@ -90,7 +90,7 @@ class Comparison:
 
 def why_undecided(*variants: Variant) -> str:
     """Why no comparison of these variants is decided, whatever their scores; empty if there is no such reason."""
-    return next((one.undecided for one in variants if one.undecided), "")
+    return next((variant.undecided for variant in variants if variant.undecided), "")
 
 
 def _no_interval(change: Measurement) -> str:
@@ -100,22 +100,22 @@ def _no_interval(change: Measurement) -> str:
     return "one seed" if change.n < 2 else "fewer than two seeds in common"
 
 
-def agreement(mine: Measurement, papers: float, *, undecided: str = "") -> Agreement:
+def agreement(ours: Measurement, papers: float, *, undecided: str = "") -> Agreement:
     """The verdict on a change in BLEU with its interval over seeds, by the rule above.
 
     Args:
         undecided: why nothing is decided, whatever the interval.
     """
-    if (why := undecided or _no_interval(mine)) or mine.interval is None or mine.value is None:
+    if (why := undecided or _no_interval(ours)) or ours.interval is None or ours.value is None:
         return Agreement("not decided", why)
-    low, high = mine.interval.low, mine.interval.high
+    low, high = ours.interval.low, ours.interval.high
     includes = low - _ROUNDING <= papers <= high + _ROUNDING
-    if max(high - mine.value, mine.value - low) > WIDEST and (includes or low <= 0 <= high):
+    if max(high - ours.value, ours.value - low) > WIDEST and (includes or low <= 0 <= high):
         return Agreement("not decided", f"the interval is wider than ±{WIDEST:g} BLEU")
     if includes:
         return Agreement("agrees")
     if papers and ((low > 0 and papers > 0) or (high < 0 and papers < 0)):
-        return Agreement("same direction", f"{number(mine.value / papers, 1)} × the paper's")
+        return Agreement("same direction", f"{number(ours.value / papers, 1)} × the paper's")
     return Agreement("contradicts")
 
 

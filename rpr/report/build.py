@@ -55,8 +55,8 @@ class Report:
         did not learn or were still learning.
         """
         several = len(self.chapters) > 1
-        some = [[one for one in each.statements if one.comparisons or not several] for each in self.chapters]
-        in_turn = [statement for turn in zip_longest(*some) for statement in turn if statement is not None]
+        by_chapter = [[one for one in each.statements if one.comparisons or not several] for each in self.chapters]
+        in_turn = [statement for turn in zip_longest(*by_chapter) for statement in turn if statement is not None]
         return in_turn[:MOST_STATEMENTS]
 
     @property
@@ -64,8 +64,8 @@ class Report:
         """The whole report as text for a terminal."""
         parts = []
         for chapter in self.chapters:
-            found = [str(statement) for statement in chapter.statements] or ["no finding; see the tables"]
-            parts.append("\n".join([chapter.group.heading, *render.wrapped(found, "- ")]))
+            findings = [str(statement) for statement in chapter.statements] or ["no finding; see the tables"]
+            parts.append("\n".join([chapter.group.heading, *render.wrapped(findings, "- ")]))
         how = render.wrapped([*legend(self.tables.grids, render.shows_intervals), *self.tables.rules])
         return "\n\n".join([*parts, *map(render.titled, self.tables.grids), "\n".join(how)])
 
@@ -75,8 +75,10 @@ class Report:
         groups, problems = [chapter.group for chapter in self.chapters], len(self.problems)
         several = len(groups) > 1
         findings: list[str] = []
-        for one in self.headlines:
-            lines = render.wrapped([f"{one.group.heading}: {one}" if several and one.group else str(one)], "- ")
+        for finding in self.headlines:
+            lines = render.wrapped(
+                [f"{finding.group.heading}: {finding}" if several and finding.group else str(finding)], "- "
+            )
             if findings and len(findings) + len(lines) > MOST_LINES // 2:
                 break  # the other half is for the tables
             findings += lines
@@ -193,7 +195,7 @@ def build_report(
 
 def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -> dict[RunKey, Learning]:
     """How the validation curve of each finished run ended, if its metrics file exists and is long enough."""
-    found = {}
+    by_run = {}
     for path, record in records:
         try:
             metrics = read_metrics(run_file(path, METRICS_NAME)) if record.status == "finished" else []
@@ -201,8 +203,8 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
             problems.append(str(error))
             continue
         if (learning := learning_of(record, _series(metrics, "validation/loss"))) is not None:
-            found[run_key(record)] = learning
-    return found
+            by_run[run_key(record)] = learning
+    return by_run
 
 
 def differs_line(tables: Tables) -> str:

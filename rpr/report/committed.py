@@ -33,8 +33,8 @@ def render_report(folder: Path, out_dir: Path) -> None:
     Raises:
         RecordError: a record is damaged, or `out_dir` cannot be written.
     """
-    found = find_records(folder)
-    report = build_report(found.records, out_dir, f"Sweep {folder.name}", found.problems)
+    files = find_records(folder)
+    report = build_report(files.records, out_dir, f"Sweep {folder.name}", files.problems)
     if report.problems:
         raise RecordError("; ".join(report.problems))
 

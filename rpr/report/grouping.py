@@ -129,5 +129,5 @@ def _own_settings(variant: Variant, variants: Sequence[Variant]) -> str:
     """`, max_positions = 64`: the settings that distinguish a variant from others with its label; mostly empty."""
     alike = [other for other in variants if other.label == variant.label]
     settings = [flat(other.records[0].config["position"]) for other in alike]
-    mine = settings[alike.index(variant)]
-    return "".join(f", {key} = {mine[key]}" for key in varying(settings) if key != "name" and key in mine)
+    own = settings[alike.index(variant)]
+    return "".join(f", {key} = {own[key]}" for key in varying(settings) if key != "name" and key in own)

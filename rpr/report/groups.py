@@ -115,17 +115,17 @@ class Variant:
     @cached_property
     def scores(self) -> dict[Key, dict[int, SeedScore]]:
         """The scores of the finished runs by what was scored and by seed."""
-        found: dict[Key, dict[int, SeedScore]] = {}
+        by_key: dict[Key, dict[int, SeedScore]] = {}
         for run in self.finished:
             for key, score in _scores_of(run):
-                found.setdefault(key, {})[run.seed] = score
-        return found
+                by_key.setdefault(key, {})[run.seed] = score
+        return by_key
 
     @cached_property
     def still_learning(self) -> Learning | None:
         """How the validation loss ended, if its mean over the seeds was still falling."""
-        found = mean_over_seeds(self.learning)
-        return found if found is not None and found.falling else None
+        learning = mean_over_seeds(self.learning)
+        return learning if learning is not None and learning.falling else None
 
     @cached_property
     def unlearned(self) -> str | None:
@@ -133,17 +133,17 @@ class Variant:
         a validation loss like that of a model without positions. None if it learned, or if that is unknown.
         """
         if self.records and self.records[0].task is not None:
-            found = self.measurements.items()
-            within = [one.value for (split, _, metric), one in found if (split, metric) == ("test", EXACT_MATCH)]
+            scores = self.measurements.items()
+            within = [score.value for (split, _, metric), score in scores if (split, metric) == ("test", EXACT_MATCH)]
             return TASK_RULE if any(value is not None and value < TASK_LEARNED for value in within) else None
-        mine, position = mean_over_seeds(self.learning), self.position
+        learning, position = mean_over_seeds(self.learning), self.position
         # Without positions, or with one vector for all distances, it has no order to learn.
         orderless = position.kind == "none" or (position.kind in TABULATED and position.clip_distance == 0)
-        if mine is None or self.orderless_loss is None or orderless:
+        if learning is None or self.orderless_loss is None or orderless:
             return None
-        if mine.loss < (1 - LEAST_GAIN) * self.orderless_loss:
+        if learning.loss < (1 - LEAST_GAIN) * self.orderless_loss:
             return None
-        return f"{LEARNED_RULE}: {mine.loss:.3f} and {self.orderless_loss:.3f} nats per piece"
+        return f"{LEARNED_RULE}: {learning.loss:.3f} and {self.orderless_loss:.3f} nats per piece"
 
     @property
     def undecided(self) -> str:
@@ -159,19 +159,19 @@ class Variant:
 
     def measured(self, key: Key | None, absent: str) -> Measurement:
         """The measurement of a key, or why there is none: no finished run, or `absent`."""
-        if (found := self.measurements.get(key or ())) is not None:
-            return found
+        if (measurement := self.measurements.get(key or ())) is not None:
+            return measurement
         return missing(absent if self.finished else "; ".join(self.unfinished) or "never run")
 
     def change(self, reference: Variant, key: Key | None, absent: str) -> Measurement:
         """Its score minus the reference's, by `paired_change`, or why there is none; `absent` as in `measured`."""
-        mine, its = self.measured(key, absent), reference.measured(key, absent)
-        if mine.value is None:
-            return mine
+        own, its = self.measured(key, absent), reference.measured(key, absent)
+        if own.value is None:
+            return own
         if its.value is None or key is None:
             return missing(f"nothing to compare with: {reference.label}: {its.reason}")
         if self is reference:
-            return Measurement(0.0, mine.n)
+            return Measurement(0.0, own.n)
         both = self.scores[key], reference.scores[key]
         if len({score.way for scores in both for score in scores.values()}) > 1:
             return missing(f"scored in another way than {reference.label}")
@@ -261,7 +261,9 @@ class Group:
     @cached_property
     def own_splits(self) -> tuple[str, ...]:
         """The test sets of names of the user's own, scored by the metric of the findings."""
-        return tuple(one.split for one in self.columns if one.metric == self.metric and one.split not in SPLITS)
+        return tuple(
+            column.split for column in self.columns if column.metric == self.metric and column.split not in SPLITS
+        )
 
     @property
     def development(self) -> str:
@@ -277,8 +279,8 @@ class Group:
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
         """Every metric and test set that a finished run has scores for."""
-        found = {key for variant in self.variants for key in variant.scores if isinstance(key, TestColumn)}
-        return tuple(sorted(found, key=lambda column: column.order))
+        measured = {key for variant in self.variants for key in variant.scores if isinstance(key, TestColumn)}
+        return tuple(sorted(measured, key=lambda column: column.order))
 
     @property
     def heading(self) -> str:
@@ -309,7 +311,10 @@ class Group:
     @property
     def advice(self) -> str:
         """What to do about runs that were still learning."""
-        steps = max((one.still_learning.steps for one in self.variants if one.still_learning), default=self.max_steps)
+        steps = max(
+            (variant.still_learning.steps for variant in self.variants if variant.still_learning),
+            default=self.max_steps,
+        )
         return f"train at least twice as long: optim.max_steps={2 * steps}"
 
     @property

@@ -58,8 +58,8 @@ def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[Learned, ...]
     """
     having = []
     for variant in group.variants:
-        found = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
-        having += [(variant, *pair) for pair in found[:1]]
+        pictures = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
+        having += [(variant, *pair) for pair in pictures[:1]]
     shown, remark = sampled(having, MOST_PICTURES, "variants with a picture are shown")
     return tuple(Learned(f"{variant.label}: {run.name}", path.read_bytes()) for variant, run, path in shown), remark
 
@@ -85,7 +85,7 @@ def _first_plot(chapters: Sequence[Chapter]) -> Plot | None:
     """The first plot of the group with the most variants that learned, preferring curves over k or the context."""
 
     def interest(chapter: Chapter) -> tuple[bool, int]:
-        return chapter.plots[0].name in FIRST[:2], sum(one.unlearned is None for one in chapter.group.variants)
+        return chapter.plots[0].name in FIRST[:2], sum(variant.unlearned is None for variant in chapter.group.variants)
 
     best = max((chapter for chapter in chapters if chapter.plots), key=interest, default=None)
     return None if best is None else best.plots[0]
@@ -95,10 +95,10 @@ def _extent(chapters: Sequence[Chapter]) -> str:
     """The extent of the report: `8 runs of 5 position variants: 6 finished, 2 without a result.`"""
     runs = [run for chapter in chapters for run in chapter.group.runs]
     variants, finished = sum(len(one.group.variants) for one in chapters), sum(run.status == "finished" for run in runs)
-    words = f"{_count(len(runs), 'run')} of {_count(variants, 'position variant')}"
+    extent = f"{_count(len(runs), 'run')} of {_count(variants, 'position variant')}"
     groups = f" in {len(chapters)} groups trained alike" if len(chapters) > 1 else ""
     left = f": {finished:,} finished, {len(runs) - finished:,} without a result" if finished < len(runs) else ""
-    return f"{words}{groups}{left}. Scores of Transformers by how they represent positions."
+    return f"{extent}{groups}{left}. Scores of Transformers by how they represent positions."
 
 
 def _count(number: int, noun: str) -> str:

@@ -57,14 +57,14 @@ class Learning:
         return self.fall > MOST_FALL and self.nats > LEAST_NATS
 
 
-def mean_over_seeds(found: Sequence[Learning]) -> Learning | None:
+def mean_over_seeds(of_seeds: Sequence[Learning]) -> Learning | None:
     """The mean fall and loss of the seeds of one variant; None without any."""
-    if not found:
+    if not of_seeds:
         return None
     fall, nats, loss = (
-        statistics.fmean(each) for each in zip(*((one.fall, one.nats, one.loss) for one in found), strict=True)
+        statistics.fmean(each) for each in zip(*((seed.fall, seed.nats, seed.loss) for seed in of_seeds), strict=True)
     )
-    return Learning(fall, nats, max(one.steps for one in found), loss)
+    return Learning(fall, nats, max(seed.steps for seed in of_seeds), loss)
 
 
 def learning_of(record: Record, losses: Mapping[int, float]) -> Learning | None:

@@ -144,7 +144,7 @@ def _by_context(group: Group) -> list[ByContext]:
 
 
 def _lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
-    return sorted({(score.windows, score.length) for found in scored for score in found.scores})
+    return sorted({(score.windows, score.length) for context in scored for score in context.scores})
 
 
 def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
@@ -191,15 +191,17 @@ def bits_by_context(group: Group) -> style.Plot | None:
     if len({length for _, length in keys}) < 2:
         return None
     kinds = [kind for kind in WINDOWS if any(kind == windows for windows, _ in keys)]
-    trained = {found.training_length for found in scored}
+    trained = {context.training_length for context in scored}
     longest = max(trained) if len(trained) == 1 else None
     shaded = f"shaded: longer than in training ({longest:,} tokens)" if longest else ""
     ours = []
     for kind in kinds:
         by_length = {length: (scored[0].split, kind, length) for _, length in keys}
-        of_variants = {one.label: {n: one.measured(key, ABSENT) for n, key in by_length.items()} for one in variants}
-        words = (shaded, remark if kind == kinds[-1] else "")
-        ours.append(_Panel(f"{kind} windows", of_variants, longest, "bits per byte; less is better", words))
+        of_variants = {
+            variant.label: {n: variant.measured(key, ABSENT) for n, key in by_length.items()} for variant in variants
+        }
+        remarks = (shaded, remark if kind == kinds[-1] else "")
+        ours.append(_Panel(f"{kind} windows", of_variants, longest, "bits per byte; less is better", remarks))
     panels = [*ours, *(panel for kind in kinds if (panel := _published(variants, kind)) is not None)]
     looks = style.variant_looks(variants)
 
@@ -227,13 +229,15 @@ def bits_by_context(group: Group) -> style.Plot | None:
 
 def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
     """The published curve of the first variant of each kind of positions, of the shortest training that has curves."""
-    found: dict[tuple[int, Source], dict[str, dict[int, Measurement]]] = {}
+    by_source: dict[tuple[int, Source], dict[str, dict[int, Measurement]]] = {}
     for positions, label in first_of_kind(variants).items():
         for (source, trained), figures in curves("length", {"windows": kind, "kind": positions}).items():
             if len(figures) > 1:
-                found.setdefault((trained, source), {})[label] = {n: single(one) for n, one in figures.items()}
-    if not found:
+                by_source.setdefault((trained, source), {})[label] = {
+                    n: single(figure) for n, figure in figures.items()
+                }
+    if not by_source:
         return None
-    trained, source = min(found, key=lambda key: key[0])
+    trained, source = min(by_source, key=lambda key: key[0])
     remarks = (f"grey: {source.heading}, trained at {trained:,}",)
-    return _Panel(f"published, {kind} windows", found[trained, source], trained, "perplexity", remarks)
+    return _Panel(f"published, {kind} windows", by_source[trained, source], trained, "perplexity", remarks)

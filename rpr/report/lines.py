@@ -52,20 +52,20 @@ class Line:
 
     def figure(self, source: Source) -> Measurement:
         """What a source prints for this row."""
-        found = find(self.facts, source, self.papers_split if source is PAPER else None)
-        if found is None and source is PAPER and (other := find(self.facts, source)) is not None:
+        published = find(self.facts, source, self.papers_split if source is PAPER else None)
+        if published is None and source is PAPER and (other := find(self.facts, source)) is not None:
             return missing(f"the paper's {other.figure} is on {source.test_sets[other.split]}")
-        if found is None or (source is not PAPER and self.group.column(found.split, found.metric) is None):
+        if published is None or (source is not PAPER and self.group.column(published.split, published.metric) is None):
             return missing(source.absent)
-        return single(found.figure)
+        return single(published.figure)
 
     def figure_change(self, source: Source) -> Measurement:
         """Its change from the figure of the reference on the same split."""
         others = facts_of(self.reference, self.group)
         for split in dict.fromkeys((self.papers_split, "test")):
-            found, other = find(self.facts, source, split), find(others, source, split)
-            if found is not None and other is not None:
-                return single(round(found.figure - other.figure, 1))
+            published, other = find(self.facts, source, split), find(others, source, split)
+            if published is not None and other is not None:
+                return single(round(published.figure - other.figure, 1))
         return missing(source.absent)
 
     def ours(self, split: str, metric: str | None = None) -> Measurement:
@@ -82,10 +82,10 @@ class Line:
     @cached_property
     def agreement(self) -> Agreement | None:
         """The agreement with the paper; None if a figure is missing or this is the reference row."""
-        mine, papers = self.change(self.decided_on), self.figure_change(PAPER).value
-        if mine.value is None or papers is None or self.variant is self.reference:
+        change, papers = self.change(self.decided_on), self.figure_change(PAPER).value
+        if change.value is None or papers is None or self.variant is self.reference:
             return None
-        return agreement(mine, papers, undecided=why_undecided(self.variant, self.reference))
+        return agreement(change, papers, undecided=why_undecided(self.variant, self.reference))
 
     @cached_property
     def differs(self) -> tuple[Difference, ...]:
@@ -94,11 +94,11 @@ class Line:
             return ()
         # The paper's Tables 2 and 3 are of the base model.
         size = self.group.size if self.papers_split == "test" else "base"
-        found = differences(self.variant.finished, size, self.group.languages)
+        differing = differences(self.variant.finished, size, self.group.languages)
         column, papers = self.group.column(self.decided_on), PAPER.test_sets[self.papers_split]
         if column is None or column.test_set == papers:
-            return found
-        return (*found, Difference("test set", f"test set: {column.test_set}; the paper: {papers}"))
+            return differing
+        return (*differing, Difference("test set", f"test set: {column.test_set}; the paper: {papers}"))
 
 
 def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
@@ -143,24 +143,24 @@ def _differs(line: Line) -> Cell:
     """`smaller data, steps; other recipe`, with details in a footnote."""
     smaller = dict.fromkeys(difference.kind for difference in line.differs if difference.smaller)
     other = dict.fromkeys(difference.kind for difference in line.differs if difference.kind not in smaller)
-    words = [f"{how} {', '.join(kinds)}" for how, kinds in (("smaller", smaller), ("other", other)) if kinds]
+    summary = [f"{how} {', '.join(kinds)}" for how, kinds in (("smaller", smaller), ("other", other)) if kinds]
     details = "differs from the paper: " + ". ".join(difference.text for difference in line.differs)
-    return Cell("; ".join(words), (details,) if words else ())
+    return Cell("; ".join(summary), (details,) if summary else ())
 
 
 def _note(line: Line) -> Cell:
     """Whether the variant did not learn or was still learning, its seeds without a result, and caveats."""
-    variant, words, remarks = line.variant, [], []
+    variant, states, remarks = line.variant, [], []
     if variant.unlearned:
-        words.append("not learned")
+        states.append("not learned")
         remarks.append(variant.unlearned)
     if variant.still_learning:
-        words.append("still learning")
+        states.append("still learning")
         remarks.append(f"{LEARNING_RULE}; {line.group.advice}")
     if variant.unfinished and variant.finished:
-        words.append("incomplete")
+        states.append("incomplete")
         remarks.extend(variant.unfinished)
-    return Cell(", ".join(words), (*remarks, *variant.caveats))
+    return Cell(", ".join(states), (*remarks, *variant.caveats))
 
 
 CHANGE = "the mean of the differences seed by seed; with fewer than two common seeds, the difference of the means"

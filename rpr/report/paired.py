@@ -65,13 +65,13 @@ def as_json(report: PairedReport) -> dict[str, Any]:
     for family in report.tests:
         document = asdict(family)
         document["variants"] = [
-            {"variant": name, "mean": one.value, "sd": one.deviation, "n": one.n}
-            for name, one in family.variants.items()
+            {"variant": name, "mean": row.value, "sd": row.deviation, "n": row.n}
+            for name, row in family.variants.items()
         ]
         corrected = zip(document["comparisons"], family.corrected, family.verdicts, strict=True)
         document["comparisons"] = [
-            one | {"p_bootstrap_holm": bootstrap, "p_randomisation_holm": randomisation, "verdict": verdict}
-            for one, (_, bootstrap, randomisation), verdict in corrected
+            row | {"p_bootstrap_holm": bootstrap, "p_randomisation_holm": randomisation, "verdict": verdict}
+            for row, (_, bootstrap, randomisation), verdict in corrected
         ]
         tests.append(document)
     return asdict(report) | {"level": LEVEL, "alpha": ALPHA, "tests": tests, "notes": report.notes}
@@ -126,9 +126,9 @@ def _differences(family: Family) -> Grid:
         Column("p_randomisation_holm", "Holm", lambda row: single(row[2]), 4),
     )
     remarks = [
-        f"{variant}: mean {one.value:.{digits}f}, standard deviation {one.deviation:.{digits}f} over {one.n} seeds"
-        for variant, one in family.variants.items()
-        if one.deviation is not None
+        f"{variant}: mean {mean.value:.{digits}f}, standard deviation {mean.deviation:.{digits}f} over {mean.n} seeds"
+        for variant, mean in family.variants.items()
+        if mean.deviation is not None
     ]
     how = f"(p < {ALPHA} by both tests{', after Holm' * corrected})"
     remarks += [f"{verdict} {how}" for verdict in family.verdicts if verdict]

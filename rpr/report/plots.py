@@ -47,7 +47,7 @@ def bleu_by_k(group: Group) -> style.Plot | None:
     if not ours:
         return None
     ks = sorted({*ours, *paper.TABLE2})
-    best_first = sorted(series, key=lambda one: -(one[2][-1][1].value or 0.0))
+    best_first = sorted(series, key=lambda line: -(line[2][-1][1].value or 0.0))
     papers: dict[str, Any] = {"color": style.PAPER, "marker": "o"}
     looks = {label: look for label, look, _ in best_first} | {f"the paper: EN-DE, {paper.TABLE2_TEST_SET}": papers}
 

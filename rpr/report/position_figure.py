@@ -55,7 +55,7 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
     width = max(9.6, 1.6 + 2.3 * max(len(line) for part in parts for line in part.lines))
     texts = [textwrap.fill(part.words, int(13 * width)) for part in parts]
     sizes = [(text.count("\n"), part.height, len(part.lines)) for part, text in zip(parts, texts, strict=True)]
-    heights = [0.8 + 0.17 * words + (height + 0.55) * lines for words, height, lines in sizes]
+    heights = [0.8 + 0.17 * words_height + (height + 0.55) * lines for words_height, height, lines in sizes]
     left: dict[str, Any] = {"x": 0.08 / width, "ha": "left"}
     with styled():
         figure = Figure(figsize=(width, 0.5 + sum(heights)), layout="constrained")
@@ -124,8 +124,8 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.axhline(table["expected_initial_norm"], **look, label="root mean square before training")
 
     heading, axis = "Norm of each vector of the relative tables", ("offset j - i", "norm")
-    words = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
-    yield _Part(heading, _defined("norms", words), tables, axis, norms)
+    explanation = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
+    yield _Part(heading, _defined("norms", explanation), tables, axis, norms)
 
     def cosines(axes: Axes, entry: Entry) -> None:
         axes.axhline(0, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
@@ -136,9 +136,9 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.margins(y=0.08)
 
     heading, axis = "Cosine similarity of the vectors of neighbouring offsets", ("between the offsets j - i", "cosine")
-    words = f"1: the two are hardly told apart; 0: unrelated, as on average before training. {_HEADS}"
+    explanation = f"1: the two are hardly told apart; 0: unrelated, as on average before training. {_HEADS}"
     neighbours = [entry for entry in tables if any(_k(table) for _, _, table in _tables(entry))]
-    yield _Part(heading, _defined("cosines", words), neighbours, axis, cosines, None)
+    yield _Part(heading, _defined("cosines", explanation), neighbours, axis, cosines, None)
     yield from _attention(numbers, shown)
 
     def absolute(axes: Axes, entry: Entry) -> None:
@@ -148,18 +148,18 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.set_xlim(-0.5, len(values) - 0.5)
 
     heading = "Norm of each vector of the learned absolute tables"
-    words = (
+    explanation = (
         "Drawn up to twice its length, which is the upright line. Positions that no training sentence reached stay as "
         "they began."
     )
-    yield _Part(heading, _defined("absolute", words), numbers["absolute"], ("position", "norm"), absolute)
+    yield _Part(heading, _defined("absolute", explanation), numbers["absolute"], ("position", "norm"), absolute)
 
     def bias(axes: Axes, entry: Entry) -> None:
         places = shown[entry["stack"]]
         _heads(axes, _distances(numbers)[places], [head[places] for head in entry["bias"]], TABLES[0][2])
 
-    words, axis = f"{_HEADS} {_RARE}", ("distance j - i", "bias")
-    yield _Part("Bias by signed distance", _defined("bias", words), numbers["biases"], axis, bias, None)
+    explanation, axis = f"{_HEADS} {_RARE}", ("distance j - i", "bias")
+    yield _Part("Bias by signed distance", _defined("bias", explanation), numbers["biases"], axis, bias, None)
 
     def losses(axes: Axes, entry: Entry) -> None:
         edges = [entry["first"][0] - 0.5, *(last + 0.5 for last in entry["last"])]
@@ -170,13 +170,13 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.minorticks_off()
         axes.set_xlim(edges[0], max(edges[-1], entry["trained"] + 0.5))
 
-    words = "".join(
+    explanation = "".join(
         f"Of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows; less is better. Upright line: "
         f"`trained`, {entry['trained']:,}."
         for entry in numbers["losses"]
     )
     heading, axis = "Loss by position in the window", ("position", "bits per byte")
-    yield _Part(heading, _defined("losses", words), numbers["losses"], axis, losses, None)
+    yield _Part(heading, _defined("losses", explanation), numbers["losses"], axis, losses, None)
 
 
 def _attention(numbers: Entry, shown: dict[str, slice]) -> Iterator[_Part]:
@@ -215,11 +215,11 @@ def _attention(numbers: Entry, shown: dict[str, slice]) -> Iterator[_Part]:
         axes.set_yticks(range(1, len(rows) + 1, 1 + len(rows) // 5))
 
     heading, axis = "Mean attention by signed distance", ("distance j - i", "attention")
-    words = (
+    explanation = (
         f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. {_HEADS} Dashed: as if spread "
         f"evenly over what a query sees. {_RARE}"
     )
-    yield _Part(heading, _defined("attention", words), layers, axis, curves)
+    yield _Part(heading, _defined("attention", explanation), layers, axis, curves)
     heading, axis = "Mean attention of each head", ("distance j - i", "head")
     height = _HEAD * max(4, *(len(layer["attention"]) for layer in layers))
     yield _Part(heading, "The same, in colours: dark where a head attends most.", layers, axis, heads, height=height)

@@ -108,7 +108,7 @@ def differences(runs: Sequence[Record], size: paper.Size, languages: str) -> tup
     papers = papers_settings(size, languages)
     # Most of thousands of runs share their settings and data: only one run of each kind is checked.
     kinds = {to_json([_as_trained(run), *(run.config.get(name) for name in SECTIONS)]): run for run in runs}
-    return tuple(dict.fromkeys(one for run in kinds.values() for one in _differences(run, size, papers)))
+    return tuple(dict.fromkeys(difference for run in kinds.values() for difference in _differences(run, size, papers)))
 
 
 def compared_settings(run: Record) -> dict[str, Any]:
@@ -133,8 +133,11 @@ def _as_trained(run: Record) -> dict[str, Any]:
         "optim.weights_of": run.setting("origin.run_id"),
         "hardware.matmul_precision": run.training and run.training.matmul_precision,
     }
-    if run.scores and (found := _AVERAGE.fullmatch(run.scores[0].checkpoint)):
-        known |= {"optim.average_checkpoints": int(found[1]), SHARE: round(1 - int(found[2]) / int(found[3]), 3)}
+    if run.scores and (averaged := _AVERAGE.fullmatch(run.scores[0].checkpoint)):
+        known |= {
+            "optim.average_checkpoints": int(averaged[1]),
+            SHARE: round(1 - int(averaged[2]) / int(averaged[3]), 3),
+        }
     elif run.scores and re.fullmatch(r"step \d+", run.scores[0].checkpoint):
         known["optim.average_checkpoints"] = 1
     return {key: value for key, value in known.items() if value}
@@ -144,11 +147,11 @@ def _differences(run: Record, size: paper.Size, papers: dict[str, Any]) -> Itera
     """One for each kind of settings, with every setting that is not the paper's."""
     unlike: dict[str, dict[str, tuple[Any, Any]]] = {}
     for key, value in compared_settings(run).items():
-        theirs = papers.get(key, _UNKNOWN)
-        if not _same(key, value, theirs):
+        papers_value = papers.get(key, _UNKNOWN)
+        if not _same(key, value, papers_value):
             kind = _KINDS.get(key) or _SECTION_KINDS.get(key.partition(".")[0], "recipe")
             kind = "synthetic data" if kind == "data" and run.synthetic else kind
-            unlike.setdefault(kind, {})[key.partition(".")[2]] = (value, theirs)
+            unlike.setdefault(kind, {})[key.partition(".")[2]] = (value, papers_value)
     for kind, values in unlike.items():
         listed = ", ".join(f"{name} {_value(mine)} ({_value(its)})" for name, (mine, its) in values.items())
         smaller = kind in ("data", "synthetic data", "model", "steps") and any(
@@ -157,13 +160,13 @@ def _differences(run: Record, size: paper.Size, papers: dict[str, Any]) -> Itera
         yield Difference(kind, f"{kind} (the paper's {size} in brackets): {listed}", smaller)
 
 
-def _same(key: str, value: Any, theirs: Any) -> bool:
-    if theirs == _UNKNOWN:
+def _same(key: str, value: Any, papers_value: Any) -> bool:
+    if papers_value == _UNKNOWN:
         return value in (None, False)  # a switch of a later version that is off
     if key in _NEARLY:
-        return bool(abs(value - theirs) <= _NEARLY[key] * theirs)
+        return bool(abs(value - papers_value) <= _NEARLY[key] * papers_value)
     # Records that have no precision of matmuls used exact float32.
-    return bool(value == theirs) or (value is None and key.endswith(".matmul_precision"))
+    return bool(value == papers_value) or (value is None and key.endswith(".matmul_precision"))
 
 
 def _value(value: Any) -> str:

@@ -90,10 +90,10 @@ def published() -> tuple[Published, ...]:
 def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> Published | None:
     """The source's figure for a row with these facts, on a split if given; None without one."""
     nothing = object()
-    for one in published():
-        fits = one.source is source and split in (None, one.split)
-        if fits and all(facts.get(key, nothing) == value for key, value in one.match.items()):
-            return one
+    for row in published():
+        fits = row.source is source and split in (None, row.split)
+        if fits and all(facts.get(key, nothing) == value for key, value in row.match.items()):
+            return row
     return None
 
 
@@ -101,13 +101,13 @@ def curves(by: str, facts: Mapping[str, Any]) -> dict[tuple[Source, Any], dict[i
     """The figures that match all of `facts` and have one more fact `by`, such as a length: its values with the figures,
     for each source and length of training, if that is said.
     """
-    found: dict[tuple[Source, Any], dict[int, float]] = {}
-    for one in published():
-        if by in one.match and facts.items() <= one.match.items():
-            found.setdefault((one.source, one.match.get("train_length")), {})[one.match[by]] = one.figure
-    return found
+    by_source: dict[tuple[Source, Any], dict[int, float]] = {}
+    for row in published():
+        if by in row.match and facts.items() <= row.match.items():
+            by_source.setdefault((row.source, row.match.get("train_length")), {})[row.match[by]] = row.figure
+    return by_source
 
 
 def all_sources() -> list[Source]:
     """The paper first, then those of published.yaml."""
-    return [*dict.fromkeys(one.source for one in published())]
+    return [*dict.fromkeys(row.source for row in published())]

@@ -141,11 +141,11 @@ def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]
     for setting, group in family.items():
         for variant in group.variants:
             variants.setdefault(variant.position.identity, {})[setting] = variant
-    labels = [max((variant.label for variant in one.values()), key=len) for one in variants.values()]
-    positions = [next(iter(one.values())).position for one in variants.values()]
+    labels = [max((variant.label for variant in cells.values()), key=len) for cells in variants.values()]
+    positions = [next(iter(cells.values())).position for cells in variants.values()]
     return {
-        label if labels.count(label) == 1 else f"{label}, {SHARING.get(str(position.tables), position.identity)}": one
-        for label, position, one in zip(labels, positions, variants.values(), strict=True)
+        label if labels.count(label) == 1 else f"{label}, {SHARING.get(str(position.tables), position.identity)}": cells
+        for label, position, cells in zip(labels, positions, variants.values(), strict=True)
     }
 
 

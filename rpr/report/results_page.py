@@ -42,22 +42,22 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     Raises:
         RecordError: there are no records below `root`.
     """
-    found = find_records(root)
-    benches, problems = read_benches(found.others)
-    unusable = [*found.problems, *problems]
-    everything = run_groups((record for _, record in found.records), read_learning(found.records, unusable))
+    files = find_records(root)
+    benches, problems = read_benches(files.others)
+    unusable = [*files.problems, *problems]
+    everything = run_groups((record for _, record in files.records), read_learning(files.records, unusable))
     groups = [group for group in everything if any(len(one.finished) >= SEEDS for one in group.variants)] or everything
     tables = build_tables(groups)
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
-    folders = {run_key(record): path.parent for path, record in found.records}
+    folders = {run_key(record): path.parent for path, record in files.records}
     translations, models = [one for one in groups if one.translation], [one for one in groups if one.documents]
     if translations:
-        words = "BLEU by clip distance, beside the paper's curve"
-        parts += _picture("bleu_by_k", words, _largest(translations), folders, home)
+        caption = "BLEU by clip distance, beside the paper's curve"
+        parts += _picture("bleu_by_k", caption, _largest(translations), folders, home)
     if models:
-        words = "Bits per byte by length of the context, in separate and in sliding windows"
-        parts += _picture("bits_by_context", words, _largest(models), folders, home)
+        caption = "Bits per byte by length of the context, in separate and in sliding windows"
+        parts += _picture("bits_by_context", caption, _largest(models), folders, home)
     if published := [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]:
         lines = [line for grid in tables.sections.get("paper", ()) for line in grid.rows]
         verdicts = Counter(line.agreement.verdict for line in lines if line.agreement is not None)
@@ -85,12 +85,12 @@ def _largest(groups: Sequence[Group]) -> Group:
     return max(groups, key=lambda group: len(group.variants))
 
 
-def _picture(name: str, words: str, group: Group, folders: Mapping[RunKey, Path], home: Path) -> list[str]:
+def _picture(name: str, caption: str, group: Group, folders: Mapping[RunKey, Path], home: Path) -> list[str]:
     """A link to the picture of this name in the folder of most of the group's runs, if there is one and no other."""
     [(folder, _)] = Counter(folders[run_key(run)] for run in group.runs).most_common(1)
     pictures = [*folder.glob(f"{name}*.svg")]
-    words = escape_markdown(f"{words}: {group.heading}")
-    return [f"![{words}]({_link(path, home)})" for path in pictures if len(pictures) == 1]
+    caption = escape_markdown(f"{caption}: {group.heading}")
+    return [f"![{caption}]({_link(path, home)})" for path in pictures if len(pictures) == 1]
 
 
 def _runs(groups: Sequence[Group]) -> Grid:
@@ -98,8 +98,8 @@ def _runs(groups: Sequence[Group]) -> Grid:
 
     def pairs(group: Group) -> str:
         counts = sorted({run.data.train_pairs for run in group.runs if run.data is not None})
-        words = f"{' or '.join(f'{count:,}' for count in counts)} {group.runs[0].examples}"
-        return (words.removesuffix("s") if counts == [1] else words) if counts else "not read yet"
+        text = f"{' or '.join(f'{count:,}' for count in counts)} {group.runs[0].examples}"
+        return (text.removesuffix("s") if counts == [1] else text) if counts else "not read yet"
 
     def finished(group: Group) -> str:
         return f"{sum(run.status == 'finished' for run in group.runs)} of {len(group.runs)}"
@@ -174,7 +174,7 @@ def _distances(groups: Sequence[Group]) -> Iterator[str]:
     """Values of k that never clip; the longest training source is known from records with scores by length."""
     for group in groups:
         lengths = [run.by_length for run in group.finished if run.by_length and run.by_length.unit == SOURCE_UNIT]
-        longest = max((one.longest_training_source for one in lengths), default=None)
+        longest = max((score.longest_training_source for score in lengths), default=None)
         ks = {variant.position.clip_distance for variant in group.variants if variant.position.kind == "relative"}
         if longest and (beyond := sorted(k for k in ks if k is not None and k >= longest - 1)):
             yield (
@@ -188,8 +188,8 @@ def _folders(root: Path, home: Path) -> list[str]:
     """Links to the pages of each directory below `root`, and of the grids of recipes beside it."""
     parts = []
     for folder in sorted({path.parent for top in (root, root.parent / "recipes") for path in top.rglob("*.md")}):
-        if words := [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in sorted(folder.glob("*.md"))]:
-            parts.append(f"- {escape_markdown(escape_control_characters(folder.name))}: {', '.join(words)}")
+        if links := [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in sorted(folder.glob("*.md"))]:
+            parts.append(f"- {escape_markdown(escape_control_characters(folder.name))}: {', '.join(links)}")
     return ["\n".join(parts)] if parts else ["None has a page yet."]
 
 

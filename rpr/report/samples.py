@@ -43,11 +43,11 @@ def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:
         places.setdefault(variant.position.kind, []).append(place)
     room, free = dict.fromkeys(places, 0), most
     while free:
-        for kind, mine in places.items():
-            if free and room[kind] < len(mine):
+        for kind, of_kind in places.items():
+            if free and room[kind] < len(of_kind):
                 room[kind] += 1
                 free -= 1
-    shown = (place for kind, mine in places.items() for place in evenly_spaced(mine, room[kind]))
+    shown = (place for kind, of_kind in places.items() for place in evenly_spaced(of_kind, room[kind]))
     return [items[place] for place in sorted(shown)]
 
 

@@ -30,16 +30,16 @@ def over_seeds(scores: Mapping[int, SeedScore], *, shares: bool = False) -> Meas
     return mean_of_shares(values) if shares else mean(values)
 
 
-def paired_change(ours: Mapping[int, float], theirs: Mapping[int, float], *, shares: bool = False) -> Measurement:
+def paired_change(ours: Mapping[int, float], others: Mapping[int, float], *, shares: bool = False) -> Measurement:
     """The mean of the differences over the seeds of both, or, with fewer than two such seeds, the difference of the
     means, without an interval. `shares`: of percentages.
     """
-    both = ours.keys() & theirs.keys()
-    if len(both) > 1 or ours.keys() == theirs.keys():
-        changes = [ours[seed] - theirs[seed] for seed in sorted(both)]
+    both = ours.keys() & others.keys()
+    if len(both) > 1 or ours.keys() == others.keys():
+        changes = [ours[seed] - others[seed] for seed in sorted(both)]
         return mean_of_shares(changes, -100.0, 100.0) if shares else mean(changes)
-    means = [math.fsum(each.values()) / len(each) for each in (ours, theirs)]
-    return Measurement(means[0] - means[1], min(len(ours), len(theirs)))
+    means = [math.fsum(each.values()) / len(each) for each in (ours, others)]
+    return Measurement(means[0] - means[1], min(len(ours), len(others)))
 
 
 def one_per_seed(records: Iterable[Record]) -> list[Record]:

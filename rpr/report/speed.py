@@ -40,9 +40,9 @@ def ratio_to_absolute(group: Group, variant: Variant) -> Measurement:
     decides nothing: the two ran at different times, and other work may have slowed one of them.
     """
     absolute = group.get("absolute")
-    mine, its = steps_per_second(variant), steps_per_second(absolute)
-    if mine.value is None:
-        return mine
+    own, its = steps_per_second(variant), steps_per_second(absolute)
+    if own.value is None:
+        return own
     if its.value is None:
         return missing(f"absolute: {its.reason}")
     speeds, others = variant.scores[SPEED], absolute.scores[SPEED]
@@ -186,7 +186,7 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Ite
         "n: seeds of whole runs, rounds of interleaved timings",
         "interleaved: a ratio is of two timings one after the other, so a machine whose speed drifts still compares "
         "fairly; whole runs ran at different times, and other work may have slowed one of them",
-        *(f"steps/s of whole runs leave out {words}" for words in excluded),
+        *(f"steps/s of whole runs leave out {reason}" for reason in excluded),
     ]
     title, synthetic = "Speed: steps/s by position, and relative to absolute", any(group.synthetic for group in groups)
     grid = Grid("speed", title, _COLUMNS, tuple(rows), notes=tuple(map(Note, notes)), synthetic=synthetic)
@@ -202,7 +202,7 @@ def _run_rows(group: Group) -> Iterator[SpeedRow]:
             continue
         device, *arithmetic = next(iter(variant.scores[SPEED].values())).way  # a mean is of one
         trained = [run.training for run in variant.finished if run.training is not None]
-        memory = [one.peak_memory_bytes for one in trained if one.peak_memory_bytes is not None]
+        memory = [training.peak_memory_bytes for training in trained if training.peak_memory_bytes is not None]
         parameters = {run.parameters for run in variant.finished}
         known = parameters.pop() if len(parameters) == 1 else None
         yield SpeedRow(

@@ -34,12 +34,12 @@ class Statement:
 
 def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
-    found = [*_learning(group), *published_statements(group)]
+    listed = [*_learning(group), *published_statements(group)]
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
-    said = [comparison for statement in found for comparison in statement.comparisons]
+    said = [comparison for statement in listed for comparison in statement.comparisons]
     for split in dict.fromkeys([group.split, *tests]):
-        found += _against_baseline(group, split, said)
-    return [replace(statement, group=group) for statement in found]
+        listed += _against_baseline(group, split, said)
+    return [replace(statement, group=group) for statement in listed]
 
 
 def published_statements(group: Group) -> list[Statement]:
@@ -71,30 +71,32 @@ def _learning(group: Group) -> Iterator[Statement]:
 def _papers_change(group: Group) -> Iterator[Statement]:
     """The paper's own comparison: relative positions with its k against absolute ones, on the group's test split."""
     relative, absolute = group.papers_relative, group.get("absolute")
-    line, found = (
+    line, comparison = (
         Line((), group, relative, absolute, (group.split,)),
         Comparison(group, relative, absolute, group.split),
     )
     papers = line.figure_change(PAPER).value
-    if found.change.value is not None and papers is not None:
-        text = f"{_first_upper(relative.label)} against {absolute.label} on {group.split}: {found.figures} BLEU"
+    if comparison.change.value is not None and papers is not None:
+        text = f"{_first_upper(relative.label)} against {absolute.label} on {group.split}: {comparison.figures} BLEU"
         text += f"; the paper: {number(papers, 1, signed=True)}."
-        yield Statement(text, line.agreement, comparisons=(found,))
+        yield Statement(text, line.agreement, comparisons=(comparison,))
 
 
 def _published_order(group: Group) -> Iterator[Statement]:
     """Which pairs of schemes have the published order, where only the order can be compared."""
     for source, figures in published_figures(group).items():
-        theirs = [variant for variant, _ in sorted(figures, key=lambda row: row[1], reverse=not group.documents)]
-        pairs = [Comparison(group, *pair, group.split) for pair in itertools.combinations(theirs, 2)]
+        in_order = [variant for variant, _ in sorted(figures, key=lambda row: row[1], reverse=not group.documents)]
+        pairs = [Comparison(group, *pair, group.split) for pair in itertools.combinations(in_order, 2)]
         pairs = [pair for pair in pairs if pair.change.value is not None]
         same, opposite, undecided = ([pair for pair in pairs if pair.verdict == verdict] for verdict in VERDICTS)
         parts = [
-            f"{words}: {_listed(some, pairs=True)}" for words, some in (("same", same), ("opposite", opposite)) if some
+            f"{words}: {_listed(pairs_of_verdict, pairs=True)}"
+            for words, pairs_of_verdict in (("same", same), ("opposite", opposite))
+            if pairs_of_verdict
         ]
         parts += [f"not decided: {len(undecided)} of {len(pairs)} pairs"] if undecided else []
         if pairs:
-            names = ", ".join(variant.label for variant in theirs)
+            names = ", ".join(variant.label for variant in in_order)
             text = f"Published order, best first ({source.citation}): {names}. Here {'; '.join(parts)}."
             yield Statement(text, comparisons=tuple(pairs))
 
@@ -104,20 +106,22 @@ def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> I
     undecided ones.
     """
     baseline = group.baseline
-    found = [Comparison(group, variant, baseline, split) for variant in group.variants if variant is not baseline]
-    found = [pair for pair in found if pair.change.value is not None and pair not in said]
-    found.sort(key=lambda pair: pair.change.value or 0.0, reverse=not group.documents)  # the best first
+    comparisons = [Comparison(group, variant, baseline, split) for variant in group.variants if variant is not baseline]
+    comparisons = [pair for pair in comparisons if pair.change.value is not None and pair not in said]
+    comparisons.sort(key=lambda pair: pair.change.value or 0.0, reverse=not group.documents)  # the best first
     unit = "points of exact match" if group.task else "bits per byte" if group.documents else "BLEU"
-    for verdict, words in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
-        if some := tuple(pair for pair in found if pair.verdict == verdict):
-            yield Statement(f"{words} {baseline.label} on {split}, in {unit}: {_listed(some)}.", comparisons=some)
+    for verdict, heading in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
+        if of_verdict := tuple(pair for pair in comparisons if pair.verdict == verdict):
+            yield Statement(
+                f"{heading} {baseline.label} on {split}, in {unit}: {_listed(of_verdict)}.", comparisons=of_verdict
+            )
 
 
-def _listed(found: Sequence[Comparison], *, pairs: bool = False) -> str:
+def _listed(comparisons: Sequence[Comparison], *, pairs: bool = False) -> str:
     """`RoPE +1.5 ± 0.5 (+0.3 to +2.7; 3 seeds), ...`; pairs: `RoPE against T5 ...`."""
     shown = [
         f"{pair.variant.label}{f' against {pair.reference.label}' if pairs else ''} {pair.figures}"
-        for pair in found[:MOST_LISTED]
+        for pair in comparisons[:MOST_LISTED]
     ]
-    more = [f"and {len(found) - MOST_LISTED} more, in the tables"] if len(found) > MOST_LISTED else []
+    more = [f"and {len(comparisons) - MOST_LISTED} more, in the tables"] if len(comparisons) > MOST_LISTED else []
     return ", ".join([*shown, *more])

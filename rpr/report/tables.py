@@ -37,17 +37,17 @@ def score_table(
         notes: lines after those on scores, sources and changes.
     """
     groups = list({id(line.group): line.group for line in lines}.values())
-    found = [source for source in all_sources() if any(line.figure(source).value is not None for line in lines)]
-    if groups[0].translation and PAPER not in found:
-        found = [PAPER, *found]
+    sources = [source for source in all_sources() if any(line.figure(source).value is not None for line in lines)]
+    if groups[0].translation and PAPER not in sources:
+        sources = [PAPER, *sources]
     scoring = dict.fromkeys(
         note for group in groups for note in scoring_notes([line.variant for line in lines if line.group is group])
     )
     about = [f"Δ: change from {lines[0].reference.label}, {CHANGE}"]
-    for source in found:
+    for source in sources:
         on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
         about.append(f"{source.heading}{on}: {source.citation}; {source.protocol}")
-    columns = (*labels(*headings), *score_columns(lines, found))
+    columns = (*labels(*headings), *score_columns(lines, sources))
     below = (*scoring, *map(Note, (*about, *notes)))
     grid = Grid(name, title, columns, tuple(lines), setting, below, any(group.synthetic for group in groups))
     return grid.without_empty_columns(PAPER.key)
@@ -111,10 +111,10 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
 
 def alike(groups: Sequence[Group]) -> list[list[Group]]:
     """The groups by corpus, model, steps and hardware; those of one list differ in other settings and share a table."""
-    found: dict[tuple[Any, ...], list[Group]] = {}
+    by_setting: dict[tuple[Any, ...], list[Group]] = {}
     for group in groups:
-        found.setdefault((group.data, group.model, group.max_steps, group.hardware), []).append(group)
-    return [*found.values()]
+        by_setting.setdefault((group.data, group.model, group.max_steps, group.hardware), []).append(group)
+    return [*by_setting.values()]
 
 
 def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
@@ -199,7 +199,7 @@ def _table3(group: Group) -> Iterator[Grid]:
     alone, none = _clip_distances(group, "relative_keys", "relative_values"), group.get("none")
     if not alone and not none.records:
         return
-    theirs = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
+    assumption = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
     for k in sorted(alone or {paper.MODELS[group.size].clip_distance}):
         variants = {sides: none if kind == "none" else group.get(kind, k) for sides, kind in KIND_OF_SIDES.items()}
         lines = [
@@ -207,7 +207,7 @@ def _table3(group: Group) -> Iterator[Grid]:
             for sides in paper.TABLE3
         ]
         title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
-        yield score_table("table3", title, f"{group.heading} | k = {k}", ("a^V", "a^K"), lines, theirs)
+        yield score_table("table3", title, f"{group.heading} | k = {k}", ("a^V", "a^K"), lines, assumption)
 
 
 def _line_of_base(labels: tuple[str, ...], group: Group, variant: Variant, reference: Variant) -> Line:
