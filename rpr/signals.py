@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 
 SIGTERM_EXIT = 128 + signal.SIGTERM
@@ -38,21 +38,17 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _exiting(*numbers: int) -> Iterator[None]:
-    within_another = _exit in map(signal.getsignal, numbers)
+def exit_on_sigterm() -> Iterator[None]:
+    """Within this context SIGTERM raises SystemExit (143) in the main thread, so that files and child processes are
+    cleaned up.
+    """
+    within_another = signal.getsignal(signal.SIGTERM) == _exit
     try:
-        with _handled(_exit, *numbers):
+        with _handled(_exit, signal.SIGTERM):
             yield
     finally:
         if not within_another:
             _received.clear()
-
-
-def exit_on_sigterm() -> AbstractContextManager[None]:
-    """Within this context SIGTERM raises SystemExit (143) in the main thread, so that files and child processes are
-    cleaned up.
-    """
-    return _exiting(signal.SIGTERM)
 
 
 @contextmanager
@@ -65,35 +61,13 @@ def unhandled_sigcont() -> Iterator[None]:
 
 
 @contextmanager
-def report_sigterm() -> Iterator[None]:
-    """exit_on_sigterm, with a line on stderr. Also usable as a decorator."""
-    try:
-        with exit_on_sigterm():
-            yield
-    except SystemExit as stopped:
-        if stopped.code == SIGTERM_EXIT:
-            print("rpr-cli: interrupted", file=sys.stderr)
-        raise
-
-
-def _not_ignored() -> list[signal.Signals]:
-    """Ctrl-C and SIGTERM. A shell starts background processes with Ctrl-C ignored, and it must stay ignored."""
-    return [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
-
-
-def exit_on_signals() -> AbstractContextManager[None]:
-    """Within this context Ctrl-C and SIGTERM raise SystemExit (130, 143)."""
-    return _exiting(*_not_ignored())
-
-
-@contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Within this context Ctrl-C and SIGTERM wait for its end, so that no line is torn; then they raise SystemExit."""
+    """Within this context Ctrl-C and SIGTERM wait for its end, so that no line is torn."""
     received: list[int] = []
-    with _handled(lambda number, frame: received.append(number), *_not_ignored()):
+    with _handled(lambda number, frame: received.append(number), signal.SIGINT, signal.SIGTERM):
         yield
     if received:
-        raise SystemExit(128 + received[0])
+        signal.raise_signal(received[0])
 
 
 def stop_before(error: BaseException) -> SystemExit | KeyboardInterrupt | None:

@@ -22,7 +22,6 @@ from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.version import __version__
 
-INTERRUPTED = "rpr-cli: interrupted"
 RESUME_HINT = "; rerun the same command to resume from the last checkpoint"
 RESUMABLE = ("train", "sweep", "rerun")
 
@@ -64,19 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_names(arguments[: arguments.index("--")] if "--" in arguments else arguments)
         if arguments:
             arguments = [name, *take_schemes_dir(arguments[1:])]
-        if name in COMMANDS and name != "sweep":
-            code = _run(name, to_overrides(name, arguments[1:]))
-        else:
-            code = _answer(name, arguments[1:])
+        with exit_on_sigterm():
+            if name in COMMANDS and name != "sweep":
+                code = _run(name, to_overrides(name, arguments[1:]))
+            else:
+                code = _answer(name, arguments[1:])
         stdio.flush_stdout()
         return code if arguments else 2
-    except KeyboardInterrupt:
-        print(INTERRUPTED + (RESUME_HINT if name in RESUMABLE else ""), file=sys.stderr)
-        return 130
-    except SystemExit as stop:
-        if stop.code == SIGTERM_EXIT and name in RESUMABLE:
-            print(INTERRUPTED + RESUME_HINT, file=sys.stderr)
-        raise
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != SIGTERM_EXIT:
+            raise
+        print(f"rpr-cli: interrupted{RESUME_HINT if name in RESUMABLE else ''}", file=sys.stderr)
+        return 130 if isinstance(stop, KeyboardInterrupt) else SIGTERM_EXIT
     except BrokenPipeError:  # `rpr-cli report | head`
         return code
     except Exception as error:
@@ -120,8 +118,7 @@ def _answer(name: str, arguments: list[str]) -> int:
     elif name == "sweep":
         from rpr.sweep import command
 
-        with exit_on_sigterm():
-            return command.run(whole(arguments))
+        return command.run(whole(arguments))
     else:
         raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
     return 0
@@ -149,8 +146,7 @@ def _run(name: str, arguments: list[str]) -> int:
     if flags.multirun:
         from rpr.sweep import command
 
-        with exit_on_sigterm():
-            return command.run_multirun(flags.overrides, config_dir)
+        return command.run_multirun(flags.overrides, config_dir)
     config_name = flags.config_name or name
     if flags.help:
         from rpr.cli.help import command_help

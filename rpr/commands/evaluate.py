@@ -21,14 +21,12 @@ from rpr.model.positions import changed_after_training
 from rpr.paths import user_path
 from rpr.records.scores import search_in_words
 from rpr.runs import loading, runtime
-from rpr.signals import report_sigterm
 from rpr.tables.render import wrapped
 from rpr.validation import validate
 
 _OF_TRANSLATIONS = ("beam_size", "length_penalty", "min_length", "bleu_tokenizer")  # settings that documents lack
 
 
-@report_sigterm()
 def run(config: EvaluateConfig) -> None:
     """Prints the scores and writes them with the hypotheses to <run>/evaluations/<settings>.
 

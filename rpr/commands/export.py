@@ -8,10 +8,8 @@ from rpr.export.card import verified
 from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.runs import loading
-from rpr.signals import report_sigterm
 
 
-@report_sigterm()
 def run(config: ExportConfig) -> None:
     """Prints the exported folder and its verification against the run's model.
 

@@ -17,12 +17,10 @@ from rpr.io.resources import num_cores, resident_peak
 from rpr.progress import bars
 from rpr.records.measurement import single
 from rpr.records.provenance import git_state, versions
-from rpr.signals import report_sigterm
 from rpr.tables.grid import Column, Grid
 from rpr.tables.render import terminal, wrapped
 
 
-@report_sigterm()
 def run(config: PrepareConfig) -> None:
     """Prepare a corpus, and print its splits and costs as a table or as one JSON document."""
     start = time.monotonic()

@@ -18,10 +18,8 @@ from rpr.report.build import build_report
 from rpr.report.results_page import results_markdown
 from rpr.report.speed import read_benches
 from rpr.runs.locks import with_killed_runs
-from rpr.signals import report_sigterm
 
 
-@report_sigterm()
 def run(config: ReportConfig) -> None:
     if config.run is not None:
         from rpr.commands import position_report  # imports torch and Lightning

@@ -16,7 +16,7 @@ from rpr.decode.translator import Translation, Translator
 from rpr.errors import ConfigError
 from rpr.paths import user_path
 from rpr.progress import Progress
-from rpr.signals import exit_on_signals, signals_deferred
+from rpr.signals import signals_deferred
 
 MAX_WARNINGS = 5  # of each kind
 SEPARATOR = "|||"
@@ -29,10 +29,10 @@ def run(config: TranslateConfig) -> None:
     Raises:
         ConfigError, DataError, RecordError: unusable settings, files or run, before any input is read; an input that is
             not text.
-        SystemExit: 130 or 143 after Ctrl-C or SIGTERM, with only complete lines written.
         BrokenPipeError: the reader of stdout is gone.
+        KeyboardInterrupt, SystemExit: after Ctrl-C and SIGTERM, with only complete lines written.
     """
-    with exit_on_signals(), ExitStack() as files:
+    with ExitStack() as files:
         source, name = _open_input(config.input, files)
         output, remarks = _open_output(config.output, source), _Remarks(name)
         try:
@@ -40,7 +40,7 @@ def run(config: TranslateConfig) -> None:
             with signals_deferred():  # completes the output, even if a signal arrives meanwhile
                 output.finish()
         except BaseException as error:
-            remarks.stop(output.give_up(), interrupted=isinstance(error, SystemExit))
+            remarks.stop(output.give_up(), interrupted=isinstance(error, (KeyboardInterrupt, SystemExit)))
             raise
 
 
@@ -155,5 +155,5 @@ class _Remarks:
     def stop(self, where: str, *, interrupted: bool) -> None:
         """After an error: how many lines were translated, and `where` they are."""
         self.close()
-        if interrupted or where:
-            self.print_line(f"{'interrupted; ' if interrupted else ''}{self.done} lines were translated{where}")
+        if where or (interrupted and self.done):
+            self.print_line(f"{self.done} lines were translated{where}")

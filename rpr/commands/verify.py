@@ -19,14 +19,12 @@ from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.records.measurement import single
 from rpr.runs.loading import TrainedModel, load_with_examples
-from rpr.signals import report_sigterm
 from rpr.tables.grid import DASH, Cell, Column, Grid
 from rpr.tables.render import terminal, wrapped
 
 KINDS: tuple[Kind, ...] = ("safetensors", "ctranslate2")
 
 
-@report_sigterm()
 def run(config: VerifyConfig) -> None:
     """Prints a table of the checks, or one JSON document; writes nothing.
 

@@ -33,8 +33,8 @@ def assert_recovers(workspace, name, overwrite, fault):
         assert len(hit.changes) >= fault.number, where
     assert hit.code == CODES[fault.kind] and "Traceback" not in hit.err, where
     messages = [line for line in hit.err.splitlines() if line.startswith("rpr-cli: ")]
-    if name == "translate" and len(messages) == 2:  # the first names the file with the translated lines
-        assert " lines were translated in " in messages.pop(0), where
+    if name == "translate" and len(messages) == 2:  # the first says how many lines are there
+        assert " lines were translated" in messages.pop(0), where
     assert len(messages) == (fault.kind in ORDERLY), where
     if fault.kind in ("SIGTERM", "SIGINT"):
         assert messages[0].startswith("rpr-cli: interrupted"), where

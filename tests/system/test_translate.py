@@ -165,7 +165,7 @@ def test_piped_line_is_translated_at_once(start, expected, tmp_path):
             assert stdout.readline() == f"{expected[sentence]}\n"
         os.kill(process.pid, signal.SIGINT)
         result = process.wait()
-        assert (result.code, result.err) == (130, "rpr-cli: interrupted; 3 lines were translated\n")
+        assert (result.code, result.err) == (130, "rpr-cli: 3 lines were translated\nrpr-cli: interrupted\n")
         assert stdout.read() == ""
 
 
@@ -185,7 +185,8 @@ def test_interrupted_output_ends_with_whole_line(start, expected, tmp_path, wait
     done = len(lines) - 1
     assert lines.pop() == "" and lines[0] + "\n" == wanted
     assert lines[1:] == [expected[sentence] for sentence in SENTENCES * 400][: done - 1]
-    assert result.err == f"rpr-cli: interrupted; {done} lines were translated in {part}; {target} was not written\n"
+    where = f"{done} lines were translated in {part}; {target} was not written"
+    assert result.err == f"rpr-cli: {where}\nrpr-cli: interrupted\n"
 
 
 def test_closed_output_pipe_ends_quietly(start, expected, tmp_path):
