@@ -5,12 +5,14 @@
 
 Everybody gets the same random bytes, feed-forward layers of 4 d, GELU, tied embeddings, heads of 64 (d 128: of 32), no
 dropout, no gradient clipping and torch's fused AdamW. `steps` are forward, loss, backward and update; `forward` scores
-without gradients; `generate` continues prompts of 64 bytes greedily with the key/value cache.
+without gradients; `generate` continues prompts of 64 bytes greedily with the key/value cache; `shares` profiles what a
+step's processor time is spent on.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -152,23 +154,61 @@ def models(shape: Shape, labels: list[str]) -> Iterator[tuple[str, Build, nn.Mod
 
 def passes(shape: Shape, labels: list[str], *, training: bool, bf16: bool) -> tuple[dict[str, Timing], int]:
     """Of each label; and the tokens of a pass."""
+    data = random_bytes(shape)
+    timed = {label: one_pass(model, loss, data, training, bf16) for label, _, model, loss in models(shape, labels)}
+    return take_turns(timed, rounds=shape["rounds"], steps_per_round=shape["steps"], device=CPU), data[0].numel()
+
+
+def random_bytes(shape: Shape) -> tuple[Tensor, Tensor]:
+    """Inputs and targets."""
     inputs, targets = (torch.randint(4, VOCABULARY, (shape["batch"], shape["length"])) for _ in range(2))
+    return inputs, targets
 
-    def function(model: nn.Module, loss: Loss) -> Callable[[], None]:
-        optimizer = torch.optim.AdamW(model.train(training).parameters(), lr=1e-4, fused=True)
 
-        def one_pass() -> None:
-            with torch.set_grad_enabled(training), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                value = loss(inputs, targets)
-            if training:
-                value.backward()
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+def one_pass(
+    model: nn.Module, loss: Loss, data: tuple[Tensor, Tensor], training: bool, bf16: bool
+) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(model.train(training).parameters(), lr=1e-4, fused=True)
 
-        return one_pass
+    def run() -> None:
+        with torch.set_grad_enabled(training), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            value = loss(*data)
+        if training:
+            value.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
-    timed = {label: function(model, loss) for label, _, model, loss in models(shape, labels)}
-    return take_turns(timed, rounds=shape["rounds"], steps_per_round=shape["steps"], device=CPU), inputs.numel()
+    return run
+
+
+# Of torch's operations; what no pattern fits is named `other`: Python, views, memory.
+KINDS = {
+    "matmuls": r"aten::(addmm|mm|bmm|baddbmm)_?",
+    "attention kernel": r"aten::_scaled_dot_product_.*",
+    "softmax": r"aten::_softmax.*",
+    "activation": r"aten::gelu.*",
+    "norms": r"aten::native_layer_norm.*",
+    "embedding and loss": r"_ProjectedLoss.*|aten::(index_select|embedding.*|_?log_softmax.*|nll_loss.*|logsumexp)",
+    "optimiser": r"aten::_fused_adamw_|Optimizer.*",
+    "adding, copying": r"aten::(add|copy|mul|addcmul|div|sum|neg|le|ge|eq|where|masked_fill|fill|zero|cat|index)_?",
+}
+
+
+def shares(shape: Shape, labels: list[str], *, bf16: bool) -> list[dict[str, Any]]:
+    """For each label the share of a training step's processor time in each of KINDS."""
+    data, rows = random_bytes(shape), []
+    for label, _, model, loss in models(shape, labels):
+        run = one_pass(model, loss, data, True, bf16)
+        run()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for _ in range(shape["rounds"]):
+                run()
+        of_kind: dict[str, float] = dict.fromkeys([*KINDS, "other"], 0.0)
+        for event in profile.key_averages():
+            kind = next((kind for kind, names in KINDS.items() if re.fullmatch(names, event.key)), "other")
+            of_kind[kind] += event.self_cpu_time_total
+        rows.append({"label": label} | {kind: round(time / sum(of_kind.values()), 4) for kind, time in of_kind.items()})
+    return rows
 
 
 def generation(shape: Shape, labels: list[str]) -> tuple[dict[str, Timing], int]:
@@ -235,9 +275,10 @@ def main(part: str, arguments: list[str]) -> None:
     everybody = [label for label, (build, _) in EVERYBODY.items() if build is not exported]
     only = labels.split(";") if labels else everybody
     torch.manual_seed(1)
+    timings, tokens = {}, 0
     if part == "generate":
         timings, tokens = generation(shape, only)
-    else:
+    elif part != "shares":
         timings, tokens = passes(shape, only, training=part == "steps", bf16=precision == "bf16")
     flops = step_flops(config_of(shape).model, VOCABULARY, BatchShape(shape["batch"], 0, shape["length"]))
     flops = flops if part == "steps" else flops // 3  # the forward pass alone
@@ -245,7 +286,7 @@ def main(part: str, arguments: list[str]) -> None:
     git = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no", "rpr"]]
     commit, changes = (subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip() for line in git)
     chip = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = shares(shape, only, bf16=precision == "bf16") if part == "shares" else []
     for label, timing in timings.items():
         speed = {"label": label, "tokens_per_second": round(tokens / timing.seconds, 1)}
         speed |= {name: round(getattr(timing, name), 4) for name in ("ratio", "ratio_min", "ratio_max")}
