@@ -1,7 +1,5 @@
-"""Everything this project uses of Hydra's private API; no other module imports it.
-
-Written for hydra-core 1.3. tests/compose/test_hydra_bridge.py names each private name used here, and fails when one
-moves.
+"""Everything this project uses of Hydra's private API, as of hydra-core 1.3; no other module imports it
+(tests/test_source_rules.py).
 """
 
 from __future__ import annotations
