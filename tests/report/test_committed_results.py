@@ -7,7 +7,6 @@ import pytest
 
 from rpr.records.record import METRICS_NAME, find_records
 from rpr.records.scores import BITS_PER_BYTE
-from rpr.report import plot_style
 from rpr.report.committed import TESTS_NAME, paired_page, render_report, thinned
 from rpr.report.paired import from_json
 from rpr.report.results_page import results_markdown
@@ -21,12 +20,10 @@ DECIDED = ("length_generalisation", "lm_length", "multi30k")  # with several see
 METRICS = sorted(SWEEPS.rglob(f"*.{METRICS_NAME}"))
 
 
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("folder", REPORTED, ids=lambda folder: folder.name)
-def test_committed_tables_match_their_records_and_findings_their_intervals(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_committed_tables_match_their_records_and_findings_their_intervals(folder: Path, tmp_path: Path) -> None:
     """What a finding calls better or worse, or counts for an order, has an interval that excludes zero beside it."""
-    monkeypatch.setattr(plot_style, "rendered", lambda figure: b"")  # which takes matplotlib the most time
     assert all(record.status == "finished" for _, record in find_records(folder).records)
     render_report(folder, tmp_path)
     for name in ("report.md", "report.csv"):

@@ -170,6 +170,7 @@ def test_json_has_every_figure_by_key():
     assert found["rows"][0]["words"] == {"text": "data", "remarks": ["all of it"]}
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_added_column_is_in_every_format(tmp_path, monkeypatch):
     column = Column("luck", "luck", lambda line: single(777.5))
     monkeypatch.setattr(lines, "AFTER_THE_SCORES", (*lines.AFTER_THE_SCORES, column))

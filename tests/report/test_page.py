@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from rpr.records.record import find_records, write_record
 from rpr.report import html as pages
 from rpr.report.build import Report, build_report
@@ -132,6 +134,7 @@ def page_of(folder, out):
     return built, (out / "index.html").read_text()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_pictures_of_learned_positions(tmp_path):
     """They are read from a run folder or a flat folder, unless they are links."""
     run, flat = tmp_path / "runs" / "a", tmp_path / "flat"

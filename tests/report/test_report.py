@@ -110,6 +110,7 @@ def test_summary_fits_one_screen(built):
     assert max(map(len, built.everything.split("\n"))) <= 100
 
 
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("groups, variants", [(1, 40), (3, 14)])
 def test_summary_of_many_groups_and_variants_fits_one_screen(tmp_path, groups, variants):
     found = [fake_record("relative", k, settings={"optim.max_steps": 1000 + steps})
@@ -134,6 +135,7 @@ def test_long_findings_leave_room_for_a_table(tmp_path):
     assert len(lines) <= MOST_LINES
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
     for data in ("multi30k_en_de", "wmt14_en_de"):
         for position in ("absolute", "relative"):
@@ -159,6 +161,7 @@ def test_results_page_shows_the_group_with_most_variants(tmp_path):
     assert re.findall(r"!\[.*\]\((.*)\)", results_markdown(tmp_path / "runs")) == ["runs/many/bleu_by_k.svg"]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_no_records_and_an_unwritable_directory_are_errors(runs, tmp_path):
     with pytest.raises(RecordError, match="no run record to report; run `rpr-cli sweep"):
         build_report([], tmp_path / "out", "x")

@@ -330,6 +330,7 @@ def rates(position="relative", *, seeds=(1, 2)):
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_swept_setting_is_a_column_of_one_table(tmp_path):
     report = build_report([(tmp_path / f"{n}.json", run) for n, run in enumerate(rates())], tmp_path, "x")
     [table] = report.tables.sections["paper"]

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
+
 from rpr.records.record import find_records
 from rpr.report import plots
 from rpr.report.build import build_report
@@ -184,6 +186,7 @@ def test_task_that_is_not_learned_or_still_learning_says_so():
         assert [one.undecided for one in group.variants] == [undecided] * 2
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
     translation = [fake_record("absolute", scores={"test": 36.2}), fake_record("relative", scores={"test": 37.7})]
     folder = tmp_path / "runs"
