@@ -193,6 +193,17 @@ LANGUAGE_MODELS = {
 }
 
 
+def step_shares() -> str:
+    """What a training step's processor time is spent on, by size and model."""
+    documents = [read(path) for path in (RESULTS / "lm_speed").glob("shares-*.json")]
+    rows = []
+    for shape, row in [(document["shape"], row) for document in documents for row in document["rows"]]:
+        shares = " | ".join(f"{share:.1%}" for kind, share in row.items() if kind != "label")
+        rows.append((shape["d_model"], f"d {shape['d_model']}, {shape['length']:,} | {row['label']} | {shares}"))
+    kinds = " | ".join(kind for kind in documents[0]["rows"][0] if kind != "label")
+    return markdown(f"size, context |  | {kinds}", [row for _, row in sorted(rows, key=lambda pair: pair[0])], left=2)
+
+
 # Shaw's key table and its descendant
 
 
@@ -362,6 +373,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("decoding/decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},
     **{("exports/exports.md", table.__name__): table for table in (exports, decoder_only_exports)},
     **{("lm_speed/lm_speed.md", name): partial(language_models, *of) for name, of in LANGUAGE_MODELS.items()},
+    ("lm_speed/lm_speed.md", "step_shares"): step_shares,
     ("lm_speed/lm_speed.md", "losses"): partial(precision, "lm_length", "lm_precision", "context", "bits_per_byte", 3),
     ("lm_length/key_tables.md", "key_tables"): key_tables,
     **{("lm_extension/extension.md", name): table for name, table in STRETCHED.items()},
