@@ -130,7 +130,7 @@ def last_lines(run_dir: Path) -> list[str]:
 
 
 def runs_of_no_job(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> list[Record]:
-    """The runs of this sweep that are not among its jobs, as they no longer are in its definition."""
+    """The runs of this sweep that are not among these jobs: its definition has changed, or the command narrows it."""
     folders, ids = {job.run_dir for job in jobs}, {job.config.run_id for job in jobs}
     runs = find_records(runs_dir, sweep).records
     return [run for path, run in runs if path.parent.absolute() not in folders and run.run_id not in ids]

@@ -107,7 +107,7 @@ def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
     print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
     jobs = [job for job, _ in status.jobs]
     if former := sum(len(ledger.runs_of_no_job(root, status.sweep, jobs)) for root in status.roots):
-        print(f"  {former} of its runs are no longer among its jobs; they stay, and in its reports", file=sys.stderr)
+        print(f"  {former} of its runs are not among these jobs; they stay, and in its reports", file=sys.stderr)
     _add_finished_runs(status)
     otherwise = [
         lifecycle.reported_otherwise(job.config, own.record) for job, own in status.of("finished") if own.record

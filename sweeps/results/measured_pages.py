@@ -265,7 +265,7 @@ STRETCHED = {
 # Exports
 
 
-FORMATS = {"ctranslate2": ctranslate2_spec.unrepresentable, "transformers": partial(of_transformers, documents=True)}
+FORMATS = {"ctranslate2": ctranslate2_spec.unrepresentable, "transformers": partial(of_transformers, tokenizer="bytes")}
 
 
 def make_exports(run: Path) -> None:

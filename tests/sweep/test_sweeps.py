@@ -250,7 +250,7 @@ def test_runs_that_a_sweep_no_longer_contains_are_counted(capsys: pytest.Capture
     status.prepare_launch(sweep_status(1, 5), retry_failed=False)
     assert capsys.readouterr().err.splitlines() == [
         "sweep mine: 2 jobs: 1 new, 1 failed before",
-        "  2 of its runs are no longer among its jobs; they stay, and in its reports",
+        "  2 of its runs are not among these jobs; they stay, and in its reports",
     ]
     assert os.listdir() == ["runs"]
 
