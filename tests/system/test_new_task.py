@@ -56,7 +56,7 @@ import contextlib, io, pathlib
 from rpr.cli import app
 for command in {commands!r}:
     if command[1] == "run=RUN":
-        command[1] = f"run={{next(pathlib.Path('uninterrupted').glob('*/record.json')).parent}}"
+        command[1] = f"run={{next(pathlib.Path('uninterrupted').glob('[!.]*/record.json')).parent}}"
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = app.main(command)
