@@ -3,8 +3,6 @@ without the user's settings. The end of a session lists why tests were not run, 
 which the process that starts pytest's workers need not wait.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import hashlib

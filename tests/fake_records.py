@@ -1,7 +1,5 @@
 """Fake run records; all figures are made up."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

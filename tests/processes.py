@@ -1,7 +1,5 @@
 """`rpr-cli` started with all their descendants known."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Shapes of small models, with flat position settings as in conf/position/."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small random models whose greedy translations differ, sentences for them, and runs with random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

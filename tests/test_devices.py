@@ -3,8 +3,6 @@ another device, and nothing waits for a value, as a GPU's queue would have to. A
 on the CPU. Values on a GPU: tests/gpu.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from types import SimpleNamespace
@@ -48,9 +46,9 @@ class OneDevice(TorchDispatchMode):
 
 
 @pytest.fixture
-def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_device(monkeypatch):
     """Torch has neither autocast nor a fused Adam for this device."""
-    autocast: Any = torch.autocast
+    autocast = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda kind, *args, **more: autocast("cpu", *args, **more))
     monkeypatch.setattr(sys.modules["torch.optim.adam"], "_device_dtype_check_for_fused", lambda *of, **more: None)
 
@@ -76,12 +74,10 @@ def module_of(choice: str) -> TranslationModule:
 @pytest.mark.parametrize(
     "choice, attention", [*((choice, "auto") for choice in CHOICES), ("relative", "blockwise"), ("t5", "blockwise")]
 )
-def test_training_and_decoding_steps_are_on_one_device_and_never_wait(
-    choice: str, attention: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_and_decoding_steps_are_on_one_device_and_never_wait(choice, attention, monkeypatch):
     module = module_of(choice).to(DEVICE)
     module.model.use_attention(attention)
-    trainer: Any = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
+    trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
     module._trainer = trainer
     optimizer = module.configure_optimizers()["optimizer"]
     batch = Batch(*(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in make_batch()))
@@ -101,7 +97,7 @@ def test_training_and_decoding_steps_are_on_one_device_and_never_wait(
                 assert module.model.next_hidden(batch.target_input_BT[:, step : step + 1], state).is_meta
 
 
-def test_waiting_and_mixed_devices_are_refused() -> None:
+def test_waiting_and_mixed_devices_are_refused():
     x = torch.ones(3, device=DEVICE)
     with OneDevice():
         torch.arange(3).to(DEVICE, non_blocking=True).add_(torch.tensor(1)).mul_(x)
@@ -131,7 +127,7 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_beam_search_waits_once_a_step(beam_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beam_search_waits_once_a_step(beam_size, monkeypatch):
     torch.manual_seed(0)
     model = module_of("relative").model.double().eval()
     tolist = torch.Tensor.tolist

@@ -2,8 +2,6 @@
 paths exist; shown output, figures and layers are the real ones; README and glossary are short.
 """
 
-from __future__ import annotations
-
 import doctest
 import re
 import shlex
@@ -12,7 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -101,7 +99,7 @@ class Home(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, tiny_overrides: tuple[str, ...]) -> Home:
+def home(tmp_path_factory, cache_dir, tiny_overrides):
     folder = tmp_path_factory.mktemp("documentation")
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
     (folder / "source.txt").write_text("the dog sees the cat\n", encoding="utf-8")
@@ -129,7 +127,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, tiny_overrid
 
 
 @pytest.fixture(autouse=True)
-def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -150,7 +148,7 @@ def compose(words: list[str]) -> None:
 def show(words: list[str]) -> None:
     """`--help` or `--cfg`."""
     try:
-        code: Any = app.main(words)
+        code = app.main(words)
     except SystemExit as ended:  # by Hydra
         code = ended.code
     assert not code
@@ -203,7 +201,7 @@ def run(words: list[str], home: Home) -> None:
         assert (program, *rest) in {(".", ".venv/bin/activate"), ("pip-audit", "-r", "constraints.txt")}
 
 
-def test_every_command_is_documented() -> None:
+def test_every_command_is_documented():
     assert len(COMMANDS) > 40
     for name in app.COMMANDS:
         assert any(command.line.startswith(f"rpr-cli {name} ") for command in COMMANDS), f"{name} is on no page"
@@ -218,7 +216,7 @@ def test_command_runs_or_composes(command, home, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("fence", [one for page in PAGES for one in fences(page) if one.language == "python"], ids=str)
-def test_python_runs(fence: Fence, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs(fence, home, monkeypatch):
     monkeypatch.chdir(home.folder)
     monkeypatch.setattr(scheme, "REGISTERED", dict(scheme.REGISTERED))
     code = compile(home.filled_in(fence.text), str(fence.page), "exec", dont_inherit=True)
@@ -226,10 +224,10 @@ def test_python_runs(fence: Fence, home: Home, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("fence", [one for page in PAGES for one in fences(page) if one.language == "pycon"], ids=str)
-def test_python_prints_what_is_shown(fence: Fence, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_prints_what_is_shown(fence, home, monkeypatch):
     monkeypatch.chdir(home.folder)
     session = doctest.DocTestParser().get_doctest(home.filled_in(fence.text), {}, str(fence.page), None, None)
-    failures: list[str] = []
+    failures = []
     assert doctest.DocTestRunner().run(session, out=failures.append).attempted and not failures, "".join(failures)
 
 
@@ -257,7 +255,7 @@ def dead_links(page: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_paths_and_modules_exist(page: Path) -> None:
+def test_links_paths_and_modules_exist(page):
     assert dead_links(page, prose(page)) == []
     named = re.findall(r"`([^`\n]+)`", prose(page)) + re.findall(r"^(\w+/\S*)  ", page.read_text("utf-8"), re.MULTILINE)
     paths = [one for one in named if re.fullmatch(r"(rpr|conf|sweeps|tests|docs)/[\w./*-]*", one)]
@@ -268,7 +266,7 @@ def test_links_paths_and_modules_exist(page: Path) -> None:
     assert not found
 
 
-def test_layers_equal_the_import_contract() -> None:
+def test_layers_equal_the_import_contract():
     page = ROOT / "docs" / "architecture.md"
     (diagram,) = [fence.text for fence in fences(page) if fence.language == "text"]
     shown = [set(re.split(r" [|:] ", re.split("  +", line)[1])) for line in diagram.splitlines()]
@@ -281,7 +279,7 @@ def section(page: Path, title: str) -> str:
     return page.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_figures_of_the_readme_are_in_the_results() -> None:
+def test_figures_of_the_readme_are_in_the_results():
     shown, results = (
         set(re.findall(r"\d+\.\d+", text))
         for text in (section(README, "Results"), (ROOT / "sweeps" / "RESULTS.md").read_text(encoding="utf-8"))
@@ -289,7 +287,7 @@ def test_figures_of_the_readme_are_in_the_results() -> None:
     assert len(shown) > 10 and shown <= results
 
 
-def test_readme_and_glossary_are_short_and_every_page_is_linked() -> None:
+def test_readme_and_glossary_are_short_and_every_page_is_linked():
     assert len(README.read_text(encoding="utf-8").split()) <= MOST_WORDS
     assert all(f"](docs/{page.name})" in prose(README) for page in PAGES[1:])
     rows = [line for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines() if line.startswith("| ")]

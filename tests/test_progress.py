@@ -1,13 +1,9 @@
 """Progress bars on a pseudo-terminal, progress lines without one, and the progress of a sweep."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +25,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
     return clock
@@ -45,7 +41,7 @@ def on_terminal() -> Iterator[Terminal]:
         assert sys.stderr is terminal.stream
 
 
-def test_lines_without_a_terminal(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_without_a_terminal(clock, capsys):
     with Progress(1000, "steps", "training", done=100) as bar:
         for step in range(101, 1001):
             clock.now += 0.03
@@ -57,7 +53,7 @@ def test_lines_without_a_terminal(clock: Clock, capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_lines_of_short_work(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_short_work(clock, capsys):
     for lines in ("slow", "none", "last"):
         with Progress(3, "steps", lines, lines=lines) as bar:
             bar.update()
@@ -67,7 +63,7 @@ def test_lines_of_short_work(clock: Clock, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == "last: 3/3 steps, 0.303 steps/s\n"
 
 
-def test_bar(clock: Clock) -> None:
+def test_bar(clock):
     with on_terminal() as terminal:
         with Progress(200, "sentences", "translating") as bar:
             bar.update(10)
@@ -81,7 +77,7 @@ def test_bar(clock: Clock) -> None:
         assert screen(terminal.read())[0].startswith("translating:  75%|") and terminal.read().endswith("\n")
 
 
-def test_two_bars_with_printed_lines_above(clock: Clock) -> None:
+def test_two_bars_with_printed_lines_above(clock):
     with on_terminal() as terminal:
         with Progress(None, "checks", "all") as bar, Progress(4, "steps", "one", keep=False) as inner:
             clock.now = 1.0
@@ -98,7 +94,7 @@ def test_two_bars_with_printed_lines_above(clock: Clock) -> None:
         assert screen(terminal.read()) == [*lines[:2], "an unfinished line", lines[2]]
 
 
-def test_control_characters_are_escaped(clock: Clock) -> None:
+def test_control_characters_are_escaped(clock):
     with on_terminal() as terminal:
         with Progress(2, "steps", "\x1b]0;owned\x07\n") as bar:
             clock.now = 1.0
@@ -107,7 +103,7 @@ def test_control_characters_are_escaped(clock: Clock) -> None:
         assert line.startswith(r"\x1b]0;owned\x07\n:  50%|") and line.endswith(r"name \x1b[2J\r")
 
 
-def test_disabled_terminal(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_terminal(clock, monkeypatch):
     with on_terminal() as terminal:
         monkeypatch.setattr(progress, "_terminal_disabled", False)
         progress.disable_terminal()
@@ -117,7 +113,7 @@ def test_disabled_terminal(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Non
         assert terminal.read() == ""
 
 
-def test_ctrl_c_leaves_complete_lines(clock: Clock) -> None:
+def test_ctrl_c_leaves_complete_lines(clock):
     with on_terminal() as terminal:
         with pytest.raises(KeyboardInterrupt), Progress(10**6, "steps", "training") as bar:
             clock.now = 1.0
@@ -129,16 +125,16 @@ def test_ctrl_c_leaves_complete_lines(clock: Clock) -> None:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> list[Job]:
+def jobs(tmp_path):
     configs = [composition.compose_train([f"seed={seed}", "optim.max_steps=100"]) for seed in (1, 2, 3)]
     return [Job((f"seed={config.seed}",), config, tmp_path / config.run_dir_name) for config in configs]
 
 
 @pytest.fixture
-def write(jobs: list[Job]) -> Callable[..., None]:
+def write(jobs):
     """Write the files of a job that has reached a step."""
 
-    def write(number: int, step: int, status: str, **changes: Any) -> None:
+    def write(number, step, status, **changes):
         run_dir = jobs[number].run_dir
         run_dir.mkdir(exist_ok=True)
         row = {"step": step, "time": 1.0, "train/loss": 5.5, "target_tokens_per_second": 900.0}
@@ -150,9 +146,7 @@ def write(jobs: list[Job]) -> Callable[..., None]:
     return write
 
 
-def test_lines_of_a_sweep(
-    clock: Clock, jobs: list[Job], write: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_of_a_sweep(clock, jobs, write, capsys):
     write(2, 40, "failed", error="of an earlier attempt")
     sweep = SweepProgress("mine", jobs)
     with sweep:
@@ -171,7 +165,7 @@ def test_lines_of_a_sweep(
     assert capsys.readouterr() == ("", f"sweep mine: {why}\n")
 
 
-def test_bars_of_a_sweep(clock: Clock, jobs: list[Job], write: Callable[..., None]) -> None:
+def test_bars_of_a_sweep(clock, jobs, write):
     with on_terminal() as terminal:
         with SweepProgress("mine", jobs):
             pass

@@ -1,7 +1,5 @@
 """Handling SIGTERM and SIGINT: reported in one line, deferred, ignored, and restored afterwards."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -11,7 +9,7 @@ import pytest
 from rpr.signals import exit_on_sigterm, signals_deferred, stop_before
 
 
-def test_sigterm_runs_cleanup_and_its_handler_is_restored() -> None:
+def test_sigterm_runs_cleanup_and_its_handler_is_restored():
     cleaned_up = []
     before = signal.getsignal(signal.SIGTERM)
     for _ in range(2):
@@ -25,10 +23,10 @@ def test_sigterm_runs_cleanup_and_its_handler_is_restored() -> None:
     assert cleaned_up == [True, True]
 
 
-def test_other_threads_handle_no_signals() -> None:
+def test_other_threads_handle_no_signals():
     found = []
 
-    def work() -> None:
+    def work():
         with exit_on_sigterm():
             found.append(signal.getsignal(signal.SIGTERM))
 
@@ -41,7 +39,7 @@ def test_other_threads_handle_no_signals() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("ignored", [False, True])
-def test_deferred_signal_acts_afterwards_as_it_would_have_at_once(number: signal.Signals, ignored: bool) -> None:
+def test_deferred_signal_acts_afterwards_as_it_would_have_at_once(number, ignored):
     """A process that was started in the background ignores SIGINT."""
     received = []
     handler = signal.SIG_IGN if ignored else lambda number, frame: received.append(number)
@@ -55,7 +53,7 @@ def test_deferred_signal_acts_afterwards_as_it_would_have_at_once(number: signal
         signal.signal(number, before)
 
 
-def test_signal_explains_errors_until_the_outermost_work_that_it_ended() -> None:
+def test_signal_explains_errors_until_the_outermost_work_that_it_ended():
     """Of compiled code, which lose what they were raised from."""
     for _ in range(2):  # as of two commands in one process
         assert stop_before(RuntimeError()) is None

@@ -2,8 +2,6 @@
 private names of Hydra in one place, names that say what they hold, modules that can be read at once.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter
@@ -72,11 +70,11 @@ def _has_fixed_package(node: ast.AST) -> bool:
         ("load_dataset(name, trust_remote_code=True)", True), ("subprocess.run(words, shell=flag)", True),
     ],
 )  # fmt: skip
-def test_code_from_data_is_found(source: str, found: bool) -> None:
+def test_code_from_data_is_found(source, found):
     assert bool([*code_from_data(ast.parse(source))]) == found
 
 
-def test_source_loads_no_code_from_data() -> None:
+def test_source_loads_no_code_from_data():
     assert len(PRODUCT) > 100
     sources = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PRODUCT}
     assert [(path, call) for path in PRODUCT for call in code_from_data(parsed(path))] == []
@@ -84,7 +82,7 @@ def test_source_loads_no_code_from_data() -> None:
     assert {name for name, source in sources.items() if PRIVATE_OF_HYDRA.search(source)} == MAY_USE_THEM
 
 
-def test_local_names_say_what_they_hold() -> None:
+def test_local_names_say_what_they_hold():
     nodes = [node for path in PRODUCT for node in ast.walk(parsed(path))]
     names = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     names += [node.arg for node in nodes if isinstance(node, ast.arg)]
@@ -92,13 +90,13 @@ def test_local_names_say_what_they_hold() -> None:
     assert counts <= VAGUE, f"name what it holds: {counts - VAGUE} more"
 
 
-def test_every_module_can_be_read_at_once() -> None:
+def test_every_module_can_be_read_at_once():
     lengths = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8").count("\n") for path in PRODUCT}
     assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
 
 
 @pytest.mark.parametrize("folder", ["conf", "sweeps"])
-def test_configuration_names_no_code(folder: str) -> None:
+def test_configuration_names_no_code(folder):
     files = sorted(data_dir(folder).rglob("*.yaml"))
     assert len(files) > 5
     words = ("_target_", "!!python", "ext://", "hydra.utils", "_partial_")

@@ -1,7 +1,5 @@
 """Mean attention by distance against loops over the weights (float64), uniform attention and small tables by hand."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -23,10 +21,10 @@ def make_model(*, keys=True, values=True, **changes):
 
 
 @pytest.fixture
-def pairs() -> list[tuple[list[int], list[int]]]:
+def pairs():
     generator = torch.Generator().manual_seed(4)
 
-    def sentence(length: int) -> list[int]:
+    def sentence(length):
         return [*torch.randint(4, PIECES, (length - 1,), generator=generator).tolist(), EOS]
 
     return [(sentence(source), sentence(target)) for source, target in ((5, 3), (1, 6), (9, 9), (4, 1), (6, 7))]

@@ -1,9 +1,6 @@
 """Bits per byte by length: against a loop over single tokens; the same bytes for every length; bounded memory."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,7 +39,7 @@ def nats_by_loop(model: torch.nn.Module, document: bytes, start: int, at: int) -
         return -float(model.logits(hidden[0, -1]).log_softmax(0)[tokens[at + 1]])
 
 
-def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path: Path) -> None:
+def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path):
     texts = {f"{index}.txt": np.random.default_rng(index).bytes(20 + index) for index in range(60)}
     write(tmp_path, texts)
     data = prepare(text_config(tmp_path))
@@ -55,7 +52,7 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path:
         (texts[names[document].strip('"')], int(start - offsets[document]))
         for document, start in zip(blocks.document_of(), blocks.starts, strict=True)
     ]
-    engine = TorchEngine(model)  # type: ignore[arg-type]
+    engine = TorchEngine(model)
     scores, positions = by_context_length(engine, blocks, data.vocabulary, LENGTHS, 4, 32, 100, lambda *_: None)
     got = {(one.windows, one.length): one.bits_per_byte for one in scores}
     assert {one.num_bytes for one in scores} == {64}, "the same number of bytes for every length"
@@ -77,12 +74,11 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path:
     assert got["separate", 4] == pytest.approx(got["sliding", 4], abs=1e-12), "the stride is the length"
 
 
-def test_documents_are_scored_whole_and_their_bits_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+def test_documents_are_scored_whole_and_their_bits_do_not_depend_on_the_batch(tmp_path):
     write(tmp_path, {f"{index}.txt": b"some text " * (1 + index % 7) for index in range(60)})
     data = prepare(text_config(tmp_path))
     windows = scored_split(data, text_config(tmp_path), "test", 10**9)
-    assert isinstance(windows, Windows)
-    engine = TorchEngine(small_model("rope"))  # type: ignore[arg-type]
+    engine = TorchEngine(small_model("rope"))
     results = []
     for max_tokens in (16, 1000):
         nats = token_nats(engine, windows, max_tokens)
@@ -93,17 +89,16 @@ def test_documents_are_scored_whole_and_their_bits_do_not_depend_on_the_batch(tm
     assert results[0][:, 1].tolist() == (data.split("test").target_lengths - 1).tolist(), "bytes, without EOS"
     assert statistics.score == pytest.approx(results[0][:, 0].sum() / math.log(2) / results[0][:, 1].sum())
     found = interval_over_documents(statistics, 200)
-    assert found is not None
     assert found.low < statistics.score < found.high
     assert interval_over_documents(statistics.select(np.arange(len(statistics)) == 0), 200) is None
 
 
-def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path: Path) -> None:
+def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path):
     texts = {f"{index}.txt": b"some text, " * 20 + str(index).encode() * 9 + b"\xe2\x82\xac\n" for index in range(60)}
     write(tmp_path, texts)
     data = prepare(text_config(tmp_path, tokenizer="bpe", vocabulary_size=290))
     blocks = context_blocks(data, "test", 16, 64)
-    arguments = TorchEngine(small_model()), blocks, data.vocabulary, LENGTHS, 4, 32, 0  # type: ignore[arg-type]
+    arguments = TorchEngine(small_model()), blocks, data.vocabulary, LENGTHS, 4, 32, 0
     scores, _ = by_context_length(*arguments, lambda *_: None)
     vocabulary = text_vocabulary(data.vocabulary)
     size = sum(len(vocabulary.decode_bytes(blocks.row("target", index).tolist())) for index in range(len(blocks)))
@@ -113,12 +108,12 @@ def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path: Path) 
     nats = token_nats(arguments[0], blocks, 32)
     assert separate[16] == pytest.approx(sum(of_block.sum() for of_block in nats) / math.log(2) / size)
     whole = scored_split(data, text_config(tmp_path), "test", 10**9)
-    statistics, documents = document_statistics(whole, token_nats(arguments[0], whole, 999), vocabulary)  # type: ignore[arg-type]
+    statistics, documents = document_statistics(whole, token_nats(arguments[0], whole, 999), vocabulary)
     names = [name.strip('"') for name in (data.directory / "test.names").read_text().splitlines()]
     assert statistics.rows[:, 1].tolist() == [len(texts[names[document]]) for document in documents]
 
 
-def test_documents_too_short_for_the_longest_context_are_refused(tmp_path: Path) -> None:
+def test_documents_too_short_for_the_longest_context_are_refused(tmp_path):
     write(tmp_path, {f"{index}.txt": b"x" * 40 for index in range(60)})
     data = prepare(text_config(tmp_path))
     assert len(context_blocks(data, "test", 20, 64))
@@ -131,18 +126,16 @@ def test_documents_too_short_for_the_longest_context_are_refused(tmp_path: Path)
     # Of a large vocabulary malloc may keep some of the freed logits.
     [("rope", 8192, 290, 200), ("relative", 8192, 290, 200), ("alibi", 8192, 290, 200), ("none", 2048, 32_768, 400)],
 )
-def test_a_long_context_and_a_large_vocabulary_need_little_memory(
-    tmp_path: Path, choice: str, length: int, vocabulary_size: int, megabytes: int
-) -> None:
+def test_a_long_context_and_a_large_vocabulary_need_little_memory(tmp_path, choice, length, vocabulary_size, megabytes):
     write(tmp_path, {f"{index}.txt": b"x" * length for index in range(3)})
     data = prepare(text_config(tmp_path))
     windows = Windows.of_documents(data.split("test"), length, eos=False)
-    engine = TorchEngine(small_model(choice, vocabulary_size).float())  # type: ignore[arg-type]
+    engine = TorchEngine(small_model(choice, vocabulary_size).float())
     growth = memory_growth(lambda: token_nats(engine, windows, length))
     assert growth < megabytes << 20, "the scores, or float64 logits, alone would be 512 MiB"
 
 
-def test_decoder_only_models_of_one_seed_share_all_weights_but_those_of_their_positions() -> None:
+def test_decoder_only_models_of_one_seed_share_all_weights_but_those_of_their_positions():
     weights = {}
     for choice in ("none", "rope", "alibi", "relative", "t5", "learned", "transformer_xl"):
         torch.manual_seed(3)

@@ -2,8 +2,6 @@
 (tests/model/test_attention.py) and decoding by steps; on fake records.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -59,7 +57,7 @@ def heads_of(x_QM):
 
 
 def test_attention_is_that_of_the_equations(pairs):
-    inputs: dict[str, list] = {"encoder": [], "decoder": [], "cross": []}
+    inputs = {"encoder": [], "decoder": [], "cross": []}
     model, hooks = pairs.engine.model, []
     for name in ("encoder", "decoder"):
         for layer in getattr(model, name):

@@ -1,7 +1,5 @@
 """Each check of rpr-cli verify passes on correct models and fails on a wrong cache, mask, position, batch or score."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -84,7 +82,7 @@ def test_correct_models_pass_all_checks(changes):
             assert check.reason == f"{exact(**changes).config.decoder_positions.label}: a shift is meant to change it"
             continue
         assert_outcome(check, "passed")
-        assert check.difference is not None and check.difference <= EXACT == check.tolerance
+        assert check.difference <= EXACT == check.tolerance
     assert found["cached decoding"].difference != 0  # another order of summation
     assert {check.sentences for name, check in found.items() if "beyond" not in name} == {8}
     assert found[f"cached decoding beyond {LONG} pieces"].sentences == len(beyond(PAIRS, LONG))
@@ -172,7 +170,7 @@ def test_dependence_on_the_batch_fails():
     model = wrong("encode", mix_sentences)
     check = batch_independence(model, SOURCES[:8], SEARCH)
     assert_outcome(check, "failed")
-    assert check.reason is not None and "sentences have different translations in different batches" in check.reason
+    assert "sentences have different translations in different batches" in check.reason
 
 
 def test_wrong_generation_or_teacher_forcing_fails():
@@ -184,10 +182,10 @@ def test_wrong_generation_or_teacher_forcing_fails():
     assert_outcome(exact_matches(model, pairs, SEARCH), "passed")  # all are exact
     pairs[1] = (pairs[1][0], [*pairs[1][1][:-1], 7, EOS])
     assert_outcome(exact_matches(model, pairs, SEARCH), "passed")
-    model.start_decoding = lambda source_BS, right=model.start_decoding: right(source_BS.flip(0) % 90 + 4)  # type: ignore
+    model.start_decoding = lambda source_BS, right=model.start_decoding: right(source_BS.flip(0) % 90 + 4)
     check = exact_matches(model, pairs, SEARCH)
     assert_outcome(check, "failed")
-    assert check.reason is not None and "targets are exact in one of the two only" in check.reason
+    assert "targets are exact in one of the two only" in check.reason
 
 
 def test_wrong_hypotheses_fail(monkeypatch):
@@ -222,7 +220,7 @@ def test_correct_export_passes_and_wrong_one_fails(kind, export_inputs, tmp_path
     assert_outcome(check, "passed")
     assert (check.difference == 0) == (kind == "safetensors") and "translations are identical" in str(check.reason)
 
-    def write_another(kind: Any, folder: Any, inputs: Any) -> None:
+    def write_another(kind, folder, inputs):
         other = make_model()
         other.encoder[0].self_attention.tables.keys[0] *= -1
         writing.write_files(kind, folder, dataclasses.replace(inputs, model=other))

@@ -1,7 +1,5 @@
 """Timings on a simulated clock, memory and FLOPs by hand and as torch counts them."""
 
-from __future__ import annotations
-
 import mmap
 from types import SimpleNamespace
 
@@ -10,14 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from rpr.bench import benchmark
-from rpr.bench.benchmark import (
-    WARM_UP,
-    LayerCase,
-    layer_cases,
-    peak_bytes,
-    take_turns,
-    training_steps,
-)
+from rpr.bench.benchmark import WARM_UP, LayerCase, layer_cases, peak_bytes, take_turns, training_steps
 from rpr.cli import app
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
@@ -103,7 +94,7 @@ def test_resident_memory_is_that_of_the_steps():
     block = torch.ones(3 * size // 4)
     del block
 
-    def large() -> None:
+    def large():
         with mmap.mmap(-1, size) as pages:  # never memory that another test has freed, as a tensor's can be
             for _ in range(40):
                 pages.write(bytes(2**20))

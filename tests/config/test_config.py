@@ -184,7 +184,7 @@ def test_invalid_setting(typed, answer):
         validate(kind, settings_of(typed.replace("LONG", 300 * "a")))
     line = app.format_user_error(error.value, kind)
     part = answer.removeprefix("...")
-    assert line is not None and (part in line if answer.startswith("...") else line.startswith(part)), line
+    assert part in line if answer.startswith("...") else line.startswith(part), line
     assert "\n" not in line
 
 

@@ -1,7 +1,5 @@
 """Settings and line files of small corpora, and work in forked processes, which need no imports."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

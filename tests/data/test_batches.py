@@ -2,8 +2,6 @@
 tests/property/test_batching.py; the order of pairs is frozen by the losses of tests/golden/test_training.py.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

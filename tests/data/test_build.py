@@ -1,7 +1,5 @@
 """A cache is byte-identical for any number of processes and interruptions; what a failed build leaves for the next."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -74,7 +72,7 @@ def test_files_do_not_depend_on_processes_and_chunks(data, expected, processes):
     prepared = prepare(data, processes=processes)
     assert prepared.meta.counts == {"train": NUM_TRAIN - 3, "validation": 50, "test": 50}
     assert prepared.meta.dropped == {"train": {"empty": 2, "too_long": 1}}
-    assert prepared.build_result is not None and prepared.build_result.processes == processes
+    assert prepared.build_result.processes == processes
     assert (prepared.build_result.peak_bytes > 0) == (processes > 1)
     assert content(prepared) == expected
 
@@ -84,7 +82,7 @@ def test_large_corpora_start_worker_processes(data, monkeypatch):
     monkeypatch.setattr(module, "num_workers", lambda: 2)
     monkeypatch.setattr(module, "WORKERS_FROM", NUM_TRAIN)
     result = prepare(data).build_result
-    assert result is not None and result.processes == 2
+    assert result.processes == 2
 
 
 def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:

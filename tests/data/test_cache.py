@@ -1,7 +1,5 @@
 """The token cache: its contents and key, when it is reused or rebuilt, and what a failed build leaves."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import shutil
@@ -155,7 +153,7 @@ def test_prepared_data_and_splits_pickle_small(made):
 
 
 def test_corpus_that_changes_while_it_is_read_leaves_no_cache(tmp_path):
-    def change(done: int, total: int, what: str) -> None:
+    def change(done, total, what):
         if what == "encoding test":
             (tmp_path / "pairs.en").write_text("other\n" * len(PAIRS))
 

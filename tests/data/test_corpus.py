@@ -2,8 +2,6 @@
 tests/system/test_bad_input.py.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

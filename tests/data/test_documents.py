@@ -1,7 +1,5 @@
 """Corpora of documents: pieces are lossless, documents are held out by name, windows hold every token once."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json
@@ -33,14 +31,13 @@ from rpr.data.vocabulary import (
     UNK,
     BytePairVocabulary,
     ByteVocabulary,
-    TextVocabulary,
     Vocabulary,
     count_text_words,
 )
 from rpr.data.windows import Windows, sample_windows, scored_split, training_split
 from rpr.errors import DataError
 from tests.data.helpers import data_config, fork, memory_growth
-from tests.property.sizes import SIZES, Size
+from tests.property.sizes import SIZES
 
 BPE = {"tokenizer": "bpe", "vocabulary_size": 400}
 TYPED = [*"\u2581\u2585\u2047\n\t \r\x00\u4e2d", "<s>", "</s>", "<pad>", "<unk>", "<0x41>", "spaces", " two"]
@@ -50,7 +47,7 @@ AWKWARD = "\t\ttab  two spaces\r\n\n\x00\x85\u2028\u2581 \ufeff <s></s><0x41> \U
 def text_config(
     folder: Path, *, python_library: bool = False, windows: str = "stream", rows: str = "documents", **changes: object
 ) -> DataConfig:
-    text = TextConfig(python_library=python_library, column="text", rows=rows, windows=windows)  # type: ignore[arg-type]
+    text = TextConfig(python_library=python_library, column="text", rows=rows, windows=windows)
     settings = {
         "name": "text", "path": str(folder / "texts"), "text": text, "tokenizer": "bytes", "vocabulary_size": 260,
         "max_length": None, "context_length": 16,
@@ -67,14 +64,13 @@ def write(folder: Path, texts: dict[str, bytes]) -> None:
 
 def contents(data: PreparedData, split: str) -> list[bytes]:
     vocabulary = data.vocabulary
-    assert isinstance(vocabulary, TextVocabulary)
     encoded = data.split(split)
     assert all(encoded.row("target", index)[-1] == EOS for index in range(len(encoded)))
     return [vocabulary.decode_bytes(encoded.row("target", index).tolist()) for index in range(len(encoded))]
 
 
 @SIZES
-def test_bytes_give_back_any_text_and_any_content(size: Size, tmp_path: Path) -> None:
+def test_bytes_give_back_any_text_and_any_content(size, tmp_path):
     ByteVocabulary().save(tmp_path / "vocabulary.model")
     vocabulary = Vocabulary.load(tmp_path / "vocabulary.model")
     assert isinstance(vocabulary, ByteVocabulary)
@@ -82,7 +78,7 @@ def test_bytes_give_back_any_text_and_any_content(size: Size, tmp_path: Path) ->
 
     @size(100)
     @given(st.text() | st.just(AWKWARD), st.binary())
-    def check(text: str, content: bytes) -> None:
+    def check(text, content):
         pieces = vocabulary.encode(text, eos=True)
         assert pieces == [*(FIRST + byte for byte in text.encode()), EOS]
         assert int(vocabulary.piece_bytes[pieces].sum()) == len(text.encode())
@@ -93,7 +89,7 @@ def test_bytes_give_back_any_text_and_any_content(size: Size, tmp_path: Path) ->
 
 
 @SIZES
-def test_byte_pair_pieces_give_back_any_text(size: Size, tmp_path: Path) -> None:
+def test_byte_pair_pieces_give_back_any_text(size, tmp_path):
     learned = BytePairVocabulary.learn_text(count_text_words(AWKWARD * 5), 300, tmp_path / "vocabulary.model")
     vocabulary = Vocabulary.load(tmp_path / "vocabulary.model")
     assert isinstance(vocabulary, BytePairVocabulary)
@@ -102,7 +98,7 @@ def test_byte_pair_pieces_give_back_any_text(size: Size, tmp_path: Path) -> None
     @size(200)
     @given(st.lists(st.sampled_from([*TYPED, AWKWARD]) | st.text()).map("".join))
     @example("x" * 25_000)
-    def check(text: str) -> None:
+    def check(text):
         pieces = vocabulary.encode(text, eos=True)
         assert pieces[-1] == EOS
         assert not {PAD, UNK, BOS, EOS} & {*pieces[:-1]}
@@ -115,7 +111,7 @@ def test_byte_pair_pieces_give_back_any_text(size: Size, tmp_path: Path) -> None
         vocabulary.encode("\udcff")
 
 
-def test_the_number_of_pieces_can_be_too_small_or_too_large(tmp_path: Path) -> None:
+def test_the_number_of_pieces_can_be_too_small_or_too_large(tmp_path):
     words = count_text_words("some words, and others " * 9)
     for size, limit in ((265, "more"), (3000, "less")):
         with pytest.raises(DataError, match=rf"vocabulary_size: {size} is .*=\d+ or {limit}$") as error:
@@ -125,9 +121,7 @@ def test_the_number_of_pieces_can_be_too_small_or_too_large(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("processes", "changes"), [(1, {}), (2, {}), (1, BPE), (2, BPE)])
-def test_every_document_is_in_one_split_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, changes: dict[str, object]
-) -> None:
+def test_every_document_is_in_one_split_as_it_is(tmp_path, monkeypatch, processes, changes):
     monkeypatch.setattr(documents, "BLOCK", 50)  # several blocks for a document, cut within characters
     texts = {f"part{index % 3}/{index}.txt": f"{index} {AWKWARD * (index % 7)}".encode() for index in range(60)}
     texts |= {"binary.txt": bytes(range(128 if changes else 256)), "none.txt": b""}
@@ -143,7 +137,7 @@ def test_every_document_is_in_one_split_as_it_is(
         assert got[split]
 
 
-def test_a_document_stays_in_its_split_when_others_are_added(tmp_path: Path) -> None:
+def test_a_document_stays_in_its_split_when_others_are_added(tmp_path):
     texts = {f"{index}.txt": f"document {index}".encode() for index in range(100)}
     write(tmp_path, texts)
     before = prepare(text_config(tmp_path))
@@ -154,7 +148,7 @@ def test_a_document_stays_in_its_split_when_others_are_added(tmp_path: Path) -> 
     assert before.meta.key != after.meta.key == cache_key(text_config(tmp_path, context_length=32))
 
 
-def test_a_few_documents_still_give_each_split_one(tmp_path: Path) -> None:
+def test_a_few_documents_still_give_each_split_one(tmp_path):
     write(tmp_path, {f"{index}.txt": f"document {index}".encode() for index in range(4)})
     data = prepare(text_config(tmp_path))
     assert {split: len(data.split(split)) for split in data.splits} == {"train": 2, "validation": 1, "test": 1}
@@ -164,7 +158,7 @@ def test_a_few_documents_still_give_each_split_one(tmp_path: Path) -> None:
         prepare(text_config(tmp_path))
 
 
-def test_the_last_tenth_of_a_single_document_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_tenth_of_a_single_document_is_held_out(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "BLOCK", 64)
     text = "".join(f"line {number}\u20ac\n" for number in range(100)).encode()
     write(tmp_path, {"one.txt": text})
@@ -177,7 +171,7 @@ def test_the_last_tenth_of_a_single_document_is_held_out(tmp_path: Path, monkeyp
     assert "the last tenth of the only document, the same for both" in data.meta.notes[0]
 
 
-def test_the_standard_library_without_its_tests(tmp_path: Path) -> None:
+def test_the_standard_library_without_its_tests(tmp_path):
     config = text_config(tmp_path, python_library=True, path=None)
     listing = corpus_files(config)
     names = [file.relative_to(listing.root).as_posix() for file in listing.splits["train"]]
@@ -186,7 +180,7 @@ def test_the_standard_library_without_its_tests(tmp_path: Path) -> None:
 
 
 @SIZES
-def test_windows_hold_every_token_once_and_do_not_cross_documents_in_evaluation(size: Size, tmp_path: Path) -> None:
+def test_windows_hold_every_token_once_and_do_not_cross_documents_in_evaluation(size, tmp_path):
     texts = {f"{index}.txt": bytes(range(65, 65 + index)) for index in range(1, 41)}
     write(tmp_path, texts)
     data = prepare(text_config(tmp_path))
@@ -195,7 +189,7 @@ def test_windows_hold_every_token_once_and_do_not_cross_documents_in_evaluation(
 
     @size(20)
     @given(st.integers(2, 50))
-    def check(length: int) -> None:
+    def check(length):
         for windows in ("stream", "documents"):
             config = text_config(tmp_path, context_length=length, windows=windows)
             chosen = training_split(data, config)
@@ -218,12 +212,11 @@ def test_windows_hold_every_token_once_and_do_not_cross_documents_in_evaluation(
     check()
 
 
-def test_spread_windows_are_even_and_within_the_budget(tmp_path: Path) -> None:
+def test_spread_windows_are_even_and_within_the_budget(tmp_path):
     write(tmp_path, {f"{index}.txt": b"x" * 1000 for index in range(60)})
     data = prepare(text_config(tmp_path))
     for budget in (1, 16, 100, 1000, 10**9):
         windows = scored_split(data, text_config(tmp_path), "validation", budget)
-        assert isinstance(windows, Windows)
         whole = Windows.of_documents(data.split("validation"), 16, eos=False)
         assert len(windows) == 1 or int(windows.target_lengths.sum()) <= budget
         assert int(windows.target_lengths.sum()) > min(budget, int(whole.target_lengths.sum())) - 16 * 2
@@ -237,14 +230,14 @@ def test_spread_windows_are_even_and_within_the_budget(tmp_path: Path) -> None:
     assert set(map(tuple, rows)) <= beginnings
 
 
-def test_windows_need_no_memory_of_their_own(tmp_path: Path) -> None:
+def test_windows_need_no_memory_of_their_own(tmp_path):
     tokens = 80_000_000
     np.asarray([0, tokens], np.int64).tofile(tmp_path / "train.target.offsets")
     with (tmp_path / "train.target.pieces").open("wb") as file:
         file.truncate(2 * tokens)  # zeros that take no space
     split = TokenSplit(tmp_path, "train", 1, "uint16")
 
-    def read() -> None:
+    def read():
         for windows in (Windows.of_stream(split, 8), Windows.of_documents(split, 8, eos=True)):
             assert len(windows) == 10_000_000
             assert windows.rows("target", [0, 9_999_999])[1].tolist() == [8, 8]
@@ -253,7 +246,7 @@ def test_windows_need_no_memory_of_their_own(tmp_path: Path) -> None:
     assert memory_growth(read) < 5e6, "starts and lengths would be 120 MB"
 
 
-def test_the_inputs_of_a_window_are_the_pieces_before_its_own(tmp_path: Path) -> None:
+def test_the_inputs_of_a_window_are_the_pieces_before_its_own(tmp_path):
     """And BOS where a document starts. Steps on any number of devices: tests/property/test_batching.py."""
     write(tmp_path, {f"{index}.txt": bytes(f"document {index} " * 9, "ascii") for index in range(40)})
     windows = training_split(prepare(text_config(tmp_path)), text_config(tmp_path))
@@ -265,7 +258,7 @@ def test_the_inputs_of_a_window_are_the_pieces_before_its_own(tmp_path: Path) ->
     assert np.array_equal(batch.target_input_BT, np.where(outputs == PAD, PAD, expected))
 
 
-def test_tables_and_packed_files_hold_documents_too(tmp_path: Path) -> None:
+def test_tables_and_packed_files_hold_documents_too(tmp_path):
     rows = [{"text": f"row {index} \u00e9\n", "other": index} for index in range(30)]
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     write(tmp_path, {"a.jsonl.gz": gzip.compress(lines)})
@@ -291,7 +284,7 @@ def test_tables_and_packed_files_hold_documents_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_byte_pair_pieces_need_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+def test_byte_pair_pieces_need_utf8(tmp_path, monkeypatch, processes):
     monkeypatch.setattr(documents, "BLOCK", 8)
     write(tmp_path, {f"{index}.txt": b"a text\n" * 9 for index in range(40)})
     good = text_config(tmp_path, **BPE | {"vocabulary_size": 268})
@@ -310,11 +303,11 @@ def test_byte_pair_pieces_need_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert b"\xc3" in itertools.chain(*(contents(everything, split) for split in everything.splits))
 
 
-def test_killed_build_resumes_after_its_vocabulary(tmp_path: Path) -> None:
+def test_killed_build_resumes_after_its_vocabulary(tmp_path):
     write(tmp_path, {f"{index}.txt": b"a text\n" * 9 for index in range(40)})
     data, stages = text_config(tmp_path, **BPE | {"vocabulary_size": 268}), list[str]()
 
-    def kill(done: int, total: int, what: str) -> None:
+    def kill(done, total, what):
         if what == "encoding" and done == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -329,15 +322,15 @@ def test_killed_build_resumes_after_its_vocabulary(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize(("choice", "documents"), [("wikitext103", [1, 1, 1]), ("fineweb_edu", [55, 4, 1])])
 def test_corpora_of_the_hub_are_documents_however_the_library_stores_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str, documents: list[int], shards: int
-) -> None:
+    tmp_path, monkeypatch, choice, documents, shards
+):
     words = [f"data={choice}", f"data.cache_dir={tmp_path / 'cache'}", "model.architecture=decoder_only"]
     config = compose_train(words).data
     splits = ("train",) if choice == "fineweb_edu" else ("train", "test", "validation")
     texts = {split: [f" = {split} {row} = \n" for row in range(60)] for split in splits}
     asked = []
 
-    def load_dataset(*names: object, **_: object) -> dict[str, SimpleNamespace]:
+    def load_dataset(*names, **_):
         asked.append(names)
         found = {}
         for split in splits:
@@ -365,7 +358,7 @@ def test_corpora_of_the_hub_are_documents_however_the_library_stores_them(
         assert contents(data, "validation") == [texts["train"][row - 1].encode() for row in rows]
 
 
-def test_names_with_a_word_of_a_split_are_still_documents(tmp_path: Path) -> None:
+def test_names_with_a_word_of_a_split_are_still_documents(tmp_path):
     write(tmp_path, {f"{index}-test-notes.txt": b"x" for index in range(30)} | {"other.txt": b"y"})
     data = prepare(text_config(tmp_path))
     assert sum(len(data.split(split)) for split in data.splits) == 31
@@ -388,7 +381,7 @@ def test_names_with_a_word_of_a_split_are_still_documents(tmp_path: Path) -> Non
         (["unit-test.txt", "contest.txt", "corpus.txt"], ["train"]),
     ],
 )
-def test_names_that_look_like_splits_are_splits_or_refused(tmp_path: Path, names: list[str], splits: object) -> None:
+def test_names_that_look_like_splits_are_splits_or_refused(tmp_path, names, splits):
     write(tmp_path, {name: gzip.compress(b"a") if name.endswith(".gz") else b"a" for name in names})
     if splits is None:
         with pytest.raises(DataError, match=r"(test|dev/a)\.txt looks like a split, and \S+\.txt like none"):
@@ -399,7 +392,7 @@ def test_names_that_look_like_splits_are_splits_or_refused(tmp_path: Path, names
         assert ("not read: README.txt" in corpus.notes) == ("README.txt" in names)
 
 
-def test_documents_that_are_not_read_are_named(tmp_path: Path) -> None:
+def test_documents_that_are_not_read_are_named(tmp_path):
     texts = {f"train/{index}.txt": b"x%d" % index for index in range(9)} | {"validation/a.txt": b"a"}
     write(tmp_path, texts | {"test.txt.zst": b"packed"})
     with pytest.raises(DataError, match=r"test.txt.zst is not read, and test would be held out of train instead"):
@@ -410,7 +403,7 @@ def test_documents_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert corpus.notes == ("not read: test_2016, test.txt.zst",)
 
 
-def test_readme_sets_the_separator_of_documents(tmp_path: Path) -> None:
+def test_readme_sets_the_separator_of_documents(tmp_path):
     header = b"---\nconfigs:\n- config_name: all\n  sep: ';'\n  data_files: '*.csv'\n---\n"
     write(tmp_path, {"README.md": header, "a.csv": b"text;id\n" + b"one, two;3\n" * 9})
     corpus = load_documents(text_config(tmp_path))

@@ -1,7 +1,5 @@
 """Which files of a folder are read, in which split: rows of files and either the splits or what refuses them."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The text, JSON and progress of rpr-cli prepare."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

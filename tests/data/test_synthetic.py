@@ -2,8 +2,6 @@
 longer long split, and targets that a bag of words does not determine.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Task corpora against independent implementations of their rules (SCAN: an interpreter and published numbers)."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from functools import cache
@@ -33,7 +31,6 @@ def data(name: str) -> DataConfig:
 
 def task(name: str, **changes: Any) -> Task:
     found = data(name).task
-    assert found is not None
     return type(found).model_validate(found.model_dump() | changes)
 
 

@@ -85,7 +85,6 @@ def test_workers_end_with_their_parent(number, code):
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )
-    assert parent.stdout is not None and parent.stderr is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(pids) == 2 and all(map(alive, pids))
     os.killpg(parent.pid, number)  # as Ctrl-C does, to the whole group

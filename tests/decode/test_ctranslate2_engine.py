@@ -1,7 +1,5 @@
 """Decoding with CTranslate2 compared with our own engine and scores, and its errors."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

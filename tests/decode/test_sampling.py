@@ -2,8 +2,6 @@
 distribution of draws; whole characters and stop texts. Caches of every scheme: tests/model/test_decoder_only.py.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -25,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 GREEDY = {"max_new_tokens": 9, "temperature": 0.0, "top_k": None, "seed": 1, "num_samples": 1, "stop": None}
 DRAWN = GREEDY | {"temperature": 0.8, "top_k": 6, "num_samples": 2}
 PROMPTS = [[BOS], [9, 4, 17, EOS, BOS], [BOS, 5, 6, 7, 8, 9, 10, 11, 12], [BOS, 4]]
-VOCABULARY: Any = type(
-    "Numbers", (), {"__len__": lambda self: 23, "decode": lambda self, ids: " ".join(map(str, ids))}
-)()
+VOCABULARY = type("Numbers", (), {"__len__": lambda self: 23, "decode": lambda self, ids: " ".join(map(str, ids))})()
 
 
 def settings(**changes: Any) -> SamplingConfig:
@@ -59,7 +55,7 @@ def by_whole_passes(
 
 
 @pytest.mark.parametrize("kind", ["none", "learned", "rope", "relative", "t5", "fox", "cope", "logits_and_t5"])
-def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind: str) -> None:
+def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind):
     longest = {"max_positions": 17} if kind == "learned" else {}
     model = make_model(kind, **longest)
     model.embedding_VM[EOS] = 0.9 * model.embedding_VM[5]  # so that some end
@@ -78,7 +74,7 @@ def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind: st
         assert ends == {True, False} and expected[0][0] != expected[0][1], expected
 
 
-def test_draws_have_the_distribution_of_the_most_probable_pieces() -> None:
+def test_draws_have_the_distribution_of_the_most_probable_pieces():
     logits = torch.tensor([1.0, 0.2, -math.inf, 1.5, 0.2, 0.2, -3.0], dtype=torch.float64)
     for temperature, top_k, kept in ((1.0, None, [3, 0, 1, 4, 5, 6]), (0.5, 3, [3, 0, 1]), (2.0, 4, [3, 0, 1, 4])):
         sampling = settings(temperature=temperature, top_k=top_k)
@@ -94,10 +90,10 @@ def test_draws_have_the_distribution_of_the_most_probable_pieces() -> None:
     assert draw(settings(temperature=1.0), lowest_and_highest, logits.expand(2, -1), torch.arange(2)).tolist() == [3, 6]
 
 
-def test_seeds_differ_and_repeat() -> None:
+def test_seeds_differ_and_repeat():
     engine = TorchEngine(make_model("rope"))
 
-    def pieces(seed: int) -> list[list[int]]:
+    def pieces(seed):
         [found] = continuations(engine, VOCABULARY, [[BOS]], settings(**DRAWN | {"seed": seed}), 10_000)
         return [one.pieces for one in found]
 
@@ -110,7 +106,7 @@ CHARACTERS = "caf\u00e9 \u4e16\n"
 @pytest.mark.parametrize(
     "stop, expected", [(None, CHARACTERS), ("\u00e9 ", "caf"), ("\u4e16\n", "caf\u00e9 "), ("x", CHARACTERS)]
 )
-def test_text_has_whole_characters_and_ends_before_the_stop_text(stop: str | None, expected: str) -> None:
+def test_text_has_whole_characters_and_ends_before_the_stop_text(stop, expected):
     vocabulary, one, shown = ByteVocabulary(), Continuation(), ""
     for piece in vocabulary.encode(CHARACTERS):
         if one.finished:
@@ -122,7 +118,7 @@ def test_text_has_whole_characters_and_ends_before_the_stop_text(stop: str | Non
     assert one.text == expected and one.finished == (expected != CHARACTERS)
 
 
-def test_incomplete_characters_are_left_out_and_bytes_that_are_none_replaced() -> None:
+def test_incomplete_characters_are_left_out_and_bytes_that_are_none_replaced():
     vocabulary, one = ByteVocabulary(), Continuation()
     texts = []
     for byte in b"a\xe4\xb8\x96\xff\xe4\xb8":
@@ -133,10 +129,10 @@ def test_incomplete_characters_are_left_out_and_bytes_that_are_none_replaced() -
     assert one.finished and one.text == "a\u4e16\ufffd" and len(one.pieces) == 7
 
 
-def test_streamed_text_is_the_text() -> None:
+def test_streamed_text_is_the_text():
     engine, shown = TorchEngine(make_model("t5")), [""]
 
-    def on_text(text: str, ends: bool) -> None:
+    def on_text(text, ends):
         shown[-1] += text
         if ends:
             shown.append("")
@@ -150,7 +146,7 @@ def test_streamed_text_is_the_text() -> None:
         assert stop is None or not any(stop in text for text in shown)
 
 
-def test_what_a_model_cannot_continue_is_refused() -> None:
+def test_what_a_model_cannot_continue_is_refused():
     model = make_model("learned", max_positions=12)
     for prompt, remedy in (([BOS] * 4, None), ([BOS] * 5, "set max_new_tokens=8 or less"), ([BOS] * 13, "shorten")):
         if remedy is None:

@@ -1,7 +1,5 @@
 """Where a long source is split, by hand, and for any text and limit that parts are short enough and nothing is lost."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -3,8 +3,6 @@
 The engine of CTranslate2 exports is an independent one, in C++, which computes equations 3 and 4 pair by pair.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -220,7 +218,7 @@ def change_row_of_distance_60(model: Transformer) -> None:
     model.encoder[0].self_attention.tables.keys[0] += 1
 
 
-def test_suspect_of_a_wrong_export_is_the_users_own_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suspect_of_a_wrong_export_is_the_users_own_scheme(monkeypatch):
     model = make_model()
     assert "report this" in writing._suspect(model)
     monkeypatch.delattr(type(model.config.stacks()[0].scheme), "VERSION")  # as a user's own scheme

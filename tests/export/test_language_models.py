@@ -1,7 +1,5 @@
 """Exports of language models of documents, which CTranslate2 and transformers read themselves, and those refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import sys

@@ -47,19 +47,19 @@ def problem(frozen: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.parametrize("frozen", FROZEN_PAIRS, ids=lambda frozen: frozen["settings"]["kind"])
-def test_generator_yields_what_its_version_did(frozen: dict[str, Any]) -> None:
+def test_generator_yields_what_its_version_did(frozen):
     """In a process with a hash seed of its own; with another seed it yields other pairs."""
     assert problem(frozen) is None
     settings = frozen["settings"]
     assert generated(settings | {"seed": settings["seed"] + 1})["digest"] != frozen["digest"]
 
 
-def test_all_generators_are_frozen() -> None:
+def test_all_generators_are_frozen():
     if new := {*TASKS, "synthetic"} - {frozen["settings"]["kind"] for frozen in FROZEN_PAIRS}:
         pytest.skip(f"add {sorted(new)} with small settings, version and digest to {GENERATORS.name}")
 
 
-def test_other_pairs_need_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_pairs_need_another_version(monkeypatch):
     (frozen,) = [frozen for frozen in FROZEN_PAIRS if frozen["settings"]["kind"] == "reverse"]
     before = fingerprint(compose_train(["data=reverse"]).data)
     monkeypatch.setattr(Reverse, "answer", lambda self, row: [*row[::-1], "0"])
@@ -69,7 +69,7 @@ def test_other_pairs_need_another_version(monkeypatch: pytest.MonkeyPatch) -> No
     assert fingerprint(compose_train(["data=reverse"]).data) != before
 
 
-def test_keys_of_committed_records() -> None:
+def test_keys_of_committed_records():
     records = [read_record(SWEEPS / name) for name in FROZEN if not name.startswith("old_records/")]
     of_generated = [(record.data, config_from_record(record.config).data) for record in records]
     keys = [(data.key, cache_key(settings)) for data, settings in of_generated if data and settings.generated]

@@ -16,7 +16,7 @@ FROZEN: dict[str, Any] = json.loads((HERE / "records.json").read_text())
 
 
 @pytest.mark.parametrize("folder", sorted({name.rpartition("/")[0] for name in FROZEN}))
-def test_committed_records_read_back_equal(folder: str) -> None:
+def test_committed_records_read_back_equal(folder):
     for name in (name for name in FROZEN if name.rpartition("/")[0] == folder):
         path = HERE / name if name.startswith("old_records/") else SWEEPS / name
         record, frozen = read_record(path), FROZEN[name]

@@ -22,7 +22,7 @@ with Path(__file__).with_name("report_values.csv").open(encoding="utf-8") as fil
 
 
 @pytest.mark.parametrize("folder", sorted({line["folder"] for line in FROZEN}))
-def test_values_of_a_committed_folder(folder: str) -> None:
+def test_values_of_a_committed_folder(folder):
     groups = run_groups(record for _, record in find_records(SWEEPS / folder).records)
     found = Counter(line for group in groups for line in _figures(group))
     columns = ("position", "figure", "mean", "sd", "n", "low", "high")

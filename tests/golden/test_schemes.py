@@ -61,7 +61,7 @@ def summary(choice: str) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("choice", FROZEN)
-def test_hooks_return_what_they_did_under_this_version(choice: str) -> None:
+def test_hooks_return_what_they_did_under_this_version(choice):
     frozen, now = FROZEN[choice], summary(choice)
     assert frozen["version"] == scheme(choice).VERSION, f"freeze {now} with the new version"
     assert now.keys() == frozen["values"].keys()

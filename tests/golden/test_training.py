@@ -56,9 +56,7 @@ def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, An
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_losses_and_greedy_translations(
-    case: str, tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_and_greedy_translations(case, tmp_path, cache_dir, monkeypatch):
     monkeypatch.setattr(callbacks, "LOG_EVERY", 1)
     frozen = json.loads(FROZEN.read_text())
     found, expected = trained(CASES[case], tmp_path, cache_dir), frozen["cases"][case]

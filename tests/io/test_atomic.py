@@ -21,18 +21,16 @@ def replace(path: Path, content: str, *, folder: bool) -> None:
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_failed_replacement_leaves_the_old_content(
-    tmp_path: Path, folder: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_replacement_leaves_the_old_content(tmp_path, folder, monkeypatch):
     path = tmp_path / "there"
     replace(path, "old", folder=folder)
     old = tree(tmp_path)
     move = os.replace
 
-    def no_space(*_: object) -> None:
+    def no_space(*_):
         raise OSError(28, "No space left on device")
 
-    def interrupted(source: Path, target: Path) -> None:
+    def interrupted(source, target):
         if source.suffix == ".tmp":
             raise KeyboardInterrupt
         move(source, target)
@@ -47,7 +45,7 @@ def test_failed_replacement_leaves_the_old_content(
     assert tree(tmp_path) == {name: content and "new" for name, content in old.items()}
 
 
-def test_remove_leftovers_removes_only_matching_names(tmp_path: Path) -> None:
+def test_remove_leftovers_removes_only_matching_names(tmp_path):
     for name in (".a.1.tmp", ".b.1.tmp", ".a.x.tmp", "a", "a.tmp", "a.1.tmp"):
         (tmp_path / name).write_text("x")
     kept = tree(tmp_path).keys() - {".a.1.tmp"}
@@ -58,7 +56,7 @@ def test_remove_leftovers_removes_only_matching_names(tmp_path: Path) -> None:
     remove_leftovers(tmp_path / "not there", "*")
 
 
-def test_moved_folder_is_restored_unless_replaced(tmp_path: Path) -> None:
+def test_moved_folder_is_restored_unless_replaced(tmp_path):
     for name in (".lost.1.old", ".replaced.v2.1.old", "replaced.v2"):
         replace(tmp_path / name, name, folder=True)
     remove_leftovers(tmp_path, "*")

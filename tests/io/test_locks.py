@@ -4,7 +4,6 @@ import fcntl
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -22,12 +21,11 @@ with exclusive(Path(sys.argv[1]), "a"):
 """
 
 
-def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path, monkeypatch):
     unfinished = tmp_path / ".a.1.tmp"
     with exclusive(tmp_path):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         second = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(tmp_path)], text=True, **pipes)
-        assert second.stderr is not None and second.stdout is not None
         assert second.stderr.readline() == f"rpr-cli: another process writes in {tmp_path}; waiting for it\n"
         unfinished.touch()
         time.sleep(0.1)
@@ -44,8 +42,8 @@ def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path: Path, monkeypatch
         pass
 
 
-def test_leftovers_are_kept_without_flock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_flock(descriptor: int, operation: int) -> None:
+def test_leftovers_are_kept_without_flock(tmp_path, monkeypatch):
+    def no_flock(descriptor, operation):
         raise OSError(9, "Bad file descriptor")
 
     monkeypatch.setattr(fcntl, "flock", no_flock)
@@ -54,7 +52,7 @@ def test_leftovers_are_kept_without_flock(tmp_path: Path, monkeypatch: pytest.Mo
         assert (tmp_path / ".a.1.tmp").exists()
 
 
-def test_created_folders_are_removed_after_an_error(tmp_path: Path) -> None:
+def test_created_folders_are_removed_after_an_error(tmp_path):
     folder = tmp_path / "reports" / "all"
     with pytest.raises(KeyError), exclusive(folder):
         assert folder.is_dir()

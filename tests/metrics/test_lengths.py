@@ -105,9 +105,9 @@ def test_scores_of_a_task(cache_dir, tmp_path):
     assert {*scores} == {(split, metric) for split in ("test", "long") for metric in ("sacrebleu", "exact_match")}
     short, long = scores["test", "exact_match"], scores["long", "exact_match"]
     assert (short.score, long.score, short.num_sentences, short.min_length) == (100.0, 0.0, 40, 1)
-    assert short.interval is not None and short.interval.low == pytest.approx(91.24, abs=0.01)  # Wilson, 40 of 40
+    assert short.interval.low == pytest.approx(91.24, abs=0.01)  # Wilson, 40 of 40
     lengths = found.by_length
-    assert lengths is not None and lengths.min_length == 1
+    assert lengths.min_length == 1
     assert (lengths.unit, lengths.longest_training_source) == ("symbols of the input", 20)
     assert [(one.label, one.beyond_training) for one in lengths.buckets] == [
         ("1–10", False), ("11–20", False), ("21–30", True), ("over 30", True)

@@ -1,7 +1,5 @@
 """Inputs for the tests of attention, its implementations, and their comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

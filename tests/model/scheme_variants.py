@@ -1,7 +1,5 @@
 """Variants of every position scheme, and of models that use them, as changes for `tests.shapes.changed`."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -2,8 +2,6 @@
 against finite differences and `reference`; which implementation is chosen; invalid shapes, masked rows, precision.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

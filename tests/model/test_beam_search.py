@@ -2,8 +2,6 @@
 is itself compared with the enumeration of all outputs and their scores; ties; early stopping.
 """
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ from rpr.model import incremental
 from rpr.model.architectures import build_model
 from rpr.model.beam_search import Hypothesis, beam_search, best_extensions
 from rpr.model.transformer import Transformer
-from tests.property.sizes import SIZES, Size
+from tests.property.sizes import SIZES
 from tests.shapes import shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -119,14 +117,14 @@ CASES = st.builds(
 
 
 @SIZES
-def test_n_best_match_the_definition(size: Size) -> None:
+def test_n_best_match_the_definition(size):
     @size(15)
     @given(CASES)
     @example(Case(beam=1, absolute="sinusoidal", relative=(False, False)))
     @example(Case(beam=4, eos_scale=3.0, min_length=3))  # EOS is likely at the first step
     @example(Case(beam=1, lengths=(2, 7), extra=0))  # the first ends early
     @example(Case(beam=3, lengths=(2, 7), extra=0))
-    def property_(case: SimpleNamespace) -> None:
+    def property_(case):
         model = build(
             case.vocabulary_size, case.seed, norm=case.norm, absolute=case.absolute, relative_keys=case.relative[0],
             relative_values=case.relative[1], clip_distance=case.clip_distance, tables=case.tables, num_layers=2,
@@ -149,7 +147,7 @@ def test_n_best_match_the_definition(size: Size) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.5])
-def test_wide_beam_and_definition_match_enumeration(alpha: float) -> None:
+def test_wide_beam_and_definition_match_enumeration(alpha):
     """All 13 outputs up to length 3 and all 40 up to length 4, in order, with their scores."""
     model = build(**RELATIVE)
     source_BS = sources([2, 3], 6)
@@ -175,25 +173,23 @@ def fixed(log_p_of: dict[int, float], vocabulary_size: int = 6) -> Transformer:
     for piece, probability in log_p_of.items():
         logits_V[piece] = probability
     scores = model.logits
-    model.logits = lambda hidden: scores(hidden) * 0 + logits_V  # type: ignore[method-assign]
+    model.logits = lambda hidden: scores(hidden) * 0 + logits_V
     return model
 
 
-def test_ties_prefer_the_lower_piece() -> None:
+def test_ties_prefer_the_lower_piece():
     model = fixed({UNK: 0.0, EOS: 0.0, 4: 0.0, 5: 0.0})
     (found,) = beam_search(model, torch.tensor([[4, EOS]]), beam_size=3, length_penalty=0.0, max_extra_length=1)
     assert [h.pieces for h in found] == [(), (UNK,), (4,)]
     assert [h.score for h in found] == pytest.approx([-1.38629, -2.77259, -2.77259], abs=1e-5)
 
 
-def test_empty_batch_gives_no_hypotheses() -> None:
+def test_empty_batch_gives_no_hypotheses():
     assert beam_search(build(), torch.empty(0, 4, dtype=torch.int64), beam_size=2, **SEARCH) == []
 
 
 @pytest.mark.parametrize("beam, rows", [(1, 3), (3, 4), (3, 512)])
-def test_growing_caches_and_logits_in_parts_do_not_change_hypotheses(
-    beam: int, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_growing_caches_and_logits_in_parts_do_not_change_hypotheses(beam, rows, monkeypatch):
     """Up to 40 pieces with an initial capacity of 3, while sentences finish and hypotheses are reordered."""
     model = build(30, seed=6, **RELATIVE, tables="shared_by_heads")
     source_BS = sources([9, 3, 30, 12, 5], 30)
@@ -206,11 +202,11 @@ def test_growing_caches_and_logits_in_parts_do_not_change_hypotheses(
         assert_equal(found, right)
 
 
-def test_smaller_n_best_gives_the_first_hypotheses_in_fewer_steps() -> None:
+def test_smaller_n_best_gives_the_first_hypotheses_in_fewer_steps():
     model = fixed({EOS: 0.0, 4: -1.0, 5: -2.0, 6: -3.0, 7: -4.0}, 8)
     steps = []
     next_hidden = model.next_hidden
-    model.next_hidden = lambda pieces, state: steps.append(len(pieces)) or next_hidden(pieces, state)  # type: ignore
+    model.next_hidden = lambda pieces, state: steps.append(len(pieces)) or next_hidden(pieces, state)
     source_BS = sources([4, 6, 3], 8)
     search = {"beam_size": 4, "length_penalty": 0.6, "max_extra_length": 20}
     everything = beam_search(model, source_BS, **search)
@@ -223,7 +219,7 @@ def test_smaller_n_best_gives_the_first_hypotheses_in_fewer_steps() -> None:
 
 
 @pytest.mark.parametrize(("hypotheses", "vocabulary", "candidates"), [(4, 1000, 8), (1, 331, 8), (3, 70, 6), (2, 5, 8)])
-def test_best_extensions_match_a_full_sort(hypotheses: int, vocabulary: int, candidates: int) -> None:
+def test_best_extensions_match_a_full_sort(hypotheses, vocabulary, candidates):
     """With vocabularies that are and are not a whole number of columns."""
     torch.manual_seed(vocabulary)
     log_p_BNV = torch.randn(5, hypotheses, vocabulary).log_softmax(-1)
@@ -241,7 +237,7 @@ def test_best_extensions_match_a_full_sort(hypotheses: int, vocabulary: int, can
     assert torch.equal(places[real[:, :exist]], expected.indices[:, :exist][real[:, :exist]])
 
 
-def test_log_probabilities_of_a_bfloat16_model_are_float32() -> None:
+def test_log_probabilities_of_a_bfloat16_model_are_float32():
     model = build().to(torch.bfloat16)
     hidden_NM = torch.randn(3, 8).to(torch.bfloat16)
     log_p_NV = module._log_probabilities(model, hidden_NM, [PAD, BOS])

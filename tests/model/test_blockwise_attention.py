@@ -2,8 +2,6 @@
 `SplitHeads` against torch.chunk; strided cotangents; memory.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest
@@ -162,7 +160,7 @@ def test_weights_of_all_query_key_pairs_are_stored_within_a_limit_alone(causal, 
     most, stored = {}, {}
     for name, limit in (("auto", 0), ("blockwise", 2**26), ("dense", 0), ("auto", 2**26)):
         monkeypatch.setattr(attention, "STORED_BYTES", limit)
-        saved: list[int] = []
+        saved = []
         with Calls() as calls, saved_tensors_hooks(lambda x, saved=saved: saved.append(x.numel()) or x, lambda x: x):
             form = partial(attend, implementation=name, causal=causal, mask=mask)
             results(form, inputs, torch.ones_like(inputs[0]))

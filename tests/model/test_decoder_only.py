@@ -2,8 +2,6 @@
 equations for one row alone, for every position scheme; shifts; beam search.
 """
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 
@@ -12,7 +10,6 @@ import torch
 
 from rpr.model.attention import Implementation, attention_of, reference
 from rpr.model.beam_search import beam_search
-from rpr.model.stack import SelfAttention
 from rpr.model.transformer import Transformer
 from tests.model import test_transformer
 from tests.model.scheme_variants import KINDS, NORM, OTHERS
@@ -64,7 +61,7 @@ def real(row: torch.Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind: str) -> None:
+def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind):
     model = make_model(kind)
     for source, target in (
         (sentences(*SOURCES), target_inputs(*TARGETS)),
@@ -87,7 +84,7 @@ def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind: 
 
 @pytest.mark.parametrize("kind", ["none", "learned", "rope", "relative", "t5", "fox", "logits_and_t5"])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind: str, beam: int) -> None:
+def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind, beam):
     model = make_model(kind, activation="gelu")
     source = sentences(*SOURCES)
     settings = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 3, "eos": 9}
@@ -97,7 +94,7 @@ def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind: st
         assert_equal(beam_search(model, alone[None], **settings)[0], found)
 
 
-def test_gradients_do_not_reach_padding_or_other_rows() -> None:
+def test_gradients_do_not_reach_padding_or_other_rows():
     model = make_model("relative").requires_grad_(True)
     source, target = sentences(*SOURCES), target_inputs(*TARGETS)
     pairs = [(real(source[row]), real(target[row])) for row in range(len(source))]
@@ -110,7 +107,7 @@ def test_gradients_do_not_reach_padding_or_other_rows() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rope", "relative", "learned"])
-def test_positions_are_drawn_in_training_alone(kind: str) -> None:
+def test_positions_are_drawn_in_training_alone(kind):
     positions = KINDS[kind].get("decoder_positions") or changed(TINY, **KINDS[kind]).decoder_positions
     drawn = positions.model_copy(update={"random_positions": 40, "max_positions": 40})
     model = make_model("rope", decoder_positions=drawn)
@@ -125,7 +122,7 @@ def test_positions_are_drawn_in_training_alone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["relative", *(kind for kind in OTHERS if " " not in kind)])
-def test_attention_of_every_scheme_in_bfloat16_is_near_float64(kind: str) -> None:
+def test_attention_of_every_scheme_in_bfloat16_is_near_float64(kind):
     """Its output before the projection, and all gradients, whatever the form. Of positions up to 600 bfloat16 rounds
     the angle by a radian, and sums of hundreds of decays; no part may be left in a type that does not fit.
     """
@@ -136,7 +133,7 @@ def test_attention_of_every_scheme_in_bfloat16_is_near_float64(kind: str) -> Non
     x = torch.randn(1, length, TINY.d_model, generator=draw)
     cotangent = torch.randn(1, TINY.num_heads, length, TINY.d_model // TINY.num_heads, generator=draw)
 
-    def attended(attention: SelfAttention, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def attended(attention, x):
         """z, and the gradients of x, of the projection and of the positions' parameters."""
         x = x.clone().requires_grad_()
         z = attention_of(attention.inputs(x, None), attention.implementation)

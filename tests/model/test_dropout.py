@@ -1,7 +1,5 @@
 """Dropout's rate, mean and independence within 4 standard deviations (at fixed seeds); values and gradients."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

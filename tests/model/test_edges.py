@@ -2,8 +2,6 @@
 integers, so results are exact.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

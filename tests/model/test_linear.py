@@ -1,7 +1,5 @@
 """Few rows: the results of torch's linear map, up to rounding. With gradients, or in other types, it is torch's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Sinusoids against values computed by hand; learned positions; initial values of tables. Rows: test_attention.py."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

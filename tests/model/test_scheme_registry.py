@@ -2,14 +2,10 @@
 registration, names and labels, settings that may change after training (refused command lines: system/refused.tsv).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +22,7 @@ from tests.fake_records import fake_record
 from tests.shapes import choices, scheme
 
 
-def test_incomplete_scheme_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_scheme_is_an_error_in_one_line(monkeypatch):
     monkeypatch.setattr(scheme_module, "REGISTERED", {})
     reason = r"the position scheme Unnamed lacks its name as a field, scheme: Literal\[.*and TITLE = .* and COLOUR = "
     with pytest.raises(ConfigError, match=reason):
@@ -59,15 +55,14 @@ WRONG = {  # the body of a class, and what its registration says
 
 
 @pytest.fixture
-def defined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], type[Scheme]]:
+def defined(monkeypatch, tmp_path):
     """Define and register a scheme by the body of its class."""
 
-    def define(body: str) -> type[Scheme]:
+    def define(body):
         monkeypatch.setattr(scheme_module, "REGISTERED", dict(scheme_module.REGISTERED))
         file = tmp_path / "mine.py"
         file.write_text(f"{IMPORTS}@register\nclass Odd(Scheme):\n {HEAD} {body}\n")
         spec = importlib.util.spec_from_file_location("mine", file)
-        assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, "mine", module)
         spec.loader.exec_module(module)
@@ -78,7 +73,7 @@ def defined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
 
 
 @pytest.mark.parametrize("body, message", WRONG.values(), ids=WRONG)
-def test_registration_refuses(body: str, message: str, defined: Callable[[str], type[Scheme]]) -> None:
+def test_registration_refuses(body, message, defined):
     before = dict(scheme_module.REGISTERED)
     with pytest.raises(ConfigError, match=f"^mine: the position scheme Odd .*({message})"):
         defined(body)
@@ -137,7 +132,7 @@ SITE = Site(num_layers=1, num_heads=2, d_model=8, causal=True)
 
 
 @pytest.mark.parametrize("body, message", HOOKS.values(), ids=HOOKS)
-def test_hooks_are_tried_before_training(body: str, message: str, defined: Callable[[str], type[Scheme]]) -> None:
+def test_hooks_are_tried_before_training(body, message, defined):
     odd = defined(body)(name="odd", scheme="odd", absolute="none", max_positions=8)
     with pytest.raises(ConfigError, match=rf"^position\.decoder: the scheme odd of position=odd: .*{message}"):
         check_hooks(odd, SITE)
@@ -145,7 +140,7 @@ def test_hooks_are_tried_before_training(body: str, message: str, defined: Calla
 
 @pytest.mark.parametrize("choice", choices())
 @pytest.mark.parametrize("causal", [False, True])
-def test_hooks_of_every_choice_pass(choice: str, causal: bool) -> None:
+def test_hooks_of_every_choice_pass(choice, causal):
     state = torch.get_rng_state()
     check_hooks(scheme(choice), replace(SITE, causal=causal))
     assert torch.equal(torch.get_rng_state(), state)
@@ -171,7 +166,7 @@ EDITS = {  # what replaces what, and whether it is other code
 
 
 @pytest.mark.parametrize("old, new, other", EDITS.values(), ids=EDITS)
-def test_digest_is_of_the_syntax_tree(old: str, new: str, other: bool, tmp_path: Path) -> None:
+def test_digest_is_of_the_syntax_tree(old, new, other, tmp_path):
     digests = []
     for number, text in enumerate((SOURCE, SOURCE.replace(old, new, 1))):
         (tmp_path / f"{number}").mkdir()
@@ -180,7 +175,7 @@ def test_digest_is_of_the_syntax_tree(old: str, new: str, other: bool, tmp_path:
     assert (digests[0] != digests[1]) == other
 
 
-def test_digest_covers_what_is_imported_beside(tmp_path: Path) -> None:
+def test_digest_covers_what_is_imported_beside(tmp_path):
     digests = set()
     for number, value in enumerate((1, 2)):
         folder = tmp_path / str(number)
@@ -192,7 +187,7 @@ def test_digest_covers_what_is_imported_beside(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
-def test_versions_name_the_schemes_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_name_the_schemes_of_the_project(monkeypatch):
     config = compose_train(["position.encoder=alibi", "position.decoder=rope"])
     assert codes((config.position.encoder, config.position.decoder)) == {"alibi": "1", "rope": "1"}
     extended = type("Extended", (SCHEMES["rope"],), {"__module__": __name__})
@@ -200,7 +195,7 @@ def test_versions_name_the_schemes_of_the_project(monkeypatch: pytest.MonkeyPatc
     assert source.code_of(extended) == f"{own}+1"
 
 
-def test_each_stack_may_have_its_own_scheme() -> None:
+def test_each_stack_may_have_its_own_scheme():
     config = compose_train(
         ["position=relative", "position.encoder=alibi", "position.decoder=rope", "position.decoder.base=500"]
     )
@@ -216,14 +211,14 @@ def test_each_stack_may_have_its_own_scheme() -> None:
     assert (one.encoder.k, one.decoder.kind) == (3, "none")
 
 
-def test_equal_sides_are_the_same_run_as_one_choice() -> None:
+def test_equal_sides_are_the_same_run_as_one_choice():
     rope = compose_train(["position=rope"])
     both = compose_train(["position=none", "position.encoder=rope", "position.decoder=rope"])
     assert (both.position, both.run_id) == (rope.position, rope.run_id)
     assert compose_train(["position=rope", "position.encoder=null"]) == rope
 
 
-def test_sides_and_layers_can_be_swept() -> None:
+def test_sides_and_layers_can_be_swept():
     jobs = expand_multirun(["position=none", "position.encoder=rope,alibi"])
     assert [compose_train(job).position.name for job in jobs] == ["rope-none", "alibi-none"]
     words = ["position=pattern", "position.layers=[rope,t5],[rope,none]", "position.entries.rope.base=5,7"]
@@ -231,7 +226,7 @@ def test_sides_and_layers_can_be_swept() -> None:
     assert labels == [f"in turn: RoPE, base {base}; {other}" for other in ("T5", "none") for base in (5, 7)]
 
 
-def test_each_layer_may_have_its_own_scheme() -> None:
+def test_each_layer_may_have_its_own_scheme():
     config = compose_train(
         ["position=rope_none", "position.encoder=relative_rope", "model.num_layers=8",
          "position.encoder.entries.relative.clip_distance=3", "position.entries.rope.base=500"]
@@ -251,7 +246,7 @@ def test_each_layer_may_have_its_own_scheme() -> None:
     assert flat(two)["rope_2_base"] == 9 and flat(two)["layers"] == "rope_1,rope_2"
 
 
-def test_only_settings_without_parameters_may_change_after_training() -> None:
+def test_only_settings_without_parameters_may_change_after_training():
     rope = scheme("rope")
     scaled = changed_after_training(rope, {"scaling": "ntk", "scaling_factor": 2})
     assert scaled.label == "RoPE, ntk scaling by 2"
@@ -268,7 +263,7 @@ def test_only_settings_without_parameters_may_change_after_training() -> None:
     ("versions", "rows"),
     [(["a" * 64, "b" * 64], 2), (["a" * 64, "a" * 64], 1), ([None, "a" * 64], 1), ([None, None], 1)],
 )
-def test_runs_of_different_code_of_a_scheme_are_different_rows(versions: list[str | None], rows: int) -> None:
+def test_runs_of_different_code_of_a_scheme_are_different_rows(versions, rows):
     settings = {"position": {"name": "spiral", "scheme": "spiral", "arms": 3}}
     records = [
         Record.model_construct(config=settings, schemes=None if version is None else {"spiral": version})
@@ -279,8 +274,8 @@ def test_runs_of_different_code_of_a_scheme_are_different_rows(versions: list[st
     assert [("code of spiral = " in label) for label in labels] == [rows == 2] * 2
 
 
-def test_positions_of_records_have_kinds_and_labels() -> None:
-    def record(position: dict[str, Any]) -> Record:
+def test_positions_of_records_have_kinds_and_labels():
+    def record(position):
         return fake_record(**{"config.position": position})
 
     rope, alibi, none = scheme("rope"), scheme("alibi"), scheme("none")

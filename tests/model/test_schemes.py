@@ -2,8 +2,6 @@
 every implementation of attention; known faults of other implementations; labels.
 """
 
-from __future__ import annotations
-
 import cmath
 import math
 from typing import get_args

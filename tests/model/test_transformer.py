@@ -2,8 +2,6 @@
 counts; gradients; initial values; dropout.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

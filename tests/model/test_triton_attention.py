@@ -5,8 +5,6 @@ The interpreter must be chosen before triton is imported, which Lightning does t
 their own. To run them directly: TRITON_INTERPRET=1 python -m pytest tests/model/test_triton_attention.py
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -238,10 +236,7 @@ class TestInterpreted:
 
     @pytest.mark.parametrize(
         "dtype, length, largest_error",
-        [
-            pytest.param(torch.float32, 100, 2e-6, marks=pytest.mark.slow),
-            (torch.float16, 100, 2e-3),
-        ],
+        [pytest.param(torch.float32, 100, 2e-6, marks=pytest.mark.slow), (torch.float16, 100, 2e-3)],
     )
     def test_rounding_error_forward_and_in_all_gradients(self, dtype, length, largest_error):
         # The tables' gradients are sums over all queries in float32.

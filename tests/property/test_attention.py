@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rpr.model import blockwise_attention
 from tests.model.attention_cases import Case, assert_all_forms_agree
-from tests.property.sizes import SIZES, Size
+from tests.property.sizes import SIZES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,11 +24,11 @@ CASES = st.builds(
 
 
 @SIZES
-def test_all_forms_match_reference_forward_and_backward(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_forms_match_reference_forward_and_backward(size, monkeypatch):
     @size(20)
     @given(CASES, st.sampled_from([1, 300, 2**23]))
     @example(Case(1, 2, 9, keys=2, values=1, causal=True), 2**23)  # behind all keys by more than both clip distances
-    def property_(case: Case, part_bytes: int) -> None:
+    def property_(case, part_bytes):
         monkeypatch.setattr(blockwise_attention, "PART_BYTES", part_bytes)
         assert_all_forms_agree(case)
 

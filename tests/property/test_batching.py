@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rpr.data.batches import BatchSpec, TrainingBatches, evaluation_batches
 from rpr.data.token_split import TokenSplit
-from tests.property.sizes import SIZES, Size
+from tests.property.sizes import SIZES
 
 
 class Case(NamedTuple):
@@ -77,11 +77,11 @@ def plain(specs: list[BatchSpec]) -> list[tuple[object, ...]]:
 
 
 @SIZES
-def test_epoch_has_every_pair_once_within_the_budget(size: Size) -> None:
+def test_epoch_has_every_pair_once_within_the_budget(size):
     @size(30)
     @given(CASES, st.integers(0, 3))
     @example(ONE_PAIR, 1)
-    def property_(case: Case, epoch: int) -> None:
+    def property_(case, epoch):
         batches = case.batches()
         steps = batches.steps_per_epoch
         microbatches = [
@@ -98,11 +98,11 @@ def test_epoch_has_every_pair_once_within_the_budget(size: Size) -> None:
 
 
 @SIZES
-def test_ranks_share_a_step_without_overlap_or_loss(size: Size) -> None:
+def test_ranks_share_a_step_without_overlap_or_loss(size):
     @size(30)
     @given(CASES, st.integers(0, 20))
     @example(ONE_PAIR, 3)
-    def property_(case: Case, step: int) -> None:
+    def property_(case, step):
         whole = [microbatch.tolist() for microbatch in case.batches().step_microbatches(step)]
         pairs = all_pairs(whole)
         ranks = [case.batches(num_devices=case.num_devices, rank=rank) for rank in range(case.num_devices)]
@@ -118,10 +118,10 @@ def test_ranks_share_a_step_without_overlap_or_loss(size: Size) -> None:
 
 
 @SIZES
-def test_start_step_gives_the_rest_of_the_batches(size: Size) -> None:
+def test_start_step_gives_the_rest_of_the_batches(size):
     @size(20)
     @given(CASES, st.integers(0, 12), st.integers(0, 50))
-    def property_(case: Case, start: int, rank: int) -> None:
+    def property_(case, start, rank):
         here = {"num_devices": case.num_devices, "rank": rank % case.num_devices}
         micro_batches = max(1, case.microbatches_per_step // case.num_devices)
         whole = list(itertools.islice(case.batches(**here), (start + 3) * micro_batches))
@@ -132,11 +132,11 @@ def test_start_step_gives_the_rest_of_the_batches(size: Size) -> None:
 
 
 @SIZES
-def test_evaluation_has_every_pair_once_within_the_budget(size: Size) -> None:
+def test_evaluation_has_every_pair_once_within_the_budget(size):
     @size(20)
     @given(CASES)
     @example(ONE_PAIR)
-    def property_(case: Case) -> None:
+    def property_(case):
         microbatches = [
             microbatch.tolist() for microbatch in evaluation_batches(case.split(), case.budget, joined=case.joined)
         ]

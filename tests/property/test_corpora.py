@@ -11,9 +11,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from rpr.data.pairs import line_pairs, normalise
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK
 from rpr.errors import DataError
-from tests.property.sizes import SIZES, Size
+from tests.property.sizes import SIZES
 
 # Characters that readers may treat as line ends, spaces, control characters and combining marks.
 ODD = (
@@ -54,12 +54,10 @@ def read_or_refused(sides: list[Path]) -> tuple[list[tuple[str, str]], str | Non
 
 
 @SIZES
-def test_any_lines_are_read_pair_by_pair(size: Size, tmp_path: Path) -> None:
+def test_any_lines_are_read_pair_by_pair(size, tmp_path):
     @size(25)
     @given(st.lists(st.tuples(LINES, LINES), max_size=5), BOTH, BOTH, st.integers(0, 6))
-    def property_(
-        pairs: list[tuple[str, str]], gzipped: tuple[bool, bool], newline: tuple[bool, bool], first: int
-    ) -> None:
+    def property_(pairs, gzipped, newline, first):
         contents = []
         for side in (0, 1):
             # Without a line end, an empty last line would not exist.
@@ -82,7 +80,7 @@ def text_of(line: bytes) -> str | None:
 
 
 @SIZES
-def test_any_bytes_are_read_or_refused_with_file_and_line(size: Size, tmp_path: Path) -> None:
+def test_any_bytes_are_read_or_refused_with_file_and_line(size, tmp_path):
     contents_ = st.binary(max_size=30) | st.lists(
         st.sampled_from([b"\n", b"a", b"\xff", "ä".encode(), b"\xed\xa0\x80", b"\xc3", b"\x00", b"\r"]), max_size=8
     ).map(b"".join)
@@ -91,7 +89,7 @@ def test_any_bytes_are_read_or_refused_with_file_and_line(size: Size, tmp_path: 
     @given(st.tuples(contents_, contents_), BOTH)
     @example((b"a\n\xff\n", b"a\nb\n"), (True, False))
     @example((b"a\nb\n", b"a\n\xed\xa0\x80\n"), (False, False))
-    def property_(contents: tuple[bytes, bytes], gzipped: tuple[bool, bool]) -> None:
+    def property_(contents, gzipped):
         lines = [
             [text_of(line) for line in content.removesuffix(b"\n").split(b"\n") if content] for content in contents
         ]
@@ -114,7 +112,7 @@ def test_any_bytes_are_read_or_refused_with_file_and_line(size: Size, tmp_path: 
 
 
 @SIZES
-def test_damaged_gzip_file_is_refused_by_name_or_read_whole(size: Size, tmp_path: Path) -> None:
+def test_damaged_gzip_file_is_refused_by_name_or_read_whole(size, tmp_path):
     """One byte changed or the end cut off; read whole only if the change is outside the content."""
     pairs = [(" ".join(["a line"] * number), "eine Zeile") for number in range(1, 6)]
     contents = ["".join(f"{pair[side]}\n" for pair in pairs).encode() for side in (0, 1)]
@@ -122,7 +120,7 @@ def test_damaged_gzip_file_is_refused_by_name_or_read_whole(size: Size, tmp_path
 
     @size(30)
     @given(st.integers(0, len(gzipped) - 1), st.none() | st.integers(0, 255))
-    def property_(at: int, byte: int | None) -> None:
+    def property_(at, byte):
         sides = write_files(tmp_path, contents, (True, False))
         sides[0].write_bytes(gzipped[:at] if byte is None else gzipped[:at] + bytes([byte]) + gzipped[at + 1 :])
         read, message = read_or_refused(sides)
@@ -132,11 +130,11 @@ def test_damaged_gzip_file_is_refused_by_name_or_read_whole(size: Size, tmp_path
 
 
 @SIZES
-def test_any_sentence_is_decoded_from_its_pieces(size: Size, byte_fallback: Vocabulary) -> None:
+def test_any_sentence_is_decoded_from_its_pieces(size, byte_fallback):
     @size(100)
     @given(st.text(CHARACTERS | st.sampled_from("abäst▁<>/"), max_size=20))
     @example("\u2585 \u2047 <unk><s></s><0x41>")
-    def property_(raw: str) -> None:
+    def property_(raw):
         text = normalise(raw)
         assume("\u2581" not in text)
         pieces = byte_fallback.encode(text, eos=True)

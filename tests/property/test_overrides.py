@@ -11,7 +11,7 @@ from rpr.compose.composition import compose_train
 from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
 from rpr.validation import StrictModel, sections_at
-from tests.property.sizes import SIZES, Size
+from tests.property.sizes import SIZES
 
 
 def settings_below(kind: type[StrictModel], path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -43,7 +43,7 @@ OVERRIDES = st.builds(
 
 
 @SIZES
-def test_any_override_gives_a_configuration_or_a_one_line_error(size: Size) -> None:
+def test_any_override_gives_a_configuration_or_a_one_line_error(size):
     @size(12)
     @given(st.lists(OVERRIDES, min_size=1, max_size=2))
     @example(["seed=${seed}"])
@@ -55,7 +55,7 @@ def test_any_override_gives_a_configuration_or_a_one_line_error(size: Size) -> N
     @example(["data.test_name=\ud800"])
     @example(["data.test_name=" + "[" * 2000])
     @example(["optim.learning_rate_scale=1e400"])
-    def property_(overrides: list[str]) -> None:
+    def property_(overrides):
         refusal: Exception | None = None
         try:
             config = compose_train(overrides)

@@ -19,7 +19,7 @@ from rpr.io.escape import escape_tree
 from rpr.records.metrics import read_metrics
 from rpr.records.record import Record, read_record, write_record
 from tests.fake_records import CONFIG, fake_by_length, fake_document, fake_interval, fake_score
-from tests.property.sizes import SIZES, Size
+from tests.property.sizes import SIZES
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=10)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -67,10 +67,10 @@ def a_file() -> Iterator[Path]:
 
 
 @SIZES
-def test_any_record_is_read_back_equal(size: Size) -> None:
+def test_any_record_is_read_back_equal(size):
     @size(20)
     @given(DOCUMENTS)
-    def property_(document: dict[str, Any]) -> None:
+    def property_(document):
         record = Record.model_validate(document)
         with a_file() as path:
             write_record(path, record)
@@ -87,7 +87,7 @@ def test_any_record_is_read_back_equal(size: Size) -> None:
 
 
 @pytest.fixture(scope="module")
-def content() -> bytes:
+def content():
     """The file of a finished run's record with every part."""
     with a_file() as path:
         write_record(path, Record.model_validate(FULL))
@@ -100,7 +100,7 @@ def read_or_refused(path: Path) -> Record | None:
     except RecordError as error:
         record, message = None, str(error)
     if record is None:
-        assert message is not None and message.startswith(f"{path}: ") and len(message.splitlines()) == 1
+        assert message.startswith(f"{path}: ") and len(message.splitlines()) == 1
         return None
     for name in ("data_name", "model_name", "max_steps", "synthetic", "outcome"):
         getattr(record, name)
@@ -108,7 +108,7 @@ def read_or_refused(path: Path) -> Record | None:
 
 
 @SIZES
-def test_truncated_or_changed_record_is_refused_or_readable(size: Size, content: bytes) -> None:
+def test_truncated_or_changed_record_is_refused_or_readable(size, content):
     bytes_ = st.integers(0, 255) | st.sampled_from(list(b'"\\{}[],:.eE-+0189 \n\x00'))
     length = len(content) - 1  # without the last line end it is complete
 
@@ -116,7 +116,7 @@ def test_truncated_or_changed_record_is_refused_or_readable(size: Size, content:
     @given(st.integers(0, length - 1), bytes_)
     @example(0, 0)
     @example(length - 1, 0)
-    def property_(at: int, byte: int) -> None:
+    def property_(at, byte):
         with a_file() as path:
             path.write_bytes(content[:at])
             assert read_or_refused(path) is None
@@ -130,14 +130,14 @@ def test_truncated_or_changed_record_is_refused_or_readable(size: Size, content:
 
 
 @SIZES
-def test_truncated_metrics_give_the_whole_lines(size: Size) -> None:
+def test_truncated_metrics_give_the_whole_lines(size):
     lines = st.dictionaries(TEXT, NUMBERS | TEXT, max_size=2).flatmap(
         lambda more: st.integers(0, 10**6).map(lambda step: {**more, "step": step})
     )
 
     @size(20)
     @given(st.lists(lines, max_size=4), st.integers(0, 200))
-    def property_(entries: list[dict[str, Any]], cut: int) -> None:
+    def property_(entries, cut):
         whole = [(json.dumps(entry) + "\n").encode() for entry in entries]  # as rpr.training.callbacks writes them
         content = b"".join(whole)
         kept = content[: len(content) - min(cut, len(content))]

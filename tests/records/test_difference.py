@@ -126,7 +126,7 @@ def test_reproduced_needs_equal_scores_and_losses():
     first = record(scores={"test": 30.0, "long": 9.0})
     other_speed = {"training.steps_per_second": 9.0, "started": "x", "versions": {}, "command": "rpr-cli rerun x"}
 
-    def again(edits: dict[str, Any] | None = None, **options: Any) -> Record:
+    def again(edits=None, **options):
         settings = {"scores": {"test": 30.0, "long": 9.0}} | options
         return record({**other_speed, **(edits or {})}, **settings)
 
@@ -151,7 +151,7 @@ def test_reproduced_needs_equal_scores_and_losses():
 def test_bits_per_byte_by_context_are_scores_of_the_run():
     """A run is reproduced only with them."""
 
-    def scored(bits: float, stride: int | None = None) -> Record:
+    def scored(bits, stride=None):
         scores = (ContextScore("separate", 64, 2.5, 1000, None), ContextScore("separate", 512, bits, 1000, None))
         by_context = ByContext("test", "test", 256, 1000, 1000, 5, stride, "last", "32", scores, ())
         return record().model_copy(update={"by_context": (by_context,)})

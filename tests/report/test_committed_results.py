@@ -22,7 +22,7 @@ METRICS = sorted(SWEEPS.rglob(f"*.{METRICS_NAME}"))
 
 @pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("folder", REPORTED, ids=lambda folder: folder.name)
-def test_committed_tables_match_their_records_and_findings_their_intervals(folder: Path, tmp_path: Path) -> None:
+def test_committed_tables_match_their_records_and_findings_their_intervals(folder, tmp_path):
     """What a finding calls better or worse, or counts for an order, has an interval that excludes zero beside it."""
     assert all(record.status == "finished" for _, record in find_records(folder).records)
     render_report(folder, tmp_path)
@@ -45,14 +45,14 @@ def test_committed_tables_match_their_records_and_findings_their_intervals(folde
         assert " to ".join(ends) in text
 
 
-def test_results_page_matches_the_records() -> None:
+def test_results_page_matches_the_records():
     assert REPORTED
     page = (SWEEPS / "RESULTS.md").read_text(encoding="utf-8")
     assert page == results_markdown(SWEEPS / "results"), REMEDY
 
 
 @pytest.mark.parametrize("document", TESTED, ids=lambda path: path.parent.name)
-def test_paired_tests_match_their_document_and_the_records(document: Path) -> None:
+def test_paired_tests_match_their_document_and_the_records(document):
     assert document.with_suffix(".md").read_text(encoding="utf-8") == paired_page(document), REMEDY
     scores = {
         (record.name, one.split, one.metric): one.score
@@ -67,7 +67,7 @@ def test_paired_tests_match_their_document_and_the_records(document: Path) -> No
             assert one.difference == pytest.approx(by_run[one.run] - by_run[one.baseline], abs=0.0151)
 
 
-def test_four_of_five_seeds_of_the_headline_are_significant() -> None:
+def test_four_of_five_seeds_of_the_headline_are_significant():
     """README's sentence: as one family of five pairs, by both tests after Holm's correction, here by hand."""
     family = from_json((SWEEPS / "results" / "multi30k" / TESTS_NAME).read_text(encoding="utf-8")).tests[0]
     randomisation = sorted(one.p_randomisation for one in family.comparisons)
@@ -77,7 +77,7 @@ def test_four_of_five_seeds_of_the_headline_are_significant() -> None:
     assert [verdict is not None for verdict in family.verdicts] == [True] * 4 + [False]
 
 
-def test_committed_metrics_and_pages_are_small() -> None:
+def test_committed_metrics_and_pages_are_small():
     assert METRICS
     assert [page for page in SWEEPS.rglob("index.html") if page.stat().st_size > 2**20] == []
     assert [path.name for path in METRICS if path.read_text(encoding="utf-8") != thinned(path)] == [], REMEDY

@@ -32,7 +32,7 @@ def fields(more: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations() -> None:
+def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations():
     group = group_of([scored("absolute"), scored("relative"), scored("relative", 2, 0.5)])
     by_length, _, by_position = context_grids(group)
     assert [column.heading for column in by_length.columns[1:]] == ["n", "64", "128", "256", "128, sliding"]
@@ -46,7 +46,7 @@ def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations()
     assert "the same 4,096 bytes of 3 documents" in by_length.notes[0].text
 
 
-def test_changes_are_paired_by_seed() -> None:
+def test_changes_are_paired_by_seed():
     baseline = [scored("absolute", seed, seed / 10) for seed in (1, 2)]
     for others, mean in (
         ([scored("relative", 1, 0.3), scored("relative", 2, 0.6)], pytest.approx(0.3)),  # 0.2 and 0.4
@@ -58,9 +58,8 @@ def test_changes_are_paired_by_seed() -> None:
         assert "with fewer than two common seeds, the difference of the means" in changes.notes[-1].text
 
 
-def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_own() -> None:
+def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_own():
     plot = bits_by_context(group_of([scored("absolute"), scored("relative")]))
-    assert plot is not None
     both = plot.figure()
     assert [axes.get_title(loc="left") for axes in both.axes] == [
         "separate windows", "sliding windows", "published, separate windows", "published, sliding windows"
@@ -70,11 +69,11 @@ def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_
     assert curve.get_marker() == both.axes[0].lines[1].get_marker()
     assert "grey: Press 2022, trained at 512" in both.axes[2].get_xlabel().replace("\n", " ")
     only_ours = bits_by_context(group_of([scored("relative")]))
-    assert only_ours is not None and len(only_ours.figure().axes) == 2
+    assert len(only_ours.figure().axes) == 2
 
 
 @pytest.mark.parametrize("key", [("separate", 64), ("sliding", 128), ("position", 4)])
-def test_seeds_scored_on_different_bytes_or_with_other_windows_have_no_mean(key: tuple[str, int]) -> None:
+def test_seeds_scored_on_different_bytes_or_with_other_windows_have_no_mean(key):
     longer = {"windows": "separate", "length": 512, "bits_per_byte": 2.0, "num_bytes": 4096, "interval": None}
     changes: list[dict[str, Any]] = [{"num_bytes": 1000}, {"scores": [*fields(0.0)["scores"], longer]}]
     changes += [{"stride": 32}] if key[0] == "sliding" else []
@@ -88,9 +87,8 @@ def test_seeds_scored_on_different_bytes_or_with_other_windows_have_no_mean(key:
     assert "a window every 32 or 64 tokens" in notes[1].text and "different strides" in notes[2].text
 
 
-def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training() -> None:
+def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training():
     plot = bits_by_context(group_of([scored("absolute"), scored("relative", more=0.5)]))
-    assert plot is not None
     separate, sliding = plot.figure().axes[:2]
     assert {tuple(line.get_ydata()) for line in separate.lines if len(line.get_xdata()) == 3} == {
         (2.5, 2.25, 2.75), (3.0, 2.75, 3.25)
@@ -100,6 +98,6 @@ def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training
     assert shade.get_xy()[0] == 1.5  # between 128, the length of training, and 256
 
 
-def test_records_without_such_scores_have_neither() -> None:
+def test_records_without_such_scores_have_neither():
     group = group_of([fake_record("absolute")])
     assert list(context_grids(group)) == [] and bits_by_context(group) is None

@@ -3,7 +3,6 @@
 import pytest
 
 from rpr.records.position import position_of, positions_of
-from rpr.records.record import Record
 from rpr.records.scores import ByLength
 from rpr.report import groups
 from rpr.report.grouping import run_groups
@@ -168,11 +167,11 @@ def test_variants_are_in_the_papers_order():
 
 
 def test_unknown_position_setting_marks_only_rows_that_differ():
-    def changed(record: Record, **settings: object) -> Record:
+    def changed(record, **settings):
         position = {**record.config["position"], **settings}
         return record.model_copy(update={"config": {**record.config, "position": position}})
 
-    def shown(records: list[Record]) -> tuple[list[tuple[str, str, str]], list[tuple[str, int]]]:
+    def shown(records):
         groups = run_groups(records)
         variants = [(one.position.kind, one.label, variant_colours(group.variants)[one.label])
                     for group in groups for one in group.variants]  # fmt: skip

@@ -42,7 +42,7 @@ def documents() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_report_of_ten_thousand_runs_is_fast_and_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_of_ten_thousand_runs_is_fast_and_small(tmp_path, capsys):
     count = 0
     for document in documents():
         run_dir = tmp_path / "runs" / f"{document['name']}-{document['run_id']}"

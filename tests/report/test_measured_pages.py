@@ -1,7 +1,6 @@
 """The hand-written pages below sweeps/results/ against the documents beside them, and claims about speed and memory."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,11 +10,11 @@ from sweeps.results.measured_pages import FORMATS, PEERS, RESULTS, SPEEDS, TABLE
 
 
 @pytest.mark.parametrize("path", PEERS, ids=lambda path: path.stem)
-def test_peer_losses_are_finite_and_fall(path: Path) -> None:
+def test_peer_losses_are_finite_and_fall(path):
     assert all(measured["finite_and_falling"] for measured in read(path))
 
 
-def test_claimed_speed_ratios_hold() -> None:
+def test_claimed_speed_ratios_hold():
     """Against the fastest other toolkit in float32: training of model=small 1.1 times as fast, 2 times by default
     (through bfloat16); decoding 1.5 times. By precision, relative positions: docs/scale.md.
     """
@@ -33,7 +32,7 @@ def test_claimed_speed_ratios_hold() -> None:
 
 
 @pytest.mark.parametrize("kind", ["prepare", "ready"])
-def test_preparation_and_loading_stay_within_limits(kind: str) -> None:
+def test_preparation_and_loading_stay_within_limits(kind):
     for one in scale(kind):
         assert one["git"]["dirty"] is False and one["peak_bytes"] < 1.5e9
         if kind == "prepare":
@@ -47,7 +46,7 @@ def test_preparation_and_loading_stay_within_limits(kind: str) -> None:
         assert loader["padding_waste"] < 0.08
 
 
-def test_decoding_checks_passed() -> None:
+def test_decoding_checks_passed():
     for card in read("decoding/parity.json").values():
         proof = card["parity"]
         assert proof["identical"] + len(proof["near_ties"]) == proof["sentences"]
@@ -56,7 +55,7 @@ def test_decoding_checks_passed() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-def test_every_scheme_is_verified_or_refused(architecture: str) -> None:
+def test_every_scheme_is_verified_or_refused(architecture):
     rows = read(f"exports/{architecture}.json")
     assert {scheme for row in rows for scheme in row["schemes"]} == set(SCHEMES)
     formats = FORMATS if architecture == "decoder_only" else ["ctranslate2"]
@@ -65,7 +64,7 @@ def test_every_scheme_is_verified_or_refused(architecture: str) -> None:
         assert found["refused"] or found["sentences"] == 200, row
 
 
-def test_formats_are_asked_about_a_model() -> None:
+def test_formats_are_asked_about_a_model():
     words = ["data=python_library", "model=tiny", "model.architecture=decoder_only"]
     rope, alibi = (compose_train([*words, f"position={name}"]).transformer(260) for name in ("rope", "alibi"))
     assert [refusal(rope) for refusal in FORMATS.values()] == [None, None]
@@ -73,11 +72,11 @@ def test_formats_are_asked_about_a_model() -> None:
 
 
 @pytest.mark.parametrize("page, name", TABLES)
-def test_tables_match_the_documents(page: str, name: str) -> None:
+def test_tables_match_the_documents(page, name):
     texts = (RESULTS / page).read_text(encoding="utf-8"), TABLES[page, name]()
     text, table = (re.sub(r" *\| *", "|", one) for one in texts)  # without the blanks beside the bars
     assert table in text and f"{table}\n|" not in text, f"{name}: render it again"
 
 
-def test_speeds_were_measured_on_committed_code() -> None:
+def test_speeds_were_measured_on_committed_code():
     assert SPEEDS and all(read(path)["git"]["dirty"] is False for path in SPEEDS)

@@ -9,8 +9,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,7 +95,7 @@ def scored(value: float) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(tmp_path_factory):
     """Two groups, several seeds, a failed run with markup in its name, curves, translations, a position figure."""
     folder = tmp_path_factory.mktemp("page")
     root = folder / "runs"
@@ -125,7 +123,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     refuse = pytest.fail if REQUIRED else pytest.skip
     if importlib.util.find_spec("playwright") is None:
         refuse("playwright is not installed: pip install playwright")
@@ -140,15 +138,12 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-Open = Callable[..., Any]
-
-
 @pytest.fixture
-def opened(browser: Any, report: Path) -> Iterator[Open]:
+def opened(browser, report):
     """Opens the report offline in a new window; fails on any request, console message or dialog."""
     contexts, wrong = [], []
 
-    def open_page(path: Path = report, **options: Any) -> Any:
+    def open_page(path=report, **options):
         context = browser.new_context(offline=True, **options)
         contexts.append(context)
         page = context.new_page()
@@ -169,7 +164,7 @@ def unfold(page: Any) -> None:
     page.evaluate("() => document.querySelectorAll('details').forEach(one => { one.open = true; })")
 
 
-def test_light_and_dark_schemes_have_enough_contrast(opened: Open, tmp_path: Path) -> None:
+def test_light_and_dark_schemes_have_enough_contrast(opened, tmp_path):
     from matplotlib.image import imread
 
     grounds = set()
@@ -187,7 +182,7 @@ def test_light_and_dark_schemes_have_enough_contrast(opened: Open, tmp_path: Pat
     assert ground == f"rgb({', '.join(map(str, corner))})"
 
 
-def test_phone_layout_fits_and_text_is_large_enough(opened: Open) -> None:
+def test_phone_layout_fits_and_text_is_large_enough(opened):
     page = opened(viewport=PHONE, is_mobile=True, has_touch=True)
     unfold(page)
     wide, room = page.evaluate("() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
@@ -201,7 +196,7 @@ def test_phone_layout_fits_and_text_is_large_enough(opened: Open) -> None:
     assert all(outer <= 390 for _, outer in scrolling)
 
 
-def test_print_hides_and_cuts_nothing(opened: Open) -> None:
+def test_print_hides_and_cuts_nothing(opened):
     page = opened(viewport=PAPER, color_scheme="dark")
     assert page.evaluate(HIDDEN) != []
     page.emulate_media(media="print")
@@ -216,7 +211,7 @@ def test_print_hides_and_cuts_nothing(opened: Open) -> None:
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 4
 
 
-def test_links_point_to_unique_ids(opened: Open) -> None:
+def test_links_point_to_unique_ids(opened):
     page = opened(viewport=DESKTOP)
     ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(ids) == len(set(ids))
@@ -234,7 +229,7 @@ def test_links_point_to_unique_ids(opened: Open) -> None:
     assert 0 <= note.bounding_box()["y"] < 800
 
 
-def test_plot_and_findings_come_first_and_every_picture_is_shown(opened: Open) -> None:
+def test_plot_and_findings_come_first_and_every_picture_is_shown(opened):
     page = opened(viewport=DESKTOP)
     plot, found = page.locator("#first img").bounding_box(), page.locator("#findings").bounding_box()
     assert plot["y"] + plot["height"] <= 800 and found["y"] + found["height"] <= 800
@@ -251,7 +246,7 @@ def test_plot_and_findings_come_first_and_every_picture_is_shown(opened: Open) -
     assert all(500 < width <= 1280 and natural > 0 for _, width, natural in pictures), pictures
 
 
-def test_markup_in_records_and_sentences_stays_text(opened: Open) -> None:
+def test_markup_in_records_and_sentences_stays_text(opened):
     page = opened()
     unfold(page)
     for tag in ("script", "link", "iframe", "object", "embed", "base", "form"):
@@ -268,7 +263,7 @@ def test_markup_in_records_and_sentences_stays_text(opened: Open) -> None:
 
 
 @pytest.mark.slow
-def test_page_of_thousands_of_runs_loads_in_seconds(opened: Open, tmp_path: Path) -> None:
+def test_page_of_thousands_of_runs_loads_in_seconds(opened, tmp_path):
     settings = [{"optim.max_steps": steps, "position.tables": tables} for steps in (1000, 2000, 3000, 4000)
                 for tables in ("per_head", "shared_by_heads")]  # fmt: skip
     kinds = ("relative", "relative_keys", "relative_values", "absolute_and_relative")

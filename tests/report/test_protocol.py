@@ -40,13 +40,13 @@ BASE = ("model=base", *EXACT)
 BIG_FR = ("model=big", "data=wmt14_en_fr", *EXACT)
 
 
-def test_paper_configurations_have_no_differences() -> None:
+def test_paper_configurations_have_no_differences():
     assert differences([recorded(*BASE)], "base", "en_de") == ()
     assert differences([recorded("model=big", *EXACT)], "big", "en_de") == ()
     assert differences([recorded(*BIG_FR, pairs=36_000_000)], "big", "en_fr") == ()
 
 
-def test_changed_recipe_is_one_difference() -> None:
+def test_changed_recipe_is_one_difference():
     changed = {"model__norm": "pre", "optim__learning_rate_scale": 2.0, "optim__adam_beta2": 0.997}
     changed |= {"optim__label_smoothing": 0.0, "model__dropout": 0.3}
     (found,) = differences([recorded(*BIG_FR, pairs=36_000_000, **changed)], "big", "en_fr")
@@ -55,7 +55,7 @@ def test_changed_recipe_is_one_difference() -> None:
     assert all(word in found.text for word in (*words, "dropout 0.3 (0.1)")), found.text
 
 
-def test_every_deciding_setting_is_compared() -> None:
+def test_every_deciding_setting_is_compared():
     record = recorded("model=big", *EXACT)
     settings = flat({name: record.config[name] for name in SECTIONS})
     shown = {f"position.{name}" for name in shown_settings(record)}
@@ -73,7 +73,7 @@ def test_every_deciding_setting_is_compared() -> None:
         assert differences([changed], "big", "en_de"), f"{key} = {other} is not reported"
 
 
-def test_unknown_setting_is_a_difference_if_enabled() -> None:
+def test_unknown_setting_is_a_difference_if_enabled():
     assert differences([recorded(*BASE, optim__lookahead=False)], "base", "en_de") == ()
     (found,) = differences([recorded(*BASE, optim__lookahead=5)], "base", "en_de")
     assert "lookahead 5 (not in its recipe)" in found.text
@@ -81,7 +81,7 @@ def test_unknown_setting_is_a_difference_if_enabled() -> None:
     assert (found.kind, "rotary True" in found.text) == ("positions", True)
 
 
-def test_smaller_model_steps_and_data_and_shared_tables() -> None:
+def test_smaller_model_steps_and_data_and_shared_tables():
     found = differences([recorded("model=tiny", "data=synthetic", pairs=30_000)], "base", "en_de")
     by_kind = {one.kind: one for one in found}
     assert by_kind["model"].smaller and "num_layers 2 (6)" in by_kind["model"].text
@@ -96,14 +96,14 @@ def test_smaller_model_steps_and_data_and_shared_tables() -> None:
     assert (part.kind, part.smaller) == ("data", True)
 
 
-def test_paths_and_sampling_settings_are_not_compared() -> None:
+def test_paths_and_sampling_settings_are_not_compared():
     more = ("data.cache_dir=/c", "evaluation.bootstrap_samples=0", "optim.validate_every_n_steps=7")
     record = recorded(*BASE, *more, "hardware.threads=3")
     assert differences([record], "base", "en_de") == ()
     assert "data.cache_dir" not in compared_settings(record)
 
 
-def test_early_stop_is_a_difference() -> None:
+def test_early_stop_is_a_difference():
     (found,) = differences([recorded(*BASE).model_copy(update={"steps": 50_000})], "base", "en_de")
     assert found.kind == "steps"
 
@@ -122,7 +122,7 @@ def test_early_stop_is_a_difference() -> None:
     ("base", 5, "average of 5 (steps 96000 to 100000)",
      "average_checkpoints 5 (1), averaged_share 0.04 (not in its recipe)"),
 ])  # fmt: skip
-def test_what_was_averaged_is_compared(size: Any, asked: int, checkpoint: str, text: str | None) -> None:
+def test_what_was_averaged_is_compared(size, asked, checkpoint, text):
     for intervals in ({}, {"optim__checkpoint_every_n_steps": None, "optim__checkpoint_every_n_minutes": 10.0}):
         run = recorded(f"model={size}", *EXACT, optim__average_checkpoints=asked, **intervals)
         found = differences([scored_with(run, checkpoint)], size, "en_de")

@@ -30,7 +30,7 @@ def grid_of(*more: Record, **changes: Any) -> Recipes:
     return grid
 
 
-def test_each_variant_has_its_own_best_and_all_have_one_recipe() -> None:
+def test_each_variant_has_its_own_best_and_all_have_one_recipe():
     # Two more seeds of each one's best: the choice stays that of seed 1, which every setting has.
     more = [run("relative", (3.0, 0.1), seed, validation=10.0 * seed, test=30.0 + seed) for seed in (2, 3)]
     more += [run("absolute", (1.5, 0.1), seed, validation=9.0 * seed, test=28.0 + 2 * seed) for seed in (2, 3)]
@@ -60,7 +60,7 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe() -> None:
     assert fewer["own_validation"].remarks == ("1 of 2 seeds",)
 
 
-def test_changes_across_the_grid_are_a_table() -> None:
+def test_changes_across_the_grid_are_a_table():
     grid = grid_of()
     table = recipe_grids(grid)[1]
     cells = {line[0].value: [cell.value.value for cell in line[1:]] for line in table.cells}
@@ -68,8 +68,8 @@ def test_changes_across_the_grid_are_a_table() -> None:
     assert [*cells.values()] == [[20.0, 1.0], [24.0, 1.0], [22.5, 4.5], [22.0, 6.0]]
 
 
-def test_without_scores_of_validation_its_loss_decides() -> None:
-    def run(position: str, rate: float, loss: float, **changes: Any) -> Record:
+def test_without_scores_of_validation_its_loss_decides():
+    def run(position, rate, loss, **changes):
         settings = {KEYS[0]: rate, KEYS[1]: 0.1}
         return fake_record(
             position, settings=settings, sweeps=["recipe_tiny"], **{"training.validation_loss": loss}, **changes
@@ -98,10 +98,8 @@ def grids_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: str, *runs: 
     return list(recipes(run_groups(run.model_copy(update={"sweeps": ("mine",)}) for run in runs)))
 
 
-def test_settings_outside_the_grid_and_other_variants_are_not_mixed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(position: str, steps: int, dropout: float, **settings: Any) -> Record:
+def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, monkeypatch):
+    def run(position, steps, dropout, **settings):
         settings = {"optim.max_steps": steps, "model.dropout": dropout} | settings
         return fake_record(position, settings=settings, scores={"validation": 20.0 + steps / 100})
 
@@ -116,9 +114,7 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(
     ]  # fmt: skip
 
 
-def test_only_numbers_have_an_edge_and_values_of_any_kind_an_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_numbers_have_an_edge_and_values_of_any_kind_an_order(tmp_path, monkeypatch):
     runs = [
         fake_record(kind, settings={"model.norm": norm, "optim.gradient_clip_norm": clip}, scores={"validation": score})
         for kind in ("absolute", "relative")
@@ -129,9 +125,7 @@ def test_only_numbers_have_an_edge_and_values_of_any_kind_an_order(
     assert grid.at_the_edge_of(("post", "auto")) == []
 
 
-def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, monkeypatch):
     monkeypatch.setattr("rpr.report.recipes.data_dir", lambda name: tmp_path)
     (tmp_path.parent / "outside.yaml").write_text("best_of: [model.dropout]")
     (tmp_path / "broken.yaml").write_text("jobs: [")
@@ -141,6 +135,6 @@ def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(
         list(recipes(groups["broken"]))
 
 
-def test_runs_of_other_sweeps_or_of_one_setting_have_no_grid() -> None:
+def test_runs_of_other_sweeps_or_of_one_setting_have_no_grid():
     assert list(recipes(run_groups([run("absolute", (1.5, 0.1), 1), run("relative", (1.5, 0.1), 1)]))) == []
     assert list(recipes(run_groups([fake_record("absolute"), fake_record("relative")]))) == []

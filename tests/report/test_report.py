@@ -31,7 +31,7 @@ def report(runs: Path, out: Path, **changes: bool) -> Report:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
+def runs(tmp_path_factory):
     """A small sweep with curves and translations: three values of k with two seeds, a baseline and a failed run full of
     markup. The last two records are flat files.
     """
@@ -50,7 +50,7 @@ def runs(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(runs, tmp_path_factory) -> Report:
+def built(runs, tmp_path_factory):
     return report(runs, tmp_path_factory.mktemp("report"))
 
 

@@ -17,7 +17,7 @@ def write(path: Path, **weights: torch.Tensor) -> Path:
     return path
 
 
-def test_average_equals_mean_by_hand(tmp_path: Path) -> None:
+def test_average_equals_mean_by_hand(tmp_path):
     rows = ([1.0, 2.0, -4.0], [2.0, 4.0, 1.0], [6.0, 0.0, 0.0])
     paths = [write(tmp_path / f"step{n}.ckpt", a=torch.tensor(row)) for n, row in enumerate(rows)]
     mean = average(paths)
@@ -29,7 +29,7 @@ def test_average_equals_mean_by_hand(tmp_path: Path) -> None:
     assert average(big)["a"].tolist() == [0.5]
 
 
-def test_checkpoints_are_sorted_by_step(tmp_path: Path) -> None:
+def test_checkpoints_are_sorted_by_step(tmp_path):
     for name in ("step00000100.ckpt", "step00000020.ckpt", "step100000000.ckpt", "step3.ckpt"):
         write(tmp_path / name, a=torch.zeros(1))
     for number, (_, path) in enumerate(checkpoints(tmp_path)):
@@ -40,7 +40,7 @@ def test_checkpoints_are_sorted_by_step(tmp_path: Path) -> None:
     assert checkpoints(tmp_path / "nothing") == []
 
 
-def test_averaged_weights_uses_the_last_n(tmp_path: Path) -> None:
+def test_averaged_weights_uses_the_last_n(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     for step in (8, 12, 100):
         write(tmp_path / "checkpoints" / f"step{step:08d}.ckpt", a=torch.tensor([float(step)]))
@@ -54,8 +54,8 @@ def test_averaged_weights_uses_the_last_n(tmp_path: Path) -> None:
         averaged_weights(tmp_path / "other", 1)
 
 
-def test_io_error_is_not_reported_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object, **options: object) -> None:
+def test_io_error_is_not_reported_as_damage(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
         raise OSError(errno.EIO, "Input/output error")
 
     path = write(tmp_path / "step1.ckpt", a=torch.arange(3.0))

@@ -1,11 +1,7 @@
 """The status of a run in its record."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from rpr.config.train import TrainConfig
 from rpr.errors import RunError, TimeLimitReached
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
@@ -14,14 +10,14 @@ from tests.fake_records import fake_record
 
 
 @pytest.mark.parametrize("before, after", [("running", "interrupted"), ("finished", "finished")])
-def test_finished_run_stays_finished_when_its_logging_is_interrupted(tmp_path: Path, before: str, after: str) -> None:
+def test_finished_run_stays_finished_when_its_logging_is_interrupted(tmp_path, before, after):
     write_record(tmp_path / RECORD_NAME, fake_record(status=before))
     lifecycle.mark_stopped(tmp_path, KeyboardInterrupt())
     lifecycle.mark_stopped(tmp_path, RunError("the parent's report of it"))
     assert read_record(tmp_path / RECORD_NAME).status == after
 
 
-def test_time_limit_is_the_reason_though_the_process_recorded_its_signal(tmp_path: Path) -> None:
+def test_time_limit_is_the_reason_though_the_process_recorded_its_signal(tmp_path):
     write_record(tmp_path / RECORD_NAME, fake_record(status="running"))
     lifecycle.mark_stopped(tmp_path, SystemExit(143))
     lifecycle.mark_stopped(tmp_path, TimeLimitReached("the SLURM time limit was reached"))
@@ -29,14 +25,14 @@ def test_time_limit_is_the_reason_though_the_process_recorded_its_signal(tmp_pat
     assert (record.status, record.error) == ("interrupted", "the SLURM time limit was reached")
 
 
-def test_run_is_added_to_a_sweep_once(tmp_path: Path) -> None:
+def test_run_is_added_to_a_sweep_once(tmp_path):
     write_record(tmp_path / RECORD_NAME, fake_record(sweeps=["a"]))
     for sweep in ("b", "a", "b"):
         lifecycle.add_to_sweep(tmp_path, sweep)
     assert read_record(tmp_path / RECORD_NAME).sweeps == ("a", "b")
 
 
-def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path: Path) -> None:
+def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path):
     for folder, left in ((tmp_path / "new" / "run", []), (tmp_path / "old", [LOCK_NAME, "checkpoints"])):
         if left:
             (folder / "checkpoints").mkdir(parents=True)
@@ -47,7 +43,7 @@ def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path: Path)
     assert not (tmp_path / "new").exists()
 
 
-def test_run_with_the_same_training_is_found(tiny_config: Callable[..., TrainConfig], tmp_path: Path) -> None:
+def test_run_with_the_same_training_is_found(tiny_config, tmp_path):
     config = tiny_config("evaluation.beam_size=4")
     for name, status, settings in (
         ("a", "finished", ("evaluation.beam_size=4", "optim.max_steps=7")),

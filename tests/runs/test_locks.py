@@ -38,7 +38,6 @@ def holding_process(folder: Path, *child: str) -> Iterator[tuple[subprocess.Pope
         [sys.executable, "-c", HOLD_LOCK, str(folder), *child], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
         yield process, process.stdout.readline().strip()
     finally:
         process.kill()
@@ -46,7 +45,7 @@ def holding_process(folder: Path, *child: str) -> Iterator[tuple[subprocess.Pope
 
 
 @pytest.fixture(autouse=True)
-def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_polls(monkeypatch):
     monkeypatch.setattr(locks, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(locks, "_TRY_SECONDS", 0.01)
 
@@ -69,12 +68,12 @@ def assert_busy(folder: Path, message: str = "in use by") -> None:
         pass
 
 
-def test_lock_is_exclusive_and_released(tmp_path: Path) -> None:
+def test_lock_is_exclusive_and_released(tmp_path):
     assert current_holder(tmp_path) is None
     with holding_process(tmp_path) as (process, printed):
         assert printed == "held"
         holder = current_holder(tmp_path)
-        assert holder is not None and (holder.pid, holder.host) == (process.pid, socket.gethostname())
+        assert (holder.pid, holder.host) == (process.pid, socket.gethostname())
         assert_busy(tmp_path, rf"process {process.pid} on .*, since 20.*; wait for it")
         process.communicate("\n", timeout=10)
         assert (tmp_path / LOCK_NAME).read_text() == ""
@@ -84,7 +83,7 @@ def test_lock_is_exclusive_and_released(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", '{"host": "nod', "[]"])
-def test_damaged_lock_file_locks_nothing(tmp_path: Path, content: str | None) -> None:
+def test_damaged_lock_file_locks_nothing(tmp_path, content):
     if content is not None:
         (tmp_path / LOCK_NAME).write_text(content)
     assert current_holder(tmp_path) is None
@@ -93,7 +92,7 @@ def test_damaged_lock_file_locks_nothing(tmp_path: Path, content: str | None) ->
         assert_busy(tmp_path)
 
 
-def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path: Path) -> None:
+def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path):
     """A training outlives its killed sweep for a moment, and still writes."""
     with holding_process(tmp_path, "child") as (process, child):
         process.kill()
@@ -110,24 +109,24 @@ def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path: Path) 
             pass
 
 
-def test_current_holder_where_the_file_system_has_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_holder_where_the_file_system_has_no_locks(tmp_path, monkeypatch):
     """The heartbeat tells, of this machine's processes too."""
 
-    def no_locks(descriptor: int) -> bool:
+    def no_locks(descriptor):
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr(locks, "try_shared_lock", no_locks)
     path = write_remote_lock(tmp_path, host=socket.gethostname())
     found = current_holder(tmp_path)
-    assert found is not None and found.pid == 12
+    assert found.pid == 12
     age(path, 3600)
     assert current_holder(tmp_path) is None
 
 
-def test_current_holder_does_not_block_acquire(tmp_path: Path) -> None:
+def test_current_holder_does_not_block_acquire(tmp_path):
     end = threading.Event()
 
-    def look() -> None:
+    def look():
         while not end.is_set():
             current_holder(tmp_path)
 
@@ -145,7 +144,7 @@ def test_current_holder_does_not_block_acquire(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["node7", socket.gethostname()])
-def test_remote_holder_with_heartbeats_is_alive(tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str) -> None:
+def test_remote_holder_with_heartbeats_is_alive(tmp_path, capsys, host):
     """Also in a container on another machine, with the same host name."""
     path = write_remote_lock(tmp_path, host=host, boot="another boot")
     assert current_holder(tmp_path) == Holder(host, 12, "2026-01-01T00:00:00+00:00", "t", "another boot")
@@ -155,9 +154,7 @@ def test_remote_holder_with_heartbeats_is_alive(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("seconds", [0.0, -3600.0], ids=["fresh", "in the future"])
-def test_remote_lock_without_heartbeats_becomes_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
+def test_remote_lock_without_heartbeats_becomes_stale(tmp_path, monkeypatch, seconds):
     monkeypatch.setattr(locks, "STALE_SECONDS", 0.3)
     age(write_remote_lock(tmp_path), seconds)
     began = time.monotonic()
@@ -166,13 +163,13 @@ def test_remote_lock_without_heartbeats_becomes_stale(
 
 
 @pytest.fixture
-def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_heartbeats(monkeypatch):
     monkeypatch.setattr(locks, "_FIRST_HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("quick_heartbeats")
-def test_heartbeat_touches_the_file_and_reports_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_touches_the_file_and_reports_a_takeover(tmp_path, monkeypatch):
     lost = threading.Event()
     monkeypatch.setattr(locks, "_end_process", lost.set)
     with acquire(tmp_path):
@@ -187,12 +184,10 @@ def test_heartbeat_touches_the_file_and_reports_a_takeover(tmp_path: Path, monke
 
 @pytest.mark.usefixtures("quick_heartbeats")
 @pytest.mark.parametrize("number, lost", [(errno.EIO, False), (errno.EMFILE, False), (errno.ENOENT, True)])
-def test_unreadable_lock_file_is_no_takeover(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, lost: bool
-) -> None:
+def test_unreadable_lock_file_is_no_takeover(tmp_path, monkeypatch, number, lost):
     tried, reported = threading.Event(), threading.Event()
 
-    def fail(path: Path) -> None:
+    def fail(path):
         tried.set()
         raise OSError(number, os.strerror(number))
 
@@ -208,20 +203,20 @@ def test_unreadable_lock_file_is_no_takeover(
             assert time.time() - (tmp_path / LOCK_NAME).stat().st_mtime < 10 and not reported.is_set()
 
 
-def test_holder_in_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def touch(path: Path) -> None:
+def test_holder_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    def touch(path):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     path = write_remote_lock(tmp_path)
     monkeypatch.setattr(Path, "touch", touch)
     holder = current_holder(tmp_path)
-    assert holder is not None and holder.host == "node7"
+    assert holder.host == "node7"
     age(path, 2 * locks.STALE_SECONDS)
     assert current_holder(tmp_path) is None
 
 
-def test_heartbeats_alone_decide_without_flock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_flock(descriptor: int, operation: int) -> None:
+def test_heartbeats_alone_decide_without_flock(tmp_path, monkeypatch):
+    def no_flock(descriptor, operation):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", no_flock)

@@ -15,7 +15,7 @@ from rpr.runs import runtime
         ("hardware=1xgpu", {"amx_bf16"}, "high"),
     ],
 )
-def test_matmul_precision(monkeypatch: pytest.MonkeyPatch, choice: str, flags: set[str], expected: str) -> None:
+def test_matmul_precision(monkeypatch, choice, flags, expected):
     monkeypatch.setattr(runtime, "_of_cpuinfo", {"flags": " ".join(flags)}.get)
     assert runtime.matmul_precision(compose_train([choice]).hardware) == expected
     assert runtime.matmul_precision(compose_train([choice, "hardware.matmul_precision=medium"]).hardware) == "medium"

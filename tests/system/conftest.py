@@ -1,7 +1,5 @@
 """`rpr-cli` in separate processes, and small trained runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Patches that a command applies to itself first: see `ForkServer.start`."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import signal
@@ -21,7 +19,7 @@ def slow_disk() -> None:
         time.sleep(6 if str(names[0]).endswith(".part") else 0.1)
         replace(*names)
 
-    os.replace = slowly  # type: ignore[assignment]
+    os.replace = slowly
 
 
 def clock_set_back() -> None:
@@ -44,12 +42,12 @@ def clock_set_back() -> None:
         write(*arguments)
 
     time.time = lambda: now() - back
-    callbacks.Metrics._write = set_back  # type: ignore[method-assign]
+    callbacks.Metrics._write = set_back
     for module in (provenance, locks):
-        module.datetime = Now  # type: ignore[attr-defined]
+        module.datetime = Now
 
 
-class Forked(subprocess.Popen):  # type: ignore[type-arg]
+class Forked(subprocess.Popen):
     """`python -m rpr.sweep.pool` as a fork of this process."""
 
     def _execute_child(self, *given: Any) -> None:
@@ -86,6 +84,4 @@ def forked_jobs() -> None:
     """Start the jobs of a sweep without waiting for their imports."""
     from rpr.sweep import pool
 
-    pool.subprocess = SimpleNamespace(  # type: ignore[assignment]
-        Popen=Forked, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
-    )
+    pool.subprocess = SimpleNamespace(Popen=Forked, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)

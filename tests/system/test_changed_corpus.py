@@ -131,7 +131,7 @@ def test_running_record_contains_corpus(monkeypatch):
     monkeypatch.setattr("rpr.commands.train.work", lambda config, run_dir, data: records.append(record(run_dir)))
     assert app.main(COMMAND) == 0
     (running,) = records
-    assert running.status == "running" and running.data is not None and running.data.train_pairs == 300
+    assert running.status == "running" and running.data.train_pairs == 300
 
 
 @pytest.mark.parametrize("runs_dir_exists", [False, True])

@@ -2,10 +2,7 @@
 they resume exactly, and which are refused.
 """
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ from tests.system.conftest import FOUR_STEPS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Run = Callable[..., Path]
 STILL = (
     "optim.max_steps=1", "optim.checkpoint_every_n_steps=1", "optim.validate_every_n_steps=1",
     "optim.learning_rate_scale=1e-30",  # no weight moves
@@ -28,13 +24,13 @@ STILL = (
 
 
 @pytest.fixture(scope="module")
-def rope(small_run: Run) -> Path:
+def rope(small_run):
     return small_run("position=rope", "optim.average_checkpoints=1")
 
 
 @pytest.fixture
-def continued(tmp_path: Path, cache_dir: Path) -> Run:
-    def run(*overrides: str) -> Path:
+def continued(tmp_path, cache_dir):
+    def run(*overrides):
         folders = (f"data.cache_dir={cache_dir}", f"runs_dir={tmp_path / 'continued'}")
         before = {*tmp_path.glob("continued/*/record.json")}
         assert app.main(["train", *TINY, *FOUR_STEPS, "optim.average_checkpoints=1", *folders, *overrides]) == 0
@@ -53,12 +49,12 @@ def record(run_dir: Path) -> Record:
 
 
 def validation_loss(run_dir: Path) -> float:
-    training = record(run_dir).training
-    assert training is not None and training.validation_loss is not None
-    return training.validation_loss
+    loss = record(run_dir).training.validation_loss
+    assert loss is not None
+    return loss
 
 
-def test_same_positions_go_on_where_the_run_ended(rope: Path, continued: Run, assert_same: Any) -> None:
+def test_same_positions_go_on_where_the_run_ended(rope, continued, assert_same):
     run_dir = continued(f"from={rope}", "position=rope", *STILL)
     assert_same(weights(run_dir), weights(rope))
     assert validation_loss(run_dir) == validation_loss(rope)
@@ -73,16 +69,14 @@ def test_same_positions_go_on_where_the_run_ended(rope: Path, continued: Run, as
      ["position=none"]],
     ids=["yarn", "none"],
 )  # fmt: skip
-def test_positions_without_parameters_take_all(
-    position: list[str], rope: Path, continued: Run, assert_same: Any, capsys: Any
-) -> None:
+def test_positions_without_parameters_take_all(position, rope, continued, assert_same, capsys):
     run_dir = continued(f"from={rope}", *position, *STILL)
     assert_same(weights(run_dir), weights(rope))
     assert validation_loss(run_dir) != validation_loss(rope)
     assert f"from {rope} (RoPE); dropped: none; new: none" in capsys.readouterr().err
 
 
-def test_other_parameters_are_dropped_and_new_by_name(small_run: Run, continued: Run, capsys: Any) -> None:
+def test_other_parameters_are_dropped_and_new_by_name(small_run, continued, capsys):
     relative = small_run("position=relative_keys", "optim.average_checkpoints=1", "model.num_layers=2")
     run_dir = continued(f"from={relative}", "position=t5", "model.num_layers=2", *STILL)
     fresh = continued("position=t5", "model.num_layers=2", *STILL)
@@ -99,7 +93,7 @@ def test_other_parameters_are_dropped_and_new_by_name(small_run: Run, continued:
     assert listed in capsys.readouterr().err
 
 
-def test_a_table_that_layers_share_is_taken_by_each_of_them(small_run: Run, continued: Run) -> None:
+def test_a_table_that_layers_share_is_taken_by_each_of_them(small_run, continued):
     """From a moving average, which has it once."""
     layers = ("position=relative_keys", "model.num_layers=2")
     average = ("optim.ema_decay=0.5", "optim.average_checkpoints=1")
@@ -110,9 +104,7 @@ def test_a_table_that_layers_share_is_taken_by_each_of_them(small_run: Run, cont
     assert len(tables) == 2 and tables[0].equal(tables[1])
 
 
-def test_resumed_run_does_not_need_the_first_and_equals_one_never_stopped(
-    small_run: Run, continued: Run, tmp_path: Path, assert_same: Any
-) -> None:
+def test_resumed_run_does_not_need_the_first_and_equals_one_never_stopped(small_run, continued, tmp_path, assert_same):
     parent = Path(shutil.copytree(small_run("position=learned", "optim.average_checkpoints=1"), tmp_path / "parent"))
     run_dir = continued(f"from={parent}", "position=none", "seed=2")
     assert record(run_dir).dropped_parameters
@@ -127,7 +119,7 @@ def test_resumed_run_does_not_need_the_first_and_equals_one_never_stopped(
     assert resumed.dropped_parameters == whole.dropped_parameters
 
 
-def test_rerun_needs_the_same_weights(rope: Path, continued: Run, tmp_path: Path, cli: Any) -> None:
+def test_rerun_needs_the_same_weights(rope, continued, tmp_path, cli):
     parent = Path(shutil.copytree(rope, tmp_path / "parent"))
     run_dir = continued(f"from={parent}", "position=none")
     again = ["rerun", str(run_dir), f"runs_dir={tmp_path / 'again'}"]
@@ -136,16 +128,14 @@ def test_rerun_needs_the_same_weights(rope: Path, continued: Run, tmp_path: Path
     assert "from: " in cli(*again, code=2).err.splitlines()[-1]
 
 
-def test_refused(
-    rope: Path, small_run: Run, refused: Callable[..., str], tmp_path: Path, cache_dir: Path, monkeypatch: Any
-) -> None:
+def test_refused(rope, small_run, refused, tmp_path, cache_dir, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def refusal(*words: str, **options: Any) -> str:
+    def refusal(*words, **options):
         folders = (f"data.cache_dir={cache_dir}", f"runs_dir={tmp_path / 'none'}")
         return refused("train", *TINY, *FOUR_STEPS, "position=none", *folders, *words, **options)
 
-    def edited(name: str, **changes: Any) -> Path:
+    def edited(name, **changes):
         folder = Path(shutil.copytree(rope, tmp_path / name))
         update_record(**changes)(folder)
         return folder

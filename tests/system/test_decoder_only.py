@@ -2,8 +2,6 @@
 exported, translated with and reported.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -26,10 +24,10 @@ TASK = (
 )  # fmt: skip
 
 
-def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, cli) -> None:
+def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
 
-    def command(*words: str, code: int = 0) -> str:
+    def command(*words, code=0):
         return "".join(cli(*words, code=code))
 
     command("train", *TASK, "runs_dir=whole")
@@ -74,7 +72,7 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path: Path, monkeypatch, 
     assert "exact match" in command("compare", str(whole), str(cut), "metrics=[exact_match]")
 
 
-def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path: Path, monkeypatch, capfd) -> None:
+def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path, monkeypatch, capfd):
     """Exact match by length would be 0 from some length on, whatever was learned."""
     monkeypatch.chdir(tmp_path)
     words = [word.replace("data=copy", "data=duplicate") for word in TASK]

@@ -1,7 +1,5 @@
 """A language model from its corpus to its record: trained, interrupted, resumed, evaluated by length, and compared."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -15,7 +13,7 @@ from rpr.cli import app
 from rpr.commands import generate
 from rpr.records.record import read_record
 from rpr.report.grouping import run_groups
-from tests.conftest import TINY, Cli
+from tests.conftest import TINY
 from tests.system.bad_files import update_record
 
 SMALL = [
@@ -28,7 +26,7 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus") / "texts"
     folder.mkdir()
     for index in range(60):
@@ -49,18 +47,17 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(corpus, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     for choice in ("rope", "none"):
         assert train(corpus, runs, f"position={choice}", f"name={choice}", "sweep=lm") == 0
     return runs
 
 
-def test_the_record_has_bits_per_byte_by_length(trained: Path) -> None:
+def test_the_record_has_bits_per_byte_by_length(trained):
     [folder] = trained.glob("rope-*")
     record = read_record(folder / "record.json")
     score = record.score("test", "bits_per_byte")
-    assert score is not None
     assert score.interval is not None
     assert score.signature.startswith("tok:bytes|context:32|windows:separate|tokens:")
     (by_context,) = record.by_context
@@ -70,12 +67,11 @@ def test_the_record_has_bits_per_byte_by_length(trained: Path) -> None:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     validated = [row for row in rows if "validation/loss" in row]
     assert validated[-1]["validation/bits_per_byte"] == pytest.approx(validated[-1]["validation/loss"] / 0.693147, 1e-5)
-    assert record.training is not None
     assert record.training.source_tokens_per_second is None
     assert validated[-1]["validation/loss"] < validated[0]["validation/loss"]
 
 
-def test_evaluate_scores_the_same_run_by_other_lengths(trained: Path, cli: Cli) -> None:
+def test_evaluate_scores_the_same_run_by_other_lengths(trained, cli):
     [folder] = trained.glob("rope-*")
     words = ["context_lengths=[8,32]", "stride=8", "text_tokens=512", "format=json"]
     document = json.loads(cli("evaluate", f"run={folder}", "hardware.threads=1", *words).out)
@@ -96,13 +92,13 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained: Path, cli: Cli) 
         ("context_lengths=[16,4096]", "evaluation.context_lengths: 4096 is too long"),
     ],
 )
-def test_evaluate_refuses_what_it_cannot_do_before_scoring(trained: Path, cli: Cli, word: str, refusal: str) -> None:
+def test_evaluate_refuses_what_it_cannot_do_before_scoring(trained, cli, word, refusal):
     [folder] = trained.glob("rope-*")
     out, err = cli("evaluate", f"run={folder}", word, "hardware.threads=1", code=2)
     assert (out, err.count("\n")) == ("", 1) and err.startswith(f"rpr-cli: {refusal}")
 
 
-def test_an_export_is_verified_on_windows(trained: Path, cli: Cli) -> None:
+def test_an_export_is_verified_on_windows(trained, cli):
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
     [folder] = trained.glob("rope-*")
     words = ["export", f"run={folder}", "format=ctranslate2", "sentences=9", "hardware.threads=1"]
@@ -111,7 +107,7 @@ def test_an_export_is_verified_on_windows(trained: Path, cli: Cli) -> None:
     assert card["data"]["documents"] and 0 < card["parity"]["largest_difference"] <= card["parity"]["tolerance"]
 
 
-def test_loss_by_position_of_a_report_is_that_of_evaluate(trained: Path, cli: Cli) -> None:
+def test_loss_by_position_of_a_report_is_that_of_evaluate(trained, cli):
     [folder] = trained.glob("rope-*")
     words = [f"run={folder}", "splits=[validation]", "format=json", "hardware.threads=1"]
     (by_context,) = json.loads(cli("evaluate", *words).out)["by_context"]
@@ -133,9 +129,7 @@ def test_loss_by_position_of_a_report_is_that_of_evaluate(trained: Path, cli: Cl
 OF_PAIRS = re.compile(r"sentence|\bpairs?\b|\bbeam|\btranslat|target tokens", re.IGNORECASE)
 
 
-def test_commands_speak_of_documents_and_windows(
-    trained: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_speak_of_documents_and_windows(trained, corpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("rpr.progress.SECONDS_BETWEEN_LINES", 0.0)
     runs = [str(next(trained.glob(f"{name}-*"))) for name in ("rope", "none")]
     short = ["optim.max_steps=2", "optim.checkpoint_every_n_steps=1", f"data.cache_dir={tmp_path / 'cache'}"]
@@ -155,14 +149,14 @@ def test_commands_speak_of_documents_and_windows(
         assert not OF_PAIRS.search((out + err).replace(str(tmp_path), "")), out + err
 
 
-def test_prepare_counts_documents(corpus: Path, cli: Cli) -> None:
+def test_prepare_counts_documents(corpus, cli):
     words = ["data=text", f"data.path={corpus}", f"data.cache_dir={corpus.parent / 'cache'}", "format=json"]
     splits = json.loads(cli("prepare", *words).out)["data"]["splits"]
     assert sum(split["documents"] for split in splits.values()) == 60
     assert splits["train"].keys() == {"documents", "target"}
 
 
-def test_a_resumed_run_has_the_same_weights(trained: Path, corpus: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_same_weights(trained, corpus, tmp_path):
     [folder] = trained.glob("rope-*")
     again = Path(shutil.copytree(folder, tmp_path / folder.name))
     for newest in sorted((again / "checkpoints").glob("*.ckpt"))[2:]:
@@ -173,9 +167,7 @@ def test_a_resumed_run_has_the_same_weights(trained: Path, corpus: Path, tmp_pat
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_context_longer_than_any_document_is_refused_before_training(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_context_longer_than_any_document_is_refused_before_training(corpus, tmp_path, capsys):
     """Other refusals: refused.tsv."""
     assert train(corpus, tmp_path / "runs", "evaluation.context_lengths=[16,4096]") == 2
     lines = capsys.readouterr().err.splitlines()
@@ -183,7 +175,7 @@ def test_a_context_longer_than_any_document_is_refused_before_training(
     assert not (tmp_path / "runs").exists()
 
 
-def test_compare_tests_bits_per_byte_over_documents(trained: Path, capfd: pytest.CaptureFixture[str], cli: Cli) -> None:
+def test_compare_tests_bits_per_byte_over_documents(trained, capfd, cli):
     rope, none = (str(next(trained.glob(f"{name}-*"))) for name in ("rope", "none"))
     assert app.main(["compare", none, rope, "samples=200", "trials=200", "format=json"]) == 0
     (family,) = json.loads(capfd.readouterr().out)["tests"]
@@ -201,19 +193,18 @@ def test_compare_tests_bits_per_byte_over_documents(trained: Path, capfd: pytest
     assert "Table 1" not in page and "best first" not in page
 
 
-def test_runs_on_another_corpus_are_never_in_one_group(trained: Path) -> None:
+def test_runs_on_another_corpus_are_never_in_one_group(trained):
     [rope], [none] = trained.glob("rope-*"), trained.glob("none-*")
     records = [read_record(folder / "record.json") for folder in (rope, none)]
     assert len(run_groups(records)) == 1
-    assert records[1].data is not None
     other = records[1].model_copy(update={"data": records[1].data.model_copy(update={"key": "0" * 64})})
     assert len(run_groups([records[0], other])) == 2
 
 
-def test_a_terminal_shows_a_continuation_as_it_grows(trained: Path, cli: Cli, monkeypatch) -> None:
+def test_a_terminal_shows_a_continuation_as_it_grows(trained, cli, monkeypatch):
     [folder] = trained.glob("rope-*")
     words = ["generate", str(folder), "prompt=1 times ${x} (", "stop=\n\n", "max_new_tokens=30"]
-    written: list[bytes] = []
+    written = []
     whole = cli(*words, "hardware.threads=1").out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(generate.Output, "write", lambda self, text: written.append(text))

@@ -25,7 +25,7 @@ def test_record_of_a_run(run_dir):
     record = read_record(run_dir / "record.json")
     assert (record.status, record.steps, record.sweeps) == ("finished", 20, ("mine",))
     assert record.synthetic and record.error is None and record.wandb is None
-    assert record.training is not None and record.training.measured_steps == 10  # the first 10 are warm-up
+    assert record.training.measured_steps == 10  # the first 10 are warm-up
     assert {score.split for score in record.scores} == {"test", "long"}
     assert all(score.checkpoint.startswith("average of 3 (steps 10 to 20)") for score in record.scores)
     for name in ("config.yaml", "metrics.jsonl", "test.hypotheses.txt", "long.references.txt"):

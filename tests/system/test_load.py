@@ -56,7 +56,6 @@ def translated(random_run, source, target):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
     )
-    assert process.stderr is not None
     err = process.stderr.read()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -47,13 +47,12 @@ def test_no_process_outlives_run(target, sign, code, tiny, tiny_config, small_da
     os.kill(process.pid if target == COMMAND else processes.find(target), sign)
     assert process.wait(40) == code
     assert wait_for(lambda: not processes.alive(), 15), processes.alive()
-    assert process.stderr is not None
     err = process.stderr.read().decode()
     # Where the command is killed, torchrun may print one.
     assert target != COMMAND or sign == signal.SIGKILL or "Traceback" not in err, err
     record = read_record(run_dir / "record.json")
     if sign == signal.SIGKILL and target == COMMAND:
-        assert record.status == "running" and record.outcome is not None and "or killed" in record.outcome
+        assert record.status == "running" and "or killed" in record.outcome
     elif target == COMMAND:
         name = "Ctrl-C" if sign == signal.SIGINT else "SIGTERM"
         assert record.status == "interrupted"
@@ -62,7 +61,7 @@ def test_no_process_outlives_run(target, sign, code, tiny, tiny_config, small_da
         assert err.splitlines()[-1] == message
     else:
         assert record.status == "interrupted"
-        assert record.error is not None and record.error.startswith("the training process was ended by SIG")
+        assert record.error.startswith("the training process was ended by SIG")
         assert err.splitlines()[-1] == f"rpr-cli: {record.error}"
 
 

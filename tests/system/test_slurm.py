@@ -179,7 +179,7 @@ def test_timed_out_job_is_requeued_up_to_limit(jobs, wait_for):
     assert code == 1 and "the SLURM time limit was reached" in err
     assert run.step() >= reached and run.began() == began  # it may make no progress in so short a time
     assert run.record.status == "interrupted"
-    assert run.record.error is not None and run.record.error.startswith("the SLURM time limit was reached")
+    assert run.record.error.startswith("the SLURM time limit was reached")
 
 
 def test_cancelled_job_is_reported_and_resumes_without_slurm(jobs, wait_for):

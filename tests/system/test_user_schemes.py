@@ -129,7 +129,7 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
     assert weights.keys() == resumed.keys() and all(torch.equal(weights[key], resumed[key]) for key in weights)
     learned = [value for key, value in weights.items() if key.endswith("tables.penalty")]  # which starts at 0
     assert learned and all(value.any() for value in learned)
-    assert record.schemes is not None and len(record.schemes["window"]) == 16 and record.setting("model.d_ff") == 48
+    assert len(record.schemes["window"]) == 16 and record.setting("model.d_ff") == 48
     assert f"schemes_dir={home / 'own'}" in record.command and "again" not in record.command
     assert len([*home.glob("swept/*-mini-window-*/record.json")]) == 2
     (written,) = (home / "out").rglob("report.md")

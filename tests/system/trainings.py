@@ -1,7 +1,5 @@
 """Comparison of two trainings, without times, speeds, memory and the state of the checkout."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

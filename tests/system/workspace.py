@@ -1,7 +1,5 @@
 """A folder in which a command is hit by a fault, with its state before, and after the command without the fault."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -40,7 +40,6 @@ def write_finished_run(config: TrainConfig, run_dir: Path, **changes: Any) -> Re
 def mirror(config: TrainConfig, run_dir: Path, *, summary: dict[str, Any] | None = None, rows: bool = True) -> None:
     """Logs a run to W&B as train does at its end."""
     logger = wandb_logger.start(config, run_dir, synthetic=True)
-    assert logger is not None
     for line in (run_dir / "metrics.jsonl").read_text().splitlines() if rows else ():
         row = json.loads(line)
         logger.log_metrics({name: row[name] for name in ("validation/loss", "validation/bleu")}, step=row["step"])

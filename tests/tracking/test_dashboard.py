@@ -5,9 +5,7 @@ rpr.paper; errors save nothing.
 import json
 import sys
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace as Fake
-from typing import Any
 
 import pytest
 import wandb
@@ -30,23 +28,23 @@ GROUPS: dict[str, list[str | None]] = {"rpr": ["table2", "table2"], "alone": [No
 
 
 @pytest.fixture
-def saved(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def saved(monkeypatch):
     """The reports that a client saves whose account has the runs of GROUPS."""
-    reports: list[dict[str, Any]] = []
+    reports = []
 
-    def runs(path: str, filters: dict[str, str] | None = None, **_: Any) -> Iterator[Any]:
+    def runs(path, filters=None, **_):
         wanted, project = (filters or {}).get("group"), path.partition("/")[2]
         if project not in GROUPS:
             raise ValueError(path)
         yield from (Fake(group=group) for group in GROUPS[project] if wanted in (None, group))
 
-    def execute_graphql(query: str, variables: dict[str, Any]) -> dict[str, Any]:
+    def execute_graphql(query, variables):
         if "spec" in variables:
             reports.append({**variables, "spec": json.loads(variables["spec"])})
         return {"upsertView": {"view": {"id": "Vmlldzox"}}, "project": {"internalId": "1"}}
 
     service = Fake(execute_graphql=execute_graphql, app_url="https://person:secret@wandb.test")
-    account: dict[str, Any] = {"default_entity": "tester", "settings": {"entity": None}, "_service_api": service}
+    account = {"default_entity": "tester", "settings": {"entity": None}, "_service_api": service}
     client = Fake(**account, runs=runs, projects=lambda entity: [Fake(name=name) for name in GROUPS])
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setattr(wandb, "Api", lambda **_: client)

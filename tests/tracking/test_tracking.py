@@ -69,7 +69,6 @@ def expected(steps, name="train/loss"):
 def start(config, run_dir):
     run_dir.mkdir(parents=True, exist_ok=True)
     logger = wandb_logger.start(config, run_dir, synthetic=True)
-    assert logger is not None
     return logger
 
 
@@ -78,7 +77,7 @@ def where_it_is(run_dir):
 
 
 @pytest.fixture
-def run_dir(tmp_path) -> Path:
+def run_dir(tmp_path):
     return tmp_path / "run"
 
 
@@ -93,7 +92,7 @@ def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys, mo
         where_it_is(run_dir),
     ]
     found, record = read_back(run_dir), read_record(run_dir / "record.json")
-    assert record.wandb is not None and (record.wandb.mode, record.wandb.id) == ("offline", config.run_id)
+    assert (record.wandb.mode, record.wandb.id) == ("offline", config.run_id)
     run = found["run"]
     assert (run.run_id, run.project, run.run_group, run.display_name) == (config.run_id, "rpr", "table2", config.label)
     assert set(run.tags) == TAGS
@@ -138,7 +137,7 @@ def test_online_run_arrives(tiny_config, run_dir, server, capsys):
     logger = start(config, run_dir)
     reference = wandb_logger.reference(logger)
     assert (reference.id, reference.mode) == (config.run_id, "online")
-    assert reference.url is not None and reference.url.endswith(f"/rpr/runs/{config.run_id}")
+    assert reference.url.endswith(f"/rpr/runs/{config.run_id}")
     steps = [25, 50, 75, 99, 100]
     train_through(logger, run_dir, steps)
     logger.log_metrics({"validation/bleu": 20.0}, step=100)
@@ -190,7 +189,7 @@ def test_later_part_of_an_offline_run_repeats_the_row_that_may_be_missing(tiny_c
 
 
 def test_failed_run_is_closed(tiny_config, small_data, monkeypatch):
-    def fails(*arguments: object, **settings: object) -> None:
+    def fails(*arguments, **settings):
         raise RunError("the loss became non-finite")
 
     monkeypatch.setattr(fit, "fit", fails)

@@ -2,8 +2,6 @@
 checkpoints; time limits; unsuitable folders and small disks (full ones: tests/system/test_faults.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -13,15 +11,13 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from lightning_fabric.plugins.environments import SLURMEnvironment
 
 from rpr.commands import train as train_command
-from rpr.config.train import TrainConfig
-from rpr.data.cache import PreparedData as Data
 from rpr.data.cache import prepare
 from rpr.decode.engines import evaluated_model
 from rpr.decode.torch_engine import TorchEngine
@@ -33,8 +29,6 @@ from tests.fake_records import fake_document
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Config = Callable[..., TrainConfig]
-Same = Callable[[Any, Any], None]
 RECIPE = (
     "model.dropout=0.1", "position.clip_distance=2", "optim.max_steps=12", "optim.warmup_steps=4",
     "optim.microbatches_per_step=2", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=6",
@@ -49,7 +43,7 @@ def final(run_dir: Path) -> dict[str, Any]:
     return load_checkpoint(checkpoints(run_dir / "checkpoints")[-1][1])
 
 
-def assert_same_result(one: Path, other: Path, assert_same: Same) -> None:
+def assert_same_result(one: Path, other: Path, assert_same: Callable[[Any, Any], None]) -> None:
     assert steps(one)[-1] == steps(other)[-1]
     for part in ("state_dict", "optimizer_states", "lr_schedulers"):
         assert_same(final(one)[part], final(other)[part])
@@ -62,17 +56,17 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def config(tiny_config: Config) -> TrainConfig:
+def config(tiny_config):
     return tiny_config(*RECIPE)
 
 
 @pytest.fixture(scope="module")
-def full_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def full_folder(tmp_path_factory):
     return tmp_path_factory.mktemp("full")
 
 
 @pytest.fixture
-def full(config: TrainConfig, small_data: Data, full_folder: Path) -> Path:
+def full(config, small_data, full_folder):
     """An uninterrupted run, trained once for this module."""
     if not (full_folder / "checkpoints").exists():
         number, _, training = fit.fit(config, small_data, full_folder, validation_bleu=lambda model: 12.5)
@@ -89,7 +83,7 @@ def copy_run(full: Path, run_dir: Path, *steps: int) -> Path:
     return run_dir
 
 
-def test_training_writes_checkpoints_and_metrics(full: Path) -> None:
+def test_training_writes_checkpoints_and_metrics(full):
     assert steps(full) == [4, 8, 12]
     assert sorted(path.name for path in full.iterdir()) == ["checkpoints", "metrics.jsonl"]
     rows = rows_of(full)
@@ -100,9 +94,7 @@ def test_training_writes_checkpoints_and_metrics(full: Path) -> None:
     assert last["step"] == 12 and last["learning_rate"] > 0
 
 
-def test_resumed_run_equals_uninterrupted_run(
-    config: TrainConfig, small_data: Data, full: Path, tmp_path: Path, assert_same: Same
-) -> None:
+def test_resumed_run_equals_uninterrupted_run(config, small_data, full, tmp_path, assert_same):
     """Later and truncated lines of metrics are dropped, and a partial checkpoint is removed."""
     run_dir = copy_run(full, tmp_path / "resumed", 4, 8)
     (run_dir / "metrics.jsonl").write_text((full / "metrics.jsonl").read_text() + '{"step": 12, "val')
@@ -114,9 +106,7 @@ def test_resumed_run_equals_uninterrupted_run(
     assert rows_of(run_dir) == rows_of(full)
 
 
-def test_checkpoints_of_which_none_is_readable_are_kept(
-    config: TrainConfig, small_data: Data, full: Path, tmp_path: Path
-) -> None:
+def test_checkpoints_of_which_none_is_readable_are_kept(config, small_data, full, tmp_path):
     """More likely the system's fault than that of all files: training must not start again from nothing."""
     run_dir = copy_run(full, tmp_path / "resumed", 4, 8)
     shutil.copy(full / "metrics.jsonl", run_dir)
@@ -131,23 +121,23 @@ def test_checkpoints_of_which_none_is_readable_are_kept(
     ([(8, "a"), (8, "a")], None), ([(8, "a"), (0, "a")], "runs_dir: rank 0 starts at step 8, rank 1 at step 0; data.p"),
     ([(8, "a"), (8, "b")], "data: ranks 0 and 1 have different corpora; data.path, data.cache_dir and runs_dir must"),
 ])  # fmt: skip
-def test_ranks_must_start_alike(starts: list[Any], message: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gather(found: list[Any], mine: Any) -> None:
+def test_ranks_must_start_alike(starts, message, monkeypatch):
+    def gather(found, mine):
         assert mine == starts[1] and len(found) == 2
         found[:] = starts
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
     step, key = starts[1]
-    trainer: Any = SimpleNamespace(world_size=2, global_step=step)
+    trainer = SimpleNamespace(world_size=2, global_step=step)
     with contextlib.nullcontext() if message is None else pytest.raises(RunError, match=message):
-        fit.SameStart(key).on_train_start(trainer, cast(Any, None))
-    fit.SameStart("a").on_train_start(cast(Any, SimpleNamespace(world_size=1)), cast(Any, None))
+        fit.SameStart(key).on_train_start(trainer, None)
+    fit.SameStart("a").on_train_start(SimpleNamespace(world_size=1), None)
 
 
 # --- by the clock
 
 
-def test_checkpoints_by_minutes(tiny_config: Config, small_data: Data, tmp_path: Path, assert_same: Same) -> None:
+def test_checkpoints_by_minutes(tiny_config, small_data, tmp_path, assert_same):
     """One is always due; a run that is interrupted twice, the second time right after it was resumed."""
     config = tiny_config(
         "optim.max_steps=6", "optim.microbatches_per_step=3", "optim.checkpoint_every_n_steps=null",
@@ -166,9 +156,7 @@ def test_checkpoints_by_minutes(tiny_config: Config, small_data: Data, tmp_path:
     assert_same_result(full, run_dir, assert_same)
 
 
-def test_training_stopped_by_its_time_limit_is_resumed(
-    tiny_config: Config, small_data: Data, tmp_path: Path, assert_same: Same
-) -> None:
+def test_training_stopped_by_its_time_limit_is_resumed(tiny_config, small_data, tmp_path, assert_same):
     """The time has always passed: each call trains one step, also one with a validation. The checkpoints that this adds
     do not change what is averaged.
     """
@@ -196,17 +184,15 @@ def test_training_stopped_by_its_time_limit_is_resumed(
 # --- precision
 
 
-def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engines: list[TorchEngine] = []
+def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(tiny_config, tmp_path, monkeypatch):
+    engines = []
     search = TorchEngine.search
 
-    def recorded_search(self: TorchEngine, *arguments: Any, **options: Any) -> Any:
+    def recorded_search(self, *arguments, **options):
         engines.append(self)
         return search(self, *arguments, **options)
 
-    def validate_once(config: TrainConfig, data: Data, run_dir: Path, *, logger: None, validation_bleu: Any) -> None:
+    def validate_once(config, data, run_dir, *, logger, validation_bleu):
         validation_bleu(TranslationModule(config, len(data.vocabulary)).model)
         raise RunError("enough")
 
@@ -225,9 +211,7 @@ def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder in which not even root can write")
-def test_unwritable_checkpoint_folder_is_an_error_before_the_first_step(
-    config: TrainConfig, small_data: Data, tmp_path: Path
-) -> None:
+def test_unwritable_checkpoint_folder_is_an_error_before_the_first_step(config, small_data, tmp_path):
     (tmp_path / "checkpoints").symlink_to("/proc")
     reason = r"/checkpoints: checkpoints cannot be written there \(.*make the folder writable"
     with pytest.raises(RunError, match=reason):
@@ -237,15 +221,15 @@ def test_unwritable_checkpoint_folder_is_an_error_before_the_first_step(
 
 @pytest.mark.parametrize("free, warned", [(10**6, True), (10**9, False)])
 def test_disk_too_small_for_checkpoints_is_reported(
-    free: int, warned: bool, tiny_config: Config, small_data: Data, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+    free, warned, tiny_config, small_data, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(saving.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
     fit.fit(tiny_config("optim.max_steps=1", "optim.keep_checkpoints=4"), small_data, tmp_path)
     reason = "/checkpoints: keeping 4 checkpoints needs 0.0 GB, but only 0.0 GB are free; lower optim.keep"
     assert (reason in capsys.readouterr().err) == warned
 
 
-def test_a_command_srun_on_the_path_is_no_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_command_srun_on_the_path_is_no_matter(monkeypatch, tmp_path):
     """As on each login node of a cluster."""
     (tmp_path / "srun").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -1,20 +1,13 @@
 """Steps with a non-finite gradient (stopped or skipped), the gradient's norm and its clipping, loss spikes."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
 import statistics
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from rpr.config.train import TrainConfig
-from rpr.data.cache import PreparedData as Data
 from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, guards
@@ -23,7 +16,6 @@ from rpr.training.module import TranslationModule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Config = Callable[..., TrainConfig]
 RECIPE = (
     "optim.max_steps=6", "optim.microbatches_per_step=2", "optim.checkpoint_every_n_steps=1", "optim.keep_checkpoints=9"
 )  # fmt: skip
@@ -31,11 +23,11 @@ BAD_STEP = 4
 
 
 @pytest.fixture
-def one_bad_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_bad_step(monkeypatch):
     """The second microbatch of step 4 gets an infinite loss."""
     training_step = TranslationModule.training_step
 
-    def infinite(self: TranslationModule, batch: Any, batch_idx: int) -> torch.Tensor:
+    def infinite(self, batch, batch_idx):
         loss = training_step(self, batch, batch_idx)
         return loss * math.inf if (self.global_step, batch_idx % 2) == (BAD_STEP - 1, 1) else loss
 
@@ -43,7 +35,7 @@ def one_bad_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_bad_step")
-def test_non_finite_gradient_stops_the_run(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
+def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
     with pytest.raises(RunError) as stopped:
         fit.fit(tiny_config(*RECIPE), small_data, tmp_path)
     message = str(stopped.value)
@@ -59,9 +51,7 @@ def test_non_finite_gradient_stops_the_run(tiny_config: Config, small_data: Data
 
 
 @pytest.mark.usefixtures("one_bad_step")
-def test_skipped_step_changes_no_weight_and_is_counted(
-    tiny_config: Config, small_data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_skipped_step_changes_no_weight_and_is_counted(tiny_config, small_data, tmp_path, capsys):
     config = tiny_config(*RECIPE, "optim.non_finite=skip")
     steps, _, training = fit.fit(config, small_data, tmp_path)
     assert steps == 6 and training.skipped_steps == 1
@@ -78,9 +68,7 @@ def test_skipped_step_changes_no_weight_and_is_counted(
 
 
 @pytest.mark.parametrize("scale, step", [("1e41", 2), ("1e38", 4)], ids=["infinite weights", "huge weights"])
-def test_diverged_run_is_stopped_despite_skip(
-    scale: str, step: int, tiny_config: Config, small_data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_diverged_run_is_stopped_despite_skip(scale, step, tiny_config, small_data, tmp_path, monkeypatch):
     monkeypatch.setattr(guards, "MAX_CONSECUTIVE_SKIPS", 2)
     config = tiny_config(
         "optim.max_steps=6", f"optim.learning_rate_scale={scale}", "optim.warmup_steps=1", "optim.non_finite=skip"
@@ -91,33 +79,29 @@ def test_diverged_run_is_stopped_despite_skip(
         fit.fit(config, small_data, tmp_path)
 
 
-def test_non_finite_weights_are_not_saved(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
+def test_non_finite_weights_are_not_saved(tiny_config, small_data, tmp_path):
     config = tiny_config("optim.max_steps=1", "optim.learning_rate_scale=1e41", "optim.warmup_steps=1")
-    with pytest.raises(
-        RunError,
-        match=r"^step 1: weights are not finite; there is no checkpoint yet; lower optim",
-    ):
+    with pytest.raises(RunError, match=r"^step 1: weights are not finite; there is no checkpoint yet; lower optim"):
         fit.fit(config, small_data, tmp_path)
     assert not checkpoints(tmp_path / "checkpoints")
 
 
 @pytest.mark.parametrize("limit", [None, 0.05])
-def test_gradient_norm_and_clipping(limit: float | None, tiny_config: Config) -> None:
+def test_gradient_norm_and_clipping(limit, tiny_config):
     torch.manual_seed(0)
     module = TranslationModule(tiny_config(f"optim.gradient_clip_norm={'null' if limit is None else limit}"), 300)
     for parameter in module.parameters():
         parameter.grad = torch.randn_like(parameter)
-    before = torch.cat([p.grad.flatten() for p in module.parameters()])  # type: ignore[union-attr]
+    before = torch.cat([p.grad.flatten() for p in module.parameters()])
     optimizer = torch.optim.Adam(module.parameters(), fused=True)
     module.on_before_optimizer_step(optimizer)
-    after = torch.cat([p.grad.flatten() for p in module.parameters()])  # type: ignore[union-attr]
-    assert module.gradient_norm is not None
+    after = torch.cat([p.grad.flatten() for p in module.parameters()])
     torch.testing.assert_close(module.gradient_norm, before.norm())
     torch.testing.assert_close(after, before if limit is None else before * (limit / before.norm()), rtol=1e-4, atol=0)
-    assert optimizer.found_inf == 0  # type: ignore[attr-defined]
+    assert optimizer.found_inf == 0
 
 
-def test_running_stats() -> None:
+def test_running_stats():
     draw = random.Random(1)
     losses = [5 + draw.gauss(0, 0.2) for _ in range(SPIKE_MEMORY)]
     spread = RunningStats()
@@ -132,13 +116,11 @@ def test_running_stats() -> None:
     assert spread.mean == pytest.approx(2, abs=0.1) and math.sqrt(spread.variance) == pytest.approx(0.1, abs=0.05)
 
 
-def test_loss_spike_is_reported_once(
-    tiny_config: Config, small_data: Data, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loss_spike_is_reported_once(tiny_config, small_data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(guards, "SPIKE_MEMORY", 5)
     loss_sum = TranslationModule._loss_sum
 
-    def jumping(self: TranslationModule, batch: Any, smoothing: float) -> torch.Tensor:
+    def jumping(self, batch, smoothing):
         return loss_sum(self, batch, smoothing) * (10 if self.global_step == 7 else 1)
 
     monkeypatch.setattr(TranslationModule, "_loss_sum", jumping)

@@ -1,28 +1,21 @@
 """The arguments of torchrun on several nodes (tests/system/test_ranks.py runs it), and worker processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rpr.commands import train
-from rpr.config.train import TrainConfig
 from rpr.errors import ConfigError, InterruptedRun, ProcessEnded, RunError
 from rpr.records.record import RECORD_NAME, write_record
 from rpr.runs import runtime
 from rpr.training import launch
-from tests.conftest import WaitFor
 from tests.fake_records import fake_record
-from tests.processes import ProcessTree
 
-Config = Callable[..., TrainConfig]
 SLURM_JOB = {
     "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "41234", "SLURM_JOB_NUM_NODES": "4", "SLURM_NODEID": "2",
     "SLURM_JOB_NODELIST": "gpu[07-09],gpu12",
@@ -30,18 +23,18 @@ SLURM_JOB = {
 
 
 @pytest.fixture
-def four_nodes(tiny_config: Config) -> TrainConfig:
+def four_nodes(tiny_config):
     return tiny_config("hardware=8xgpu", "hardware.num_nodes=4", "optim.microbatches_per_step=8")
 
 
 @pytest.fixture
-def slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def slurm_job(monkeypatch):
     for name, value in SLURM_JOB.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.mark.usefixtures("slurm_job")
-def test_torchrun_on_several_nodes_of_slurm(four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_on_several_nodes_of_slurm(four_nodes, monkeypatch):
     flags = launch._torchrun(four_nodes.hardware)
     assert {"--nnodes=4", "--nproc-per-node=8", "--master-addr=gpu07", "--master-port=21234"} <= set(flags)
     assert {"--node-rank=2", "--rdzv-conf=timeout=3600"} <= set(flags)
@@ -50,9 +43,7 @@ def test_torchrun_on_several_nodes_of_slurm(four_nodes: TrainConfig, monkeypatch
 
 
 @pytest.mark.usefixtures("slurm_job")
-def test_unknown_node_name_is_reported_by_every_node(
-    four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_node_name_is_reported_by_every_node(four_nodes, monkeypatch, capsys):
     """Before a corpus is prepared; later nodes exit, which ends the SLURM job."""
     monkeypatch.setattr(runtime, "check_devices", lambda hardware: None)
     monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
@@ -76,9 +67,7 @@ def test_unknown_node_name_is_reported_by_every_node(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm_job")
-def test_nodes_that_do_not_meet_end_with_one_line(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nodes_that_do_not_meet_end_with_one_line(tiny_config, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(launch, "NODES_WAIT_SECONDS", 1)
     for name, value in {"NODELIST": "localhost,localhost", "NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SLURM_JOB_{name}", value)
@@ -91,14 +80,14 @@ def test_nodes_that_do_not_meet_end_with_one_line(
 
 
 @pytest.mark.usefixtures("slurm_job")
-def test_nodes_must_be_as_many_as_slurm_started(four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_must_be_as_many_as_slurm_started(four_nodes, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     reason = r"^hardware\.num_nodes: 4 nodes must be started by SLURM .*torchrun --nnodes 4 --n"
     with pytest.raises(ConfigError, match=reason):
         launch._torchrun(four_nodes.hardware)
 
 
-def test_number_of_processes_must_match_the_devices(four_nodes: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_processes_must_match_the_devices(four_nodes, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "32")
     runtime.check_world(four_nodes.hardware)
     monkeypatch.setenv("WORLD_SIZE", "16")
@@ -107,9 +96,7 @@ def test_number_of_processes_must_match_the_devices(four_nodes: TrainConfig, mon
         runtime.check_world(four_nodes.hardware)
 
 
-def test_worker_log_and_inherited_descriptors(
-    tiny_config: Config, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_log_and_inherited_descriptors(tiny_config, tmp_path, capfd, monkeypatch):
     (tmp_path / "worker.py").write_text(
         "import os, sys\n"
         "print('starts', flush=True)\n"
@@ -134,9 +121,9 @@ def test_worker_log_and_inherited_descriptors(
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and dying with a parent is Linux's")
 @pytest.mark.parametrize("hardware", ["cpu", "2xcpu"])
 def test_no_rank_outlives_a_killed_command(
-    hardware: str, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    processes: ProcessTree, wait_for: WaitFor,
-) -> None:  # fmt: skip
+    hardware, tiny_config, tmp_path, monkeypatch,
+    processes, wait_for,
+):  # fmt: skip
     """The same of whole trainings: tests/system/test_ranks.py."""
     (tmp_path / "worker.py").write_text(
         "import os, pathlib, sys, time\npathlib.Path(sys.argv[1], f'{os.getpid()}.rank').touch()\ntime.sleep(60)"
@@ -159,21 +146,17 @@ def test_no_rank_outlives_a_killed_command(
     (3, "ended with exit code 3; "), (143, "was ended by SIGTERM; "),
     (137, "was ended by SIGKILL, which the system sends when it is out of memory; "),
 ])  # fmt: skip
-def test_end_of_a_worker_without_a_result_is_explained(
-    code: int, how: str, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_of_a_worker_without_a_result_is_explained(code, how, tiny_config, tmp_path, monkeypatch):
     write_record(tmp_path / RECORD_NAME, fake_record(status="running"))
     monkeypatch.setattr(launch, "run_worker", lambda *arguments, **options: code)
     with pytest.raises(ProcessEnded, match=f"^the training process {how}the same command resumes from the last check"):
         train._run_worker(tmp_path / "job.json", tiny_config().hardware)
 
 
-def test_slurm_time_limit_interrupts_the_run(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_time_limit_interrupts_the_run(tiny_config, tmp_path, monkeypatch):
     """submitit raises from its handler of SIGUSR2."""
 
-    def handler(number: int, frame: object) -> None:
+    def handler(number, frame):
         raise RuntimeError("timed-out too many times")
 
     (tmp_path / "worker.py").write_text(

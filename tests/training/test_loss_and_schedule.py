@@ -2,8 +2,6 @@
 hand from the formula of Vaswani et al. 2017.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -29,9 +27,7 @@ def explicit_loss(
 
 
 @pytest.mark.parametrize("smoothing, rows", [(0.0, 3), (0.1, 1), (0.1, 3), (0.1, 100), (0.5, 7)])
-def test_loss_and_gradients_equal_the_explicit_loss(
-    smoothing: float, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loss_and_gradients_equal_the_explicit_loss(smoothing, rows, monkeypatch):
     """In chunks of some rows, the last one smaller, or whole; scaled gradients are scaled."""
     monkeypatch.setattr(loss, "CHUNK_ROWS", rows)
     draw = torch.Generator().manual_seed(0)
@@ -49,7 +45,7 @@ def test_loss_and_gradients_equal_the_explicit_loss(
         torch.testing.assert_close(gradient, right, rtol=1e-11, atol=1e-12)
 
 
-def test_large_logits_neither_overflow_nor_vanish() -> None:
+def test_large_logits_neither_overflow_nor_vanish():
     logits = torch.tensor([[500.0, -500.0, 499.0]]).requires_grad_()
     for target in range(3):
         found = label_smoothed_loss(logits, torch.eye(3), torch.tensor([target]), 0.1)
@@ -60,7 +56,7 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
         torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
 
 
-def test_loss_is_float32_under_bfloat16_autocast() -> None:
+def test_loss_is_float32_under_bfloat16_autocast():
     draw = torch.Generator().manual_seed(0)
     hidden, embedding = (torch.randn(n, 32, generator=draw).requires_grad_() for n in (50, 40))
     targets = torch.randint(0, 40, (50,), generator=draw)
@@ -75,19 +71,19 @@ def test_loss_is_float32_under_bfloat16_autocast() -> None:
         assert (gradient - right).norm() < 0.01 * right.norm()
 
 
-def test_peak_memory_is_less_than_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_is_less_than_the_logits(monkeypatch):
     monkeypatch.setattr(loss, "CHUNK_ROWS", 64)
     hidden, embedding = torch.randn(1024, 8).requires_grad_(), torch.randn(4000, 8).requires_grad_()
     targets = torch.randint(0, 4000, (1024,))
 
-    def step() -> None:
+    def step():
         torch.autograd.grad(label_smoothed_loss(hidden, embedding, targets, 0.1), [hidden, embedding])
 
     step()
     assert peak_bytes(step, torch.device("cpu")) < 4 * 1024 * 4000 / 4  # a quarter of one (N, V)
 
 
-def test_validation_computes_no_gradients() -> None:
+def test_validation_computes_no_gradients():
     """Of the three products with the embedding only the scores, though the embedding is a parameter."""
     hidden, embedding = torch.randn(50, 8), torch.randn(40, 8).requires_grad_()
     targets = torch.randint(0, 40, (50,))
@@ -109,7 +105,7 @@ def test_validation_computes_no_gradients() -> None:
         (100_000, 1 / math.sqrt(512 * 100_000)),  # 1.397542e-04
     ],
 )
-def test_schedule_of_the_base_model(step: int, expected: float) -> None:
+def test_schedule_of_the_base_model(step, expected):
     base = compose_train(["model=base"]).optim
     for scale in (1, 2):
         optim = base.model_copy(update={"learning_rate_scale": scale})

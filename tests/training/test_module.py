@@ -2,12 +2,7 @@
 padding, in float64; dropout's seeds; the stopwatch with a simulated clock.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +17,6 @@ from rpr.training.module import TranslationModule
 
 STEP = 3
 MICROBATCHES = 4
-Config = Callable[..., TrainConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -56,21 +50,19 @@ def gradient_by_sentence(config: TrainConfig, data: Data) -> dict[str, torch.Ten
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, Any]:
+def expected():
     return {}
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 8])
-def test_gradient_does_not_depend_on_microbatches_and_ranks(
-    ranks: int, tiny_config: Config, small_data: Data, expected: dict[str, Any]
-) -> None:
+def test_gradient_does_not_depend_on_microbatches_and_ranks(ranks, tiny_config, small_data, expected):
     """Emulates Lightning, which divides a loss by the number of microbatches, and DDP's mean over the ranks."""
     config = tiny_config("model.dropout=0", f"optim.microbatches_per_step={MICROBATCHES}", "position.clip_distance=3")
     if not expected:
         expected.update(gradient_by_sentence(config, small_data))
     module = module_of(config, small_data)
     accumulate = accumulation(MICROBATCHES, ranks)
-    module._trainer = SimpleNamespace(accumulate_grad_batches=accumulate, world_size=ranks)  # type: ignore[assignment]
+    module._trainer = SimpleNamespace(accumulate_grad_batches=accumulate, world_size=ranks)
     dataset = TranslationDataset(small_data.split("train"))
     for rank in range(ranks):
         specs = batches(config, small_data, ranks, rank).step_specs(STEP)
@@ -83,10 +75,10 @@ def test_gradient_does_not_depend_on_microbatches_and_ranks(
         )
 
 
-def test_empty_microbatch_has_zero_gradients(tiny_config: Config, small_data: Data) -> None:
+def test_empty_microbatch_has_zero_gradients(tiny_config, small_data):
     """An epoch's last step may leave a rank without pairs; DDP still waits for its gradients."""
     module = module_of(tiny_config("model.dropout=0"), small_data)
-    module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=2)  # type: ignore[assignment]
+    module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=2)
     spec = batches(module.config, small_data, 1, 0).step_specs(0)[0]
     empty = TranslationDataset(small_data.split("train"))[
         type(spec)(spec.indices[:0], spec.step_source_tokens, spec.step_target_tokens)
@@ -97,17 +89,17 @@ def test_empty_microbatch_has_zero_gradients(tiny_config: Config, small_data: Da
     assert all(gradient is None or not gradient.any() for gradient in gradients)
 
 
-def test_dropout_depends_on_step_rank_and_microbatch_only(tiny_config: Config, small_data: Data) -> None:
+def test_dropout_depends_on_step_rank_and_microbatch_only(tiny_config, small_data):
     module = TranslationModule(tiny_config(), len(small_data.vocabulary))
     draws = []
     for _ in range(2):
         for step in range(2):
             for rank in range(2):
                 for micro in range(2):
-                    module._trainer = SimpleNamespace(  # type: ignore[assignment]
+                    module._trainer = SimpleNamespace(
                         accumulate_grad_batches=2, world_size=2, global_step=step, global_rank=rank
                     )
-                    module.on_train_batch_start(None, step * 2 + micro)  # type: ignore[arg-type]
+                    module.on_train_batch_start(None, step * 2 + micro)
                     draws.append(float(torch.rand(())))
     assert draws[:8] == draws[8:] and len(set(draws)) == 8
 
@@ -119,36 +111,34 @@ class Clock:
         return self.now
 
 
-def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(
-    tiny_config: Config, small_data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config, small_data, tmp_path, monkeypatch):
     clock, processor = Clock(), Clock()
     monkeypatch.setattr(callbacks.time, "perf_counter", clock)
     monkeypatch.setattr(callbacks.time, "process_time", processor)
     watch = Stopwatch()
 
-    def translate(module: object) -> float:
+    def translate(module):
         clock.now += 1000.0
         return 12.5
 
     module = module_of(tiny_config(), small_data)
     module.last_validation_loss = 1.0
-    metrics = Metrics(tmp_path / "metrics.jsonl", watch, None, translate)  # type: ignore[arg-type]
-    trainer: Any = SimpleNamespace(accumulate_grad_batches=2, is_global_zero=True, global_step=13, logger=None)
-    batch: Any = SimpleNamespace(step_source_tokens=50, step_target_tokens=70)
+    metrics = Metrics(tmp_path / "metrics.jsonl", watch, None, translate)
+    trainer = SimpleNamespace(accumulate_grad_batches=2, is_global_zero=True, global_step=13, logger=None)
+    batch = SimpleNamespace(step_source_tokens=50, step_target_tokens=70)
 
-    def steps(number: int, seconds: float) -> None:
+    def steps(number, seconds):
         for _ in range(number):
             for micro in range(2):
                 clock.now += seconds / 2
                 processor.now += 0.75 * seconds  # one core and a half
-                watch.on_train_batch_end(trainer, None, None, batch, micro)  # type: ignore[arg-type]
+                watch.on_train_batch_end(trainer, None, None, batch, micro)
 
     steps(WARM_UP_STEPS, 60.0)
     assert watch.reading() == (0.0, 0, 0, 0)
     steps(3, 2.0)
     assert watch.reading() == (6.0, 3, 150, 210)
-    watch.on_validation_start(trainer, None)  # type: ignore[arg-type]
+    watch.on_validation_start(trainer, None)
     clock.now += 1000.0
     watch.on_validation_end(trainer, module)  # before that of Metrics, as in rpr.training.fit
     metrics.on_validation_end(trainer, module)
@@ -158,7 +148,7 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(
     watch.resume()
     steps(1, 2.0)
     assert watch.cores_used == pytest.approx(1.5)
-    watch.on_train_end(trainer, None)  # type: ignore[arg-type]
+    watch.on_train_end(trainer, None)
     clock.now += 1000.0
     processor.now += 1000.0
     assert watch.reading() == (10.0, 5, 250, 350) and watch.cores_used == pytest.approx(1.5)

@@ -1,17 +1,11 @@
 """The moving average of the weights against the sum over every step's weights; resumed, and used in validation only."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
-from rpr.config.train import TrainConfig
-from rpr.data.cache import PreparedData as Data
 from rpr.errors import DataError
 from rpr.runs import loading
 from rpr.runs.checkpoints import averaged_weights, checkpoints, model_weights, moving_average
@@ -24,15 +18,14 @@ RECIPE = (
     "optim.max_steps=6", "optim.checkpoint_every_n_steps=1", "optim.keep_checkpoints=9", "optim.average_checkpoints=1",
     "optim.validate_every_n_steps=4",
 )  # fmt: skip
-Config = Callable[..., TrainConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_moving_average(tiny_config: Config, small_data: Data, tmp_path: Path) -> None:
+def test_moving_average(tiny_config, small_data, tmp_path):
     config = tiny_config(*RECIPE, f"optim.ema_decay={DECAY}")
     seen = []
 
-    def validate(model: torch.nn.Module) -> float:
+    def validate(model):
         seen.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
         return 1.0
 
@@ -67,9 +60,7 @@ def test_moving_average(tiny_config: Config, small_data: Data, tmp_path: Path) -
         averaged_weights(tmp_path / "plain", 1, DECAY)
 
 
-def test_moving_average_of_a_table_that_layers_share_fits_the_model(
-    tiny_config: Config, small_data: Data, tmp_path: Path
-) -> None:
+def test_moving_average_of_a_table_that_layers_share_fits_the_model(tiny_config, small_data, tmp_path):
     config = tiny_config(*RECIPE, "optim.max_steps=1", "optim.ema_decay=0.4", "position=t5", "model.num_layers=2")
     fit.fit(config, small_data, tmp_path)
     (tmp_path / "record.json").write_text(json.dumps(fake_document()))
