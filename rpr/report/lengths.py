@@ -7,7 +7,7 @@ shows that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,10 +66,17 @@ def length_grid(group: Group) -> Iterator[Grid]:
 
 
 def _grid(
-    name: str, title: str, group: Group, headings: Mapping[Key, str], notes: tuple[Note, ...], *, changes: bool = False
+    name: str,
+    title: str,
+    group: Group,
+    headings: Mapping[Key, str],
+    notes: tuple[Note, ...],
+    *,
+    folded: Collection[Key] = (),
+    changes: bool = False,
 ) -> Grid:
-    """A row for each variant of a group, and a column with this heading for each of these keys of its scores; with
-    `changes` their changes from the baseline.
+    """A row for each variant of a group, and a column with this heading for each of these keys of its scores, folded on
+    a page for some; with `changes` their changes from the baseline.
     """
 
     def read(variant: Variant, key: Key) -> Cell:
@@ -80,7 +87,8 @@ def _grid(
     shown.append(Column("n", "n", lambda variant: str(len(variant.finished))))
     for key, heading in headings.items():
         column = f"length_{key[1]}_{key[2] or 'up'}" if isinstance(key[1], int) else f"{key[1]}_{key[2]}"
-        shown.append(Column(column, heading, partial(read, key=key), group.digits, signed=changes))
+        priority = 3 if key in folded else 0
+        shown.append(Column(column, heading, partial(read, key=key), group.digits, signed=changes, priority=priority))
     rows = tuple(variant for variant in group.variants if not (changes and variant is group.baseline))
     return Grid(name, title, tuple(shown), rows, group.heading, notes, group.synthetic)
 
@@ -121,11 +129,12 @@ def context_grids(group: Group) -> Iterator[Grid]:
         (split, windows, length): f"{length:,}" + ", sliding" * (windows == "sliding")
         for windows, length in _lengths(scored)
     }
-    yield _grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes)
+    folded = {key for key in lengths if key[2] not in _telling(scored)}
+    yield _grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes, folded=folded)
     if baseline.records and len(group.variants) > 1:
         how = f"change from {baseline.label}: {CHANGE}; below zero is better"
         title = f"{CONTEXTS}: change from {baseline.label}, {split}"
-        yield _grid("context_changes", title, group, lengths, (*notes, Note(how)), changes=True)
+        yield _grid("context_changes", title, group, lengths, (*notes, Note(how)), folded=folded, changes=True)
     longest = max(score.length for by_context in scored for score in by_context.scores)
     places = {place.last: place.first for by_context in scored for place in by_context.by_position}
     positions: dict[Key, str] = {
@@ -145,6 +154,14 @@ def _by_context(group: Group) -> list[ByContext]:
 
 def _lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
     return sorted({(score.windows, score.length) for context in scored for score in context.scores})
+
+
+def _telling(scored: Sequence[ByContext]) -> set[int]:
+    """The lengths that a page shows at once: that of training, the first of at least four times that, the longest."""
+    lengths = sorted({length for _, length in _lengths(scored)})
+    trained = [context.training_length for context in scored]
+    longer = [next((length for length in lengths if length >= factor * of), 0) for of in trained for factor in (1, 4)]
+    return {*longer, lengths[-1]}
 
 
 def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:

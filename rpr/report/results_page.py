@@ -68,11 +68,13 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     shown += [grid for grid in tables.by_length if grid.name in ("contexts", "context_changes")]
     # The speeds of whole runs decide nothing; they are in the reports of their sweeps.
     shown += [*speed_grid([], benches)] or tables.sections.get("speed", ())
-    parts += [markdown(grid.up_to(2), signs=False) for grid in shown]
+    # What differs from the paper is the same in most rows, and the first of the limits below.
+    parts += [markdown(grid.up_to(2).only(lambda column: column.key != "differs"), signs=False) for grid in shown]
     limits = [differs_line(tables), *_limits(groups), *_distances(groups), *_remarks(root)]
     parts += ["## What this cannot tell", bullets(filter(None, limits))]
     parts += ["## How to read the tables", bullets([*legend(shown), *tables.rules])]
-    parts += ["## Every sweep", *_folders(root, home), markdown(_runs(everything))]
+    parts += ["## Every sweep", *_folders(root, home)]
+    parts += ["<details><summary>Runs</summary>", markdown(_runs(everything)), "</details>"]
     parts += ["## Not on this page", bullets(unusable)] if unusable else []
     return page_of(parts)
 

@@ -46,6 +46,20 @@ def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations()
     assert "the same 4,096 bytes of 3 documents" in by_length.notes[0].text
 
 
+def test_page_shows_training_length_four_times_it_and_the_longest_and_folds_the_others():
+    scores = [
+        {"windows": windows, "length": length, "bits_per_byte": 2.0, "num_bytes": 4096, "interval": None}
+        for length in (64, 128, 256, 512, 1024, 2048)
+        for windows in ("separate", "sliding")
+    ]
+    by_length, changes, _ = context_grids(group_of([scored("absolute", scores=scores), scored("none", scores=scores)]))
+    for page in (by_length.page, changes.page):
+        assert page.more is not None
+        headings = [[column.heading for column in part.columns[1:]] for part in (page.main, page.more)]
+        assert headings[0][-6:] == ["128", "512", "2,048", "128, sliding", "512, sliding", "2,048, sliding"]
+        assert headings[1] == ["64", "256", "1,024", "64, sliding", "256, sliding", "1,024, sliding"]
+
+
 def test_changes_are_paired_by_seed():
     baseline = [scored("absolute", seed, seed / 10) for seed in (1, 2)]
     for others, mean in (
