@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
@@ -30,7 +30,9 @@ from rpr.tables.render import wrapped
 
 
 def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
-    """Measure the requested parts, and print them as tables or as one JSON document."""
+    """Measure the requested parts, and print them as tables or as one JSON document: when interrupted, as by a time
+    limit, those that were measured.
+    """
     if config.hardware.num_ranks > 1:
         raise ConfigError(f"hardware={config.hardware.name}: bench runs in one process; choose hardware=cpu or 1xgpu")
     schemes = [
@@ -50,10 +52,22 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     size = config.model.d_model * (16 if config.hardware.accelerator == "gpu" else 4)
     rate = benchmark.matmul_rate(config.hardware, runtime.torch_device(config.hardware), size)
     document["products"] = {"size": size, "operations_per_second": rate}
-    for part, measure in (("step", _steps), ("context", _contexts), ("layer", _layers)):
-        if part in config.parts:
-            document[part] = measure(config, positions, rate)
-    print(json.dumps(document, indent=2) if config.format == "json" else as_text(document))
+    measures = {"step": _steps, "context": _contexts, "layer": _layers}
+    parts = [part for part in measures if part in config.parts]
+    try:
+        for part in parts:
+            rows = document[part] = []
+            for row in measures[part](config, positions, rate):
+                rows.append(row)
+    except (KeyboardInterrupt, SystemExit):
+        if any(document.get(part) for part in parts):
+            _print(document, config.format)
+        raise
+    _print(document, config.format)
+
+
+def _print(document: dict[str, Any], format: str) -> None:
+    print(json.dumps(document, indent=2) if format == "json" else as_text(document), flush=True)
 
 
 def as_text(document: dict[str, Any]) -> str:
@@ -152,21 +166,19 @@ def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
 _OUT_OF_MEMORY = {"problem": "out of memory"}  # a row's, in place of figures
 
 
-def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
+def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) -> Iterator[dict[str, Any]]:
     with Progress(config.rounds, "rounds", "step") as bar:
         shape = benchmark.BatchShape(config.sentences, config.length, config.length)
-        return _steps_of(config, positions, rate, shape, bar)
+        yield from _steps_of(config, positions, rate, shape, bar)
 
 
-def _contexts(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
+def _contexts(config: BenchConfig, positions: dict[str, Positions], rate: float) -> Iterator[dict[str, Any]]:
     """Steps on text alone, at each length of the context."""
-    rows = []
     for length in config.context.lengths:
         batch = max(1, config.context.positions // length)
         with Progress(config.rounds, "rounds", f"context of {length}") as bar:
             measured = _steps_of(config, positions, rate, benchmark.BatchShape(batch, 0, length), bar)
-        rows += [{"length": length, "batch": batch, **row} for row in measured]
-    return rows
+        yield from ({"length": length, "batch": batch, **row} for row in measured)
 
 
 def _steps_of(
@@ -202,9 +214,8 @@ def _steps_of(
     ]
 
 
-def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -> list[dict[str, Any]]:
+def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -> Iterator[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
-    rows = []
     cases = list(benchmark.layer_cases(config))
     with Progress(len(cases), "cases", "layer") as bar:
         for case in cases:
@@ -220,12 +231,12 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
                     device=device,
                 )
             except torch.OutOfMemoryError:
-                rows += [{**asdict(case), "variant": name, **_OUT_OF_MEMORY} for name in positions]
+                yield from ({**asdict(case), "variant": name, **_OUT_OF_MEMORY} for name in positions)
                 continue
             baseline = next(iter(timings.values()))
             operations = benchmark.layer_flops(config.model.d_model, case.batch, case.length)
-            rows += [
-                {
+            for name, timing in timings.items():
+                yield {
                     **asdict(case),
                     "variant": name,
                     "seconds": timing.seconds,
@@ -235,7 +246,4 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
                     "max": 1 / timing.ratio_min,
                     "extra_megabytes": (timing.peak_bytes - baseline.peak_bytes) / 1e6,
                 }
-                for name, timing in timings.items()
-            ]
             bar.update()
-    return rows

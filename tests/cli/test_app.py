@@ -286,6 +286,21 @@ def test_bench_by_length_of_the_context(cli):
     assert "vs none" in bench.as_text(document)
 
 
+def test_interrupted_bench_prints_what_it_has_measured(capsys, monkeypatch):
+    take_turns, lengths = bench.benchmark.take_turns, iter((4, 16))
+
+    def interrupted(*arguments, **options):
+        if next(lengths) == 16:
+            raise KeyboardInterrupt
+        return take_turns(*arguments, **options)
+
+    monkeypatch.setattr(bench.benchmark, "take_turns", interrupted)
+    words = ["parts=[context]", "model.architecture=decoder_only", "variants=[none,rope]", "rounds=1"]
+    sizes = ["context.lengths=[4,16]", "context.positions=16", "data.vocabulary_size=50", "steps_per_round=1"]
+    assert app.main(["bench", *words, *sizes, "format=json"]) == 130
+    assert [row["length"] for row in json.loads(capsys.readouterr().out)["context"]] == [4, 4]
+
+
 def test_bench_keeps_the_results_before_memory_ran_out(cli, monkeypatch):
     def out_of_memory(*_args, **_options):
         raise torch.OutOfMemoryError
