@@ -207,25 +207,37 @@ def step_shares() -> str:
 # Shaw's key table and its descendant
 
 
-def key_tables() -> str:
-    """Bits per byte by length of separate windows, and the change from keys alone, at equal tokens."""
-    labels = ["relative_keys", "relative", "relative_logits", "t5", "rope"]
-    lengths, found = (64, 256, 1024, 4096), {}
-    for path in (RESULTS / "lm_length").glob("*-s[0-9]-*.json"):
+def bits_by_length(*folders: str, windows: str = "separate") -> dict[str, dict[int, dict[int, float]]]:
+    """Bits per byte of the runs in these folders by positions, seed and length of the windows."""
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    for path in [path for folder in folders for path in sorted((RESULTS / folder).glob("*-s[0-9]-*.json"))]:
         record = read_record(path)
-        if (name := record.setting("position.name")) in labels:
-            [scores] = record.by_context
-            of_length = {score.length: score.bits_per_byte for score in scores.scores if score.windows == "separate"}
-            found.setdefault(name, []).append((record, of_length))
-    keys, rows = {record.seed: scores for record, scores in found["relative_keys"]}, []
-    for runs in (found[name] for name in labels):
-        record = runs[0][0]
-        cells = [" ".join(figure_text(mean([scores[length] for _, scores in runs]), 3)) for length in lengths]
-        rows.append(f"{position_of(record).label} | {record.parameters:,} | {' | '.join(cells)}")
-        if record.setting("position.name") != "relative_keys":
-            changes = [mean([scores[length] - keys[each.seed][length] for each, scores in runs]) for length in lengths]
-            rows.append(f"change | | {' | '.join(' '.join(figure_text(one, 3, signed=True)) for one in changes)}")
-    return markdown(" | ".join(["", "parameters", *(f"{length:,}" for length in lengths)]), rows)
+        [scores] = record.by_context
+        of_length = {score.length: score.bits_per_byte for score in scores.scores if score.windows == windows}
+        found.setdefault(position_of(record).label, {})[record.seed] = of_length
+    return found
+
+
+def compared(found: dict[str, dict[int, dict[int, float]]], labels: Sequence[str], lengths: Sequence[int]) -> str:
+    """A row for each of these positions, the first of which is the baseline, and its change from that seed by seed."""
+    base, rows = found[labels[0]], []
+    for label in labels:
+        runs = found[label]
+        cells = [" ".join(figure_text(mean([runs[seed][length] for seed in sorted(runs)]), 3)) for length in lengths]
+        rows.append(f"{label} | {' | '.join(cells)}")
+        if label != labels[0]:
+            changes = [
+                mean([scores[length] - base[seed][length] for seed, scores in runs.items()]) for length in lengths
+            ]
+            rows.append(f"change | {' | '.join(' '.join(figure_text(one, 3, signed=True)) for one in changes)}")
+    return markdown(" | ".join(["", *(f"{length:,}" for length in lengths)]), rows)
+
+
+def key_tables(folder: str, extent: int) -> str:
+    """Bits per byte by length of separate windows, and the change from keys alone, at equal tokens."""
+    logits = f"relative logits, rank 4{f', extent {extent}' * (extent != 1024)}"  # 1,024 is the released one
+    labels = ("keys only, k = 16", "relative, k = 16", logits, "T5", "RoPE")
+    return compared(bits_by_length(folder), labels, (64, 256, 1024, 4096))
 
 
 # RoPE stretched without training
@@ -375,7 +387,7 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("lm_speed/lm_speed.md", name): partial(language_models, *of) for name, of in LANGUAGE_MODELS.items()},
     ("lm_speed/lm_speed.md", "step_shares"): step_shares,
     ("lm_speed/lm_speed.md", "losses"): partial(precision, "lm_length", "lm_precision", "context", "bits_per_byte", 3),
-    ("lm_length/key_tables.md", "key_tables"): key_tables,
+    ("lm_length/key_tables.md", "key_tables"): partial(key_tables, "lm_length", 256),
     **{("lm_extension/extension.md", name): table for name, table in STRETCHED.items()},
     ("../../docs/paper.md", "norm"): norm,
     ("../../docs/scale.md", "precision"): partial(precision, "multi30k", "precision", "split", "sacrebleu", 1),
