@@ -280,10 +280,9 @@ def section(page: Path, title: str) -> str:
 
 
 def test_figures_of_the_readme_are_in_the_results():
-    shown, results = (
-        set(re.findall(r"\d+\.\d+", text))
-        for text in (section(README, "Results"), (ROOT / "sweeps" / "RESULTS.md").read_text(encoding="utf-8"))
-    )
+    text = section(README, "Results")
+    pages = [ROOT / "sweeps" / "RESULTS.md", *(ROOT / link for link in re.findall(r"\((sweeps/[^)#]+\.md)", text))]
+    shown, results = (set(re.findall(r"\d+\.\d+", each)) for each in (text, "".join(map(Path.read_text, pages))))
     assert len(shown) > 10 and shown <= results
 
 
