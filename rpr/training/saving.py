@@ -61,9 +61,9 @@ def _os_error(error: BaseException) -> str:
 
 
 class PeriodicCheckpoint(pl.callbacks.Checkpoint):
-    """Writes checkpoints every N steps or minutes and at the last step, and keeps the last of them, as `optim` says.
-    After `stop_after_minutes` it stops the training of this process, with a checkpoint; never at the run's last step,
-    after which no training is left.
+    """Writes checkpoints every N steps or minutes and at the last step, which is validated in any case, and keeps the
+    last of them, as `optim` says. After `stop_after_minutes` it stops the training of this process, with a checkpoint;
+    never at the run's last step, after which no training is left.
 
     They are written between steps: within a step, gradients of some microbatches would be lost. At a step with a
     validation the checkpoint is written after it: a run resumed from it does not validate there again, and would lack
@@ -112,7 +112,9 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
         step, limit = trainer.global_step, self._stop_after_minutes
         self._stop_due = limit is not None and step != trainer.max_steps and _have_passed(limit, self._started, trainer)
         self._save_due = self._stop_due or self._is_due(trainer, step)
-        if step % self._optim.validate_every_n_steps:
+        if step == trainer.max_steps:
+            trainer.should_stop = True  # Lightning then validates, whatever the interval
+        elif step % self._optim.validate_every_n_steps:
             self._save_and_stop(trainer, pl_module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -80,7 +80,8 @@ def test_diverged_run_is_stopped_despite_skip(scale, step, tiny_config, small_da
 
 
 def test_non_finite_weights_are_not_saved(tiny_config, small_data, tmp_path):
-    config = tiny_config("optim.max_steps=1", "optim.learning_rate_scale=1e41", "optim.warmup_steps=1")
+    words = ("optim.max_steps=2", "optim.checkpoint_every_n_steps=1", "optim.warmup_steps=1")
+    config = tiny_config(*words, "optim.learning_rate_scale=1e41")
     with pytest.raises(RunError, match=r"^step 1: weights are not finite; there is no checkpoint yet; lower optim"):
         fit.fit(config, small_data, tmp_path)
     assert not checkpoints(tmp_path / "checkpoints")
