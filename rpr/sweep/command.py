@@ -79,7 +79,7 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
         return 0
     before = status.load_status(sweep.name, made, config_dir)
     if "--dry-run" in flags:
-        print("\n".join(status.commands(before)))
+        print("\n".join(status.commands(before, retry_failed=retry_failed)))
         return 0
     for job, job_status in before.jobs:
         if job_status.state != "finished":

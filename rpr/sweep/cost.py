@@ -29,7 +29,8 @@ def costs(configs: Sequence[TrainConfig], records: Iterable[Record]) -> list[Cos
     """The cost of each job; parameters assume a full vocabulary, which a small corpus may not fill."""
     speeds: list[tuple[TrainConfig, float]] = []
     for record in records:
-        if record.status == "finished" and record.training and record.training.steps_per_second:
+        alone = record.status == "finished" and record.concurrent_jobs == 1  # on its device
+        if alone and record.training and record.training.steps_per_second:
             with contextlib.suppress(ConfigError):  # of a version with other settings
                 speeds.append((config_from_record(record.config), record.training.steps_per_second))
     return [_cost(config, speeds) for config in configs]
@@ -37,7 +38,8 @@ def costs(configs: Sequence[TrainConfig], records: Iterable[Record]) -> list[Cos
 
 def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> Cost:
     optim = config.optim
-    tokens = optim.max_steps * optim.microbatches_per_step * optim.max_tokens_per_microbatch  # padding included
+    microbatch = max(optim.max_tokens_per_microbatch, config.data.context_length or 0)  # padding included
+    tokens = optim.max_steps * optim.microbatches_per_step * microbatch
     size = f"{_parameters(config.transformer(config.data.vocabulary_size)) / 1e6:.2f} M parameters, "
     side = "" if config.model.architecture == "decoder_only" else " a side"  # there both sides count together
     size += f"{optim.max_steps:,} steps, at most {tokens / 1e6:,.2f} M tokens{side}"
@@ -45,7 +47,8 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
     same = [speed for other, speed in alike if other.position == config.position]
     chosen = same or [speed for _, speed in alike]
     if not chosen:
-        return Cost(f"{size}, time unknown (no finished run of this model, batch, corpus and hardware)", None)
+        lacking = "no finished run of this model, batch, corpus and hardware that had its device to itself"
+        return Cost(f"{size}, time unknown ({lacking})", None)
     speed, whose = statistics.median(chosen), "the same" if same else "other"
     runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''} with {whose} positions"
     seconds = optim.max_steps / speed
@@ -55,7 +58,7 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
 
 def _kind(config: TrainConfig) -> tuple[object, ...]:
     hardware = config.hardware.model_dump(exclude={"num_workers"})
-    batch = (config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step)
+    batch = (config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step, config.data.context_length)
     return (config.model, batch, config.data.name, tuple(sorted(hardware.items())))
 
 

@@ -52,6 +52,10 @@ class SweepStatus:
     def of(self, *states: State) -> list[tuple[Job, JobStatus]]:
         return [(job, own) for job, own in self.jobs if own.state in states]
 
+    def todo(self, *, retry_failed: bool) -> list[tuple[Job, JobStatus]]:
+        """The jobs to launch."""
+        return self.of("new", "interrupted", *(("failed",) if retry_failed else ()))
+
     def counts(self, names: Mapping[State, str]) -> str:
         """`9 jobs: 3 finished, 6 new`."""
         counts = [(len(self.of(state)), state) for state in get_args(State)]
@@ -118,7 +122,7 @@ def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
             "rpr-cli evaluate RUN scores a run again",
             file=sys.stderr,
         )
-    return [job for job, _ in status.of("new", "interrupted", *(("failed",) if retry_failed else ()))]
+    return [job for job, _ in status.todo(retry_failed=retry_failed)]
 
 
 def _add_finished_runs(status: SweepStatus) -> None:
@@ -128,18 +132,21 @@ def _add_finished_runs(status: SweepStatus) -> None:
             lifecycle.add_to_sweep(job.run_dir, status.sweep)
 
 
-def commands(status: SweepStatus) -> list[str]:
+def commands(status: SweepStatus, *, retry_failed: bool) -> list[str]:
     """The jobs as commands, each below a comment with its status and estimated cost."""
+    from rpr.runs.checkpoints import checkpoints
     from rpr.sweep.cost import costs
 
     records = [record for root in status.roots for _, record in find_records(root).records]
     estimates = costs([job.config for job, _ in status.jobs], records)
-    lines, remaining = [], []
+    lines, remaining, todo = [], [], status.todo(retry_failed=retry_failed)
     for number, ((job, own), cost) in enumerate(zip(status.jobs, estimates, strict=True), start=1):
         lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[own.state]}: {cost.text}")
         lines.append(train_command(job.overrides, status.config_dir))
-        if own.state not in ("finished", "running"):
-            remaining.append(cost.seconds)
+        if (job, own) in todo:
+            saved = checkpoints(job.run_dir / "checkpoints") if own.state != "new" else []
+            left = 1 - saved[-1][0] / job.config.optim.max_steps if saved else 1.0
+            remaining.append(None if cost.seconds is None else left * cost.seconds)
     known = [seconds for seconds in remaining if seconds is not None]
     total = f"about {timedelta(seconds=round(sum(known)))} of training, one after another" if known else "time unknown"
     if 0 < len(known) < len(remaining):

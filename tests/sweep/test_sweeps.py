@@ -191,17 +191,24 @@ def test_finished_run_is_found_by_the_corpus_at_another_path(tmp_path: Path) -> 
 def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(cli: Cli) -> None:
     make_run(configured("seed=1", "name=bar"), status="finished")
     make_run(configured("position=absolute"), status="finished", steps_per_second=4.0)
-    make_run(configured("seed=2"), status="running")
-    jobs = "name=foo seed=1, name=foo2 seed=2, 'position=pattern position.layers=[rope,none]', model=small"
+    make_run(configured("position=none"), status="finished", steps_per_second=9.0, concurrent_jobs=2)
+    half = make_run(configured("seed=2"), status="interrupted", error="why") / "checkpoints"
+    half.mkdir()
+    (half / "step00001600.ckpt").touch()
+    make_run(configured("seed=3"), status="failed", error="why")
+    jobs = "name=foo seed=1, seed=2, seed=3, 'position=pattern position.layers=[rope,none]', model=small"
     Path("mine.yaml").write_text(f"jobs: [{jobs}]")
-    one, two, three, four, total = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()[::2]
-    assert one.startswith("# 1 of 4, finished: ") and two.startswith("# 2 of 4, new: ")
+    one, two, _, four, five, total = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()[::2]
+    assert one.startswith("# 1 of 5, finished: ") and two.startswith("# 2 of 5, interrupted, will resume: ")
     tokens = "3,200 steps, at most 1.64 M tokens a side"
     assert two.endswith(f"{tokens}, about 0:26:40 (2 steps/s, the median of 1 run with the same positions)")
-    assert three.endswith("(3 steps/s, the median of 2 runs with other positions)")
-    assert four.endswith("time unknown (no finished run of this model, batch, corpus and hardware)")
-    remaining = "about 0:44:27 of training, one after another, plus 1 of unknown time"
-    assert total == f"# 4 jobs: 3 new, 1 finished; remaining: {remaining}"
+    assert four.endswith("(3 steps/s, the median of 2 runs with other positions)")
+    unknown = "no finished run of this model, batch, corpus and hardware that had its device to itself"
+    assert five.endswith(f"time unknown ({unknown})")
+    rest = "of training, one after another, plus 1 of unknown time"
+    assert total.endswith(f"; remaining: about 0:31:07 {rest}"), "half of the interrupted one, none of the failed one"
+    total = cli("sweep", "--dry-run", "mine.yaml", "retry_failed=true").out.splitlines()[-1]
+    assert total.endswith(f"remaining: about 0:57:47 {rest}")
 
 
 @pytest.mark.usefixtures("in_tmp_path")
@@ -235,9 +242,13 @@ def test_name_shared_by_several_jobs_is_refused(cli: Cli) -> None:
     assert os.listdir() == ["mine.yaml"]
 
 
-def test_tokens_of_a_decoder_only_model_are_of_both_sides_together() -> None:
-    [cost] = costs([configured("model.architecture=decoder_only", "data=reverse")], [])
-    assert "M tokens, time unknown" in cost.text
+def test_cost_of_a_decoder_only_model() -> None:
+    """Its tokens are of both sides together, its windows those of the context, whose length decides the speed."""
+    words = ("model.architecture=decoder_only", "data=python_library", "optim=lm")
+    short, long = (configured(*words, f"data.context_length={length}") for length in (256, 4096))
+    of_short, of_long = costs([short, long], [make_record(short, status="finished")])
+    assert "2,000 steps, at most 4.10 M tokens, about 0:16:40" in of_short.text
+    assert "2,000 steps, at most 8.19 M tokens, time unknown" in of_long.text
 
 
 # --- what is said before a launch
