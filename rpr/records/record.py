@@ -201,6 +201,11 @@ class Record(RecordPart):
         return self.data.key if self.data is not None and self.setting("data.text") is not None else None
 
     @property
+    def continued(self) -> bool:
+        """Whether it started from another run's weights."""
+        return self.setting("origin") is not None
+
+    @property
     def headline_metric(self) -> str:
         """The metric of translations, of a task's answers or of documents."""
         if self.setting("data.text") is not None:

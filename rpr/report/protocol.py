@@ -116,7 +116,8 @@ def compared_settings(run: Record) -> dict[str, Any]:
     settings = flat(with_earlier_defaults({name: run.config.get(name) for name in SECTIONS}))
     tokens, units = settings.get("optim.max_tokens_per_microbatch"), settings.get("optim.microbatches_per_step")
     if tokens and units:
-        settings[TOKENS] = tokens * units
+        window = settings.get("data.context_length") or 1  # of documents: a microbatch is of whole ones
+        settings[TOKENS] = max(1, tokens // window) * window * units
     used = _as_trained(run)
     if settings.get("evaluation.matmul_precision", "") is None:  # as in training
         used["evaluation.matmul_precision"] = used.get("hardware.matmul_precision")

@@ -62,6 +62,7 @@ def _learning(group: Group) -> Iterator[Statement]:
         every = len(falling) == len(group.variants) > 1
         whose = "every variant" if every else "; ".join(variant.label for variant, _ in falling)
         so = "Comparisons are at equal tokens" if group.documents else "No comparison with such a model is decided"
+        so += " of this training alone" if group.documents and any(run.continued for run in group.runs) else ""
         yield Statement(
             f"Still learning when training ended: {whose}. The validation loss fell by {span} over the last tenth of "
             f"the steps. {so}; {group.advice}."

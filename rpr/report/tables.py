@@ -73,8 +73,12 @@ class Tables:
     @property
     def rules(self) -> list[str]:
         """What verdicts, `still learning` and `not learned` mean in these tables."""
+        documents = [
+            run for grid in self.sections.get("documents", ()) for line in grid.rows for run in line.group.runs
+        ]
+        equal = [] if any(run.continued for run in documents) else [("documents", EQUAL_TOKENS)]
         by_section = (
-            *(("paper", RULE), ("", FINDINGS_RULE), ("documents", EQUAL_TOKENS), ("", f"{LEARNING_RULE}.")),
+            *(("paper", RULE), ("", FINDINGS_RULE), *equal, ("", f"{LEARNING_RULE}.")),
             *(("paper", f"{LEARNED_RULE}."), ("tasks", f"{TASK_RULE}.")),
         )
         return [rule for section, rule in by_section if not section or section in self.sections]
@@ -248,7 +252,9 @@ def document_table(groups: Sequence[Group]) -> Grid:
     runs = [run for group in groups for run in group.runs]
     tokens = sorted({int(compared_settings(run).get(TOKENS) or 0) * run.max_steps for run in runs})
     trained = f"trained on at most {' or '.join(f'{count:,}' for count in tokens)} tokens"
-    if len(tokens) == 1:
+    if any(run.continued for run in runs):
+        trained += ", those that started from another run's weights not counting that run's"
+    elif len(tokens) == 1:
         trained = f"every row was {trained}: compared at equal tokens, also while a model is still learning"
     return _table_of_all("documents", f"Bits per byte on {groups[0].data}: less is better", groups, trained)
 

@@ -9,6 +9,7 @@ from rpr.errors import RecordError
 from rpr.records.measurement import Measurement
 from rpr.records.record import Git, find_records
 from rpr.report import published
+from rpr.report.agreement import EQUAL_TOKENS
 from rpr.report.build import build_report
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
@@ -160,8 +161,16 @@ def test_skipped_steps_are_a_note_of_every_table(settings, name):
 
 def test_tokens_of_language_models_are_those_of_full_batches():
     settings = {"data.text": {}, "optim.max_tokens_per_microbatch": 1000, "optim.microbatches_per_step": 2}
-    [note] = [note.text for note in grids([fake_record(settings=settings)])["documents"].notes if "tokens" in note.text]
-    assert note.startswith("every row was trained on at most 3,600,000 tokens")
+    tables = build_tables(run_groups([fake_record(settings=settings)]))
+    [note] = [note.text for note in tables.main[0].notes if "tokens" in note.text]
+    assert note.startswith("every row was trained on at most 3,600,000 tokens") and EQUAL_TOKENS in tables.rules
+    settings["data.context_length"] = 300  # three windows, not 1,000 tokens
+    origin = {"run": "runs/a", "run_id": "1a", "settings_id": "2b", "seed": 1, "positions": "RoPE", "steps": 9}
+    more = fake_record(settings=settings | {"origin": origin | {"weights": "3c"}})
+    tables = build_tables(run_groups([fake_record(settings=settings), more]))
+    [note] = [note.text for note in tables.main[0].notes if "tokens" in note.text]
+    without = "those that started from another run's weights not counting that run's"
+    assert note == f"trained on at most 3,240,000 tokens, {without}" and EQUAL_TOKENS not in tables.rules
 
 
 def speed_ratio(*runs):
