@@ -155,7 +155,7 @@ def _grid_keys(sweep: str) -> tuple[str, ...]:
     Raises:
         RecordError: the file cannot be read.
     """
-    folders = (data_dir("sweeps"), *(folder / "sweeps" for folder in choice_dirs()))
+    folders = (*(folder / "sweeps" for folder in choice_dirs()), data_dir("sweeps"))  # as for the sweep itself
     # Compared with the names that are there: a record could name any path.
     path = next((path for folder in folders for path in folder.glob("*.yaml") if path.stem == sweep), None)
     if path is None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,12 +97,8 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(
             f"{path}: overrides and jobs must be lists of strings, e.g. 'position=none seed=1,2', and jobs not empty"
         )
-    best_of = content.get("best_of") or []
-    if not isinstance(best_of, list) or not all(re.fullmatch(r"(model|data|optim)\.\w+", str(key)) for key in best_of):
-        raise ConfigError(
-            f"{path}: best_of: must be a list of settings of model, data or optim that the jobs vary, "
-            "e.g. [optim.learning_rate_scale]"
-        )
+    if best_of := content.get("best_of"):
+        _check_best_of(best_of, path, files.values())
     try:
         common = [word for line in overrides for word in shlex.split(line)]
         lines = [shlex.split(line) for line in jobs]
@@ -113,6 +108,30 @@ def read(name: str) -> SweepSpec:
         return SweepSpec(path.stem, str(content.get("description", "")), rows)
     except ValueError as error:
         raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None
+
+
+def _check_best_of(keys: Any, path: Path, files: Iterable[Path]) -> None:
+    """Check that they are settings that reports can choose by, in a file that reports find, by the sweep's name alone.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    from rpr.config.data import DataConfig
+    from rpr.config.train import ModelConfig, OptimConfig
+    from rpr.validation import StrictModel
+
+    sections: dict[str, type[StrictModel]] = {"model": ModelConfig, "data": DataConfig, "optim": OptimConfig}
+    known = {f"{section}.{name}" for section, kind in sections.items() for name in kind.model_fields}
+    if not isinstance(keys, list) or not all(str(key) in known for key in keys):
+        raise ConfigError(
+            f"{path}: best_of: must be a list of settings of model, data or optim that the jobs vary, "
+            "e.g. [optim.learning_rate_scale]"
+        )
+    if path.resolve() not in {file.resolve() for file in files}:
+        raise ConfigError(
+            f"{path}: best_of: has no effect here, as reports look for it in {data_dir('sweeps')} and, with "
+            "schemes_dir=DIR, in DIR/sweeps; move the file to one of them"
+        )
 
 
 def reject_repeated(overrides: Sequence[str], where: str = "") -> None:

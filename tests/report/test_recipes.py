@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rpr.errors import RecordError
+from rpr.paths import SCHEMES_DIR
 from rpr.records.record import Record
 from rpr.report.grouping import run_groups
 from rpr.report.recipes import Recipes, recipe_grids, recipes
@@ -133,6 +134,10 @@ def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, 
     assert list(recipes(groups["../outside"])) == []
     with pytest.raises(RecordError, match="broken.yaml: cannot be read as a sweep .*; mend it"):
         list(recipes(groups["broken"]))
+    (tmp_path / "own" / "sweeps").mkdir(parents=True)
+    (tmp_path / "own" / "sweeps" / "broken.yaml").write_text("best_of: [model.dropout]")
+    monkeypatch.setenv(SCHEMES_DIR, str(tmp_path / "own"))
+    assert list(recipes(groups["broken"])) == [], "the user's own file of a name comes first, as in a sweep"
 
 
 def test_runs_of_other_sweeps_or_of_one_setting_have_no_grid():
