@@ -265,7 +265,7 @@ def _compose_position(variant: str, overrides: Sequence[str], config_dir: Path |
     """The position settings of a choice of position/, with the defaults of the selected model."""
     model = [override for override in overrides if override_key(override).partition(".")[0] == "model"]
     # Any recipe: not every model has one of its own name.
-    return compose_train([*model, "optim=tiny", f"position={variant}"], config_dir).position
+    return compose_train([*model, "data=synthetic", "optim=tiny", f"position={variant}"], config_dir).position
 
 
 def _print_hydra_output(name: str, arguments: list[str]) -> None:

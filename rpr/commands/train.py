@@ -159,10 +159,15 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) ->
 
 
 def _warn(config: TrainConfig, run_dir: Path) -> None:
-    """What may not be meant: an encoder without positions, a run that differs from another only in its evaluation."""
+    """What may not be meant: an encoder without positions, a warm-up that never ends, a run that differs from another
+    only in its evaluation.
+    """
     if config.model.architecture == "encoder_decoder" and not config.position.encoder.ordered:
         label = config.position.encoder.label
         print(f"rpr-cli: warning: with positions {label} the encoder ignores word order", file=sys.stderr)
+    if (optim := config.optim).warmup_steps > optim.max_steps:
+        rate = f"the learning rate rises over {optim.warmup_steps:,} steps (optim.warmup_steps), more than there are"
+        print(f"rpr-cli: warning: {rate}, so it never reaches its highest value", file=sys.stderr)
     if not (run_dir / RECORD_NAME).exists() and (folder := lifecycle.trained_alike(config, run_dir)) is not None:
         what = f"{folder} differs in its evaluation alone; to score it again instead: rpr-cli evaluate {folder}"
         print(f"rpr-cli: {what}", file=sys.stderr)

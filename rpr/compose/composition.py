@@ -26,7 +26,7 @@ _SHORTEST_SECRET = 8  # characters; a shorter value may occur in a setting by ch
 # `model=big`, `position@position.encoder=rope`, `seed=3`, `model.d_model=64`: a choice of a group of conf/, or a value.
 # Not an addition (+), a deletion (~) or Hydra's own.
 _CHOICE_OR_VALUE = re.compile(r"(?!hydra\b)[\w.]+(@[\w.]+)?=")
-_NO_SIDE = re.compile(r"position\.(encoder|decoder)=null")
+_NO_SIDE = re.compile(r"position@position\.(encoder|decoder)=null")
 _BOTH_SIDES = re.compile(r"position\.(?!(encoder|decoder|name)\b)\w+=")
 _SIDE = re.compile(r"^position\.(encoder|decoder)=")
 _DECODER_ONLY = re.compile(r"\+*model\.architecture=(['\"]?)decoder_only\1")
@@ -42,13 +42,15 @@ def quote_home(overrides: Sequence[str]) -> list[str]:
 
 def typed_choices(overrides: Sequence[str]) -> list[str]:
     """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
-    `position@position.encoder=rope`, and drop `position.encoder=null`, which is the default.
+    `position@position.encoder=rope`, and drop `position.encoder=null`, which is the default, with what it replaces.
 
     Raises:
         ConfigError: a setting for both stacks, although each has its own scheme.
     """
+    rewritten = [_SIDE.sub(r"position@position.\1=", word) for word in quote_home(overrides)]
+    last = {override_key(word): word for word in rewritten}
     rewritten = [
-        _SIDE.sub(r"position@position.\1=", word) for word in quote_home(overrides) if not _NO_SIDE.fullmatch(word)
+        word for word in rewritten if not _NO_SIDE.fullmatch(word) and not _NO_SIDE.fullmatch(last[override_key(word)])
     ]
     sides = {override_key(word) for word in rewritten} & {"position@position.encoder", "position@position.decoder"}
     both = next((word for word in rewritten if _BOTH_SIDES.match(word)), None)
@@ -61,13 +63,18 @@ def typed_choices(overrides: Sequence[str]) -> list[str]:
     return rewritten
 
 
+def _choose_corpus(overrides: Sequence[str]) -> bool:
+    return any(override_key(word).partition("@")[0] == "data" or word.startswith(_OWN_CONFIG) for word in overrides)
+
+
 def with_corpus(overrides: Sequence[str]) -> list[str]:
     """Words of train, with data=python_library for a decoder-only model if they choose neither a corpus nor a
     configuration of the user's own.
     """
-    chosen = any(override_key(word).partition("@")[0] == "data" or word.startswith(_OWN_CONFIG) for word in overrides)
     at = next((at for at, word in enumerate(overrides) if _DECODER_ONLY.fullmatch(word)), None)
-    return [*overrides] if chosen or at is None else [*overrides[:at], "data=python_library", *overrides[at:]]
+    if at is None or _choose_corpus(overrides):
+        return [*overrides]
+    return [*overrides[:at], "data=python_library", *overrides[at:]]
 
 
 def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
@@ -159,6 +166,17 @@ def compose_train(
     settings = compose(config_name or "train", overrides, config_dir)
     run = settings.get("from")
     config = validate(TrainConfig, {**settings, "from": None})
+    of_file = config_name in (None, "train") and not any(map(_DECODER_ONLY.fullmatch, overrides))
+    if (
+        of_file
+        and config.model.architecture == "decoder_only"
+        and config.data.synthetic
+        and not _choose_corpus(overrides)
+    ):
+        raise ConfigError(
+            f"data: model={config.model.name} is decoder-only; choose data=python_library, which has documents to "
+            "continue, or data=synthetic, which has pairs, for this model too"
+        )
     if run is None:
         return config
     from rpr.runs.origin import origin_of  # torch

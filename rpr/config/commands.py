@@ -45,6 +45,8 @@ class EvaluateConfig(OneRunConfig):
     def settings_of_the_backend(self) -> EvaluateConfig:
         if self.splits is not None and len(set(self.splits)) < len(self.splits):
             raise ValueError(f"splits: [{','.join(self.splits)}] names a split twice; name each once")
+        if "train" in (self.splits or ()):
+            raise ValueError("splits: train is not scored, as its text is not kept; name other splits")
         if self.backend == "torch" and self.compute_type != "float32":
             raise ValueError(
                 f"compute_type: {self.compute_type} requires backend=ctranslate2; torch uses hardware.precision"
@@ -115,7 +117,7 @@ class CompareConfig(StrictModel):
 
     runs: tuple[str, ...]
     sweep: str | None
-    baseline: str = Field(min_length=1)
+    baseline: str | None = Field(min_length=1)
     splits: tuple[str, ...] | None = Field(min_length=1)
     metrics: tuple[Literal["sacrebleu", "bleu_tok", "bleu_tok_split", "chrf", "exact_match"], ...] | None = Field(
         min_length=1
@@ -133,6 +135,8 @@ class CompareConfig(StrictModel):
             raise ValueError("runs and sweep: give the folders of at least two runs, or a sweep's name as sweep=...")
         if len(self.runs) == 1:
             raise ValueError(f"runs: only {self.runs[0]} given; give the folders of at least two runs")
+        if self.runs and self.baseline is not None:
+            raise ValueError(f"baseline: {self.baseline} is for sweep=; of runs the first one is the baseline")
         return self
 
 
@@ -210,6 +214,10 @@ class ReportConfig(StrictModel):
                 f"run and sweep: {self.run} and {self.sweep} are both given; a report is on one run's positions or on "
                 "a sweep's records: remove one of them"
             )
+        of_records, of_run = ("baseline", "verbose", "pdf"), ("average_checkpoints", "cache_dir")
+        subject, unused = ("records", of_run) if self.run is None else ("one run's positions", of_records)
+        if given := next((name for name in unused if getattr(self, name)), None):
+            raise ValueError(f"{given}: has no effect on a report on {subject}; leave it out")
         if self.results_page is not None and (self.sweep or self.run) is not None:
             raise ValueError(
                 f"results_page: {self.results_page} is a page on all records under runs_dir; remove "

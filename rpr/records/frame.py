@@ -13,7 +13,7 @@ from rpr.migrations import with_earlier_defaults
 from rpr.paths import user_path
 from rpr.records.record import Record, find_records, flat
 
-_FACTS = ("name", "run_id", "status", "seed", "error", "device", "steps", "parameters")
+_FACTS = ("name", "run_id", "status", "seed", "error", "device", "concurrent_jobs", "steps", "parameters")
 _MEASURED = ("steps_per_second", "target_tokens_per_second", "train_loss", "validation_loss")
 
 

@@ -177,6 +177,7 @@ def test_records_are_rows(tmp_path):
         frame = rpr.records(tmp_path)
     assert frame["name"].tolist() == ["a", "b"] and frame["seed"].tolist() == [1, 2]
     assert frame["status"].tolist() == ["finished"] * 2
+    assert frame["concurrent_jobs"].tolist() == [1, 1], "without which a speed could be of a shared device"
     assert frame["folder"].tolist() == [str(tmp_path / "a"), str(tmp_path / "b")]
     first = frame.iloc[0]
     assert first[["test/sacrebleu", "test/sacrebleu/low", "test/sacrebleu/high"]].tolist() == [37.0, 36.0, 38.0]

@@ -215,7 +215,8 @@ def test_equal_sides_are_the_same_run_as_one_choice():
     rope = compose_train(["position=rope"])
     both = compose_train(["position=none", "position.encoder=rope", "position.decoder=rope"])
     assert (both.position, both.run_id) == (rope.position, rope.run_id)
-    assert compose_train(["position=rope", "position.encoder=null"]) == rope
+    for earlier in ((), ("position.encoder=t5",), ("position@position.encoder=t5",)):
+        assert compose_train(["position=rope", *earlier, "position.encoder=null"]) == rope, "the last one counts"
 
 
 def test_sides_and_layers_can_be_swept():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rpr.commands import train
 from rpr.errors import RunError, TimeLimitReached
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
@@ -58,3 +59,12 @@ def test_run_with_the_same_training_is_found(tiny_config, tmp_path):
         write_record(folder / RECORD_NAME, record)
     assert lifecycle.trained_alike(config, tmp_path / "new") == tmp_path / f"{config.label}-c"
     assert lifecycle.trained_alike(tiny_config("optim.max_steps=9"), tmp_path / "new") is None
+
+
+def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys):
+    train._warn(tiny_config("optim.warmup_steps=8", "optim.max_steps=8"), tmp_path)
+    assert capsys.readouterr().err == ""
+    train._warn(tiny_config("optim.warmup_steps=9", "optim.max_steps=8", "position=none"), tmp_path)
+    order, rate = capsys.readouterr().err.splitlines()
+    assert "the encoder ignores word order" in order
+    assert "rises over 9 steps (optim.warmup_steps), more than there are, so it never reaches its highest" in rate

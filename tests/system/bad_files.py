@@ -29,6 +29,8 @@ SWEEPS = {
     "repeatedkey": "jobs:\n- seed=1\njobs:\n- seed=2",
     "notalist": "jobs: seed=1",
     "bestofk": "best_of: [position.clip_distance]\njobs: [seed=1]",
+    "bestoftypo": "best_of: [optim.learning_rat]\njobs: [seed=1]",
+    "bestofhere": "best_of: [model.dropout]\njobs: [seed=1]",
     "notkeys": "- seed=1",
     "nothing": "",
     "noeq": "jobs: [seed]",
@@ -74,6 +76,7 @@ def write_bad_files(here, model):
         "hydra/launcher/evil.yaml": CALLS,
         "hydra/callbacks/evil.yaml": f"x:\n  {CALLS.strip().replace(chr(10), chr(10) + '  ')}\n",
         "model/evil.yaml": f"{model}\n{CALLS}",
+        "model/causal.yaml": "defaults: [tiny, _self_]\nname: causal\narchitecture: decoder_only\n",
         "evil.yaml": f"defaults: [train, _self_]\nhydra: {{callbacks: {{x: {CALLED}}}}}\n",
     }
     for name, text in choices.items():

@@ -24,7 +24,8 @@ from tests.system import bad_files as bad
 from tests.system.conftest import KEPT_BY_DESIGN
 
 SHORT = (
-    "optim.max_steps=8", "optim.checkpoint_every_n_steps=4", "optim.keep_checkpoints=3", "optim.average_checkpoints=2",
+    "optim.max_steps=8", "optim.warmup_steps=8", "optim.checkpoint_every_n_steps=4", "optim.keep_checkpoints=3",
+    "optim.average_checkpoints=2",
     "evaluation.test_splits=[test]", "evaluation.beam_size=1", "evaluation.bootstrap_samples=0", "hardware.threads=1",
 )  # fmt: skip
 
