@@ -326,15 +326,9 @@ class TrainConfig(StrictModel):
                     f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for contexts of "
                     f"{longest} (data.context_length, evaluation.context_lengths); at most {LONGEST_SCORES}"
                 )
-            of_what = "data.context_length, evaluation.context_lengths"
-            if offset := stack.scheme.random_offset:
-                longest = max(longest, offset + (self.data.context_length or self.data.max_length or 0))
-                of_what += ", or data.context_length or data.max_length after position.random_offset"
-            if stack.scheme.absolute == "learned" and stack.scheme.max_positions < longest:
-                raise ValueError(
-                    f"position.max_positions: {stack.scheme.max_positions} learned positions do not reach the longest "
-                    f"context of {longest} tokens ({of_what}); raise it"
-                )
+            window = self.data.context_length or self.data.max_length or 0
+            if problem := stack.scheme.wrong_length(window, longest):
+                raise ValueError(f"position.{problem}")
         check_attention(self.hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
         return self
 

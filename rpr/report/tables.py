@@ -252,9 +252,11 @@ def document_table(groups: Sequence[Group]) -> Grid:
     runs = [run for group in groups for run in group.runs]
     tokens = sorted({int(compared_settings(run).get(TOKENS) or 0) * run.max_steps for run in runs})
     trained = f"trained on at most {' or '.join(f'{count:,}' for count in tokens)} tokens"
+    vocabularies = {(run.setting("data.tokenizer"), run.setting("data.vocabulary_size")) for run in runs}
+    trained += ", each row's of its own vocabulary" if len(vocabularies) > 1 else ""
     if any(run.continued for run in runs):
         trained += ", those that started from another run's weights not counting that run's"
-    elif len(tokens) == 1:
+    elif len(tokens) == len(vocabularies) == 1:
         trained = f"every row was {trained}: compared at equal tokens, also while a model is still learning"
     return _table_of_all("documents", f"Bits per byte on {groups[0].data}: less is better", groups, trained)
 

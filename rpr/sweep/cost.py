@@ -38,7 +38,8 @@ def costs(configs: Sequence[TrainConfig], records: Iterable[Record]) -> list[Cos
 
 def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> Cost:
     optim = config.optim
-    microbatch = max(optim.max_tokens_per_microbatch, config.data.context_length or 0)  # padding included
+    longest = config.data.context_length or config.data.max_length or 0  # which may be alone in a microbatch
+    microbatch = max(optim.max_tokens_per_microbatch, longest)  # padding included
     tokens = optim.max_steps * optim.microbatches_per_step * microbatch
     size = f"{_parameters(config.transformer(config.data.vocabulary_size)) / 1e6:.2f} M parameters, "
     side = "" if config.model.architecture == "decoder_only" else " a side"  # there both sides count together

@@ -171,6 +171,9 @@ def test_tokens_of_language_models_are_those_of_full_batches():
     [note] = [note.text for note in tables.main[0].notes if "tokens" in note.text]
     without = "those that started from another run's weights not counting that run's"
     assert note == f"trained on at most 3,240,000 tokens, {without}" and EQUAL_TOKENS not in tables.rules
+    pieces = fake_record(settings=settings | {"data.tokenizer": "bpe", "data.vocabulary_size": 4096})
+    notes = build_tables(run_groups([fake_record(settings=settings), pieces])).main[0].notes
+    assert "trained on at most 3,240,000 tokens, each row's of its own vocabulary" in [note.text for note in notes]
 
 
 def speed_ratio(*runs):
