@@ -76,6 +76,40 @@ def test_results_with_two_threads_are_deterministic(form, queries):
     assert all(torch.equal(mine, again) for mine, again in zip(one, two, strict=True))
 
 
+class WrittenTwice(TorchDispatchMode):
+    """Counts the cells that an in-place operation writes more than once, where one of two threads' sums can be lost."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.is_mutable:
+            places = torch.tensor([args[0].storage_offset()])
+            for size, stride in zip(args[0].shape, args[0].stride(), strict=True):
+                places = places[..., None] + torch.arange(size) * stride
+            self.cells += places.numel() - places.unique().numel()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def nan_in_new_memory():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@EACH_PASS
+@pytest.mark.usefixtures("nan_in_new_memory")
+@pytest.mark.parametrize("lengths", [(9, 9), (5, 9, 4), (9, 2), (9, 1, 4), (2, 3, 12), (70, 90, 20), (129, 50, 3)])
+@pytest.mark.parametrize("k, causal", [(0, False), (2, True), (11, False), (300, True)])
+def test_cells_are_read_after_they_are_written_once(form, lengths, k, causal):
+    inputs, options = Case(*lengths, keys=k, values=k, bias=k, causal=causal).inputs()
+    with WrittenTwice() as twice:
+        results(form, inputs, torch.ones_like(inputs[0]), **options)  # asserts that all are finite
+    assert twice.cells == 0
+
+
 # Layout in memory
 
 
