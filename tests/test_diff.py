@@ -52,23 +52,33 @@ def paragraphs(printed):
 
 def test_only_differences_are_shown(put, diff):
     edits = {
-        "config.model.dropout": 0.3, "run_id": "0b0b0b0b", "versions.torch": "2.14.0", "training.steps_per_second": 2.5,
+        "config.model.dropout": 0.3, "run_id": "0b0b0b0b", "training.steps_per_second": 2.5, "device": "a GPU",
         "command": "rpr-cli train data=multi30k_en_de model.dropout=0.3 seed=1", "training.validation_loss": 2.5,
-        "scores.0.score": 33.0, "scores.0.interval": fake_interval(31, 35),
+        "scores.0.score": 33.0, "scores.0.interval": fake_interval(31, 35), "git.commit": "feed",
+        "versions": {"python": "3.11.7", "torch": "2.14.0", "numpy": "2"}, "schemes": {"vectors": "2"},
+        "data.train_pairs": 28000, "training.precision": "bf16",
     }  # fmt: skip
+    shown = {
+        "settings": ["model.dropout 0.1 0.3"],
+        "run": [
+            "command rpr-cli train data=multi30k_en_de seed=1 …de model.dropout=0.3 seed=1",
+            "device 2 threads of a CPU a GPU",
+        ],
+        "checkout": ["commit 0123abc feed"],
+        "versions": ["torch 2.13.0 2.14.0", "numpy – 2"],
+        "code": ["vectors – 2"],
+        "data": ["train_pairs 29000 28000"],
+        "how": ["precision 32 bf16"],
+        "scores": [
+            "test/sacrebleu 30.00 [28.00, 32.00] 33.00 [31.00, 35.00] +3.00",
+            "long/sacrebleu 9.00 9.00 same",
+        ],
+        "figures": ["validation_loss 2.300000 2.500000 +0.200000", "steps_per_second 2.000 2.500 +0.500"],
+    }
     found = paragraphs(diff(put("a"), put("b", edits)))
-    assert list(found) == ["A", "settings", "run", "versions", "scores", "To", "figures", "Identical:"]
-    assert found["settings"][2:] == ["model.dropout 0.1 0.3"]
-    assert found["run"][2:] == ["command rpr-cli train data=multi30k_en_de seed=1 …de model.dropout=0.3 seed=1"]
-    assert found["versions"][2:] == ["torch 2.13.0 2.14.0"]
-    assert found["scores"][2] == "test/sacrebleu 30.00 [28.00, 32.00] 33.00 [31.00, 35.00] +3.00"
-    assert found["scores"][3] == "long/sacrebleu 9.00 9.00 same"
-    assert "rpr-cli compare" in found["To"][0]
-    assert found["figures"][2:] == [
-        "validation_loss 2.300000 2.500000 +0.200000",
-        "steps_per_second 2.000 2.500 +0.500",
-    ]
-    identical = r"Identical: settings \(\d\d\), run \(3\), checkout \(2\), versions \(1\), data \(\d\), how it was m"
+    assert {name: lines[2:] for name, lines in found.items() if name in shown} == shown
+    assert found.keys() == {"A", *shown, "To", "Identical:"} and "rpr-cli compare" in found["To"][0]
+    identical = r"Identical: settings \(\d\d\), run \(2\), checkout \(1\), versions \(1\), data \(4\), how it was m"
     assert re.match(identical, found["Identical:"][0]), found
     assert "train_loss" in " ".join(found["Identical:"]) and "validation_loss" not in " ".join(found["Identical:"])
 

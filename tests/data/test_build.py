@@ -150,16 +150,6 @@ def test_partial_build_of_other_settings_is_kept(data):
     assert sorted(file.name for file in folder.iterdir()) == files
 
 
-def test_full_disk_before_the_first_save_leaves_nothing(data, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module.Vocabulary, "learn", full)
-    with pytest.raises(DataError, match=r"\(No space left on device\); free some space or choose another folder$"):
-        prepare(data)
-    assert list(Path(data.cache_dir).glob(".*.partial")) == []
-
-
 def test_token_ids_of_a_large_vocabulary_are_stored_as_uint32(data, expected, monkeypatch):
     monkeypatch.setattr(Vocabulary, "piece_type", "uint32")
     prepared = prepare(data, processes=1)

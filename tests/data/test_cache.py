@@ -1,7 +1,6 @@
 """The token cache: its contents and key, when it is reused or rebuilt, and what a failed build leaves."""
 
 import logging
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -142,14 +141,6 @@ def test_damaged_cache_is_rebuilt_with_a_warning(copy, caplog, file, damage):
         again = prepare(data)
     assert "is damaged" in caplog.text and "rebuilding it" in caplog.text
     assert again.meta == first.meta and path.read_bytes() == whole
-
-
-def test_prepared_data_and_splits_pickle_small(made):
-    split = made[1].split("train")
-    assert split.source_lengths.sum() > 1000
-    packed = pickle.dumps(split)
-    assert len(packed) < 500 and pickle.loads(packed).row("source", 5).tolist() == split.row("source", 5).tolist()
-    assert pickle.loads(pickle.dumps(made[1])).text("test") == made[1].text("test")
 
 
 def test_corpus_that_changes_while_it_is_read_leaves_no_cache(tmp_path):

@@ -22,7 +22,6 @@ from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
 from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
 from rpr.export.writing import export
-from rpr.io import atomic
 from rpr.model.config import TransformerConfig
 from rpr.model.transformer import Transformer
 from tests import small_models
@@ -170,27 +169,6 @@ def test_other_files_and_folders_are_not_replaced(file, export_inputs, tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-FULL = OSError(28, "No space left on device")
-FAILURES = [("write_files", FULL), ("readme", FULL), ("prove", KeyboardInterrupt()), ("put_in_place", FULL)]
-
-
-@pytest.mark.parametrize("step, error", FAILURES, ids=str)
-def test_failed_export_leaves_nothing_new(step, error, exported, export_inputs, monkeypatch):
-    before = {path.name: path.read_bytes() for path in exported.iterdir()}
-
-    def fail(*arguments, **more):
-        raise error
-
-    monkeypatch.setattr(atomic if step == "put_in_place" else writing, step, fail)
-    expected = RunError if isinstance(error, OSError) else KeyboardInterrupt
-    message = r"^output_dir: .* cannot be written \(No space left on device\)" if error is FULL else None
-    for out in (exported, exported.with_name("new")):
-        with pytest.raises(expected, match=message):
-            export("safetensors", out, export_inputs(make_model(), 2))
-    assert names(exported.parent) == ["out"]
-    assert {path.name: path.read_bytes() for path in exported.iterdir()} == before
-
-
 def change_one_row(model: Transformer) -> None:
     model.decoder[0].self_attention.tables.values[2] *= -1
 
@@ -303,15 +281,10 @@ def test_nan_and_shorter_translations_fail_parity():
     ({"version": 4, "rpr": "9.9"}, "format version 4, written by rpr 9.9; this is rpr .*: install a newer one"),
     ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
     ({"schemes": {"window": "0"}}, "config.json: needs the position scheme window; give the folder .*schemes_dir=DIR"),
-    ({"version": None}, "format version None"),
     ({"version": 2}, "format version 2, .*: export the run again"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
-    ({"min_length": -1}, "damaged \\(min_length: must be at least 0\\)"),
-    ({"shape": {**BASIC_SETTINGS, "dropout": 1.5}}, "damaged \\(dropout: must be less than 1"),
     ({"more": 1}, "damaged \\(more: no such field\\)"),
-    ({"shape": {**BASIC_SETTINGS, "d_model": "32"}}, "damaged \\(d_model: must be a whole number"),
     ({"shape": {**BASIC_SETTINGS, "num_heads": 5}}, "\\(num_heads: 5 does not divide model.d_model = 32"),
-    ({"shape": {**BASIC_SETTINGS, "num_layers": 0}}, "damaged \\(num_layers: must be greater than 0"),
     ({"shape": {**BASIC_SETTINGS, "norm": "mid"}}, "damaged \\(norm: must be 'post' or 'pre'"),
     ({"shape": {}}, "damaged \\(vocabulary_size: missing"),
     ({"format": "other"}, "is not an export; give a folder that rpr-cli export wrote"),

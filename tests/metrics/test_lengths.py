@@ -70,11 +70,6 @@ def test_length_grid():
     assert remarks == [(), (), ("longer than any source of the training data, whose longest has 25",)]
 
 
-def test_length_settings_keep_run_ids():
-    words = ([], ["evaluation.bootstrap_samples=10"], ["evaluation.length_buckets=[5]"])
-    assert len({compose_train(one).run_id for one in words}) == 1
-
-
 @pytest.mark.parametrize("kind, source, target, length", [
     ("copy", "1 2 3", "1 2 3", 3),
     ("duplicate", "1 2", "1 2 1 2", 2),

@@ -15,10 +15,7 @@ from rpr.errors import ConfigError
 from rpr.model.positions import SCHEMES, Scheme, Sides, Site, changed_after_training, codes, source
 from rpr.model.positions import scheme as scheme_module
 from rpr.model.positions.check import check_hooks
-from rpr.records.position import OTHER, positions_of
-from rpr.records.record import Record
 from rpr.tracking.naming import flat, variant
-from tests.fake_records import fake_record
 from tests.shapes import choices, scheme
 
 
@@ -258,34 +255,3 @@ def test_only_settings_without_parameters_may_change_after_training():
         changed_after_training(rope, {"base": 5})
     with pytest.raises(ConfigError, match=r"^position\.scaling_factor: invalid value 0"):
         changed_after_training(rope, {"scaling_factor": 0})
-
-
-@pytest.mark.parametrize(
-    ("versions", "rows"),
-    [(["a" * 64, "b" * 64], 2), (["a" * 64, "a" * 64], 1), ([None, "a" * 64], 1), ([None, None], 1)],
-)
-def test_runs_of_different_code_of_a_scheme_are_different_rows(versions, rows):
-    settings = {"position": {"name": "spiral", "scheme": "spiral", "arms": 3}}
-    records = [
-        Record.model_construct(config=settings, schemes=None if version is None else {"spiral": version})
-        for version in versions
-    ]
-    labels = [position.label for position in positions_of(records)]
-    assert len(set(positions_of(records))) == rows
-    assert [("code of spiral = " in label) for label in labels] == [rows == 2] * 2
-
-
-def test_positions_of_records_have_kinds_and_labels():
-    def record(position):
-        return fake_record(**{"config.position": position})
-
-    rope, alibi, none = scheme("rope"), scheme("alibi"), scheme("none")
-    sides = Sides(name="two", scheme="sides", encoder=alibi, decoder=none)
-    records = [record(one.model_dump(mode="json")) for one in (rope, scheme("rope", base=50), none, sides, rope)]
-    (layered,) = positions_of([record(scheme("rope_none").model_dump(mode="json"))])
-    assert (layered.kind, layered.label) == ("pattern", "RoPE, every 4th layer none")
-    found = positions_of([*records, record({"name": "spiral", "scheme": "spiral", "arms": 3})])
-    assert [one.kind for one in found] == ["rope", "rope", "none", "mixed", "rope", OTHER]
-    assert found[0] == found[4] != found[1]
-    assert [one.label for one in found[1:4]] == ["RoPE, base 50", "none", "ALiBi in the encoder, none in the decoder"]
-    assert found[5].label == "spiral, arms = 3, scheme = spiral"

@@ -30,31 +30,12 @@ def test_record_is_synthetic_by_configuration_or_corpus(where):
     assert Record.model_validate(fields).synthetic
 
 
-def test_unreadable_record_is_an_error_with_advice(tmp_path):
-    path = tmp_path / "record.json"
-    text = json.dumps(fake_document())
-    with pytest.raises(RecordError, match="no such record; give the folder of a run, e.g. runs/NAME-HASH"):
-        read_record(path)
-    for content, message in (
-        (text[: len(text) // 2].encode(), r"truncated or not JSON \(.*: line 1 column \d+ .*\); restore it or repeat"),
-        (b"[1]", "must be an object; restore it"),
-        (b"\xff\xfe", "cannot be read"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(RecordError, match=message):
-            read_record(path)
-
-
 @pytest.mark.parametrize("change, message", [
     ({"schema": 3}, "schema 3 is newer than 2, the one this rpr reads; update rpr"),
     ({"schema": 1, "status": "done"}, "schema 1 is older than 2, the one this rpr reads; move the record away and rep"),
     ({"schema": True}, "schema: must be 2"),
-    ({"schema": 2.5}, "schema: must be 2"),
     ({"colour": "red"}, "colour: no such field"),
-    ({"seed": "1"}, "seed: must be a whole number"),
-    ({"status": "done"}, "status: must be 'running', 'finished', 'failed' or 'interrupted'"),
     ({"status": "failed", "error": None}, "error: status failed needs a reason"),
-    ({"status": "interrupted", "error": ""}, "error: status interrupted needs a reason"),
     ({"config": {}}, r"config\.model\.name: missing"),
     ({"device": None, "seed": None}, r"device: must be text \(and 1 more\); restore it or repeat"),
     ({"scores": [fake_score("test", float("nan"))]}, r"scores\.0\.score: must be a finite number"),

@@ -13,7 +13,7 @@ from rpr.records.scores import Interval
 from rpr.report import lines
 from rpr.report.build import build_report
 from rpr.tables import render
-from rpr.tables.grid import Cell, Column, Grid, Note, figure_text, layout, legend, number
+from rpr.tables.grid import Cell, Column, Grid, Note, figure_text, legend, number
 from rpr.tables.render import as_csv, as_json, escape_latex, latex, latex_narrow, markdown, terminal
 from tests.fake_records import fake_record
 
@@ -95,16 +95,6 @@ def test_figures_with_intervals_over_seeds_and_sentences():
     assert figure_text(missing("why"), 1) == ("–", "")
     assert [line.split(":")[0] for line in legend([make_grid()])] == ["±", "(a to b)", "[a, b]"]
     assert [line.split(":")[0] for line in legend([make_grid()], lambda grid: False)] == ["±"]
-
-
-def test_footnotes_are_numbered_once():
-    page = layout(make_grid())
-    assert page.footnotes == ("all of it", "never run")
-    assert [[shown.marks for shown in line] for line in page.lines] == [
-        [(), (), (), (1,), ()],
-        [(), (), (), (), ()],
-        [(), (2,), (2,), (1,), (2,)],
-    ]
 
 
 def test_narrow_terminal_drops_columns_then_intervals(monkeypatch):

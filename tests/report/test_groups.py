@@ -40,9 +40,11 @@ def test_runs_scored_on_different_splits_are_joined():
                   for run, by_length in zip((one, other), lengths, strict=True))  # fmt: skip
     (group,) = run_groups([one, other])
     assert group.variants[0].measured(("sacrebleu", 1, 10), "").value == 20.0, "of the older run"
-    of_other_code = [run.model_copy(update={"schemes": {"vectors": code}}) for run, code in ((one, "1"), (other, "2"))]
-    (group,) = run_groups(of_other_code)
+    coded = [run.model_copy(update={"schemes": {"vectors": code}}) for run, code in ((one, "1"), (other, "2"))]
+    (group,) = run_groups(coded)
     assert [variant.label[-19:] for variant in group.variants] == ["code of vectors = 1", "code of vectors = 2"]
+    (group,) = run_groups([coded[0], other.model_copy(update={"schemes": None})])
+    assert len(group.variants) == 1, "not recorded"
 
 
 def test_runs_that_started_from_another_are_rows_of_their_own():
@@ -156,16 +158,6 @@ def test_missing_score_has_a_reason():
     )
 
 
-def test_variants_are_in_the_papers_order():
-    kinds = ("relative_values", "none", "absolute_and_relative", "learned", "absolute", "relative_keys")
-    runs = [fake_record(kind) for kind in kinds] + [fake_record("relative", k) for k in (16, 2)]
-    (group,) = run_groups(runs)
-    assert [variant.label for variant in group.variants] == [
-        "absolute (sinusoidal)", "absolute (learned)", "none", "relative, k = 2", "relative, k = 16",
-        "keys only, k = 16", "values only, k = 16", "sinusoidal + relative, k = 16",
-    ]  # fmt: skip
-
-
 def test_unknown_position_setting_marks_only_rows_that_differ():
     def changed(record, **settings):
         position = {**record.config["position"], **settings}
@@ -188,3 +180,5 @@ def test_unknown_position_setting_marks_only_rows_that_differ():
     one, other = positions_of([fake_record("relative"), changed(fake_record("relative"), rotary_base=500)])
     assert (one.kind, other.kind, other.label) == ("relative", "other", "relative, k = 16, rotary_base = 500")
     assert position_of(changed(fake_record("none"), name="mine")).kind == "none"
+    spiral = position_of(fake_record(**{"config.position": {"name": "spiral", "scheme": "spiral", "arms": 3}}))
+    assert (spiral.kind, spiral.label) == ("other", "spiral, arms = 3, scheme = spiral")

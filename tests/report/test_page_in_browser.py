@@ -4,23 +4,17 @@ Needs Chromium or Chrome; skipped without one, or failed if RPR_REQUIRE_BROWSER=
 """
 
 import importlib.util
-import itertools
 import os
 import re
 import shutil
-import time
 from typing import Any
 
 import pytest
 
 from rpr.records.record import find_records
 from rpr.report import plot_style
-from rpr.report.build import Report, build_report
-from rpr.report.grouping import run_groups
-from rpr.report.html import Chapter, html_page
+from rpr.report.build import build_report
 from rpr.report.position_figure import position_figure
-from rpr.report.statements import statements
-from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score, write_run
 from tests.report.test_position_figure import numbers_of
 
@@ -260,28 +254,3 @@ def test_markup_in_records_and_sentences_stays_text(opened):
     assert page.locator(".given dd").nth(1).text_content() == REFERENCE
     assert page.locator("summary", has_text="alert(1)").first.text_content() == f"{EVIL} failed"
     assert page.locator(".made dd").first.text_content() == f"draußen rennt ein Hund {EVIL} ."
-
-
-@pytest.mark.slow
-def test_page_of_thousands_of_runs_loads_in_seconds(opened, tmp_path):
-    settings = [{"optim.max_steps": steps, "position.tables": tables} for steps in (1000, 2000, 3000, 4000)
-                for tables in ("per_head", "shared_by_heads")]  # fmt: skip
-    kinds = ("relative", "relative_keys", "relative_values", "absolute_and_relative")
-    runs = [
-        fake_record(kind, k, seed=seed, scores=scored(20), settings=mine)
-        for mine, kind, k, seed in itertools.product(settings, kinds, range(9), range(1, 11))
-    ]
-    groups = run_groups(runs)
-    assert len(runs) == 2880 and sum(len(group.variants) for group in groups) == 288
-    chapters = tuple(Chapter(group, tuple(statements(group))) for group in groups)
-    path = tmp_path / "large.html"
-    report = Report("Many runs", tmp_path, chapters, build_tables(groups), (), [])
-    path.write_text(html_page(report), encoding="utf-8")
-    assert path.stat().st_size < 5_000_000
-    started = time.monotonic()
-    page = opened(path, viewport=PHONE)
-    elements = page.evaluate("() => document.querySelectorAll('*').length")
-    wide = page.evaluate("() => document.documentElement.scrollWidth")
-    assert time.monotonic() - started < 10
-    assert elements < 60_000 and wide == 390
-    assert page.locator("pre", has_text="seed=10").count() == 288

@@ -61,14 +61,3 @@ def test_many_variants_are_sampled_and_counted(files):
     ks = (0, 4, 9, 13, 17, 22, 26, 30, 35, 39)  # of each kind, evenly spaced
     assert labels == ["absolute (sinusoidal)", "none", *(f"relative, k = {k}" for k in ks)]
     assert found.remarks[0].startswith("12 of 42 variants are shown")
-
-
-def test_symlinks_are_not_followed(files, tmp_path):
-    file_of, write = files
-    run = fake_record()
-    write(run)
-    path = file_of(run, "test.hypotheses.txt")
-    (tmp_path / "secret").write_text(path.read_text())
-    path.unlink()
-    path.symlink_to(tmp_path / "secret")
-    assert samples(run_groups([run])[0], file_of).sentences == ()

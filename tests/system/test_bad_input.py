@@ -90,33 +90,24 @@ def test_rpr_debug_raises_the_error(words, kind, monkeypatch, tmp_path):
 
 # --- corpora
 
-BAD_UTF8 = "".join(f"{pair[1]}\n" for pair in bad.PAIRS[:-1]).encode() + b"caf\xe9 .\n"
 HALF = "".join(f"{pair[0]}\n" for pair in bad.PAIRS[:30]).encode()
-EMPTY_LINE = b"\n" + HALF + HALF[HALF.index(b"\n") + 1 :]
 NO_TEXT = pa.array([], pa.string())
 CORPORA = {
     "empty folder": (lambda folder: None, "no usable files in"),
-    "one side absent": (bad.files_named("train.en"), "train.en has no counterpart"),
     "both sides empty": (bad.line_files(b"", b""), "split train of"),
     "unequal": (bad.line_files(HALF), "has 30 lines and"),
     "only blank lines": (bad.line_files(60 * b"\n", 60 * b" \n"), "no sentence to learn a vocabulary from"),
     "one pair": (bad.line_files(b"a b .\n", b"c d .\n"), "1 train pairs are too few to hold out test and validation"),
     "one repeated pair": (bad.line_files(60 * b"a b .\n", 60 * b"c d .\n"), "54 train pairs equals a held-out pair"),
-    "not UTF-8": (bad.line_files(None, BAD_UTF8), "train.de is not UTF-8 (byte 0xe9 at 3); convert the file"),
-    "an empty line in test": (bad.line_files(EMPTY_LINE, split="test"), "is empty; a scored split"),
     "no train": (bad.files_named("test.en", "test.de"), "has no train split (available: test); it needs one"),
     "not packed": (bad.files_named("train.en", "train.de.gz"), "cannot be read (Not a gzipped file"),
-    "vocabulary too large": (bad.line_files(), "5000 is more than this corpus supports", "data.vocabulary_size=5000"),
     "all too long": (bad.line_files(), "no usable pair in train (0 with an empty side, ", "data.max_length=2"),
     "other columns": (bad.parquet(text=["a"], label=[1]), "no 'en' in the columns of train in"),
-    "another language": (bad.parquet(translation=[{"en": "a", "fr": "b"}]), "no 'de' in the translation col"),
-    "numbers": (bad.parquet(en=[1, 2], de=[3, 4]), "'en' in the columns of train in corpus holds int64, not"),
     "a struct": (bad.parquet(translation=[{"en": {"x": "a"}, "de": "b"}]), "holds struct<x: string>, not"),
     "lists": (bad.parquet(translation=[[{"en": "a", "de": "b"}]]), "no 'en' in the translation column of train in"),
     "gaps": (bad.parquet(en=["a"], de=pa.nulls(1)), "'de' in the columns of train in corpus holds only nulls"),
     "no rows": (bad.parquet(en=NO_TEXT, de=NO_TEXT), "data"),
     "JSON of both types": (bad.text_files(train_jsonl='{"en": 3, "de": "x"}\n{"en": "a", "de": "x"}'), "several types"),
-    "JSON and CSV": (bad.text_files(train_jsonl="{}", train_csv="en,de\n"), "train.jsonl are both of split train"),
     "an empty CSV": (bad.text_files(train_csv=""), "corpus/train.csv is missing: no header"),
 }
 
