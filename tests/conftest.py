@@ -1,6 +1,5 @@
 """Shared by all tests: a small synthetic corpus, prepared once; a model that trains on it in seconds; an environment
-without the user's settings. The end of a session lists why tests were not run, and how many. Fixtures import torch, for
-which the process that starts pytest's workers need not wait.
+without the user's settings. Fixtures import torch, for which the process that starts pytest's workers need not wait.
 """
 
 import copy
@@ -10,7 +9,6 @@ import itertools
 import os
 import string
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,14 +36,11 @@ TINY = (
     "model.d_ff=64", "optim.max_tokens_per_microbatch=512", "evaluation.validation_sentences=0",
     "evaluation.max_extra_length=5",
 )  # fmt: skip
-MARKERS = {"gpu": "make test-gpu", "slow": "make test-slow", "slurm": "make test-slurm"}  # excluded by `make test`
 WaitFor = Callable[[Callable[[], bool], float], bool]
 Cli = Callable[..., Any]
-NOT_RUN = pytest.StashKey[Counter[str]]()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[NOT_RUN] = Counter()
+def pytest_configure() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"  # before its library is imported
 
 
@@ -62,33 +57,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # what is imported stays, and need not be visited again
-
-
-def pytest_deselected(items: list[pytest.Item]) -> None:
-    for item in items:
-        marker = next((name for name in MARKERS if item.get_closest_marker(name)), None)
-        if marker is not None:
-            item.config.stash[NOT_RUN][f"{marker}: {MARKERS[marker]}"] += 1
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["not_run"] = dict(session.config.stash[NOT_RUN])
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    # The maximum, not the sum: each worker of xdist deselected the same tests.
-    node.config.stash[NOT_RUN] |= Counter(getattr(node, "workeroutput", {}).get("not_run", {}))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    counts = config.stash[NOT_RUN].copy()
-    for report in terminalreporter.stats.get("skipped", []):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        counts[reason.removeprefix("Skipped: ")] += 1
-    for reason, number in counts.most_common():
-        terminalreporter.write_line(f"not run: {number:4} ({reason})")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rpr.config.data import SyntheticConfig
 from rpr.data import corpus as module
 from rpr.data import files
 from rpr.data.corpus import Corpus, fingerprint, load_corpus
@@ -209,15 +208,6 @@ def test_folder_with_several_configs(config, folder):
     ):
         with pytest.raises(DataError, match=message):
             load_corpus(config(hub_config=name))
-
-
-SYNTHETIC = SyntheticConfig(seed=1, num_train=50, num_validation=5, num_test=6, num_long=7)
-
-
-def test_fingerprint_of_generated_corpus_covers_settings(config):
-    first = fingerprint(config(path=None, synthetic=SYNTHETIC))
-    assert first == fingerprint(config(path=None, synthetic=SYNTHETIC, vocabulary_size=50))
-    assert first != fingerprint(config(path=None, synthetic=SYNTHETIC.model_copy(update={"num_long": 8})))
 
 
 def test_fingerprint_depends_on_content_not_on_times(config, folder, tmp_path, monkeypatch):

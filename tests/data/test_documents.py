@@ -358,17 +358,6 @@ def test_corpora_of_the_hub_are_documents_however_the_library_stores_them(
         assert contents(data, "validation") == [texts["train"][row - 1].encode() for row in rows]
 
 
-def test_names_with_a_word_of_a_split_are_still_documents(tmp_path):
-    write(tmp_path, {f"{index}-test-notes.txt": b"x" for index in range(30)} | {"other.txt": b"y"})
-    data = prepare(text_config(tmp_path))
-    assert sum(len(data.split(split)) for split in data.splits) == 31
-    write(tmp_path, {"train/a.txt": b"a", "test/b.txt": b"b", "validation/c.txt": b"c"})
-    for file in (tmp_path / "texts").glob("*.txt"):
-        file.unlink()
-    data = prepare(text_config(tmp_path))
-    assert [contents(data, split) for split in ("train", "validation", "test")] == [[b"a"], [b"c"], [b"b"]]
-
-
 @pytest.mark.parametrize(
     ("names", "splits"),
     [
@@ -401,10 +390,3 @@ def test_documents_that_are_not_read_are_named(tmp_path):
     corpus = load_documents(text_config(tmp_path))
     assert [*corpus.splits] == ["test", "train", "validation"]
     assert corpus.notes == ("not read: test_2016, test.txt.zst",)
-
-
-def test_readme_sets_the_separator_of_documents(tmp_path):
-    header = b"---\nconfigs:\n- config_name: all\n  sep: ';'\n  data_files: '*.csv'\n---\n"
-    write(tmp_path, {"README.md": header, "a.csv": b"text;id\n" + b"one, two;3\n" * 9})
-    corpus = load_documents(text_config(tmp_path))
-    assert [block.text for block in corpus.blocks(None)] == [b"one, two"] * 9

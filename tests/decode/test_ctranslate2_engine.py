@@ -125,13 +125,6 @@ def test_empty_sources(engine):
     assert engine.search([], GREEDY) == []
 
 
-def test_progress_is_reported(engine):
-    calls = []
-    engine.search(SOURCES, GREEDY, progress=lambda done, of: calls.append((done, of)))
-    assert calls[-1] == (40, 40) and {of for _, of in calls} == {40}
-    assert [done for done, _ in calls] == sorted(done for done, _ in calls) and len(calls) > 3
-
-
 @pytest.mark.parametrize("changes", [SINUSOIDAL, LEARNED], ids=["sinusoidal", "learned"])
 def test_position_table_limits_the_lengths(changes, write_export, monkeypatch):
     monkeypatch.setattr(ctranslate2_spec, "POSITION_ROWS", 12)

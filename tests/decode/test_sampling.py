@@ -21,7 +21,7 @@ from tests.model.test_decoder_only import make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GREEDY = {"max_new_tokens": 9, "temperature": 0.0, "top_k": None, "seed": 1, "num_samples": 1, "stop": None}
-DRAWN = GREEDY | {"temperature": 0.8, "top_k": 6, "num_samples": 2}
+DRAWN = GREEDY | {"temperature": 0.8, "top_k": 6, "num_samples": 2, "seed": 4}
 PROMPTS = [[BOS], [9, 4, 17, EOS, BOS], [BOS, 5, 6, 7, 8, 9, 10, 11, 12], [BOS, 4]]
 VOCABULARY = type("Numbers", (), {"__len__": lambda self: 23, "decode": lambda self, ids: " ".join(map(str, ids))})()
 
@@ -88,16 +88,6 @@ def test_draws_have_the_distribution_of_the_most_probable_pieces():
             assert abs(counts[piece] / number - share) < 5 * math.sqrt(share * (1 - share) / number)
     lowest_and_highest = [lambda: 0.0, lambda: 1 - 2.0**-53]
     assert draw(settings(temperature=1.0), lowest_and_highest, logits.expand(2, -1), torch.arange(2)).tolist() == [3, 6]
-
-
-def test_seeds_differ_and_repeat():
-    engine = TorchEngine(make_model("rope"))
-
-    def pieces(seed):
-        [found] = continuations(engine, VOCABULARY, [[BOS]], settings(**DRAWN | {"seed": seed}), 10_000)
-        return [one.pieces for one in found]
-
-    assert pieces(1) == pieces(1) != pieces(2)
 
 
 CHARACTERS = "caf\u00e9 \u4e16\n"

@@ -100,8 +100,6 @@ def test_report_uses_names_that_runs_have(tiny_config, tmp_path, saved, capfd):
     assert {(*line["metrics"], line["groupBy"]) for line in lines} == {
         (metric, key) for metric in ("validation/bleu", "validation/loss") for key in ("k.value", "position_name.value")
     }
-    places = [tuple(panel["layout"][side] for side in "xy") for panel in panels]
-    assert len(places) == len(set(places)) and {x for x, _ in places} == {0, 8, 16}
 
 
 def test_figures_are_the_papers_and_title_and_entity_those_given(saved):
