@@ -156,9 +156,8 @@ def test_lines_of_a_sweep(clock, jobs, write, capsys):
         assert capsys.readouterr() == ("", "")
         write(0, 100, "finished")
         sweep._poll()
-        assert capsys.readouterr() == (
-            f"job1: sacreBLEU test 30.00: {jobs[0].run_dir} (1 of 3 jobs, 0:01:36 left)\n", ""
-        )  # fmt: skip
+        done = f"job1: sacreBLEU test 30.00: {jobs[0].run_dir} (1 of 3 jobs, 0:01:36 left)\n"
+        assert capsys.readouterr() == (done, "")
         clock.now = 120.0
         write(1, 75, "failed", error="no \x1b luck")
     why = f"{jobs[1].run_dir.name}: failed: no \\x1b luck (2 of 3 jobs, 0:00:41 left)"

@@ -213,13 +213,12 @@ def test_folder_with_several_configs(config, folder):
 def test_fingerprint_depends_on_content_not_on_times(config, folder, tmp_path, monkeypatch):
     write_lines(folder / "train", PAIRS)
     first = fingerprint(config())
-    assert not (tmp_path / "cache" / "digests.json").exists(), (
-        "a file this new may change within the clock's resolution"
-    )
+    digests = tmp_path / "cache" / "digests.json"
+    assert not digests.exists(), "a file this new may change within the clock's resolution"
     later = time.time_ns() + 10**11
     monkeypatch.setattr(files.time, "time_ns", lambda: later)
     assert fingerprint(config()) == first
-    assert (tmp_path / "cache" / "digests.json").is_file(), "digests of older files are cached"
+    assert digests.is_file(), "digests of older files are cached"
     monkeypatch.setattr(files.hashlib, "file_digest", None)
     assert fingerprint(config()) == first
     monkeypatch.undo()

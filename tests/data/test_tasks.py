@@ -90,9 +90,8 @@ def test_scan_length_splits():
     assert {cut_off: sum(length > cut_off for length in lengths) for cut_off in beyond} == beyond
     splits = task("scan_length", max_train_length=26).pairs()
     assert [len(splits[name]) for name in ("train", "validation", "test", "long")] == [17_286, 500, 500, 2624]
-    assert all(
-        (len(actions.split()) > 26) == (name == "long") for name, pairs in splits.items() for _, actions in pairs
-    )
+    for name, pairs in splits.items():
+        assert all((len(actions.split()) > 26) == (name == "long") for _, actions in pairs)
     assert len({command for pairs in splits.values() for command, _ in pairs}) == 20_910
 
 
@@ -144,9 +143,8 @@ def test_tasks_of_kazemnejad_have_the_sizes_of_their_scripts():
     for name in (*sizes, "uneven_addition"):
         found = compose_train([f"data={name}"]).data.task
         short = name in ("symbols_sort", "uneven_addition")
-        assert (found.min_length, found.max_train_length, found.max_long_length) == (
-            (4, 8, 16) if short else (4, 20, 40)
-        )
+        lengths = found.min_length, found.max_train_length, found.max_long_length
+        assert lengths == ((4, 8, 16) if short else (4, 20, 40))
         assert found.num_train == 100_000 and getattr(found, "symbols", None) == sizes.get(name)
     longer = task("uneven_addition", **SMALL | {"num_long": 4000}).pairs()["long"]
     digits = {tuple(len(part.split()) for part in source.split(" + ")) for source, _ in longer}

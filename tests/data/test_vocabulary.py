@@ -109,9 +109,8 @@ def test_word_counts_give_the_vocabulary_of_the_sentences(tmp_path, size):
     learned = Vocabulary.learn(count_words(text), size, tmp_path / "v.model")
     assert pieces(learned._processor) == from_sentences(text, size)
     assert not {"qqq", "é" * 2100} & set(count_words(text))
-    assert count_words(["zzz " * 1100 + "ü Ω " + "é" * 2100]) == {"zzz": 1100, "ü": 1, "Ω": 1}, (
-        "a long line, by its words"
-    )
+    long_line = "zzz " * 1100 + "ü Ω " + "é" * 2100  # is read by its words
+    assert count_words([long_line]) == {"zzz": 1100, "ü": 1, "Ω": 1}
 
 
 def test_only_the_most_frequent_words_are_kept(monkeypatch):

@@ -134,6 +134,5 @@ def test_bits_per_byte_by_context_are_scores_of_the_run():
     by_name = {pair.name: (pair.difference, pair.same) for pair in found.scores}
     assert by_name["test, separate 64/bits_per_byte"] == (0.0, True)
     assert by_name["test, separate 512/bits_per_byte"] == (-0.25, False)
-    assert all(
-        pair.difference is None for pair in difference(scored(2.0), scored(2.0, 128)).scores if "separate" in pair.name
-    )
+    pairs = difference(scored(2.0), scored(2.0, 128)).scores
+    assert all(pair.difference is None for pair in pairs if "separate" in pair.name)

@@ -1,7 +1,5 @@
 """Grids and their renderers against tables written by hand."""
 
-import csv
-import io
 import json
 import math
 import re
@@ -14,7 +12,7 @@ from rpr.report import lines
 from rpr.report.build import build_report
 from rpr.tables import render
 from rpr.tables.grid import Cell, Column, Grid, Note, figure_text, legend, number
-from rpr.tables.render import as_csv, as_json, escape_latex, latex, latex_narrow, markdown, terminal
+from rpr.tables.render import as_json, escape_latex, latex, latex_narrow, markdown, terminal
 from tests.fake_records import fake_record
 
 SENTENCES = Interval(29.0, 31.0, 0.95, kind="sentences", samples=1000, seed=1, method="bootstrap")
@@ -121,15 +119,6 @@ def test_markdown_folds_details_and_shows_warnings():
     assert "&lt;e>" in text
 
 
-def test_words_that_all_rows_share_are_said_once_and_others_stay_in_their_rows():
-    one, without, _ = make_grid().rows
-    text = markdown(make_grid(rows=(one, ("another", *one[1:]))))
-    assert "| position | test | change |\n" in text
-    assert "**Every row:** differs: data [1]\n" in text
-    for rows in ((one,), (one, without)):  # a single row; one of two
-        assert "| position | test | change | differs |\n" in markdown(make_grid(rows=rows))
-
-
 def test_latex_escapes_and_typesets_minus():
     text = latex(make_grid())
     assert r"c \& d & 11.0 $\pm$ 1.4" in text and "($-$1.7 to 23.7)" in text
@@ -139,16 +128,6 @@ def test_latex_escapes_and_typesets_minus():
     narrow = latex_narrow(make_grid())
     assert r"\label{tab:" in narrow and "-narrow}" in narrow
     assert r"11.0 $\pm$ 1.4" in narrow and "($-$1.7 to 23.7)" not in narrow and "[2]" not in narrow
-
-
-def test_csv_has_a_line_per_figure_and_a_reason_if_missing():
-    lines = list(csv.DictReader(io.StringIO(as_csv([make_grid()]))))
-    assert len(lines) == 3 * 4 and all(None not in line for line in lines), "as many fields as headings"
-    missing_line = next(line for line in lines if (line["row"], line["column"]) == ("<e>", "test"))
-    assert (missing_line["value"], missing_line["missing_because"]) == ("", "never run")
-    first = lines[0]
-    assert (first["value"], first["low"], first["interval"]) == ("30.04", "29.0", "sentences")
-    assert next(line for line in lines if line["column"] == "words")["text"] == "data"
 
 
 def test_json_has_every_figure_by_key():

@@ -48,9 +48,8 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe():
     assert best.value == "learning_rate_scale 3.0, dropout 0.1 (edge)"
     assert best.remarks == ("at the edge of the grid: optim.learning_rate_scale, model.dropout",)
     own = rows[relative]["own_validation"].value  # 28 - 24, 20 - 18, 30 - 27
-    assert (own.value, own.n) == (pytest.approx(3.0), 3) and own.interval.low == pytest.approx(
-        3 - 4.30265 / 3**0.5, rel=1e-5
-    )
+    assert (own.value, own.n) == (pytest.approx(3.0), 3)
+    assert own.interval.low == pytest.approx(3 - 4.30265 / 3**0.5, rel=1e-5)
     assert rows[relative]["own_test"].value.value == pytest.approx(32.5 - 33.0)
     assert rows[relative]["one_validation"].value.value == pytest.approx((28 + 20 + 30) / 3 - 22)
     assert rows[relative]["one_validation"].remarks == ("1 of 3 seeds",), "of absolute with the same recipe"

@@ -304,15 +304,13 @@ def test_corpus_is_not_learned_with_a_loss_like_that_of_no_positions():
     [learned] = run_groups(records, ends(records, losses | {"relative_values": 1.979}))
     assert all(one.unlearned is None for one in learned.variants)
     alike = run_groups(records, ends(records, dict.fromkeys([*losses, "relative_values"], 2.0)))[0]
-    assert {one.label for one in alike.variants if not one.unlearned} == {"none", "relative, k = 0"}, (
-        "they have no order"
-    )
+    without_order = {"none", "relative, k = 0"}
+    assert {one.label for one in alike.variants if not one.unlearned} == without_order
     values = row({grid.name: grid for grid in build_tables([group]).grids}["table3"], "yes", "no")
     assert (values["note"].value, values["agreement"].value) == ("not learned", "not decided")
     assert "1.981 and 2.000 nats per piece" in values["note"].remarks[0]
-    assert sentences(records, ends(records, losses | {"relative_values": 1.99}))[0].startswith(
-        "Values only, k = 16: not"
-    )
+    finding = sentences(records, ends(records, losses | {"relative_values": 1.99}))[0]
+    assert finding.startswith("Values only, k = 16: not")
 
 
 def test_model_that_did_not_learn_leaves_the_ranking():
@@ -405,9 +403,7 @@ def test_any_variant_is_the_baseline_of_a_report():
     with pytest.raises(RecordError, match="baseline: no run has position=nope"):
         run_groups(records, baseline="nope")
     several = [fake_record("relative", k) for k in (0, 16)]
-    with pytest.raises(
-        RecordError, match="^baseline: relative has several .*; choose one of relative-k0, relative-k16$"
-    ):
+    with pytest.raises(RecordError, match="^baseline: relative has .*; choose one of relative-k0, relative-k16$"):
         run_groups(several, baseline="relative")
     [group] = run_groups(several, baseline="relative-k16")
     assert group.baseline.label == "relative, k = 16"

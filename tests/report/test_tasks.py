@@ -90,9 +90,8 @@ def test_schemes_are_plotted_best_first_beside_published_accuracies():
     marks = [(line.get_marker(), float(line.get_xdata()[0])) for line in axes.get_lines() if line.get_marker() in "oD"]
     assert sorted(marks) == [("D", 2.3), ("o", 6.7), ("o", 60.0), ("o", 90.0)]
     assert all(line.get_markerfacecolor() == WHITE for line in axes.get_lines() if line.get_marker() == "o")
-    assert plots.scores_by_position(group).caption.startswith(
-        "Dashed: absolute (sinusoidal). Hollow: did not learn the task. Grey diamonds: K"
-    )
+    words = "Dashed: absolute (sinusoidal). Hollow: did not learn the task. Grey diamonds: K"
+    assert plots.scores_by_position(group).caption.startswith(words)
 
 
 def test_exact_match_of_sentences_is_folded_and_not_shown_by_length():

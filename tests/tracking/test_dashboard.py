@@ -88,9 +88,7 @@ def test_report_uses_names_that_runs_have(tiny_config, tmp_path, saved, capfd):
     summary |= {name for kind, name in columns if kind == "summary"}
     summary |= {key["key"]["name"] for key in runset["sort"]["keys"] if key["key"]["section"] == "summary"}
     assert summary == {"test/sacrebleu", "validation/sacrebleu", naming.STEPS_PER_SECOND}
-    assert all(isinstance(logged["summary"][name], int | float) for name in summary), (
-        "no {max: ...}, which is not drawn"
-    )
+    assert all(isinstance(logged["summary"][name], int | float) for name in summary)  # {max: ...} is not drawn
     grouped = [*lines, *bars]
     settings = {panel["groupBy"] for panel in grouped} | {plot["xAxis"].removeprefix("config:") for plot in points}
     settings |= {name for kind, name in columns if kind == "config"}

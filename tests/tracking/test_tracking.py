@@ -269,9 +269,8 @@ def test_run_survives_the_end_of_the_wandb_process(how, tiny_config, run_dir, tm
     assert time.monotonic() - began < 8
     (line,) = messages(capsys)
     (part,) = run_dir.glob("wandb/offline-run-*")
-    assert line.endswith(
-        f"; mirroring stopped; the run is complete in {run_dir}, and `wandb sync {part}` uploads what W&B has on disk"
-    )
+    remedy = f"the run is complete in {run_dir}, and `wandb sync {part}` uploads what W&B has on disk"
+    assert line.endswith(f"; mirroring stopped; {remedy}")
     process.wait(5)
     # The next run in this process starts a new one. A long name makes a tag of the length that W&B allows.
     settings = (*settings, "seed=2", "logger.system_metrics=false", f"data.name={'d' * 65}", "name=short")

@@ -73,9 +73,7 @@ def test_diverged_run_is_stopped_despite_skip(scale, step, tiny_config, small_da
     config = tiny_config(
         "optim.max_steps=6", f"optim.learning_rate_scale={scale}", "optim.warmup_steps=1", "optim.non_finite=skip"
     )
-    with pytest.raises(
-        RunError, match=rf"^step {step}: .*; there is no checkpoint yet; check these pairs, or lower optim"
-    ):
+    with pytest.raises(RunError, match=rf"^step {step}: .*; there is no checkpoint yet; check these pairs, or lower"):
         fit.fit(config, small_data, tmp_path)
 
 

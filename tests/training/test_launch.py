@@ -33,6 +33,13 @@ def slurm_job(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
+@pytest.fixture
+def worker(monkeypatch, tmp_path):
+    """Writes the code of a module that `launch.run_worker("worker", ...)` runs."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return (tmp_path / "worker.py").write_text
+
+
 @pytest.mark.usefixtures("slurm_job")
 def test_torchrun_on_several_nodes_of_slurm(four_nodes, monkeypatch):
     flags = launch._torchrun(four_nodes.hardware)
@@ -96,21 +103,14 @@ def test_number_of_processes_must_match_the_devices(four_nodes, monkeypatch):
         runtime.check_world(four_nodes.hardware)
 
 
-def test_worker_log_and_inherited_descriptors(tiny_config, tmp_path, capfd, monkeypatch):
-    (tmp_path / "worker.py").write_text(
-        "import os, sys\n"
-        "print('starts', flush=True)\n"
-        "print('and complains', file=sys.stderr)\n"
-        "os.fstat(int(sys.argv[1]))\n"
-        "sys.exit(3)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+def test_worker_log_and_inherited_descriptors(worker, tiny_config, tmp_path, capfd):
+    worker("import os, sys\nprint('starts', flush=True)\nos.fstat(int(sys.argv[1]))\nsys.exit('and complains')")
     log = tmp_path / "log.txt"
     log.write_text("before\n")
     reader, writer = os.pipe()
     try:
         code = launch.run_worker("worker", Path(str(writer)), tiny_config().hardware, keep_open=(writer,), log=log)
-        assert code == 3
+        assert code == 1
         assert capfd.readouterr() == ("", "")
     finally:
         os.close(reader)
@@ -120,15 +120,9 @@ def test_worker_log_and_inherited_descriptors(tiny_config, tmp_path, capfd, monk
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and dying with a parent is Linux's")
 @pytest.mark.parametrize("hardware", ["cpu", "2xcpu"])
-def test_no_rank_outlives_a_killed_command(
-    hardware, tiny_config, tmp_path, monkeypatch,
-    processes, wait_for,
-):  # fmt: skip
+def test_no_rank_outlives_a_killed_command(hardware, worker, tiny_config, tmp_path, monkeypatch, processes, wait_for):
     """The same of whole trainings: tests/system/test_ranks.py."""
-    (tmp_path / "worker.py").write_text(
-        "import os, pathlib, sys, time\npathlib.Path(sys.argv[1], f'{os.getpid()}.rank').touch()\ntime.sleep(60)"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    worker("import os, pathlib, sys, time\npathlib.Path(sys.argv[1], f'{os.getpid()}.rank').touch()\ntime.sleep(60)")
     monkeypatch.setenv(*processes.mark.split("="))
     settings = tiny_config(f"hardware={hardware}", "optim.microbatches_per_step=2").hardware
     if (command := os.fork()) == 0:
@@ -153,16 +147,13 @@ def test_end_of_a_worker_without_a_result_is_explained(code, how, tiny_config, t
         train._run_worker(tmp_path / "job.json", tiny_config().hardware)
 
 
-def test_slurm_time_limit_interrupts_the_run(tiny_config, tmp_path, monkeypatch):
+def test_slurm_time_limit_interrupts_the_run(worker, tiny_config, tmp_path):
     """submitit raises from its handler of SIGUSR2."""
 
     def handler(number, frame):
         raise RuntimeError("timed-out too many times")
 
-    (tmp_path / "worker.py").write_text(
-        "import os, signal, time\nos.kill(os.getppid(), signal.SIGUSR2)\ntime.sleep(60)"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    worker("import os, signal, time\nos.kill(os.getppid(), signal.SIGUSR2)\ntime.sleep(60)")
     reason = r"^the SLURM time limit was reached \(timed-out too many times\); the same command resumes"
     before = signal.signal(signal.SIGUSR2, handler)
     try:
