@@ -199,6 +199,16 @@ def random_run(tmp_path_factory: pytest.TempPathFactory, small_data: PreparedDat
 
 
 @pytest.fixture(scope="session")
+def export_inputs(tmp_path_factory: pytest.TempPathFactory, tiny_overrides: tuple[str, ...]) -> Callable[..., Any]:
+    """What is exported of a model of tests.small_models, with some sentences."""
+    from tests import small_models
+
+    vocabulary = small_models.make_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+    config = compose_train([*tiny_overrides])
+    return lambda model, sentences=12: small_models.make_export_inputs(model, vocabulary, config, sentences)
+
+
+@pytest.fixture(scope="session")
 def assert_same() -> Callable[[Any, Any], None]:
     """Two checkpoints, or parts of them, are the same, tensors bit for bit."""
     import torch

@@ -13,6 +13,7 @@ from rpr.report.position_figure import label
 from tests.model import test_transformer
 
 PIECES = 20
+LAYERS = [f"{stack} layer {number}" for stack in ("encoder", "decoder") for number in (1, 2)]
 
 
 def make_model(*, keys=True, values=True, **changes):
@@ -62,9 +63,7 @@ def by_loops(model, pairs, max_distance):
 def test_mean_attention_equals_loops(choices, pairs):
     model = make_model(**choices)
     numbers = measured(model, pairs)
-    assert [label(layer) for layer in numbers["attention"]] == [
-        "encoder layer 1", "encoder layer 2", "decoder layer 1", "decoder layer 2",
-    ]  # fmt: skip
+    assert [label(layer) for layer in numbers["attention"]] == LAYERS
     expected = by_loops(model, pairs, max_distance=4)
     found = torch.tensor(
         [
@@ -121,9 +120,7 @@ def test_expected_initial_norm():
 
 def test_tables_by_sharing(pairs):
     per_head = measured(make_model(), pairs)["tables"]
-    assert [label(entry) for entry in per_head] == [
-        "encoder layer 1", "encoder layer 2", "decoder layer 1", "decoder layer 2",
-    ]  # fmt: skip
+    assert [label(entry) for entry in per_head] == LAYERS
     assert all(entry["keys"] and entry["values"] and len(entry["keys"]["norms"]) == 2 for entry in per_head)
     model = make_model(tables="shared_by_heads_and_layers", values=False)
     shared = measured(model, pairs)["tables"]

@@ -36,9 +36,7 @@ from tests.small_models import (
     SINUSOIDAL,
     SOURCES,
     TARGETS,
-    make_export_inputs,
     make_model,
-    make_vocabulary,
 )
 
 PAIRS = list(zip(SOURCES, TARGETS, strict=True))[:8]
@@ -204,11 +202,6 @@ def test_wrong_hypotheses_fail(monkeypatch):
         found = [*right[:at], wrong, *right[at + 1 :]]
         monkeypatch.setattr(TorchEngine, "search", lambda *arguments, found=found, **more: found)
         assert_outcome(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "failed")
-
-
-@pytest.fixture
-def export_inputs(tmp_path, tiny_config):
-    return lambda model: make_export_inputs(model, make_vocabulary(tmp_path), tiny_config())
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])

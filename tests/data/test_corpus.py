@@ -6,7 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from rpr.data import corpus as module
 from rpr.data import files
 from rpr.data.corpus import Corpus, fingerprint, load_corpus
-from rpr.data.pairs import listed_pairs
 from rpr.errors import DataError
 from tests.data.helpers import data_config, memory_growth, write_lines
 
@@ -116,19 +114,6 @@ def test_train_pairs_equal_to_given_splits_are_kept(config, folder, monkeypatch)
     monkeypatch.setattr(module, "_without_repeats", None)  # train is not read for it
     corpus = load_corpus(config())
     assert list(corpus.splits["train"]) == PAIRS[:80] and (corpus.repeated, corpus.notes) == (0, ())
-
-
-@pytest.mark.parametrize(("first", "end"), [(0, 100), (5, 98), (50, 50)])
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_selected_pairs_in_any_chunks(size, first, end, monkeypatch):
-    monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", size)
-    dropped = [index for index in (0, 3, 9, 10, 11, 50, 51, 97, 98, 99) if first <= index < end]
-    split = listed_pairs(PAIRS).part(first, end, np.asarray(dropped, np.int64))
-    kept = [pair for index, pair in enumerate(PAIRS[:end]) if index >= first and index not in dropped]
-    assert len(split) == len(kept) == end - first - len(dropped)
-    assert [*split] == kept and all(0 < len(chunk) <= size for chunk in split.chunks())
-    for chunk in split.chunks():
-        assert chunk.select(np.arange(len(chunk)) % 3 == 1).pairs() == chunk.pairs()[1::3]
 
 
 def test_path_of_a_file_is_an_error(config, tmp_path):

@@ -8,7 +8,6 @@ import sys
 import pytest
 import torch
 
-from rpr.compose.composition import compose_train
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.torch_engine import Search, TorchEngine, pad_rows
@@ -16,7 +15,7 @@ from rpr.errors import ConfigError, DataError
 from rpr.export import ctranslate2_spec
 from rpr.export.writing import write_files
 from rpr.model.beam_search import Hypothesis, penalty
-from tests.small_models import LEARNED, SINUSOIDAL, SOURCES, make_export_inputs, make_model, make_vocabulary
+from tests.small_models import LEARNED, SINUSOIDAL, SOURCES, make_model
 
 pytest.importorskip("ctranslate2", reason="the engine needs it: pip install ctranslate2")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,13 +26,10 @@ ROUNDING = 2e-3  # float32 against float64, of a whole translation of up to 50 p
 
 
 @pytest.fixture(scope="module")
-def write_export(tmp_path_factory, tiny_overrides):
-    vocabulary = make_vocabulary(tmp_path_factory.mktemp("vocabulary"))
-    config = compose_train([*tiny_overrides])
-
+def write_export(tmp_path_factory, export_inputs):
     def write(model, kind="ctranslate2"):
-        inputs, folder = make_export_inputs(model, vocabulary, config), tmp_path_factory.mktemp(kind)
-        write_files(kind, folder, inputs)
+        folder = tmp_path_factory.mktemp(kind)
+        write_files(kind, folder, export_inputs(model))
         return folder
 
     return write

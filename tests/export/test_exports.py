@@ -14,7 +14,6 @@ import torch
 from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
-from rpr.compose.composition import compose_train
 from rpr.data.vocabulary import Vocabulary, count_words
 from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.decode.torch_engine import Search, TorchEngine
@@ -24,7 +23,6 @@ from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
 from rpr.export.writing import export
 from rpr.model.config import TransformerConfig
 from rpr.model.transformer import Transformer
-from tests import small_models
 from tests.small_models import BASIC, LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,17 +31,6 @@ SEARCH = Search(1, 0.0, 10, 400)
 SAFETENSORS = ["README.md", "card.json", "config.json", "model.safetensors", "vocabulary.model"]
 CTRANSLATE2 = sorted([*SAFETENSORS[:3], SAFETENSORS[-1], "model.bin", "rpr.json", "shared_vocabulary.json"])
 BASIC_SETTINGS = TypeAdapter(TransformerConfig).dump_python(BASIC, mode="json")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return small_models.make_vocabulary(tmp_path_factory.mktemp("vocabulary"))
-
-
-@pytest.fixture(scope="module")
-def export_inputs(vocabulary, tiny_overrides):
-    config = compose_train([*tiny_overrides])
-    return lambda model, sentences=12: small_models.make_export_inputs(model, vocabulary, config, sentences)
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +118,14 @@ def test_unsupported_positions_are_refused(changes, message, export_inputs, tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_contents_of_an_export(exported, vocabulary):
+def test_contents_of_an_export(exported, export_inputs):
     read = read_export(exported)
     settings = read.settings
     assert is_export(exported) and not is_export(exported.parent)
     assert (settings.kind, read.config, read.search) == ("safetensors", BASIC, Search(4, 0.6, 10, 400))
     assert (settings.run_name, settings.run_id, settings.checkpoint) == ("some-run", "0123abcd", "step 7")
     assert (settings.source_language, settings.target_language, settings.position_rows) == ("en", "de", None)
-    assert read.vocabulary().digest == vocabulary.digest
+    assert read.vocabulary().digest == export_inputs(make_model()).vocabulary.digest
     card = json.loads((exported / "card.json").read_text())
     assert card["run"]["commit"] == "c0ffee" and card["scores"][0]["signature"] == "nrefs:1|case:mixed"
     text = (exported / "README.md").read_text()

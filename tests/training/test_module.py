@@ -104,17 +104,10 @@ def test_dropout_depends_on_step_rank_and_microbatch_only(tiny_config, small_dat
     assert draws[:8] == draws[8:] and len(set(draws)) == 8
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config, small_data, tmp_path, monkeypatch):
-    clock, processor = Clock(), Clock()
-    monkeypatch.setattr(callbacks.time, "perf_counter", clock)
-    monkeypatch.setattr(callbacks.time, "process_time", processor)
+    clock = SimpleNamespace(now=100.0, of_processor=100.0)
+    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(callbacks.time, "process_time", lambda: clock.of_processor)
     watch = Stopwatch()
 
     def translate(module):
@@ -131,7 +124,7 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
         for _ in range(number):
             for micro in range(2):
                 clock.now += seconds / 2
-                processor.now += 0.75 * seconds  # one core and a half
+                clock.of_processor += 0.75 * seconds  # one core and a half
                 watch.on_train_batch_end(trainer, None, None, batch, micro)
 
     steps(WARM_UP_STEPS, 60.0)
@@ -150,7 +143,7 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
     assert watch.cores_used == pytest.approx(1.5)
     watch.on_train_end(trainer, None)
     clock.now += 1000.0
-    processor.now += 1000.0
+    clock.of_processor += 1000.0
     assert watch.reading() == (10.0, 5, 250, 350) and watch.cores_used == pytest.approx(1.5)
     resumed = Stopwatch()
     resumed.load_state_dict(watch.state_dict())
