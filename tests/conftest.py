@@ -212,20 +212,13 @@ def export_inputs(tmp_path_factory: pytest.TempPathFactory, tiny_overrides: tupl
 def assert_same() -> Callable[[Any, Any], None]:
     """Two checkpoints, or parts of them, are the same, tensors bit for bit."""
     import torch
+    from torch.utils._pytree import tree_flatten
 
     def same(one: Any, other: Any) -> None:
-        if isinstance(one, torch.Tensor):
-            assert torch.equal(one, other)
-        elif isinstance(one, dict):
-            assert one.keys() == other.keys()
-            for key in one:
-                same(one[key], other[key])
-        elif isinstance(one, list | tuple):
-            assert len(one) == len(other)
-            for a, b in zip(one, other, strict=True):
-                same(a, b)
-        else:
-            assert one == other
+        (parts, form), (others, other_form) = tree_flatten(one), tree_flatten(other)
+        assert form == other_form
+        for part, of_other in zip(parts, others, strict=True):
+            assert torch.equal(part, of_other) if isinstance(part, torch.Tensor) else part == of_other
 
     return same
 
