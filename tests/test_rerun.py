@@ -111,36 +111,32 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize(
-    "edits, lines",
-    [
-        ({}, []),
-        (
-            {
-                "versions.torch": "0.4.1", "versions.fairseq": "1.0", "versions.numpy": ...,
-                "git.commit": "fedcba9876543210", "device": "1 thread of an abacus", "data.key": "feed" * 16,
-            },
-            [
-                "commit: fedcba987654 in the record, 0123456789ab here",
-                r"torch: 0\.4\.1 in the record, [\d.]+\S* here",
-                r"fairseq: 1\.0 in the record, nothing here",
-                "device: 1 thread of an abacus in the record, 1 thread of .+ here",
-                r"data: key feedfeedfeed in the record, key \w{12} here",
-                r"numpy: nothing in the record, [\d.]+ here",
-            ],
-        ),
-        (
-            {"git.commit": None, "git.dirty": True, "device": "2 x H100", "schemes.vectors": "0"},
-            [
-                "commit: the recorded checkout had uncommitted changes",
-                r"position: the code of vectors has changed \(version 0, now 1\)",
-                "commit: no checkout in the record, 0123456789ab here",
-                "device: 2 x H100 in the record, 1 thread of .+ here",
-            ],
-        ),
-    ],
-    ids=["none", "everything", "no checkout"],
-)  # fmt: skip
+@pytest.mark.parametrize("edits, lines", [
+    ({}, []),
+    (
+        {
+            "versions.torch": "0.4.1", "versions.fairseq": "1.0", "versions.numpy": ...,
+            "git.commit": "fedcba9876543210", "device": "1 thread of an abacus", "data.key": "feed" * 16,
+        },
+        [
+            "commit: fedcba987654 in the record, 0123456789ab here",
+            r"torch: 0\.4\.1 in the record, [\d.]+\S* here",
+            r"fairseq: 1\.0 in the record, nothing here",
+            "device: 1 thread of an abacus in the record, 1 thread of .+ here",
+            r"data: key feedfeedfeed in the record, key \w{12} here",
+            r"numpy: nothing in the record, [\d.]+ here",
+        ],
+    ),
+    (
+        {"git.commit": None, "git.dirty": True, "device": "2 x H100", "schemes.vectors": "0"},
+        [
+            "commit: the recorded checkout had uncommitted changes",
+            r"position: the code of vectors has changed \(version 0, now 1\)",
+            "commit: no checkout in the record, 0123456789ab here",
+            "device: 2 x H100 in the record, 1 thread of .+ here",
+        ],
+    ),
+], ids=["none", "everything", "no checkout"])  # fmt: skip
 def test_deviations_are_reported_or_refused(call_rerun, changed, started, edits, lines):
     source = changed(edits)
     _, err = call_rerun(source)
@@ -244,18 +240,15 @@ def test_moved_corpus_needs_data_path(call_rerun, changed, started, tmp_path):
     assert config.data.path == str(here) and f" data_path={here} " in command
 
 
-@pytest.mark.parametrize(
-    "edits, line",
-    [
-        ({"config.hardware.nodes": 1}, "this version of rpr cannot run its configuration (hardware.nodes: no such"),
-        ({"run_id": "x/../../../y"}, "which is not a valid folder name; correct the record"),
-        (
-            {"config.hardware.accelerator": "gpu", "config.hardware.devices": 64,
-             "config.optim.microbatches_per_step": 64},
-            "hardware=cpu: 64 GPUs requested",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("edits, line", [
+    ({"config.hardware.nodes": 1}, "this version of rpr cannot run its configuration (hardware.nodes: no such"),
+    ({"run_id": "x/../../../y"}, "which is not a valid folder name; correct the record"),
+    (
+        {"config.hardware.accelerator": "gpu", "config.hardware.devices": 64,
+         "config.optim.microbatches_per_step": 64},
+        "hardware=cpu: 64 GPUs requested",
+    ),
+])  # fmt: skip
 def test_unusable_record_is_refused_in_one_line(call_rerun, changed, started, edits, line):
     _, err = call_rerun(changed(edits), code=2)
     assert line in err and err.startswith("rpr-cli: ") and err.count("\n") == 1 and started == []

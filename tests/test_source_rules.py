@@ -60,16 +60,13 @@ def _has_fixed_package(node: ast.AST) -> bool:
     return isinstance(text, str) and (first is node or text.endswith("."))
 
 
-@pytest.mark.parametrize(
-    "source, found",
-    [
-        ("importlib.import_module(f'a{b}')", True), ("import_module(name)", True), ("import_module(f'a.{b}')", False),
-        ("importlib.import_module('a.b')", False), ("torch.load(p)", True), ("torch.load(p, weights_only=flag)", True),
-        ("torch.load(p, weights_only=True)", False), ("trainer.fit(module, ckpt_path=p)", True),
-        ("Module.load_from_checkpoint(p)", True), ("np.load(p, allow_pickle=True)", True), ("np.load(p)", False),
-        ("load_dataset(name, trust_remote_code=True)", True), ("subprocess.run(words, shell=flag)", True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("source, found", [
+    ("importlib.import_module(f'a{b}')", True), ("import_module(name)", True), ("import_module(f'a.{b}')", False),
+    ("importlib.import_module('a.b')", False), ("torch.load(p)", True), ("torch.load(p, weights_only=flag)", True),
+    ("torch.load(p, weights_only=True)", False), ("trainer.fit(module, ckpt_path=p)", True),
+    ("Module.load_from_checkpoint(p)", True), ("np.load(p, allow_pickle=True)", True), ("np.load(p)", False),
+    ("load_dataset(name, trust_remote_code=True)", True), ("subprocess.run(words, shell=flag)", True),
+])  # fmt: skip
 def test_code_from_data_is_found(source, found):
     assert bool([*code_from_data(ast.parse(source))]) == found
 

@@ -50,16 +50,13 @@ def by_loops(model, pairs, max_distance):
     return sums / counts  # NaN where there is no such pair
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [
-        {},
-        {"norm": "pre"},
-        {"tables": "shared_by_heads_and_layers", "clip_distance": 0},
-        {"keys": False, "values": False, "absolute": "sinusoidal"},
-        {"absolute": "learned", "values": False, "tables": "shared_by_heads"},
-    ],
-)
+@pytest.mark.parametrize("choices", [
+    {},
+    {"norm": "pre"},
+    {"tables": "shared_by_heads_and_layers", "clip_distance": 0},
+    {"keys": False, "values": False, "absolute": "sinusoidal"},
+    {"absolute": "learned", "values": False, "tables": "shared_by_heads"},
+])  # fmt: skip
 def test_mean_attention_equals_loops(choices, pairs):
     model = make_model(**choices)
     numbers = measured(model, pairs)

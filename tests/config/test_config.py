@@ -93,13 +93,10 @@ def test_commands_match_the_files_of_conf():
 # --- the paper's settings, from its section 4 (and tensor2tensor where it leaves a gap)
 
 
-@pytest.mark.parametrize(
-    "model, shape, position, steps, averaged, interval",
-    [
-        ("big", (1024, 16, 4096, 0.3), (8, "shared_by_heads"), 300_000, 20, 600),
-        ("base", (512, 8, 1024, 0.1), (16, "per_head"), 100_000, 1, None),
-    ],
-)
+@pytest.mark.parametrize("model, shape, position, steps, averaged, interval", [
+    ("big", (1024, 16, 4096, 0.3), (8, "shared_by_heads"), 300_000, 20, 600),
+    ("base", (512, 8, 1024, 0.1), (16, "per_head"), 100_000, 1, None),
+])  # fmt: skip
 def test_models_of_the_paper(model, shape, position, steps, averaged, interval):
     cfg = train(f"model={model}", "hardware=8xgpu")
     model, optim = cfg.model, cfg.optim
@@ -136,18 +133,15 @@ def test_big_model_has_less_dropout_for_french():
     assert train("model=base", "data=wmt14_en_fr").model.dropout == 0.1
 
 
-@pytest.mark.parametrize(
-    "position, absolute, keys, values",
-    [
-        ("absolute", "sinusoidal", False, False),  # Table 1, baseline
-        ("relative", "none", True, True),  # Table 1 and 2; Table 3 yes, yes
-        ("relative_keys", "none", True, False),  # Table 3
-        ("relative_values", "none", False, True),  # Table 3
-        ("none", "none", False, False),  # Table 3 no, no
-        ("absolute_and_relative", "sinusoidal", True, True),  # section 4.2
-        ("learned", "learned", False, False),
-    ],
-)
+@pytest.mark.parametrize("position, absolute, keys, values", [
+    ("absolute", "sinusoidal", False, False),  # Table 1, baseline
+    ("relative", "none", True, True),  # Table 1 and 2; Table 3 yes, yes
+    ("relative_keys", "none", True, False),  # Table 3
+    ("relative_values", "none", False, True),  # Table 3
+    ("none", "none", False, False),  # Table 3 no, no
+    ("absolute_and_relative", "sinusoidal", True, True),  # section 4.2
+    ("learned", "learned", False, False),
+])  # fmt: skip
 def test_position_schemes_of_the_papers_tables(position, absolute, keys, values):
     cfg = validate(TrainConfig, settings_of(f"train position={position}")).position
     assert (cfg.absolute, cfg.relative_keys, cfg.relative_values) == (absolute, keys, values)

@@ -96,15 +96,12 @@ def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:
     assert list(Path(data.cache_dir).glob("small-*")) == []
 
 
-@pytest.mark.parametrize(
-    ("what", "done", "processes"),
-    [
-        ("reading for the vocabulary", 350, 1),
-        ("encoding train", 560, 2),
-        ("encoding validation", 50, 1),
-        ("encoding test", 0, 1),
-    ],
-)
+@pytest.mark.parametrize(("what", "done", "processes"), [
+    ("reading for the vocabulary", 350, 1),
+    ("encoding train", 560, 2),
+    ("encoding validation", 50, 1),
+    ("encoding test", 0, 1),
+])  # fmt: skip
 def test_killed_build_resumes_after_its_last_finished_split(data, expected, what, done, processes):
     kill(data, what, done, processes)
     files, first = resume(data)

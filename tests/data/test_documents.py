@@ -358,18 +358,15 @@ def test_corpora_of_the_hub_are_documents_however_the_library_stores_them(
         assert contents(data, "validation") == [texts["train"][row - 1].encode() for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("names", "splits"),
-    [
-        (["ptb.train.txt", "ptb.test.txt", "README.txt"], None),  # the test set would be trained on
-        (["corpus.txt", "test.txt"], None),
-        (["corpus/a.txt", "dev/a.txt"], None),
-        (["ptb.train.txt", "ptb.test.txt"], ["test", "train"]),
-        (["train.txt", "valid.txt.gz", "test.txt", "README.txt"], ["test", "train", "validation"]),
-        (["train/a.txt", "test/b.txt", "README.txt"], ["test", "train"]),
-        (["unit-test.txt", "contest.txt", "corpus.txt"], ["train"]),
-    ],
-)
+@pytest.mark.parametrize(("names", "splits"), [
+    (["ptb.train.txt", "ptb.test.txt", "README.txt"], None),  # the test set would be trained on
+    (["corpus.txt", "test.txt"], None),
+    (["corpus/a.txt", "dev/a.txt"], None),
+    (["ptb.train.txt", "ptb.test.txt"], ["test", "train"]),
+    (["train.txt", "valid.txt.gz", "test.txt", "README.txt"], ["test", "train", "validation"]),
+    (["train/a.txt", "test/b.txt", "README.txt"], ["test", "train"]),
+    (["unit-test.txt", "contest.txt", "corpus.txt"], ["train"]),
+])  # fmt: skip
 def test_names_that_look_like_splits_are_splits_or_refused(tmp_path, names, splits):
     write(tmp_path, {name: gzip.compress(b"a") if name.endswith(".gz") else b"a" for name in names})
     if splits is None:

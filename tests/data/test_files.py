@@ -46,35 +46,32 @@ def lines(*stems: str) -> dict[str, str | bytes]:
     }
 
 
-@pytest.mark.parametrize(
-    ("contents", "splits"),
-    [
-        ({"run.csv": CSV}, {"train": ["run.csv"]}),
-        ({"train.csv.gz": CSV, "dev.tsv.xz": "x", "test.ndjson": JSONL}, {
-            "train": ["train.csv.gz"], "validation": ["dev.tsv.xz"], "test": ["test.ndjson"]}),
-        ({"train_0.csv": CSV, "train_1.csv": CSV, "test.csv": CSV, "test_2016_a.csv": CSV}, {
-            "train": ["train_0.csv", "train_1.csv"], "test": ["test.csv"], "test_2016_a": ["test_2016_a.csv"]}),
-        ({f"{name}.csv": CSV for name in ("train", "dev", "validation", "eval", "test")}, {
-            name: [f"{name}.csv"] for name in ("train", "dev", "validation", "eval", "test")}),
-        ({"train.csv": CSV, "dev.csv": CSV, "eval.csv": CSV}, {
-            "train": ["train.csv"], "validation": ["dev.csv"], "test": ["eval.csv"]}),
-        ({"de-en.train.csv": CSV, "de-en.test.csv": CSV}, {"train": ["de-en.train.csv"], "test": ["de-en.test.csv"]}),
-        ({"a/train/x.csv": CSV, "a/test/x.csv": CSV, "a/.hidden/train.csv": CSV}, {
-            "train": ["a/train/x.csv"], "test": ["a/test/x.csv"]}),
-        ({"data/train-00000-of-00001-ab12.csv": CSV, "data/challenge-00000-of-00001.csv": CSV}, {
-            "train": ["data/train-00000-of-00001-ab12.csv"], "challenge": ["data/challenge-00000-of-00001.csv"]}),
-        (lines("train", "val1", "test_2016_flickr", "mscoco", "train.bpe"), {
-            split: [f"{split}.en", f"{split}.de"] for split in ("train", "mscoco", "test_2016_flickr", "val1")}),
-        ({"README.md": readme(("train", "a*.csv"), ("test", "s/**")), "a[1].csv": CSV, "s/x/b.csv": CSV, "c.csv": ""}, {
-            "train": ["a[1].csv"], "test": ["s/x/b.csv"]}),
-        ({"README.md": readme(("train", "a.csv"), ("dev", "b.csv"), ("valid", "c.csv"), ("val", "d.csv")),
-          **{f"{name}.csv": CSV for name in "abcd"}}, {
-            "train": ["a.csv"], "dev": ["b.csv"], "validation": ["c.csv"], "val": ["d.csv"]}),
-        ({"README.md": readme(("train", "a[1].csv")), "a[1].csv": CSV, "a1.csv": CSV}, {"train": ["a[1].csv"]}),
-        ({"README.md": "---\ndataset_info:\n  splits:\n  - name: a\n    num_examples: 3\n---\n", "train.csv": CSV}, {
-            "train": ["train.csv"]}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("contents", "splits"), [
+    ({"run.csv": CSV}, {"train": ["run.csv"]}),
+    ({"train.csv.gz": CSV, "dev.tsv.xz": "x", "test.ndjson": JSONL}, {
+        "train": ["train.csv.gz"], "validation": ["dev.tsv.xz"], "test": ["test.ndjson"]}),
+    ({"train_0.csv": CSV, "train_1.csv": CSV, "test.csv": CSV, "test_2016_a.csv": CSV}, {
+        "train": ["train_0.csv", "train_1.csv"], "test": ["test.csv"], "test_2016_a": ["test_2016_a.csv"]}),
+    ({f"{name}.csv": CSV for name in ("train", "dev", "validation", "eval", "test")}, {
+        name: [f"{name}.csv"] for name in ("train", "dev", "validation", "eval", "test")}),
+    ({"train.csv": CSV, "dev.csv": CSV, "eval.csv": CSV}, {
+        "train": ["train.csv"], "validation": ["dev.csv"], "test": ["eval.csv"]}),
+    ({"de-en.train.csv": CSV, "de-en.test.csv": CSV}, {"train": ["de-en.train.csv"], "test": ["de-en.test.csv"]}),
+    ({"a/train/x.csv": CSV, "a/test/x.csv": CSV, "a/.hidden/train.csv": CSV}, {
+        "train": ["a/train/x.csv"], "test": ["a/test/x.csv"]}),
+    ({"data/train-00000-of-00001-ab12.csv": CSV, "data/challenge-00000-of-00001.csv": CSV}, {
+        "train": ["data/train-00000-of-00001-ab12.csv"], "challenge": ["data/challenge-00000-of-00001.csv"]}),
+    (lines("train", "val1", "test_2016_flickr", "mscoco", "train.bpe"), {
+        split: [f"{split}.en", f"{split}.de"] for split in ("train", "mscoco", "test_2016_flickr", "val1")}),
+    ({"README.md": readme(("train", "a*.csv"), ("test", "s/**")), "a[1].csv": CSV, "s/x/b.csv": CSV, "c.csv": ""}, {
+        "train": ["a[1].csv"], "test": ["s/x/b.csv"]}),
+    ({"README.md": readme(("train", "a.csv"), ("dev", "b.csv"), ("valid", "c.csv"), ("val", "d.csv")),
+      **{f"{name}.csv": CSV for name in "abcd"}}, {
+        "train": ["a.csv"], "dev": ["b.csv"], "validation": ["c.csv"], "val": ["d.csv"]}),
+    ({"README.md": readme(("train", "a[1].csv")), "a[1].csv": CSV, "a1.csv": CSV}, {"train": ["a[1].csv"]}),
+    ({"README.md": "---\ndataset_info:\n  splits:\n  - name: a\n    num_examples: 3\n---\n", "train.csv": CSV}, {
+        "train": ["train.csv"]}),
+])  # fmt: skip
 def test_splits_of_a_folder(tmp_path, contents, splits):
     folder = tmp_path / "a::run[1]*?"
     write(folder, contents)
@@ -84,39 +81,36 @@ def test_splits_of_a_folder(tmp_path, contents, splits):
     assert found == splits
 
 
-@pytest.mark.parametrize(
-    ("contents", "message"),
-    [
-        ({"train.csv": "en,de,score\na,b,0.9,\n"}, "line 2 of .*train.csv has 4 fields, and the header has 3"),
-        ({"train.csv": CSV + "x\n"}, "line 62 of .* has 1 fields, and the header has 2"),
-        ({"train.tsv": "en\tde\na\tb\nc\td\te\n"}, "line 3 of .* has 3 fields"),
-        ({"train.csv": 'en,de\n"Run ! he said,Lauf\n' + CSV}, "line 2 of .*unexpected end of data, up to"),
-        ({"train.csv": 'en,de\n"Run ! he said,Lauf\n' + CSV + '"cat" b,c\n'}, "line 2 of .*',' expected after"),
-        ({"train.csv": 'en,de\n"a\nb",c\n'}, "line 2 of .* has a quoted cell that goes on to line 3"),
-        ({"train.csv": "en,de,en\n"}, "line 1 of .* names a column twice"),
-        ({"train.jsonl": JSONL + "{\n"}, "line 61 of .*train.jsonl is not JSON"),
-        ({"train.jsonl": "3\n"}, "line 1 of .* is not an object"),
-        ({"train.json": '[{"en": "a", "de": "b"}, 3]'}, "entry 2 of .*train.json is not an object"),
-        ({"train.jsonl": '{"en": "a", "de": 3}\n'}, "'de' in the columns of train in .* holds numbers, not text"),
-        ({"train.en": gzip.compress(b"a\n"), "train.de": "a\n"}, "train.en: line 1 is not UTF-8 text but packed"),
-        ({"train.en": "a\n", "train.de": "a\nb".encode("utf-16-le")}, "train.de: line 1 is not UTF-8 text but UTF-16"),
-        ({"train.en": "a\nb\0\n", "train.de": "a\nb\n"}, "train.en: line 2 is not UTF-8 text but"),
-        ({"train.csv": "a\n".encode("utf-32")}, "train.csv: line 1 is not UTF-8 text but UTF-32"),
-        (lines("train") | {"train.en.gz": "a\n"}, "train.en and .*train.en.gz are the same side"),
-        (lines("train") | {"test2016.de.gz": "a\n"}, r"test2016.de.gz has no counterpart .*test2016\.en"),
-        (lines("train") | {"test.en.zst": b"x", "test.de.zst": b"x"}, "test.de.zst is not read, and test would be"),
-        (lines("train") | {"test.parquet": b"x"}, "test.parquet is not read, and test would be held out of train"),
-        ({"train.csv": CSV, "train.csv.gz": CSV}, "train.csv.* are both of split train"),
-        ({"train.csv": CSV, "test.xlsx": b"x"}, "test.xlsx is not read, and test would be held out"),
-        ({"README.md": readme(("train", "../a.csv")), "a.csv": CSV}, r"takes '../a.csv' from outside of its folder"),
-        ({"README.md": readme(("train", "hf://x/a.csv")), "a.csv": CSV}, "takes 'hf://x/a.csv' from outside"),
-        ({"README.md": readme(("train", "/a.csv")), "a.csv": CSV}, "takes '/a.csv' from outside"),
-        ({"README.md": readme(("train", "b.csv")), "a.csv": CSV}, "lists 'b.csv' for train, which is no readable"),
-        ({"README.md": readme(("train", "**.csv")), "a.csv": CSV}, r"lists '\*\*.csv' for train \(Invalid pattern"),
-        ({"README.md": readme(("train", "a.csv"), more="  header: 3\n"), "a.csv": CSV}, "sets 'header' for default"),
-        ({"README.md": "---\nconfigs: [\n---\n", "a.csv": CSV}, "the header of .*README.md cannot be read"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("contents", "message"), [
+    ({"train.csv": "en,de,score\na,b,0.9,\n"}, "line 2 of .*train.csv has 4 fields, and the header has 3"),
+    ({"train.csv": CSV + "x\n"}, "line 62 of .* has 1 fields, and the header has 2"),
+    ({"train.tsv": "en\tde\na\tb\nc\td\te\n"}, "line 3 of .* has 3 fields"),
+    ({"train.csv": 'en,de\n"Run ! he said,Lauf\n' + CSV}, "line 2 of .*unexpected end of data, up to"),
+    ({"train.csv": 'en,de\n"Run ! he said,Lauf\n' + CSV + '"cat" b,c\n'}, "line 2 of .*',' expected after"),
+    ({"train.csv": 'en,de\n"a\nb",c\n'}, "line 2 of .* has a quoted cell that goes on to line 3"),
+    ({"train.csv": "en,de,en\n"}, "line 1 of .* names a column twice"),
+    ({"train.jsonl": JSONL + "{\n"}, "line 61 of .*train.jsonl is not JSON"),
+    ({"train.jsonl": "3\n"}, "line 1 of .* is not an object"),
+    ({"train.json": '[{"en": "a", "de": "b"}, 3]'}, "entry 2 of .*train.json is not an object"),
+    ({"train.jsonl": '{"en": "a", "de": 3}\n'}, "'de' in the columns of train in .* holds numbers, not text"),
+    ({"train.en": gzip.compress(b"a\n"), "train.de": "a\n"}, "train.en: line 1 is not UTF-8 text but packed"),
+    ({"train.en": "a\n", "train.de": "a\nb".encode("utf-16-le")}, "train.de: line 1 is not UTF-8 text but UTF-16"),
+    ({"train.en": "a\nb\0\n", "train.de": "a\nb\n"}, "train.en: line 2 is not UTF-8 text but"),
+    ({"train.csv": "a\n".encode("utf-32")}, "train.csv: line 1 is not UTF-8 text but UTF-32"),
+    (lines("train") | {"train.en.gz": "a\n"}, "train.en and .*train.en.gz are the same side"),
+    (lines("train") | {"test2016.de.gz": "a\n"}, r"test2016.de.gz has no counterpart .*test2016\.en"),
+    (lines("train") | {"test.en.zst": b"x", "test.de.zst": b"x"}, "test.de.zst is not read, and test would be"),
+    (lines("train") | {"test.parquet": b"x"}, "test.parquet is not read, and test would be held out of train"),
+    ({"train.csv": CSV, "train.csv.gz": CSV}, "train.csv.* are both of split train"),
+    ({"train.csv": CSV, "test.xlsx": b"x"}, "test.xlsx is not read, and test would be held out"),
+    ({"README.md": readme(("train", "../a.csv")), "a.csv": CSV}, r"takes '../a.csv' from outside of its folder"),
+    ({"README.md": readme(("train", "hf://x/a.csv")), "a.csv": CSV}, "takes 'hf://x/a.csv' from outside"),
+    ({"README.md": readme(("train", "/a.csv")), "a.csv": CSV}, "takes '/a.csv' from outside"),
+    ({"README.md": readme(("train", "b.csv")), "a.csv": CSV}, "lists 'b.csv' for train, which is no readable"),
+    ({"README.md": readme(("train", "**.csv")), "a.csv": CSV}, r"lists '\*\*.csv' for train \(Invalid pattern"),
+    ({"README.md": readme(("train", "a.csv"), more="  header: 3\n"), "a.csv": CSV}, "sets 'header' for default"),
+    ({"README.md": "---\nconfigs: [\n---\n", "a.csv": CSV}, "the header of .*README.md cannot be read"),
+])  # fmt: skip
 def test_what_cannot_be_read_so_is_refused(tmp_path, contents, message):
     write(tmp_path / "pairs", contents)
     with pytest.raises(DataError, match=message) as error:

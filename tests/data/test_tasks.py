@@ -193,14 +193,11 @@ def test_num_train_truncates_train_and_keeps_other_splits():
     assert fewer == generated("reverse") | {"train": generated("reverse")["train"][:10]}
 
 
-@pytest.mark.parametrize(
-    "name, changes, message",
-    [
-        ("copy", {"max_train_length": 2, "num_test": 6}, r"^data\.task: num_test: 6 is more than the 5 inputs"),
-        ("scan_length", {"num_test": 17_000}, r"^data\.task: max_train_length: of SCAN's pairs 16990 have at most 22"),
-        ("scan_length", {"max_train_length": 48, "max_long_length": 60}, r"^data\.task: .* and 0 more, up to 60"),
-    ],
-)
+@pytest.mark.parametrize("name, changes, message", [
+    ("copy", {"max_train_length": 2, "num_test": 6}, r"^data\.task: num_test: 6 is more than the 5 inputs"),
+    ("scan_length", {"num_test": 17_000}, r"^data\.task: max_train_length: of SCAN's pairs 16990 have at most 22"),
+    ("scan_length", {"max_train_length": 48, "max_long_length": 60}, r"^data\.task: .* and 0 more, up to 60"),
+])  # fmt: skip
 def test_more_pairs_than_there_are_is_an_error(name, changes, message):
     with pytest.raises(DataError, match=message):
         load_corpus(data(name).model_copy(update={"task": task(name, **changes)}))

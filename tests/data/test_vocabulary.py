@@ -59,16 +59,13 @@ def test_vocabulary_can_be_saved_and_pickled(large, tmp_path):
 CHINESE = ["".join(chr(0x4E00 + index) * 2 + " " for index in range(ten, ten + 10)) for ten in range(0, 2000, 10)]
 
 
-@pytest.mark.parametrize(
-    ("text", "size", "message"),
-    [
-        (["a b c d", "d e f"], 900, r"more than .*=\d+ or less$"),
-        (["a b c d", "d e f"], 30_000, r"more than .*=\d+ or less$"),
-        (CHINESE[:4], 16, r"too few .*=\d+ or more$"),
-        (CHINESE, 1100, r"too few .*=\d+ or more$"),
-        (CHINESE[:110], 500, r"too few .*=\d+ or more$"),
-    ],
-)
+@pytest.mark.parametrize(("text", "size", "message"), [
+    (["a b c d", "d e f"], 900, r"more than .*=\d+ or less$"),
+    (["a b c d", "d e f"], 30_000, r"more than .*=\d+ or less$"),
+    (CHINESE[:4], 16, r"too few .*=\d+ or more$"),
+    (CHINESE, 1100, r"too few .*=\d+ or more$"),
+    (CHINESE[:110], 500, r"too few .*=\d+ or more$"),
+])  # fmt: skip
 def test_impossible_size_is_an_error_naming_a_possible_one(tmp_path, text, size, message):
     with pytest.raises(DataError, match=rf"^data.vocabulary_size: {size} is {message}") as error:
         Vocabulary.learn(count_words(text), size, tmp_path / "v.model")

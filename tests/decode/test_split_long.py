@@ -22,17 +22,14 @@ def test_short_source_is_not_split(byte_fallback):
     assert split_long_source([], 8, byte_fallback) == [[]]
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        # a, b and c with the blank before them are one piece each, as are marks
-        ("a b. c a b c a", ["a b.", "c a b c a"]),  # not after "c a", which also fits
-        ("a b c a b c a", ["a b c a b", "c a"]),
-        ('a b." c a b c', ['a b."', "c a b c"]),  # closing quotes belong to the sentence
-        ("a! b! c! a! b!", ["a! b!", "c! a!", "b!"]),  # at the last end that fits
-        ("a.b c a.b c a", ["a.b c", "a.b c a"]),  # no blank after the mark: not an end
-    ],
-)
+@pytest.mark.parametrize(("text", "parts"), [
+    # a, b and c with the blank before them are one piece each, as are marks
+    ("a b. c a b c a", ["a b.", "c a b c a"]),  # not after "c a", which also fits
+    ("a b c a b c a", ["a b c a b", "c a"]),
+    ('a b." c a b c', ['a b."', "c a b c"]),  # closing quotes belong to the sentence
+    ("a! b! c! a! b!", ["a! b!", "c! a!", "b!"]),  # at the last end that fits
+    ("a.b c a.b c a", ["a.b c", "a.b c a"]),  # no blank after the mark: not an end
+])  # fmt: skip
 def test_splits_at_sentence_ends(byte_fallback, text, parts):
     assert cut(byte_fallback, text, 5) == parts
 

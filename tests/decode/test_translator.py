@@ -202,15 +202,12 @@ def test_invalid_settings_are_errors(random_run, settings, error, message):
         Translator.from_run(random_run, **settings)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_best": 4}, r"^n_best: invalid value 4: must be 1 to beam_size = 3; set beam_size to 4 or more$"),
-        ({"beam_size": 0}, "^beam_size: invalid value 0: must be at least 1$"),
-        ({"length_penalty": -1.0}, "^length_penalty: invalid value -1.0: must be at least 0$"),
-        ({"length_penalty": float("nan")}, "^length_penalty: invalid value nan:"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"n_best": 4}, r"^n_best: invalid value 4: must be 1 to beam_size = 3; set beam_size to 4 or more$"),
+    ({"beam_size": 0}, "^beam_size: invalid value 0: must be at least 1$"),
+    ({"length_penalty": -1.0}, "^length_penalty: invalid value -1.0: must be at least 0$"),
+    ({"length_penalty": float("nan")}, "^length_penalty: invalid value nan:"),
+])  # fmt: skip
 def test_invalid_search_settings_are_errors(translator, settings, message):
     with pytest.raises(ConfigError, match=message):
         translator.translate_n_best(["A cat"], **settings)

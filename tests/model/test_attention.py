@@ -137,20 +137,17 @@ def test_all_forms_match_loops_forward_and_reference_backward(case):
     assert ((actual == 0) == (of_keys == 0)).all()  # hidden keys get exactly 0
 
 
-@pytest.mark.parametrize(
-    "lengths, options",
-    [
-        ((70, 200, 130), {"keys": 16, "values": 300, "causal": True}),
-        ((129, 50, 3), {"keys": 16, "values": 0}),
-        ((200, 7), {"keys": 300, "values": 16, "bias": 3}),
-        ((97, 97), {"keys": 16, "values": 4, "causal": True}),
-        ((70, 70), {"keys": 64, "values": 4, "mask": "K"}),
-        ((260, 260), {"keys": None, "values": None, "key_bias": True, "causal": True}),
-        ((150, 150), {"keys": 64, "values": 3, "bias": 2, "causal": True, "heads": 1}),
-        ((210, 210), {"keys": None, "values": None, "bias": 130, "causal": True}),
-        ((200, 200), {"keys": 140, "values": None, "bias": 199, "queries": 2, "causal": True, "mask": "K"}),
-    ],
-)
+@pytest.mark.parametrize("lengths, options", [
+    ((70, 200, 130), {"keys": 16, "values": 300, "causal": True}),
+    ((129, 50, 3), {"keys": 16, "values": 0}),
+    ((200, 7), {"keys": 300, "values": 16, "bias": 3}),
+    ((97, 97), {"keys": 16, "values": 4, "causal": True}),
+    ((70, 70), {"keys": 64, "values": 4, "mask": "K"}),
+    ((260, 260), {"keys": None, "values": None, "key_bias": True, "causal": True}),
+    ((150, 150), {"keys": 64, "values": 3, "bias": 2, "causal": True, "heads": 1}),
+    ((210, 210), {"keys": None, "values": None, "bias": 130, "causal": True}),
+    ((200, 200), {"keys": 140, "values": None, "bias": 199, "queries": 2, "causal": True, "mask": "K"}),
+])  # fmt: skip
 def test_all_forms_match_reference_on_longer_sentences(lengths, options):
     assert_all_forms_agree(Case(*lengths, **options))
 

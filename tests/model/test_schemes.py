@@ -294,14 +294,11 @@ def test_t5_tables_are_shared_by_layers_but_not_by_stacks():
     assert lower is third and above is None is fourth  # shared by the layers of one entry
 
 
-@pytest.mark.parametrize(
-    "heads, expected",
-    [
-        (12, [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
-        (3, [2**-4, 2**-8, 2**-2]),
-        (1, [2**-8]),
-    ],
-)
+@pytest.mark.parametrize("heads, expected", [
+    (12, [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
+    (3, [2**-4, 2**-8, 2**-2]),
+    (1, [2**-8]),
+])  # fmt: skip
 def test_alibi_slopes_for_any_number_of_heads(heads, expected):
     assert slopes_of(heads) == pytest.approx(expected)
 

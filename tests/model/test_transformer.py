@@ -147,20 +147,17 @@ def forward_by_hand(model, source, target_input):
     return norm_by_hand(x, model.decoder_norm, shape.norm_epsilon) if shape.norm == "pre" else x
 
 
-@pytest.mark.parametrize(
-    "kind, norm, norm_epsilon",
-    [
-        ("none", "post", 1e-6),
-        ("none", "pre", 0.5),
-        ("sinusoidal", "post", 1e-6),
-        ("learned", "pre", 1e-6),
-        ("relative", "post", 0.5),
-        ("relative_keys", "post", 1e-6),
-        ("relative_values", "pre", 1e-6),
-        ("shared_by_heads", "pre", 1e-6),
-        ("shared_by_heads_and_layers", "post", 1e-6),
-    ],
-)
+@pytest.mark.parametrize("kind, norm, norm_epsilon", [
+    ("none", "post", 1e-6),
+    ("none", "pre", 0.5),
+    ("sinusoidal", "post", 1e-6),
+    ("learned", "pre", 1e-6),
+    ("relative", "post", 0.5),
+    ("relative_keys", "post", 1e-6),
+    ("relative_values", "pre", 1e-6),
+    ("shared_by_heads", "pre", 1e-6),
+    ("shared_by_heads_and_layers", "post", 1e-6),
+])  # fmt: skip
 def test_model_matches_its_equations(kind, norm, norm_epsilon):
     model = make_model(kind, norm=norm, norm_epsilon=norm_epsilon, max_positions=20)
     source, target = sentences(9, 5, 7), target_inputs(6, 8, 3)
@@ -219,17 +216,13 @@ def test_base_model_has_the_number_of_parameters_counted_by_hand():
     assert count(BASE) == 48_689_152
 
 
-@pytest.mark.parametrize(
-    "changes, difference",
-    [
-        ({"relative_keys": False}, -12 * 8 * 33 * 64),
-        ({"tables": "shared_by_heads"}, -12 * 2 * 7 * 33 * 64),
-        ({"tables": "shared_by_heads_and_layers"}, (2 * 2 - 12 * 2 * 8) * 33 * 64),  # one pair per stack
-        ({"absolute": "learned"}, 2 * 256 * 512),
-        ({"norm": "pre"}, 2 * 2 * 512),  # one final norm per stack
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes, difference", [
+    ({"relative_keys": False}, -12 * 8 * 33 * 64),
+    ({"tables": "shared_by_heads"}, -12 * 2 * 7 * 33 * 64),
+    ({"tables": "shared_by_heads_and_layers"}, (2 * 2 - 12 * 2 * 8) * 33 * 64),  # one pair per stack
+    ({"absolute": "learned"}, 2 * 256 * 512),
+    ({"norm": "pre"}, 2 * 2 * 512),  # one final norm per stack
+], ids=str)  # fmt: skip
 def test_number_of_parameters_of_other_settings(changes, difference):
     assert count(changed(BASE, **changes)) == 48_689_152 + difference
 

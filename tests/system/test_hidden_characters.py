@@ -32,17 +32,14 @@ def hidden(text):
     return {one for one in text if unicodedata.category(one) in categories or one in BIDIRECTIONAL} - {"\n"}
 
 
-@pytest.mark.parametrize(
-    "text, shown",
-    [
-        ("", ""),
-        (GOOD, GOOD),
-        ("a\nb\tc\r\x1b[31m", r"a\nb\tc\r\x1b[31m"),
-        ("\0\x7f\x80\x9f\xa0", "\\x00\\x7f\\x80\\x9f\xa0"),
-        ("\u2027\u2028\u2029\u202a\u202e\u202f", "\u2027\\u2028\\u2029\\u202a\\u202e\u202f"),
-        ("\u2065\u2066\u2069\u206a\udcff", "\u2065\\u2066\\u2069\u206a\\udcff"),
-    ],
-)
+@pytest.mark.parametrize("text, shown", [
+    ("", ""),
+    (GOOD, GOOD),
+    ("a\nb\tc\r\x1b[31m", r"a\nb\tc\r\x1b[31m"),
+    ("\0\x7f\x80\x9f\xa0", "\\x00\\x7f\\x80\\x9f\xa0"),
+    ("\u2027\u2028\u2029\u202a\u202e\u202f", "\u2027\\u2028\\u2029\\u202a\\u202e\u202f"),
+    ("\u2065\u2066\u2069\u206a\udcff", "\u2065\\u2066\\u2069\u206a\\udcff"),
+])  # fmt: skip
 def test_escape_control_characters(text, shown):
     assert escape_control_characters(text) == shown == escape_control_characters(shown)
     assert escape_tree({text: [text, {"a": (text, 1, None, True)}]}) == {shown: [shown, {"a": (shown, 1, None, True)}]}

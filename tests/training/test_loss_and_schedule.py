@@ -95,16 +95,13 @@ def test_validation_computes_no_gradients():
     assert flops[0] < 0.4 * flops[1]
 
 
-@pytest.mark.parametrize(
-    "step, expected",
-    [
-        (1, 512**-0.5 / 4000**1.5),  # 1.746928e-07
-        (2000, 0.5 / math.sqrt(512 * 4000)),  # half of the warm-up: half the peak
-        (4000, 1 / math.sqrt(512 * 4000)),  # the peak: 6.987712e-04
-        (16000, 0.5 / math.sqrt(512 * 4000)),  # four times the steps: half the peak
-        (100_000, 1 / math.sqrt(512 * 100_000)),  # 1.397542e-04
-    ],
-)
+@pytest.mark.parametrize("step, expected", [
+    (1, 512**-0.5 / 4000**1.5),  # 1.746928e-07
+    (2000, 0.5 / math.sqrt(512 * 4000)),  # half of the warm-up: half the peak
+    (4000, 1 / math.sqrt(512 * 4000)),  # the peak: 6.987712e-04
+    (16000, 0.5 / math.sqrt(512 * 4000)),  # four times the steps: half the peak
+    (100_000, 1 / math.sqrt(512 * 100_000)),  # 1.397542e-04
+])  # fmt: skip
 def test_schedule_of_the_base_model(step, expected):
     base = compose_train(["model=base"]).optim
     for scale in (1, 2):
@@ -112,15 +109,12 @@ def test_schedule_of_the_base_model(step, expected):
         assert learning_rate(step, optim, 512) == pytest.approx(scale * expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "schedule, step, share",
-    [
-        ("constant", 1, 0.1), ("constant", 10, 1), ("constant", 11, 1), ("constant", 110, 1),
-        ("inverse_sqrt", 5, 0.5), ("inverse_sqrt", 10, 1), ("inverse_sqrt", 40, 0.5),
-        ("cosine", 1, 0.1), ("cosine", 10, 1), ("cosine", 60, 0.55), ("cosine", 110, 0.1),
-        ("cosine", 35, 0.1 + 0.9 * (1 + 0.5**0.5) / 2),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("schedule, step, share", [
+    ("constant", 1, 0.1), ("constant", 10, 1), ("constant", 11, 1), ("constant", 110, 1),
+    ("inverse_sqrt", 5, 0.5), ("inverse_sqrt", 10, 1), ("inverse_sqrt", 40, 0.5),
+    ("cosine", 1, 0.1), ("cosine", 10, 1), ("cosine", 60, 0.55), ("cosine", 110, 0.1),
+    ("cosine", 35, 0.1 + 0.9 * (1 + 0.5**0.5) / 2),
+])  # fmt: skip
 def test_learning_rate_of_each_schedule(schedule, step, share):
     words = ["optim.learning_rate=0.02", "optim.learning_rate_scale=null", "optim.warmup_steps=10"]
     optim = compose_train([*words, "optim.max_steps=110", f"optim.schedule={schedule}"]).optim
