@@ -39,6 +39,8 @@ def run(config: EvaluateConfig) -> None:
     if config.splits is not None:
         requested["test_splits"] = config.splits
     reported = config.model_dump(include={*REPORTED}, exclude_none=True)
+    if config.context_lengths is not None:
+        reported["stride"] = config.stride  # which goes with the lengths
     position = changed_after_training(trained.position, config.position or {})
     changed = {"position": position.model_dump(), "evaluation": trained.evaluation.model_dump() | reported}
     trained = validate(TrainConfig, trained.model_dump() | changed)

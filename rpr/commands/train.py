@@ -128,6 +128,8 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
         lifecycle.add_to_sweep(run_dir, config.sweep)
     print(f"{escape_control_characters(run_dir.name)}: already finished on {record.finished}", file=sys.stderr)
     if differing := lifecycle.reported_otherwise(config, record):
+        if differing[-1] == "stride":  # which evaluate takes with the lengths
+            differing = [*dict.fromkeys([*differing[:-1], "context_lengths", "stride"])]
         settings = [f"{name}={json.dumps(getattr(config.evaluation, name))}".replace(" ", "") for name in differing]
         print(
             f"rpr-cli: its scores stay as recorded, with another evaluation.{' and evaluation.'.join(differing)}; to "

@@ -107,7 +107,8 @@ class Recipes:
 
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
-    """The grids of the sweeps that these runs belong to.
+    """The grids of the sweeps that these runs belong to; without runs of the baseline's positions the first variant
+    takes their place.
 
     Raises:
         RecordError: the file of a sweep cannot be read.
@@ -126,13 +127,14 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
                 family, key=lambda one: [(value is not None, isinstance(value, str), value) for value in one]
             )
             variants = _by_label({setting: family[setting] for setting in in_order})
-            named = [
+            baselines = (
                 label
                 for label, by_setting in variants.items()
                 if any(variant is family[setting].baseline for setting, variant in by_setting.items())
-            ]
-            if len(family) > 1 and named:
-                yield Recipes(keys, {setting: family[setting] for setting in in_order}, variants, named[0])
+            )
+            baseline = next(baselines, next(iter(variants)))
+            if len(family) > 1:
+                yield Recipes(keys, {setting: family[setting] for setting in in_order}, variants, baseline)
 
 
 def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]:

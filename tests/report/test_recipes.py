@@ -114,6 +114,14 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, mo
     ]  # fmt: skip
 
 
+def test_the_first_variant_is_the_baseline_where_no_run_has_its_positions():
+    runs = [run("relative", one, 1, validation=score) for one, score in GRID["relative"].items()]
+    runs += [run("learned", one, 1, validation=score) for one, score in GRID["absolute"].items()]
+    (grid,) = recipes(run_groups(runs))
+    assert (grid.baseline, grid.best(grid.baseline)) == ("absolute (learned)", (1.5, 0.1))
+    assert grid.change("relative, k = 16", (3.0, 0.1), (1.5, 0.1), "validation").value == 4.0
+
+
 def test_only_numbers_have_an_edge_and_values_of_any_kind_an_order(tmp_path, monkeypatch):
     runs = [
         fake_record(kind, settings={"model.norm": norm, "optim.gradient_clip_norm": clip}, scores={"validation": score})

@@ -79,6 +79,9 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained, cli):
     assert by_context["num_tokens"] <= 512
     by_length = {(one["windows"], one["length"]): one["bits_per_byte"] for one in by_context["scores"]}
     assert by_length["separate", 8] == pytest.approx(by_length["sliding", 8], abs=1e-6)
+    for words, kinds in ((["context_lengths=[32]"], ["separate"]), (["context_lengths=[]"], [])):  # without its stride
+        contexts = json.loads(cli("evaluate", f"run={folder}", "hardware.threads=1", "format=json", *words).out)
+        assert [one["windows"] for by in contexts["by_context"] for one in by["scores"]] == kinds
     out = cli("evaluate", f"run={folder}", "hardware.threads=1").out
     assert "bits_per_byte" in out
     assert "By position in separate windows of 64" in out
