@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rpr.config.commands import ExportConfig
+from rpr.config.train import config_from_record
 from rpr.export import writing
 from rpr.export.card import verified
 from rpr.paths import user_path
@@ -20,7 +21,7 @@ def run(config: ExportConfig) -> None:
     """
     run_dir = user_path(config.run).absolute()
     out = run_dir / "exports" / config.format if config.output_dir is None else user_path(config.output_dir).absolute()
-    settings = loading.config_of(run_dir, config)
+    settings = config_from_record(loading.record_of(run_dir).config)
     model, tokenizer = settings.transformer(settings.data.vocabulary_size), settings.data.tokenizer
     writing.check(config.format, out, model, tokenizer)
     _, trained = loading.load_with_examples(run_dir, config, config.split, config.sentences)

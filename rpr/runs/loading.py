@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.data.windows import sample_windows
 from rpr.errors import DataError, RecordError, RunError
+from rpr.io.escape import escape_control_characters
 from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
 from rpr.records.record import RECORD_NAME, Record, read_record
@@ -38,12 +40,17 @@ def record_of(run_dir: Path, setting: str = "run") -> Record:
 
 
 def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfig:
-    """The run's own configuration, with the hardware and cache folder of a command.
+    """The run's own configuration, with the hardware and cache folder of a command. Of a run that has not finished, a
+    line on stderr says so: its weights are those of an earlier step.
 
     Raises:
         RecordError: the folder holds no readable record.
     """
-    settings = {**record_of(run_dir).config, "hardware": command.hardware.model_dump(mode="json")}
+    record = record_of(run_dir)
+    if record.outcome is not None:
+        name = escape_control_characters(run_dir.name)
+        print(f"rpr-cli: {name}: {record.outcome}; used as it is in its last checkpoint", file=sys.stderr)
+    settings = {**record.config, "hardware": command.hardware.model_dump(mode="json")}
     if command.cache_dir is not None:
         settings["data"] = {**settings["data"], "cache_dir": command.cache_dir}
     return config_from_record(settings)
@@ -153,9 +160,10 @@ def load_with_examples(
         RecordError, DataError: as `load`; no such split, or an empty one.
         RunError: the run failed or was interrupted.
     """
-    config, record = config_of(run_dir, command), record_of(run_dir)
+    record = record_of(run_dir)
     if record.status in ("failed", "interrupted"):
         raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
+    config = config_of(run_dir, command)
     data, model, checkpoint = load(config, run_dir, command.average_checkpoints)
     tokens, window = data.split(split), config.data.context_length
     if window is not None:

@@ -153,9 +153,10 @@ def test_report_of_unfinished_run_with_learned_positions(small_run, tmp_path, ru
     run = Path(shutil.copytree(small_run(*LEARNED), tmp_path / "learned"))
     record = read_record(run / "record.json").model_copy(update={"status": "running", "finished": None})
     write_record(run / "record.json", record)
-    out, _ = run_command(
+    out, err = run_command(
         "report", run, "validation_sentences=5", "max_distance=6", "average_checkpoints=1", "title=Mine"
     )
+    assert err.startswith("rpr-cli: learned: still running, or killed") and "in its last checkpoint\n" in err
     assert out.startswith("learned: absolute (learned) | step 4 | not finished | synthetic data\n")
     page = (run / "positions.svg").read_text()
     assert "relative tables" not in page and "learned absolute tables" in page and ">Mine" in page
