@@ -34,18 +34,16 @@ def run(config: EvaluateConfig) -> None:
     """
     run_dir = user_path(config.run).absolute()
     trained = loading.config_of(run_dir, config)
-    names = {*_OF_TRANSLATIONS, "text_tokens", "matmul_precision"}
+    names = {*_OF_TRANSLATIONS, *REPORTED, "text_tokens", "matmul_precision"}
     requested = config.model_dump(include=names, exclude_none=True)
     if config.splits is not None:
         requested["test_splits"] = config.splits
-    reported = config.model_dump(include={*REPORTED}, exclude_none=True)
     if config.context_lengths is not None:
-        reported["stride"] = config.stride  # which goes with the lengths
+        requested["stride"] = config.stride  # which goes with the lengths
     position = changed_after_training(trained.position, config.position or {})
-    changed = {"position": position.model_dump(), "evaluation": trained.evaluation.model_dump() | reported}
+    changed = {"position": position.model_dump(), "evaluation": trained.evaluation.model_dump() | requested}
     trained = validate(TrainConfig, trained.model_dump() | changed)
-    evaluation = trained.evaluation.model_copy(update=requested)
-    trained = trained.model_copy(update={"evaluation": evaluation})
+    evaluation = trained.evaluation
     check_tokenizer(trained)
     search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
     search += f"-min{evaluation.min_length}" if evaluation.min_length else ""

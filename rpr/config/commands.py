@@ -43,10 +43,6 @@ class EvaluateConfig(OneRunConfig):
 
     @model_validator(mode="after")
     def settings_of_the_backend(self) -> EvaluateConfig:
-        if self.splits is not None and len(set(self.splits)) < len(self.splits):
-            raise ValueError(f"splits: [{','.join(self.splits)}] names a split twice; name each once")
-        if "train" in (self.splits or ()):
-            raise ValueError("splits: train is not scored, as its text is not kept; name other splits")
         if self.backend == "torch" and self.compute_type != "float32":
             raise ValueError(
                 f"compute_type: {self.compute_type} requires backend=ctranslate2; torch uses hardware.precision"
