@@ -50,7 +50,8 @@ def run(config: EvaluateConfig) -> None:
     documents = trained.data.text is not None
     _check_effect(config, run_dir.name, trained)
     if documents:
-        search = f"tokens{evaluation.text_tokens}"
+        search = "-".join([f"tokens{evaluation.text_tokens}", *map(str, evaluation.context_lengths)])
+        search += "" if evaluation.stride is None else f"-stride{evaluation.stride}"
     if config.backend == "ctranslate2":
         folder = exported_folder(run_dir, config.run)
         runtime.set_up(config.hardware)

@@ -82,6 +82,8 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained, cli):
     for words, kinds in ((["context_lengths=[32]"], ["separate"]), (["context_lengths=[]"], [])):  # without its stride
         contexts = json.loads(cli("evaluate", f"run={folder}", "hardware.threads=1", "format=json", *words).out)
         assert [one["windows"] for by in contexts["by_context"] for one in by["scores"]] == kinds
+    kept = {path.parent.name.partition("-tokens")[2] for path in folder.glob("evaluations/*/scores.json")}
+    assert kept >= {"512-8-32-stride8", "2048-32", "2048"}, "scores by other lengths are kept"
     out = cli("evaluate", f"run={folder}", "hardware.threads=1").out
     assert "bits_per_byte" in out
     assert "By position in separate windows of 64" in out
