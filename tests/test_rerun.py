@@ -19,7 +19,7 @@ from tests.test_environment import TORCHRUN
 RECIPE = (
     "optim.max_steps=12", "optim.warmup_steps=6", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=6",
     "optim.average_checkpoints=2", "evaluation.beam_size=1", "evaluation.max_extra_length=2",
-    "evaluation.bootstrap_samples=10", "hardware.threads=1", "hardware.matmul_precision=highest",
+    "evaluation.bootstrap_samples=100", "hardware.threads=1", "hardware.matmul_precision=highest",
     "position.clip_distance=2", "sweep=mine",
 )  # fmt: skip
 HERE = Git(commit="0123456789abcdef", dirty=False)

@@ -200,6 +200,11 @@ class EvaluationConfig(StrictModel):
                 f"stride: {self.stride} does not divide the longest of evaluation.context_lengths = "
                 f"{list(self.context_lengths)}; choose one that does, or null for no sliding windows"
             )
+        if 0 < self.bootstrap_samples < 100:
+            raise ValueError(
+                f"bootstrap_samples: {self.bootstrap_samples} are too few for the ends of a 95% interval; choose 100 "
+                "or more, or 0 for none"
+            )
         if len(set(self.test_splits)) < len(self.test_splits):
             raise ValueError(f"test_splits: [{','.join(self.test_splits)}] names a split twice; name each once")
         if "train" in self.test_splits:

@@ -243,7 +243,7 @@ def test_run_id_depends_on_what_affects_the_result(plain):
     for key, value in {
         "name": "x", "sweep": "y", "runs_dir": "/z", "data.cache_dir": "/c", "logger.mode": "none",
         "logger.project": "p", "logger.tags": ["t"],
-        "evaluation.length_buckets": [5], "evaluation.bootstrap_samples": 10,
+        "evaluation.length_buckets": [5], "evaluation.bootstrap_samples": 100,
     }.items():  # fmt: skip
         assert validate(TrainConfig, edited(plain, {key: value})).run_id == first.run_id, key
     relevant = {
