@@ -38,3 +38,9 @@ def schemes_dir() -> Path | None:
 def choice_dirs(config_dir: Path | None = None) -> list[Path]:
     """The folders with choices besides conf/, the first found wins: --config-dir's, and the user's own."""
     return [folder for folder in (config_dir, schemes_dir()) if folder is not None]
+
+
+def sweep_files() -> dict[str, Path]:
+    """The files of sweeps by name; of two with one name the user's own counts."""
+    folders = [data_dir("sweeps"), *(folder / "sweeps" for folder in choice_dirs())]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}

@@ -13,6 +13,7 @@ from rpr.cli.positionals import to_overrides
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import override_key
 from rpr.errors import ConfigError
+from rpr.paths import sweep_files
 from rpr.sweep import spec
 
 _SEPARATORS = {"bash": " ", "zsh": " ", "fish": "\n"}  # between suggestions
@@ -54,7 +55,7 @@ def suggestions(line: str, commands: Collection[str]) -> list[str]:
     own: list[str] = []
     if name == "sweep":
         if not before:
-            return sorted(sweep for sweep in spec.available() if sweep.startswith(word))
+            return sorted(sweep for sweep in sweep_files() if sweep.startswith(word))
         own = [entry for entry in (*spec.SETTINGS, *spec.FLAGS) if entry.startswith(word)]
         keys = {override_key(entry) for entry in spec.SETTINGS}
         settings = [entry for entry in before[1:] if override_key(entry) not in keys and entry not in spec.FLAGS]

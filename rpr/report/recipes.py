@@ -15,7 +15,7 @@ import yaml
 
 from rpr.errors import RecordError
 from rpr.model.positions.vectors import SHARING
-from rpr.paths import choice_dirs, data_dir
+from rpr.paths import sweep_files
 from rpr.records.measurement import Measurement, missing
 from rpr.records.record import short_names
 from rpr.records.scores import LOWER_IS_BETTER
@@ -157,9 +157,7 @@ def _grid_keys(sweep: str) -> tuple[str, ...]:
     Raises:
         RecordError: the file cannot be read.
     """
-    folders = (*(folder / "sweeps" for folder in choice_dirs()), data_dir("sweeps"))  # as for the sweep itself
-    # Compared with the names that are there: a record could name any path.
-    path = next((path for folder in folders for path in folder.glob("*.yaml") if path.stem == sweep), None)
+    path = sweep_files().get(sweep)  # never a path: a record could name any
     if path is None:
         return ()
     try:

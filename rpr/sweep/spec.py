@@ -13,7 +13,7 @@ import yaml
 from rpr.compose.composition import override_key, typed_choices
 from rpr.config.data import NAME
 from rpr.errors import ConfigError, did_you_mean
-from rpr.paths import choice_dirs, data_dir, user_path
+from rpr.paths import data_dir, sweep_files, user_path
 
 SETTINGS = ("jobs=", "gpus=", "jobs_per_gpu=", "retry_failed=true")
 FLAGS = ("--dry-run", "--wandb-yaml")
@@ -41,17 +41,12 @@ class SweepSpec:
     rows: tuple[tuple[str, ...], ...]
 
 
-def available() -> dict[str, Path]:
-    folders = [data_dir("sweeps"), *(folder / "sweeps" for folder in choice_dirs())]
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
-
-
 def usage() -> str:
     lines = [
         "usage: rpr-cli sweep NAME|FILE [setting=value ...] [jobs=N] [gpus=0,1] [jobs_per_gpu=N] [retry_failed=true]",
         "",
     ]
-    lines += [f"  {name:<10} {read(name).description}" for name in available()]
+    lines += [f"  {name:<10} {read(name).description}" for name in sweep_files()]
     lines += [
         "",
         "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
@@ -74,7 +69,7 @@ def read(name: str) -> SweepSpec:
     Raises:
         ConfigError: no such sweep, or an invalid file.
     """
-    files = available()
+    files = sweep_files()
     path = user_path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
     if path is None:
         raise ConfigError(f"sweep: no such sweep {name!r}" + did_you_mean(name, files))

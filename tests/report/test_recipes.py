@@ -93,7 +93,7 @@ def test_without_scores_of_validation_its_loss_decides():
 
 def grids_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: str, *runs: Record) -> list[Recipes]:
     """Those of runs of a sweep whose file has these keys."""
-    monkeypatch.setattr("rpr.report.recipes.data_dir", lambda name: tmp_path)
+    monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
     (tmp_path / "mine.yaml").write_text(f"best_of: [{keys}]")
     return list(recipes(run_groups(run.model_copy(update={"sweeps": ("mine",)}) for run in runs)))
 
@@ -134,7 +134,7 @@ def test_only_numbers_have_an_edge_and_values_of_any_kind_an_order(tmp_path, mon
 
 
 def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, monkeypatch):
-    monkeypatch.setattr("rpr.report.recipes.data_dir", lambda name: tmp_path)
+    monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
     (tmp_path.parent / "outside.yaml").write_text("best_of: [model.dropout]")
     (tmp_path / "broken.yaml").write_text("jobs: [")
     groups = {name: run_groups([fake_record(sweeps=[name])]) for name in ("../outside", "broken")}

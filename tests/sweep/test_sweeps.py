@@ -14,6 +14,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import InterruptedRun, RecordError, RunError
 from rpr.metrics.lengths import bounds
+from rpr.paths import sweep_files
 from rpr.records.record import Record, find_records, read_record, write_record
 from rpr.report.published import published
 from rpr.runs.locks import acquire, with_killed_runs
@@ -77,7 +78,7 @@ def test_published_figures_by_length_have_buckets_of_one_length() -> None:
         assert (length, length) in bounds(edges[one["task"]], longest)
 
 
-@pytest.mark.parametrize("name", sorted(spec.available()))
+@pytest.mark.parametrize("name", sorted(sweep_files()))
 def test_every_job_of_a_sweep_is_a_valid_run_of_its_own(name: str) -> None:
     plan = spec.read(name)
     assert plan.name == name and plan.description and "\n" not in plan.description
