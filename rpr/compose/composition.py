@@ -177,6 +177,10 @@ def compose_train(
             f"data: model={config.model.name} is decoder-only; choose data=python_library, which has documents to "
             "continue, or data=synthetic, which has pairs, for this model too"
         )
+    window, contexts = config.data.context_length or config.data.max_length or 0, config.evaluation.context_lengths
+    for scheme in (config.position.encoder, config.position.decoder):
+        if problem := scheme.without_effect(window, max(config.data.context_length or 0, *contexts, 0)):
+            raise ConfigError(f"position.{problem}")
     if run is None:
         return config
     from rpr.runs.origin import origin_of  # torch

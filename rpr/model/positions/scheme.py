@@ -207,6 +207,18 @@ class Scheme(Described):
         (0: of pairs, of any length).
         """
         of_what = "data.context_length, evaluation.context_lengths"
+        if self.random_offset:
+            longest = max(longest, self.random_offset + window)
+            of_what += ", or data.context_length or data.max_length after position.random_offset"
+        if self.absolute == "learned" and self.max_positions < longest:
+            return (
+                f"max_positions: {self.max_positions} learned positions do not reach the longest context of {longest} "
+                f"tokens ({of_what}); raise it"
+            )
+        return None
+
+    def without_effect(self, window: int, longest: int) -> str | None:
+        """As `unused_setting`, for the lengths of `wrong_length`."""
         if longest and self.random_positions is not None and self.random_positions <= window:
             return (
                 f"random_positions: {self.random_positions} leave windows of {window} tokens (data.context_length) no "
@@ -215,16 +227,9 @@ class Scheme(Described):
         reached, floors = longest or 2 * window, [part.query_log_floor for part in self.parts if part.query_log_scale]
         if reached < min(floors, default=0):
             return (
-                f"query_log_floor: no context reaches {min(floors)} tokens ({of_what}), so position.query_log_scale "
-                f"has no effect; set it to {reached} or less"
-            )
-        if self.random_offset:
-            longest = max(longest, self.random_offset + window)
-            of_what += ", or data.context_length or data.max_length after position.random_offset"
-        if self.absolute == "learned" and self.max_positions < longest:
-            return (
-                f"max_positions: {self.max_positions} learned positions do not reach the longest context of {longest} "
-                f"tokens ({of_what}); raise it"
+                f"query_log_floor: no context reaches {min(floors)} tokens (data.context_length, "
+                "evaluation.context_lengths), so position.query_log_scale has no effect; "
+                f"set it to {reached} or less"
             )
         return None
 
