@@ -153,28 +153,22 @@ def fake_interval(low: float, high: float) -> dict[str, Any]:
 def fake_by_length(*scores: float, intervals: bool = True, **changes: Any) -> dict[str, Any]:
     """One score per bucket: 1 to 10 (50 sentences), 11 to 22 (40), 23 to 30 (7), over 30 (20); trained up to 22."""
 
-    def fake_bucket_score(metric: str, score: float) -> dict[str, Any]:
-        interval = fake_interval(score - 1, score + 2) if intervals else None
-        return {"metric": metric, "score": score, "interval": interval}
+    def scored(metric: str, score: float) -> dict[str, Any]:
+        return {
+            "metric": metric, "score": score, "interval": fake_interval(score - 1, score + 2) if intervals else None
+        }  # fmt: skip
+
+    def bucket(shortest: int, longest: int | None, count: int, bleu: float) -> dict[str, Any]:
+        return {
+            "shortest": shortest, "longest": longest, "beyond_training": shortest > 22, "num_sentences": count,
+            "scores": [scored("sacrebleu", bleu), scored("chrf", bleu + 20.0)],
+        }  # fmt: skip
 
     bounds = [(1, 10, 50), (11, 22, 40), (23, 30, 7), (31, None, 20)]
     fields = {
-        "unit": "pieces of the source, EOS included",
-        "splits": ["test", "long"],
-        "test_sets": ["test_2016_flickr", "test_2016_flickr, joined"],
-        "longest_training_source": 22,
-        "signatures": {"sacrebleu": SIGNATURE, "chrf": "nc:6"},
-        "checkpoint": "last",
-        **DECODING,
-        "buckets": [
-            {
-                "shortest": shortest,
-                "longest": longest,
-                "beyond_training": shortest > 22,
-                "num_sentences": count,
-                "scores": [fake_bucket_score("sacrebleu", score), fake_bucket_score("chrf", score + 20.0)],
-            }
-            for (shortest, longest, count), score in zip(bounds, scores, strict=False)
-        ],
-    }
+        "unit": "pieces of the source, EOS included", "splits": ["test", "long"],
+        "test_sets": ["test_2016_flickr", "test_2016_flickr, joined"], "longest_training_source": 22,
+        "signatures": {"sacrebleu": SIGNATURE, "chrf": "nc:6"}, "checkpoint": "last", **DECODING,
+        "buckets": [bucket(*ends, score) for ends, score in zip(bounds, scores, strict=False)],
+    }  # fmt: skip
     return fields | changes

@@ -115,13 +115,8 @@ class Waits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         indices = args[1] if func in (aten.index.Tensor, aten.index_put_.default) else ()
-        waiting = (
-            aten._local_scalar_dense.default,
-            aten.nonzero.default,
-            aten.masked_select.default,
-            aten.equal.default,
-        )
-        if func in waiting or any(index is not None and index.dtype == torch.bool for index in indices):
+        waiting = (aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal)
+        if func.overloadpacket in waiting or any(index is not None and index.dtype == torch.bool for index in indices):
             self.counts[func] += 1
         return func(*args, **(kwargs or {}))
 

@@ -30,13 +30,7 @@ LINK = re.compile(r"\[(?:!\[[^\]]*\]\([^)]*\)|[^\]])*\]\(([^)\s]+)\)|!\[[^\]]*\]
 COMMITTED = "runs_dir=sweeps/demo/quick"  # a report without training
 MOST_WORDS, MOST_TERMS = 1300, 15
 # Commands that are run, with overrides for speed; the others are only composed.
-RUN: dict[str, list[str]] = {
-    "compare": ["samples=100", "trials=100"],
-    "diff": [],
-    "evaluate": [],
-    "generate": [],
-    "translate": [],
-}
+RUN = {"compare": ["samples=100", "trials=100"], "diff": [], "evaluate": [], "generate": [], "translate": []}
 
 
 class Fence(NamedTuple):

@@ -32,13 +32,7 @@ def choices(group):
 
 GROUPS = {group: choices(group) for group in ("model", "position", "hardware", "data", "optim", "logger", "evaluation")}
 DOCUMENTS = {"python_library", "text", "wikitext103", "fineweb_edu"}
-LOCAL_ONLY = {
-    "custom",
-    "text",
-    "multi30k_en_fr",
-    "wmt_mini_en_de",
-    "wmt_mini_en_fr",
-}  # not on a hub: refused without data.path
+LOCAL_ONLY = {"custom", "text", "multi30k_en_fr", "wmt_mini_en_de", "wmt_mini_en_fr"}  # refused without data.path
 
 
 def train(*overrides):

@@ -79,14 +79,8 @@ def test_train_pairs_equal_to_held_out_ones_are_dropped_and_counted(config, tmp_
     half = (PAIRS[99][0], PAIRS[0][1])  # equal on one side only
     train = [
         ("  a small\tline 99\r", "eine kleine Zeile\u00a099"),  # equal after normalisation
-        *PAIRS[:40],
-        PAIRS[93],
-        half,
-        PAIRS[99][::-1],
-        *PAIRS[40:80],
-        *[PAIRS[92]] * 3,
-        ("", ""),
-    ]
+        *PAIRS[:40], PAIRS[93], half, PAIRS[99][::-1], *PAIRS[40:80], *[PAIRS[92]] * 3, ("", ""),
+    ]  # fmt: skip
     empty = [("", "")]  # a held-out empty pair does not drop those of train
     write_lines(tmp_path / "pairs", [*train, PAIRS[89], PAIRS[89], *empty, *validation[1:], *test])
     corpus = load_corpus(config())

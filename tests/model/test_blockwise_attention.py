@@ -20,9 +20,6 @@ WIDTH = 4
 EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
 
 
-# Parts and blocks
-
-
 @pytest.fixture
 def parts(monkeypatch):
     """The queries of each part that is computed."""
@@ -110,9 +107,6 @@ def test_cells_are_read_after_they_are_written_once(form, lengths, k, causal):
     assert twice.cells == 0
 
 
-# Layout in memory
-
-
 class Calls(TorchDispatchMode):
     """Records the names of all operations, and the size of the largest tensor."""
 
@@ -182,9 +176,6 @@ def test_cotangents_of_any_strides(queries_per_block):
     for weight in (ones.double().expand(2, 2, 6, 3), numbers.double()[..., ::2, ::2]):
         found = results(partial(blockwise, queries_per_block=queries_per_block), inputs, weight)
         assert_same(found, results(reference, inputs, weight), "strided")
-
-
-# Memory
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -167,9 +167,6 @@ def test_model_matches_its_equations(kind, norm, norm_epsilon):
 # Padding, shifts, and cached decoding, which no later piece can change: tests/analysis/test_verification.py
 
 
-# Settings of the computation
-
-
 @pytest.mark.parametrize("implementation", ["dense", "blockwise", "composed"])
 def test_use_attention_applies_to_all_self_attentions(implementation, monkeypatch):
     model, used = make_model("relative"), []
@@ -188,9 +185,6 @@ def test_small_products_exact_restores_the_matmul_precision():
         assert (torch.ones(1, 1) @ torch.ones(1, 1)).dtype == torch.float32
         raise KeyError
     assert torch.get_float32_matmul_precision() == "medium"
-
-
-# Parameters
 
 
 def count(shape):
@@ -249,9 +243,6 @@ def test_initial_matrices_are_glorot_uniform_and_the_embedding_normal():
     assert not layer.feed_forward.outer.bias.any()
     # 32,000 draws of N(0, 64^-0.5): the sample deviation has a standard error of 0.125 / sqrt(2 * 32,000).
     assert abs(model.embedding_VM.std() - 0.125) < 4 * 0.125 / math.sqrt(64_000)
-
-
-# Dropout
 
 
 def test_dropout_applies_to_embeddings_and_sublayer_outputs_only(monkeypatch):

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from rpr.errors import RecordError
-from rpr.migrations import EARLIER_DEFAULTS, READ_AS, with_earlier_defaults
 from rpr.records.metrics import read_metrics
 from rpr.records.position import position_of
 from rpr.records.record import Record, find_records, read_record, write_record
@@ -99,15 +98,3 @@ def test_invalid_line_of_metrics_is_an_error(tmp_path):
     path.write_text('{"step": 1}\n{"time": 2}\n')
     with pytest.raises(RecordError, match='metrics.jsonl:2: a line of metrics is an object with a whole "step"'):
         read_metrics(path)
-
-
-def test_later_settings_get_their_earlier_values():
-    settings = {"optim": {"non_finite": "skip"}, "hardware": {}, "seed": 1}
-    of_optim = {
-        key.removeprefix("optim."): value for key, value in EARLIER_DEFAULTS.items() if key.startswith("optim.")
-    }
-    assert with_earlier_defaults(settings) == {
-        "optim": {**of_optim, "non_finite": "skip"}, "hardware": {"attention": "auto"}, "seed": 1,
-        "stop_after_minutes": None, "again": False, "origin": None,
-    }  # fmt: skip
-    assert settings["hardware"] == {} and not EARLIER_DEFAULTS.keys() & READ_AS.keys()

@@ -110,8 +110,3 @@ def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training
     assert [tuple(line.get_xdata()) for line in sliding.lines if line.get_marker() not in ("", "None")] == [(1,), (1,)]
     (shade,) = separate.patches
     assert shade.get_xy()[0] == 1.5  # between 128, the length of training, and 256
-
-
-def test_records_without_such_scores_have_neither():
-    group = group_of([fake_record("absolute")])
-    assert list(context_grids(group)) == [] and bits_by_context(group) is None

@@ -15,13 +15,13 @@ def test_deciding_settings_separate_groups():
     def groups(setting, value):
         return run_groups([fake_record("absolute"), fake_record("relative", settings={setting: value})])
 
-    settings = {
+    others = {
         "optim.warmup_steps": 500,
         "model.dropout": 0.3,
         "evaluation.beam_size": 1,
         "hardware.precision": "bf16",
     }
-    for setting, value in settings.items():
+    for setting, value in others.items():
         assert f"{setting.rpartition('.')[2]} {value}" in [group.distinctly() for group in groups(setting, value)]
     for setting, value in (("data.cache_dir", "/elsewhere"), ("evaluation.bootstrap_samples", 5)):
         [group] = groups(setting, value)

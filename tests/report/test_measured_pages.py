@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from rpr.compose.composition import compose_train
 from rpr.model.positions import SCHEMES
 from sweeps.results.measured_pages import FORMATS, PEERS, RESULTS, SPEEDS, TABLES, fastest, medians, read, scale
 
@@ -62,13 +61,6 @@ def test_every_scheme_is_verified_or_refused(architecture):
     for row, found in ((row, row[name]) for row in rows for name in formats):
         assert found["refused"] or found["largest_difference"] <= found["tolerance"], row
         assert found["refused"] or found["sentences"] == 200, row
-
-
-def test_formats_are_asked_about_a_model():
-    words = ["data=python_library", "model=tiny", "model.architecture=decoder_only"]
-    rope, alibi = (compose_train([*words, f"position={name}"]).transformer(260) for name in ("rope", "alibi"))
-    assert [refusal(rope) for refusal in FORMATS.values()] == [None, None]
-    assert [bool(refusal(alibi)) for refusal in FORMATS.values()] == [False, True]
 
 
 @pytest.mark.parametrize("page, name", TABLES)

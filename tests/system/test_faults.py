@@ -43,9 +43,6 @@ def last_step(run_dir):
     return max((step for step, _ in checkpoints(run_dir / "checkpoints")), default=0)
 
 
-# --- killed at random moments
-
-
 def train(arguments, processes):
     process = processes.start("train", *arguments)
     _, err = process.communicate(timeout=280)
@@ -92,9 +89,6 @@ def test_run_killed_at_random_moments_matches_uninterrupted_run(
     assert (run_dir / "record.json").read_bytes() == before
 
 
-# --- stopped by a signal, and resumed
-
-
 @pytest.mark.parametrize("sign, name", [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
 def test_signalled_run_is_interrupted_and_resumes_by_folder(
     sign, name, tiny, tiny_config, small_data, fork_server, wait_for
@@ -125,9 +119,6 @@ def test_signalled_run_is_interrupted_and_resumes_by_folder(
     assert not run_dir.exists()
     repeated = fork_server.run(["train", f"run={moved}"], moved)
     assert repeated.code == 0 and "already finished on " in repeated.err and repeated.changes == ()
-
-
-# --- faults at changes of the disk
 
 
 class Training:

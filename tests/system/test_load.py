@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from rpr.compose import composition, hydra_bridge
-from rpr.compose.composition import compose_train, expand_multirun
+from rpr.compose.composition import compose_train
 from rpr.compose.messages import format_user_error
 from tests.processes import SCRIPT
 
@@ -31,21 +30,6 @@ WORDS = [
 def test_jobs_are_composed_independently():
     first = [composed(words) for words in WORDS]
     assert [composed(words) for words in reversed(WORDS)] == first[::-1]
-
-
-def test_conf_is_read_once_for_many_jobs(monkeypatch):
-    read = []
-    compose_with_hydra = hydra_bridge.compose
-
-    def compose(name, choices, config_dir):
-        read.append(choices)
-        return compose_with_hydra(name, choices, config_dir)
-
-    monkeypatch.setattr(hydra_bridge, "compose", compose)
-    composition._of_choices.cache_clear()
-    made = [compose_train(job) for job in expand_multirun(["seed=range(1,41)", "sweep=mine", "position=relative"])]
-    assert len({config.run_id for config in made}) == 40
-    assert [list(choices) for choices in read] == [["position=relative"]]
 
 
 def translated(random_run, source, target):

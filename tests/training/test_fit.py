@@ -134,9 +134,6 @@ def test_ranks_must_start_alike(starts, message, monkeypatch):
     fit.SameStart("a").on_train_start(SimpleNamespace(world_size=1), None)
 
 
-# --- by the clock
-
-
 def test_checkpoints_by_minutes(tiny_config, small_data, tmp_path, assert_same):
     """One is always due; a run that is interrupted twice, the second time right after it was resumed."""
     config = tiny_config(
@@ -181,9 +178,6 @@ def test_training_stopped_by_its_time_limit_is_resumed(tiny_config, small_data, 
     assert [row["step"] for row in rows_of(tmp_path / "resumed") if "validation/loss" in row] == [3, 6, 7]
 
 
-# --- precision
-
-
 def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(tiny_config, tmp_path, monkeypatch):
     engines = []
     search = TorchEngine.search
@@ -205,9 +199,6 @@ def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(tiny_config, 
     (engine,) = engines
     assert engine.bfloat16
     assert vars(engine) == vars(evaluated_model(config, engine.model, "last").engine)
-
-
-# --- disks and folders
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder in which not even root can write")
