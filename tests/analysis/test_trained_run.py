@@ -143,10 +143,9 @@ def test_losses_and_continuations_are_those_of_the_probabilities(pairs, document
         assert piece == int(logits.argmax())
         ids.append(piece)
     assert len(greedy.pieces) == 6 and documents.generate([text], max_new_tokens=6) == [[greedy.text]]
-    drawn = documents.generate([text, ""], max_new_tokens=6, temperature=2.0, num_samples=2)
-    assert len({*drawn[0], *drawn[1]}) == 4 and drawn[1:] == documents.generate(
-        [""], max_new_tokens=6, temperature=2.0, num_samples=2
-    )
+    drawing = {"max_new_tokens": 6, "temperature": 2.0, "num_samples": 2}
+    drawn = documents.generate([text, ""], **drawing)
+    assert len({*drawn[0], *drawn[1]}) == 4 and drawn[1:] == documents.generate([""], **drawing)
 
 
 def test_what_a_run_cannot_do_is_refused(pairs, documents, tmp_path):

@@ -23,10 +23,7 @@ CHARACTERS = st.one_of(
     st.sampled_from(ODD + " \tab"), st.characters(codec="utf-8", exclude_characters="\n\0"), st.sampled_from("漢é😀ﬁ½")
 )
 LINES = st.text(CHARACTERS, max_size=12)
-NEWLINE, NOT_TEXT = (
-    b"\n",
-    re.compile(rb"\A(\x1f\x8b|\xff\xfe|\xfe\xff)|\0"),
-)  # the shortest of the first bytes that tell
+NEWLINE, NOT_TEXT = b"\n", re.compile(rb"\A(\x1f\x8b|\xff\xfe|\xfe\xff)|\0")  # the shortest of the bytes that tell
 BOTH = st.tuples(st.booleans(), st.booleans())
 
 

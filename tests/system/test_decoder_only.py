@@ -64,9 +64,8 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli):
         monkeypatch.setattr(sys, "stdin", stdin)
         assert command("generate", run, *out) == greedy
     lines = command("generate", run, "prompt=1 2", "temperature=1", "num_samples=3", "format=json", *out).splitlines()
-    assert [(json.loads(line)["prompt"], json.loads(line)["sample"]) for line in lines] == [
-        ("1 2", n) for n in range(3)
-    ]
+    samples = [(sample["prompt"], sample["sample"]) for sample in map(json.loads, lines)]
+    assert samples == [("1 2", number) for number in range(3)]
     assert "positions.svg" in command("report", run, *out)
     assert "tiny-decoder-only" in command("report", "runs_dir=whole", "output_dir=page")
     assert "exact match" in command("compare", str(whole), str(cut), "metrics=[exact_match]")
@@ -77,7 +76,6 @@ def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     words = [word.replace("data=copy", "data=duplicate") for word in TASK]
     assert app.main(["train", *words, "evaluation.max_extra_length=4"]) == 2
-    assert capfd.readouterr().err.splitlines()[-1] == (
-        "rpr-cli: evaluation.max_extra_length: 4 cuts off right answers of long, of which the longest has 5 tokens "
-        "more than its input; set 5 or more"
-    )
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert line.startswith("rpr-cli: evaluation.max_extra_length: 4 cuts off right answers of long, of which")
+    assert line.endswith("; set 5 or more")

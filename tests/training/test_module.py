@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from rpr.config.train import TrainConfig
-from rpr.data.batches import TrainingBatches, TranslationDataset, accumulation
+from rpr.data.batches import BatchSpec, TrainingBatches, TranslationDataset, accumulation
 from rpr.data.cache import PreparedData as Data
 from rpr.training import callbacks
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
@@ -80,10 +80,8 @@ def test_empty_microbatch_has_zero_gradients(tiny_config, small_data):
     module = module_of(tiny_config("model.dropout=0"), small_data)
     module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=2)
     spec = batches(module.config, small_data, 1, 0).step_specs(0)[0]
-    empty = TranslationDataset(small_data.split("train"))[
-        type(spec)(spec.indices[:0], spec.step_source_tokens, spec.step_target_tokens)
-    ]
-    loss = module.training_step(empty, 0)
+    empty = BatchSpec(spec.indices[:0], spec.step_source_tokens, spec.step_target_tokens)
+    loss = module.training_step(TranslationDataset(small_data.split("train"))[empty], 0)
     assert float(loss.detach()) == 0.0
     gradients = torch.autograd.grad(loss, [*module.parameters()], allow_unused=True)
     assert all(gradient is None or not gradient.any() for gradient in gradients)
