@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 pytest.importorskip("triton")
 
 from rpr.model.triton_attention import Tiles, fused_attention
-from tests.model.attention_cases import reference
+from tests.model.attention_cases import Case, assert_same, reference, results
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROOT = Path(__file__).parents[2]
@@ -57,103 +58,64 @@ def test_kernels_in_the_interpreter_with_random_shapes(coverage_environment):
 # In the interpreter
 
 
-def make_inputs(num_queries, num_keys, key_clip, value_clip, *, batch=1, heads=1, per_head=True, width=8):
-    """q, k, v [B, H, ., D] and the tables in float64, all with gradients; a clip distance of None is no table."""
-    torch.manual_seed(1000 * num_queries + num_keys)
-
-    def normal(*shape):
-        return torch.randn(shape, dtype=torch.float64).requires_grad_()
-
-    q, k, v = (normal(batch, heads, n, width) for n in (num_queries, num_keys, num_keys))
-    groups = [heads] if per_head else []
-    clips = {"key_table": key_clip, "value_table": value_clip}
-    tables = {name: None if clip is None else normal(*groups, 2 * clip + 1, width) for name, clip in clips.items()}
-    return q, k, v, tables
+def fused(q, k, v, *, tiles=SMALL, bias_table=None, distance_queries=None, key_bias=None, **options):
+    """Called as `attend` is, with key and value tables alone."""
+    return fused_attention(q, k, v, tiles=tiles, **options)
 
 
-def present(*tensors):
-    return [x for x in tensors if x is not None]
-
-
-def assert_equals_reference(q, k, v, tables, *, mask=None, causal=False, first_query=0, tiles=SMALL, tolerance=1e-11):
+def assert_equals_reference(case, *, dtype=torch.float64, tiles=SMALL, tolerance=1e-11, **more):
     """Forward and all gradients. A query without a visible key has output 0 and no gradient, unlike in `reference`."""
-    inputs = present(q, k, v, *tables.values())
-    options = {"mask": mask, "causal": causal, "first_query": first_query}
-    visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool) if mask is None else mask
-    if causal:
-        visible = visible & (torch.arange(k.shape[2]) <= first_query + torch.arange(q.shape[2])[:, None])
-    expected = reference(q, k, v, **options, **tables) * visible.any(-1, keepdim=True)
-    actual = fused_attention(q, k, v, tiles=tiles, **options, **tables)
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-    dz = torch.randn_like(expected)
-    gradients = torch.autograd.grad(actual, inputs, dz)
-    for got, wanted in zip(gradients, torch.autograd.grad(expected, inputs, dz), strict=True):
-        torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
-
-
-def relative_error(actual, expected):
-    return ((actual.double() - expected).norm() / expected.norm()).item()
+    inputs, options = case.inputs(dtype)
+    options |= more
+    visible = case.has_visible_key(options)
+    weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    expected = results(lambda *qkv, **others: reference(*qkv, **others) * visible, inputs, weight, **options)
+    assert_same(results(partial(fused, tiles=tiles), inputs, weight, **options), expected, "fused", tolerance)
 
 
 class TestInterpreted:
     __test__ = INTERPRETED
 
-    @pytest.mark.parametrize(
-        "num_queries, first_query, num_keys, key_clip, value_clip, causal, mask",
-        [
-            # Tiles are 16 x 16. Here each query has tiles to the left, near and to the right.
-            (16, 31, 66, 3, 3, False, None),
-            (20, 0, 20, 3, None, True, (20,)),
-            pytest.param(20, 0, 20, None, 3, True, None, marks=pytest.mark.slow),
-            (5, 0, 20, None, None, False, (2, 1, 1, 20)),
-            (20, 0, 20, 1, 0, False, None),
-            pytest.param(20, 0, 20, 0, 2, True, None, marks=pytest.mark.slow),
-            (3, 15, 20, 40, 16, True, (2, 1, 3, 20)),
-            (1, 6, 7, 2, 4, True, None),
-            pytest.param(20, 17, 37, 2, 4, True, None, marks=pytest.mark.slow),
-            (20, 22, 20, 5, 1, False, (1, 2, 20, 1)),
-            (2, 9, 1, 2, 4, False, None),
-        ],
-        ids=str,
-    )
-    def test_matches_reference(self, num_queries, first_query, num_keys, key_clip, value_clip, causal, mask):
-        sizes = {"batch": 1, "heads": 1} if mask is None else {"batch": 2 if mask[0] == 2 else 1, "heads": 2}
-        inputs = make_inputs(num_queries, num_keys, key_clip, value_clip, **sizes, per_head=not causal)
-        if mask is not None:
-            mask = torch.rand(mask, generator=torch.Generator().manual_seed(len(mask))) < 0.5
-        assert_equals_reference(*inputs, mask=mask, first_query=first_query, causal=causal)
+    @pytest.mark.parametrize("case", [
+        # Tiles are 16 x 16. Here each query has tiles to the left, near and to the right.
+        Case(16, 66, 31, keys=3, values=3, batch=1, heads=1),
+        Case(20, 20, keys=3, values=None, causal=True, mask="K", batch=1),
+        pytest.param(Case(20, 20, keys=None, values=3, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
+        Case(5, 20, keys=None, values=None, mask="BK"),
+        Case(20, 20, keys=1, values=0, batch=1, heads=1),
+        pytest.param(Case(20, 20, keys=0, values=2, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
+        Case(3, 20, 15, keys=40, values=16, causal=True, mask="BQK", per_head=(False, False)),
+        Case(1, 7, 6, keys=2, values=4, causal=True, batch=1, heads=1),
+        pytest.param(Case(20, 37, 17, keys=2, values=4, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
+        Case(20, 20, 22, keys=5, mask="HQ", batch=1, per_head=(True, True)),
+        Case(2, 1, 9, values=4, batch=1, heads=1),
+    ], ids=str)  # fmt: skip
+    def test_matches_reference(self, case):
+        assert_equals_reference(replace(case, width=8))
 
     def test_byte_mask_matches_reference(self):
         # In float64, as above, masks are converted to int32.
-        q, k, v, tables = make_inputs(7, 9, 2, 3)
-        q, k, v = (x.detach().float().requires_grad_() for x in (q, k, v))
-        tables = {name: table.detach().float().requires_grad_() for name, table in tables.items()}
-        mask = torch.rand((7, 9), generator=torch.Generator().manual_seed(1)) < 0.5
-        assert_equals_reference(q, k, v, tables, mask=mask, tolerance=1e-4)
+        assert_equals_reference(Case(7, 9, values=3, mask="QK", batch=1), dtype=torch.float32, tolerance=1e-4)
 
     def test_fully_masked_queries_have_output_0_and_no_gradient(self):
-        inputs = make_inputs(4, 20, 2, 3, heads=2)
         mask = torch.ones(1, 2, 4, 20, dtype=torch.bool)
         mask[0, 1] = False
         mask[0, 0, 3] = False
         mask[0, 0, :, :16] = False  # the first tile
-        assert_equals_reference(*inputs, mask=mask, causal=True, first_query=16)
+        assert_equals_reference(Case(4, 20, 16, values=3, causal=True, batch=1), mask=mask)
 
     def test_causal_attention_does_not_read_table_rows_of_future_keys(self):
-        q, k, v, tables = make_inputs(6, 6, 3, 2)
-        clean = fused_attention(q, k, v, causal=True, tiles=SMALL, **tables)
-        with torch.no_grad():
-            for table in tables.values():
-                table[:, table.shape[1] // 2 + 1 :] = torch.nan
-        out = fused_attention(q, k, v, causal=True, tiles=SMALL, **tables)
-        assert torch.equal(out, clean)
-        out.sum().backward()
-        for table in tables.values():
-            assert table.grad.isfinite().all() and not table.grad[:, table.shape[1] // 2 + 1 :].any()
+        inputs, options = Case(6, 6, keys=3, values=2, causal=True, batch=1).inputs()
+        weight = torch.ones_like(inputs[0])
+        clean = results(fused, inputs, weight, **options)
+        for table in inputs[3:5]:
+            table[..., table.shape[-2] // 2 + 1 :, :] = torch.nan
+        assert all(map(torch.equal, results(fused, inputs, weight, **options), clean))
+        assert not any(of_table[..., of_table.shape[-2] // 2 + 1 :, :].any() for of_table in clean[4:])
 
     def test_other_tiles_and_head_widths_match_reference(self):
-        inputs = make_inputs(20, 70, 2, 5, width=20)
-        assert_equals_reference(*inputs, tiles=Tiles((16, 64), (32, 16), (16, 32)), first_query=5)
+        tiles = Tiles((16, 64), (32, 16), (16, 32))
+        assert_equals_reference(Case(20, 70, 5, values=5, width=20, batch=1, heads=1), tiles=tiles)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("seed", range(40))
@@ -163,42 +125,35 @@ class TestInterpreted:
         def choose(*choices):
             return choices[int(torch.randint(len(choices), (), generator=random))]
 
-        num_queries, num_keys = choose(1, 7, 16, 31, 50, 130), choose(1, 5, 32, 33, 60, 200)
-        clips = choose(None, 0, 1, 7, 70), choose(None, 0, 2, 15, 16)
-        inputs = make_inputs(num_queries, num_keys, *clips, batch=choose(1, 2), heads=2, per_head=choose(True, False))
-        shape = choose(None, (num_keys,), (num_queries, num_keys), (2, 1, num_keys))
-        mask = None if shape is None else torch.rand(shape, generator=random) < 0.7
-        sizes = [(choose(16, 32), choose(16, 32)) for _ in range(3)]
-        assert_equals_reference(
-            *inputs, mask=mask, causal=choose(True, False), first_query=choose(0, 1, 40), tiles=Tiles(*sizes)
-        )
+        case = Case(
+            choose(1, 7, 16, 31, 50, 130), choose(1, 5, 32, 33, 60, 200), choose(0, 1, 40),
+            keys=choose(None, 0, 1, 7, 70), values=choose(None, 0, 2, 15, 16), causal=choose(True, False),
+            mask=choose("", "K", "QK", "BK"), per_head=(choose(True, False),) * 2, batch=choose(1, 2), width=8,
+            seed=seed,
+        )  # fmt: skip
+        assert_equals_reference(case, tiles=Tiles(*((choose(16, 32), choose(16, 32)) for _ in range(3))))
 
     def test_strided_inputs_match_reference_and_heads_join_without_a_copy(self):
-        _, _, _, tables = make_inputs(6, 6, 2, 3, heads=2)
-        qkv = torch.randn(1, 6, 3, 2, 8, dtype=torch.float64, requires_grad=True)
-        q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
-        out = fused_attention(q, k, v, tiles=SMALL, **tables)
-        assert out.transpose(1, 2).flatten(-2).data_ptr() == out.data_ptr()
-        # The gradient of sum() has strides of 0; the last axis of `turned` is not contiguous.
-        (expected,) = torch.autograd.grad(reference(q, k, v, **tables).sum(), qkv)
-        torch.testing.assert_close(torch.autograd.grad(out.sum(), qkv)[0], expected, rtol=1e-11, atol=1e-11)
-        turned = [x.detach().transpose(-2, -1).contiguous().transpose(-2, -1).requires_grad_() for x in (q, k, v)]
-        assert_equals_reference(*turned, tables)
+        assert_equals_reference(Case(6, 6, values=3, batch=1, strided=True))
+        inputs, _ = Case(6, 6, values=3, batch=1).inputs()
+        z = fused(*inputs[:3], key_table=inputs[3], value_table=inputs[4])
+        assert z.transpose(1, 2).flatten(-2).data_ptr() == z.data_ptr()
+        # The gradient of a sum has strides of 0; the last axis of `turned` is not contiguous.
+        ones = torch.ones(1, 1, 1, 1, dtype=torch.float64).expand_as(z)
+        turned = [*(x.mT.contiguous().mT for x in inputs[:3]), *inputs[3:]]
+        assert_same(results(fused, turned, ones), results(reference, inputs, ones), "strided", 1e-11)
 
     def test_results_do_not_change_if_hooks_make_saved_tensors_contiguous(self):
         # As torch.autograd.graph.save_on_cpu(pin_memory=True) does: z is not contiguous, the mask has strides of 0.
-        q, k, v, tables = make_inputs(6, 6, 2, 1, heads=2)
-        mask = torch.arange(6) < 4
+        inputs, _ = Case(6, 6, batch=1).inputs()
         runs = []
         for pack in (lambda x: x, lambda x: x.clone(memory_format=torch.contiguous_format)):
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-                out = fused_attention(q, k, v, mask=mask, tiles=SMALL, **tables)
-            runs.append([out, *torch.autograd.grad(out.square().sum(), present(q, k, v, *tables.values()))])
-        assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
+                runs.append(results(fused, inputs, inputs[0], mask=torch.arange(6) < 4))
+        assert all(map(torch.equal, *runs))
 
     def test_allocates_no_tensor_of_all_query_key_pairs(self):
-        length = 20
-        q, k, v, tables = make_inputs(length, length, 4, 4)
+        inputs, _ = Case(20, 20, keys=4, values=4, batch=1, heads=1, width=8).inputs()
 
         class Largest(TorchDispatchMode):
             num_bytes = 0
@@ -210,50 +165,38 @@ class TestInterpreted:
                 return out
 
         with Largest() as largest:
-            fused_attention(q, k, v, **tables).square().sum().backward()
-        assert v.grad is not None
-        assert largest.num_bytes == length * 9 * 8  # a side table in float64
+            results(fused, inputs, inputs[0])
+        assert largest.num_bytes == 20 * 9 * 8  # a side table in float64
 
     def test_autocast_and_frozen_tables_do_not_change_results(self):
-        q, k, v, tables = make_inputs(9, 9, 2, 3)
-        tables = {name: table.detach().float() for name, table in tables.items()}
-        q, k, v = (x.detach().float().requires_grad_() for x in (q, k, v))
-        plain = fused_attention(q, k, v, tiles=SMALL, **tables)
+        (q, k, v, *tables), _ = Case(9, 9, values=3, batch=1).inputs(torch.float32)
+
+        def with_frozen_tables(q, k, v, **others):
+            return fused(q, k, v, key_table=tables[0], value_table=tables[1])
+
+        plain = results(with_frozen_tables, [q, k, v], q)
         with torch.autocast("cpu", torch.bfloat16):
-            cast = fused_attention(q, k, v, tiles=SMALL, **tables)
-            gradients = torch.autograd.grad(cast.sum(), (q, k, v))
-        assert torch.equal(plain, cast)
-        for one, two in zip(gradients, torch.autograd.grad(plain.sum(), (q, k, v)), strict=True):
-            assert torch.equal(one, two)
+            cast = results(with_frozen_tables, [q, k, v], q)
+        assert all(map(torch.equal, plain, cast))
 
     def test_empty_keys_or_queries_give_zeros(self):
-        q, k, v, tables = make_inputs(3, 0, 2, 2)
-        out = fused_attention(q, k, v, **tables)
-        assert out.shape == q.shape and not out.any()
-        q, k, v, tables = make_inputs(0, 3, 2, 2)
-        fused_attention(q, k, v, **tables).sum().backward()
-        assert not v.grad.any()
+        for case in (Case(3, 0), Case(0, 3)):
+            inputs, _ = case.inputs()
+            z, *gradients = results(fused, inputs, torch.ones_like(inputs[0]))
+            assert z.shape == inputs[0].shape and not z.any() and not any(gradient.any() for gradient in gradients)
 
-    @pytest.mark.parametrize(
-        "dtype, length, largest_error",
-        [pytest.param(torch.float32, 100, 2e-6, marks=pytest.mark.slow), (torch.float16, 100, 2e-3)],
-    )
-    def test_rounding_error_forward_and_in_all_gradients(self, dtype, length, largest_error):
+    @pytest.mark.parametrize("dtype, largest_error", [
+        pytest.param(torch.float32, 2e-6, marks=pytest.mark.slow), (torch.float16, 2e-3)
+    ])  # fmt: skip
+    def test_rounding_error_forward_and_in_all_gradients(self, dtype, largest_error):
         # The tables' gradients are sums over all queries in float32.
-        exact = make_inputs(length, length, 16, 16, width=32)
-        tensors = [x.detach().to(dtype) for x in (*exact[:3], *exact[3].values())]
-        outs, gradients = [], []
-        dz = torch.randn_like(tensors[0])
+        inputs, _ = Case(100, 100, keys=16, values=16, batch=1, heads=1, width=32).inputs()
         large = Tiles((64, 64), (64, 64), (64, 64))  # fewer tiles to interpret
-        for precision, attention in ((torch.float64, reference), (dtype, partial(fused_attention, tiles=large))):
-            inputs = [x.to(precision).requires_grad_() for x in tensors]
-            q, k, v, key_table, value_table = inputs
-            outs.append(attention(q, k, v, key_table=key_table, value_table=value_table))
-            gradients.append(torch.autograd.grad(outs[-1], inputs, dz.to(precision)))
-        assert outs[1].dtype == dtype
-        errors = [relative_error(outs[1], outs[0])]
-        errors += [relative_error(got, wanted) for wanted, got in zip(*gradients, strict=True)]
-        assert max(errors) < largest_error
+        exact = results(reference, inputs, inputs[0])
+        narrow = [None if x is None else x.to(dtype) for x in inputs]
+        for actual, expected in zip(results(partial(fused, tiles=large), narrow, narrow[0]), exact, strict=True):
+            assert actual.dtype == dtype
+            assert (actual.double() - expected).norm() < largest_error * expected.norm()
 
 
 # Compiling for a GPU, without one
