@@ -20,6 +20,7 @@ from rpr.compose import composition
 from rpr.model.positions import scheme
 from rpr.sweep import spec
 from rpr.validation import validate
+from tests.data.helpers import write_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -99,10 +100,8 @@ def home(tmp_path_factory, cache_dir, tiny_overrides):
     (folder / "source.txt").write_text("the dog sees the cat\n", encoding="utf-8")
     (folder / "prompts.txt").write_text("def f(\n\n", encoding="utf-8")
     (folder / "mine.yaml").write_text("jobs: [position=none]\n", encoding="utf-8")
-    (folder / "corpus").mkdir()
     for split in ("train", "validation", "test_2016_flickr", "test"):
-        for language in ("en", "de"):
-            (folder / "corpus" / f"{split}.{language}").write_text("one\ntwo\n", encoding="utf-8")
+        write_lines(folder / "corpus" / split, [("one", "eins"), ("two", "zwei")])
     folders = (f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}")
     recipe = ("optim.max_steps=5", "optim.validate_every_n_steps=5", "optim.checkpoint_every_n_steps=1")
     rest = ("evaluation.bootstrap_samples=0", "evaluation.test_splits=[test]", "hardware.threads=1")

@@ -15,13 +15,6 @@ def cut(vocabulary: Vocabulary, text: str, most: int) -> list[str]:
     return [vocabulary.decode(part) for part in split_long_source(vocabulary.encode(text), most, vocabulary)]
 
 
-def test_short_source_is_not_split(byte_fallback):
-    pieces = byte_fallback.encode("abc. abd. abe.")
-    assert split_long_source(pieces, len(pieces), byte_fallback) == [pieces]
-    assert len(split_long_source(pieces, len(pieces) - 1, byte_fallback)) == 2
-    assert split_long_source([], 8, byte_fallback) == [[]]
-
-
 @pytest.mark.parametrize(("text", "parts"), [
     # a, b and c with the blank before them are one piece each, as are marks
     ("a b. c a b c a", ["a b.", "c a b c a"]),  # not after "c a", which also fits
@@ -50,6 +43,7 @@ def test_parts_are_complete_and_short_enough(byte_fallback, text, most):
     parts = split_long_source(pieces, most, byte_fallback)
     assert list(itertools.chain.from_iterable(parts)) == pieces
     assert all(0 < len(part) <= most for part in parts) or not pieces
+    assert (len(parts) == 1) == (len(pieces) <= most)
     for part in parts:
         if part and byte_fallback.piece(part[0]).startswith("\u2581"):
             assert byte_fallback.encode(byte_fallback.decode(part)) == part

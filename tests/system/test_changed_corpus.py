@@ -10,6 +10,7 @@ import pytest
 
 from rpr.cli import app
 from rpr.records.record import read_record
+from tests.data.helpers import write_lines
 from tests.system.bad_files import update_record
 
 WORDS = {
@@ -28,13 +29,12 @@ COMMAND = [
 def write(which):
     """Line files of equal length for both corpora, with different tokens."""
     words = WORDS[which]
-    Path("corpus").mkdir(exist_ok=True)
+
+    def sentence(i, step):
+        return " ".join([*(words[(i * step + i // (j + 2) + j) % len(words)] for j in range(5)), str(i)])
+
     for split, number in (("train", 300), ("validation", 10), ("test", 10)):
-        for language, step in (("en", 3), ("de", 7)):
-            lines = [
-                " ".join(words[(i * step + i // (j + 2) + j) % len(words)] for j in range(5)) for i in range(number)
-            ]
-            Path(f"corpus/{split}.{language}").write_text("".join(f"{line} {i}\n" for i, line in enumerate(lines)))
+        write_lines(Path("corpus", split), [(sentence(i, 3), sentence(i, 7)) for i in range(number)])
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+from tests.data.helpers import write_lines
 from tests.system.faults import CommandResult, Fault, ForkServer
 
 TRAINING = (
@@ -39,13 +40,9 @@ class Workspace:
         assert done.code == 0, done.err
         (self.run_dir,) = (path.parent for path in self.home.glob("runs/*/record.json"))
         in_txt.write_text("".join(f"Line {number} of a text.\n" for number in range(1, 31)))
-        corpus.mkdir()
         for split, number in (("train", 400), ("validation", 8), ("test", 8)):
-            for side in ("en", "de"):
-                file = corpus / f"{split}.{side}"
-                file.write_text(
-                    "".join(f"{side} {split} {index % 37} {index * index % 41}\n" for index in range(number))
-                )
+            rows = [f"{split} {index % 37} {index * index % 41}" for index in range(number)]
+            write_lines(corpus / split, [(f"en {row}", f"de {row}") for row in rows])
         of_run = [f"run={self.run_dir}", threads]
         synthetic = [word for word in tiny if word.startswith("data.")]
         files = ["data=multi30k_en_de", f"data.path={corpus}", "data.vocabulary_size=100"]
