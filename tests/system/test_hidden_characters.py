@@ -14,7 +14,6 @@ import pytest
 from rpr.commands import train
 from rpr.compose.composition import compose_train
 from rpr.io.escape import escape_control_characters, escape_tree
-from rpr.records.record import read_record
 from tests.fake_records import fake_by_length, fake_document, fake_score
 
 BIDIRECTIONAL = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
@@ -152,12 +151,3 @@ def test_output_about_a_run_and_a_sweep_is_escaped(write_run, run_command, monke
     Path("runs", composed("relative").run_dir_name, "log.txt").write_text(f"{GOOD}\tand {EVIL}\n", "utf-8")
     text = run_command("sweep", "mine.yaml", code=1)
     assert f"{GOOD}\\x1b]0;mine" in text and r"\x7f\x9b31m\x85\u2028\u202e\u2066\x08" in text
-
-
-def test_config_and_command_are_kept_unescaped(write_run):
-    """A run is resumed and repeated from them, so they decide its id."""
-    record = read_record(write_run("relative") / "record.json")
-    assert record.config["optim"]["name"] == GOOD + EVIL and EVIL in record.command
-    shown = record.shown()
-    assert not hidden(repr(shown.model_dump())) and shown.shown() is shown
-    assert shown.model_copy(update={"config": record.config, "command": record.command}) == record
