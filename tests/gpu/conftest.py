@@ -4,8 +4,6 @@ package, and once most of the time of one call has passed; the summary gives the
 `--device=cpu` runs what can run on a CPU, to test the tests.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -2,8 +2,6 @@
 and bfloat16; determinism; no synchronisation with the CPU; memory linear in the length. Dropout's rate and mean.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -2,8 +2,6 @@
 the same bits as an uninterrupted one; decoding matches the CPU.
 """
 
-from __future__ import annotations
-
 import copy
 import shutil
 from types import SimpleNamespace
@@ -32,10 +30,7 @@ VOCABULARY = 200
 SMALL = ("model.num_layers=4", "model.d_model=128", "model.num_heads=4", "model.d_ff=256", "logger=none")
 CHOICES = sorted(path.stem for path in (data_dir("conf") / "position").glob("[!_]*.yaml"))
 CAUSAL = {"cope", "fire", "fox", "xpos"}  # in a decoder alone
-CASES = [
-    *((choice, "encoder_decoder") for choice in CHOICES),
-    *((choice, "decoder_only") for choice in CHOICES),
-]
+CASES = [(choice, architecture) for architecture in ("encoder_decoder", "decoder_only") for choice in CHOICES]
 
 
 def settings_of(choice, architecture):
@@ -100,15 +95,9 @@ def same(one, other):
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-@pytest.mark.parametrize(
-    "choice, architecture",
-    [
-        ("relative", "encoder_decoder"),
-        ("absolute", "encoder_decoder"),
-        ("t5", "encoder_decoder"),
-        ("fox", "decoder_only"),
-    ],
-)
+@pytest.mark.parametrize("choice, architecture", [
+    *((choice, "encoder_decoder") for choice in ("relative", "absolute", "t5")), ("fox", "decoder_only"),
+])  # fmt: skip
 def test_resumed_run_equals_uninterrupted_run(choice, architecture, device, tmp_path):
     small = ["data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.vocabulary_size=300"]
     config = composition.compose_train(

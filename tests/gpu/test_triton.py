@@ -2,8 +2,6 @@
 backward: all precisions, combinations of tables and head widths with their own tiles, up to 8,192 positions.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 
