@@ -1,5 +1,5 @@
-"""`BlockwiseAttention` in parts (of heads, of sentences) and blocks of queries against `reference`; determinism;
-`SplitHeads` against torch.chunk; strided cotangents; memory.
+"""`BlockwiseAttention` in parts (of heads, of sentences) and blocks of queries against `reference`; determinism; cells
+that are written once and read after that; `SplitHeads` against torch.chunk; strided cotangents; memory.
 """
 
 from functools import partial

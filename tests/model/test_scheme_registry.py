@@ -1,4 +1,4 @@
-"""`position=`, `position.encoder=` and `position.decoder=` on the command line, in sweeps and in records: composition,
+"""`position=`, `position.encoder=` and `position.decoder=` on the command line and in sweeps: composition,
 registration, names and labels, settings that may change after training (refused command lines: system/refused.tsv).
 """
 

@@ -1,4 +1,4 @@
-"""Writing, reading and finding records and metrics; what earlier versions wrote (their records: golden/old_records)."""
+"""Writing, reading and finding records and metrics. Records of earlier versions: tests/golden/test_records.py."""
 
 import json
 
