@@ -115,23 +115,21 @@ def test_key_depends_on_content_and_settings(tmp_path):
     assert first.directory != second.directory and second.text("test")[1][-1] == "changed"
 
 
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        ("test.target.txt", Path.unlink),
-        ("meta.json", Path.unlink),
-        ("meta.json", lambda path: path.write_bytes(path.read_bytes()[:-7])),
-        ("meta.json", lambda path: path.write_bytes(path.read_bytes().replace(b'"counts"', b'"numbers"'))),
-        ("train.source.pieces", lambda path: path.write_bytes(path.read_bytes()[:-1])),
-        ("test.source.txt", lambda path: bad_files.replace_by_folder(path.name)(path.parent)),
-        ("vocabulary.model", lambda path: path.write_bytes(bytes(path.stat().st_size))),
-        ("vocabulary.model", lambda path: bad_files.replace_vocabulary(path.parent)),
-    ],
-    ids=[
-        "missing text", "missing meta", "truncated meta", "missing counts", "truncated pieces", "a folder for text",
-        "zeros for the vocabulary", "another vocabulary",
-    ],
-)  # fmt: skip
+DAMAGES = {
+    "missing text": ("test.target.txt", Path.unlink),
+    "missing meta": ("meta.json", Path.unlink),
+    "truncated meta": ("meta.json", lambda path: path.write_bytes(path.read_bytes()[:-7])),
+    "missing counts": (
+        "meta.json", lambda path: path.write_bytes(path.read_bytes().replace(b'"counts"', b'"numbers"'))
+    ),
+    "truncated pieces": ("train.source.pieces", lambda path: path.write_bytes(path.read_bytes()[:-1])),
+    "a folder for text": ("test.source.txt", lambda path: bad_files.replace_by_folder(path.name)(path.parent)),
+    "zeros for the vocabulary": ("vocabulary.model", lambda path: path.write_bytes(bytes(path.stat().st_size))),
+    "another vocabulary": ("vocabulary.model", lambda path: bad_files.replace_vocabulary(path.parent)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file, damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_cache_is_rebuilt_with_a_warning(copy, caplog, file, damage):
     data, first = copy
     path = first.directory / file

@@ -63,12 +63,10 @@ def test_same_positions_go_on_where_the_run_ended(rope, continued, assert_same):
     assert run_dir.name.startswith(f"{record(run_dir).data_name}-tiny-rope-from-")
 
 
-@pytest.mark.parametrize(
-    "position",
-    [["position=rope", "position.scaling=yarn", "position.scaling_factor=4", "position.trained_length=8"],
-     ["position=none"]],
-    ids=["yarn", "none"],
-)  # fmt: skip
+YARN = ("position=rope", "position.scaling=yarn", "position.scaling_factor=4", "position.trained_length=8")
+
+
+@pytest.mark.parametrize("position", [YARN, ("position=none",)], ids=["yarn", "none"])
 def test_positions_without_parameters_take_all(position, rope, continued, assert_same, capsys):
     run_dir = continued(f"from={rope}", *position, *STILL)
     assert_same(weights(run_dir), weights(rope))
