@@ -21,37 +21,27 @@ CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class Clock:
-    """Advanced only by the steps."""
+def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
+    clock, called = SimpleNamespace(now=100.0), []
+    monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(benchmark, "peak_bytes", lambda step, device: step() or 7 * len(called))
 
-    def __init__(self, monkeypatch):
-        self.now = 100.0
-        self.called = []
-        monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: self.now))
-        monkeypatch.setattr(benchmark, "peak_bytes", lambda step, device: step() or 7 * len(self.called))
-
-    def step(self, name, durations):
+    def step_of(name, *durations):
         """A step that takes these durations in turn, after warm-up calls of 9 seconds."""
-        left = [9.0] * (WARM_UP + 1) + list(durations)
+        left = iter([9.0] * (WARM_UP + 1) + [*durations])
 
         def step():
-            self.called.append(name)
-            self.now += left.pop(0)
+            called.append(name)
+            clock.now += next(left)
 
         return step
 
-
-def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
-    clock = Clock(monkeypatch)
     # b takes 2, 4 and 1 times as long as a.
-    steps = {
-        "a": clock.step("a", [1.0, 3.0, 4.0, 4.0, 0.5, 1.5]),
-        "b": clock.step("b", [4.0, 4.0, 10.0, 22.0, 1.0, 1.0]),
-    }
+    steps = {"a": step_of("a", 1.0, 3.0, 4.0, 4.0, 0.5, 1.5), "b": step_of("b", 4.0, 4.0, 10.0, 22.0, 1.0, 1.0)}
     done = []
     timings = take_turns(steps, rounds=3, steps_per_round=2, device=CPU, progress=done.append)
     warm = WARM_UP + 1  # and once for memory
-    assert clock.called == ["a"] * warm + ["b"] * warm + ["a", "a", "b", "b"] * 3
+    assert called == ["a"] * warm + ["b"] * warm + ["a", "a", "b", "b"] * 3
     assert done == [1, 2, 3]
     # a: 2, 4 and 1 seconds a step; b: 4, 16 and 1
     assert list(timings) == ["a", "b"]
@@ -105,16 +95,14 @@ def test_resident_memory_is_that_of_the_steps():
 
 
 def test_matmul_rate_is_the_median_after_warm_up(monkeypatch):
-    class Products:
-        now, left = 0.0, [9.0, 9.0, 9.0, *[1.0] * 4, *[2.0] * 2, *[4.0] * 4]
+    clock, durations = SimpleNamespace(now=0.0), iter([9.0, 9.0, 9.0, *[1.0] * 4, *[2.0] * 2, *[4.0] * 4])
 
-        def mm(self, a, b):
-            assert a.shape == b.shape == (8, 8) and a.dtype == torch.bfloat16
-            self.now += self.left.pop(0)
+    def product(a, b):
+        assert a.shape == b.shape == (8, 8) and a.dtype == torch.bfloat16
+        clock.now += next(durations)
 
-    products = Products()
-    monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: products.now))
-    monkeypatch.setattr(torch, "mm", products.mm)
+    monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(torch, "mm", product)
     hardware = bench("hardware.precision=bf16").hardware
     assert benchmark.matmul_rate(hardware, CPU, 8) == 2 * 8**3 / 2.0
 
