@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -84,6 +85,49 @@ class Case:
         return visible.any(-1, keepdim=True)
 
 
+CASES = {
+    "one": Case(1, 1, values=0),
+    "whole": Case(6, 6, keys=1, values=3),
+    "whole, keys only": Case(6, 6, values=None),
+    "whole, values only": Case(6, 6, keys=None),
+    "whole, bias only": Case(6, 6, keys=None, values=None, bias=2),
+    "plain": Case(6, 6, keys=None, values=None),
+    "k of 0": Case(7, 7, keys=0, values=0, bias=0),
+    "clipped far": Case(11, 11, keys=0, values=2),
+    "unclipped": Case(5, 5, keys=9, values=4),
+    "only the left is clipped": Case(4, 9, 5, keys=4, values=6),
+    "long": Case(24, 24, keys=16, values=1, per_head=(False, True), bias=3),
+    "padding": Case(7, 7, keys=3, mask="BK"),
+    "mask by head": Case(6, 6, values=4, mask="BHQK", per_head=(False, False)),
+    "mask by query": Case(6, 6, keys=3, mask="QK", bias=1),
+    "causal": Case(7, 7, values=3, causal=True),
+    "causal, keys only": Case(7, 7, values=None, causal=True, per_head=(False, False)),
+    "causal, values only": Case(7, 7, keys=None, causal=True, bias=9),
+    "causal, k of 0": Case(7, 7, keys=0, causal=True),
+    "causal, unclipped": Case(5, 5, keys=9, values=6, causal=True),
+    "causal, padding": Case(8, 8, keys=0, causal=True, mask="BK"),
+    "causal, mask by head": Case(5, 5, keys=6, causal=True, mask="HQK", bias=2),
+    "step with cache": Case(1, 7, 6, values=4, causal=True, bias=3),
+    "steps with cache": Case(3, 7, 4, keys=1, values=5, causal=True, mask="BK"),
+    "steps before the end": Case(3, 9, 2, values=0, causal=True),
+    "steps that see all": Case(4, 9, 3, keys=4, mask="BK", per_head=(False, True)),
+    "fewer keys": Case(4, 3, 6, keys=1, values=2),
+    "fewer keys, causal": Case(6, 3, 1, causal=True),
+    "far behind all keys": Case(17, 4, causal=True, values=2),
+    "one key far behind": Case(2, 1, 9),
+    "labels": Case(5, 5, labels="QK", bias=1),
+    "labels, bias only": Case(5, 5, labels="BQK", keys=None, values=None, bias=1),
+    "labels by sentence": Case(4, 6, labels="BQK", mask="BK", bias=2),
+    "labels, causal": Case(4, 6, 2, labels="BQK", causal=True, mask="BHQK", per_head=(False, True)),
+    "distance queries": Case(6, 6, keys=2, queries=2),
+    "distance queries, causal": Case(7, 7, keys=9, queries=5, values=None, bias=1, causal=True, per_head=(False, True)),
+    "distance queries, labels": Case(4, 6, 2, queries=2, labels="BQK", causal=True),
+    "key bias": Case(6, 6, keys=None, values=None, key_bias=True, mask="BK"),
+    "key bias, everything": Case(7, 9, 2, keys=3, bias=2, queries=1, key_bias=True, causal=True, mask="BHQK"),
+    "views": Case(5, 5, strided=True, causal=True, mask="BK"),
+}
+
+
 def causal_mask(num_queries: int, first_query: int, num_keys: int) -> Tensor:
     return torch.arange(num_keys) <= first_query + torch.arange(num_queries)[:, None]
 
@@ -105,6 +149,7 @@ def blockwise(
 
 
 PASSES = {name: partial(attend, implementation=name) for name in ("dense", "blockwise")}
+EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
 FORMS: dict[str, Callable[..., Tensor]] = {
     "reference": reference,
     "per_position": per_position,

@@ -1,5 +1,5 @@
 """Every implementation of attention that runs on a CPU against equations 3 and 4 as Python loops in float64, gradients
-against finite differences and `reference`; which implementation is chosen; invalid shapes, masked rows, precision.
+against finite differences and `reference`; which implementation is chosen; invalid shapes.
 """
 
 import itertools
@@ -15,9 +15,10 @@ from torch._dynamo.utils import counters
 from rpr.model import attention
 from rpr.model.attention import attend, weights
 from tests.model.attention_cases import (
+    CASES,
+    EACH_PASS,
     FORMS,
     NAMES,
-    PASSES,
     Case,
     assert_all_forms_agree,
     assert_same,
@@ -27,48 +28,6 @@ from tests.model.attention_cases import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
-CASES = {
-    "one": Case(1, 1, values=0),
-    "whole": Case(6, 6, keys=1, values=3),
-    "whole, keys only": Case(6, 6, values=None),
-    "whole, values only": Case(6, 6, keys=None),
-    "whole, bias only": Case(6, 6, keys=None, values=None, bias=2),
-    "plain": Case(6, 6, keys=None, values=None),
-    "k of 0": Case(7, 7, keys=0, values=0, bias=0),
-    "clipped far": Case(11, 11, keys=0, values=2),
-    "unclipped": Case(5, 5, keys=9, values=4),
-    "only the left is clipped": Case(4, 9, 5, keys=4, values=6),
-    "long": Case(24, 24, keys=16, values=1, per_head=(False, True), bias=3),
-    "padding": Case(7, 7, keys=3, mask="BK"),
-    "mask by head": Case(6, 6, values=4, mask="BHQK", per_head=(False, False)),
-    "mask by query": Case(6, 6, keys=3, mask="QK", bias=1),
-    "causal": Case(7, 7, values=3, causal=True),
-    "causal, keys only": Case(7, 7, values=None, causal=True, per_head=(False, False)),
-    "causal, values only": Case(7, 7, keys=None, causal=True, bias=9),
-    "causal, k of 0": Case(7, 7, keys=0, causal=True),
-    "causal, unclipped": Case(5, 5, keys=9, values=6, causal=True),
-    "causal, padding": Case(8, 8, keys=0, causal=True, mask="BK"),
-    "causal, mask by head": Case(5, 5, keys=6, causal=True, mask="HQK", bias=2),
-    "step with cache": Case(1, 7, 6, values=4, causal=True, bias=3),
-    "steps with cache": Case(3, 7, 4, keys=1, values=5, causal=True, mask="BK"),
-    "steps before the end": Case(3, 9, 2, values=0, causal=True),
-    "steps that see all": Case(4, 9, 3, keys=4, mask="BK", per_head=(False, True)),
-    "fewer keys": Case(4, 3, 6, keys=1, values=2),
-    "fewer keys, causal": Case(6, 3, 1, causal=True),
-    "far behind all keys": Case(17, 4, causal=True, values=2),
-    "one key far behind": Case(2, 1, 9),
-    "labels": Case(5, 5, labels="QK", bias=1),
-    "labels, bias only": Case(5, 5, labels="BQK", keys=None, values=None, bias=1),
-    "labels by sentence": Case(4, 6, labels="BQK", mask="BK", bias=2),
-    "labels, causal": Case(4, 6, 2, labels="BQK", causal=True, mask="BHQK", per_head=(False, True)),
-    "distance queries": Case(6, 6, keys=2, queries=2),
-    "distance queries, causal": Case(7, 7, keys=9, queries=5, values=None, bias=1, causal=True, per_head=(False, True)),
-    "distance queries, labels": Case(4, 6, 2, queries=2, labels="BQK", causal=True),
-    "key bias": Case(6, 6, keys=None, values=None, key_bias=True, mask="BK"),
-    "key bias, everything": Case(7, 9, 2, keys=3, bias=2, queries=1, key_bias=True, causal=True, mask="BHQK"),
-    "views": Case(5, 5, strided=True, causal=True, mask="BK"),
-}
 EACH_CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -336,119 +295,3 @@ def test_triton_with_labels_or_bias_raises():
     for more in ({"labels": options["labels"]}, {"bias_table": bias[:, :3]}):
         with pytest.raises(ValueError, match=message):
             attend(q, k, v, implementation="triton", **more)
-
-
-# Precision and masked rows
-
-
-@pytest.mark.parametrize("mask", ["", "K"])
-def test_later_keys_stay_hidden_whatever_their_scores(mask):
-    """Of xPos they grow exponentially with the distance, here to 1e23."""
-    inputs, options = Case(40, 40, keys=None, values=None, causal=True, width=8, mask=mask, seed=1).inputs()
-    growth_K1 = 4.0 ** torch.arange(40, dtype=inputs[0].dtype)[:, None]
-    inputs[0], inputs[1] = inputs[0] / growth_K1, inputs[1] * growth_K1
-    weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1), dtype=inputs[0].dtype)
-    right = results(reference, inputs, weight, **options)
-    for name, form in FORMS.items():
-        for actual, exact in zip(results(form, inputs, weight, **options), right, strict=True):
-            torch.testing.assert_close(actual / exact.abs().max(), exact / exact.abs().max(), msg=name)
-
-
-def test_running_sums_as_key_bias_are_exact_in_bfloat16():
-    """bfloat16 rounds sums of hundreds by whole units, also where their differences are small."""
-    inputs, options = Case(400, 400, keys=None, values=None, key_bias=True, causal=True, width=8).inputs()
-    inputs[-1] = 300 + torch.rand(2, 2, 400, generator=torch.Generator().manual_seed(2)).cumsum(-1)
-    weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
-    right = results(reference, [None if x is None else x.double() for x in inputs], weight, **options)
-    narrow = [None if x is None else x.bfloat16() for x in inputs[:-1]] + [inputs[-1].float()]
-    for name, form in FORMS.items():
-        for actual, exact in zip(results(form, narrow, weight.bfloat16(), **options), right, strict=True):
-            assert (actual.double() - exact).norm() < 0.03 * exact.norm(), name
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("case", [Case(6, 6), Case(6, 6, causal=True, labels="BQK", bias=1)], ids=["plain", "causal"])
-def test_fully_masked_queries_have_no_nan_forward_or_backward(case, dtype):
-    inputs, options = case.inputs(dtype)
-    mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
-    mask[1] = False  # only padding
-    mask[0, 0, :, :3] = False  # left padding: hides everything from the first causal queries
-    mask[0, 0, 4] = False
-    options["mask"] = mask
-    tolerance = {torch.float16: 0.01, torch.bfloat16: 0.05}.get(dtype, 1e-5)
-    alone = {**options, "mask": mask[:1]} | ({"labels": options["labels"][:1]} if "labels" in options else {})
-    for form in FORMS.values():
-        z, *_ = results(form, inputs, torch.ones_like(inputs[0]), **options)  # asserts that all are finite
-        expected, *_ = results(
-            form, [x if x is None or at > 2 else x[:1] for at, x in enumerate(inputs)], z[:1], **alone
-        )
-        torch.testing.assert_close(z[0, :, [3, 5]], expected[0, :, [3, 5]], rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("dtype, error", [(torch.float32, 1e-5), (torch.bfloat16, 0.04)], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["whole", "causal, padding", "steps with cache", "long", "key bias"])
-def test_float32_and_bfloat16_are_within_rounding_of_float64(name, dtype, error):
-    # bfloat16 has 8 significant bits: at most 0.4 % error per number.
-    narrow, options = CASES[name].inputs(dtype)
-    if "mask" in options:
-        options["mask"][..., 0] = True  # every query has a visible key
-    weight = torch.randn(narrow[0].shape, generator=torch.Generator().manual_seed(1)).to(dtype)
-    right = results(reference, CASES[name].inputs()[0], weight.double(), **options)
-    size = max(x.norm() for x in right[1:])
-    for form_name, form in FORMS.items():
-        for actual, exact in zip(results(form, narrow, weight, **options), right, strict=True):
-            assert actual.dtype == dtype
-            # Gradients much smaller than the others are differences of large terms, with their rounding.
-            assert (actual.double() - exact).norm() < error * max(exact.norm(), size / 4), form_name
-
-
-def test_bfloat16_table_gradients_of_long_sentences_are_accurate(monkeypatch):
-    # The paper's algorithm sums 512^2 pairs into 33 rows in bfloat16: the measure must show its error.
-    monkeypatch.setattr(attention, "BLOCK_SCORES", 2**15)  # 64 queries in a block: 8 blocks
-    inputs, _ = Case(512, 512, keys=16, values=16, width=16).inputs(torch.bfloat16)
-    weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1)).bfloat16()
-    exact = results(reference, [None if x is None else x.double() for x in inputs], weight.double())[4:]
-    for name in ("dense", "blockwise", "composed", "per_position"):
-        of_tables = results(FORMS[name], inputs, weight)[4:]
-        errors = [(x.double() - right).norm() / right.norm() for x, right in zip(of_tables, exact, strict=True)]
-        assert len(errors) == 2 and all(error > 0.1 if name == "per_position" else error < 0.01 for error in errors)
-
-
-def test_float32_tables_work_with_bfloat16_queries():
-    inputs, _ = Case(16, 16, keys=4, values=4, width=32, bias=2).inputs(torch.bfloat16)
-    mixed = [*inputs[:3], *(None if table is None else table.float() for table in inputs[3:])]
-    weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1)).bfloat16()
-    for name, form in FORMS.items():
-        actual, narrow = results(form, mixed, weight), results(form, inputs, weight)
-        assert [x.dtype for x in actual] == [torch.bfloat16] * 4 + [torch.float32] * 3
-        for mine, right in zip(actual, narrow, strict=True):
-            assert (mine.double() - right.double()).norm() < 0.03 * right.double().norm(), name
-
-
-@EACH_PASS
-def test_gradient_of_a_clipped_row_is_summed_in_float32_under_bfloat16(form):
-    """The weights sum to 1, so the gradients of all rows of w^V add up to that of z, unless one is rounded."""
-    torch.manual_seed(0)
-    q, k, v = torch.randn(3, 1, 1, 400, 4, dtype=torch.bfloat16)
-    weight = (1 + torch.rand(q.shape) / 16).to(torch.bfloat16)  # about 412 a column
-    *_, of_table = results(form, [q, k, v, None, torch.zeros(3, 4)], weight)
-    assert of_table.dtype == torch.float32
-    exact = weight.double().sum((0, 1, 2))
-    assert (of_table.double().sum(0) - exact).abs().max() < 1e-4 * exact.max()
-
-
-def test_gradients_of_blocks_are_summed_in_float32_under_bfloat16():
-    inputs, options = Case(400, 400, causal=True).inputs(torch.bfloat16)
-    weight = torch.rand(inputs[0].shape, generator=torch.Generator().manual_seed(1)).bfloat16()  # nothing cancels
-    exact = results(reference, [None if x is None else x.double() for x in inputs], weight.double(), **options)[3]
-    of_values = results(FORMS["blocks of 3"], inputs, weight, **options)[3]
-    assert (of_values.double() - exact).norm() < 0.005 * exact.norm()
-
-
-@EACH_PASS
-def test_autocast_does_not_change_float32_results(form):
-    inputs, _ = Case(9, 9).inputs(torch.float32)
-    outside = results(form, inputs, torch.ones_like(inputs[0]))
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = results(form, inputs, torch.ones_like(inputs[0]))
-    assert_same(inside, outside, "autocast", tolerance=0)

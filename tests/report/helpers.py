@@ -1,0 +1,40 @@
+"""Tables of fake records, and their cells."""
+
+from rpr.records.measurement import Measurement
+from rpr.report.grouping import run_groups
+from rpr.report.tables import build_tables, summary_table
+from tests.fake_records import fake_record
+
+
+def runs(*, seeds=(1, 2, 3)):
+    """Every kind of positions; relative is 0.3 BLEU over absolute, k = 0 is 13.3 below k = 16."""
+    others = {"absolute": 29.7, "none": 16.7, "relative_keys": 30.0, "relative_values": 29.5, "learned": 29.0}
+    by_k = {0: 16.7, 1: 29.7, 2: 30.0, 16: 30.0, 32: 30.0}
+    means = [*((kind, 16, mean) for kind, mean in others.items()), *(("relative", k, mean) for k, mean in by_k.items())]
+    return [fake_record(kind, k, seed=s, scores={"test": mean + s / 10}) for kind, k, mean in means for s in seeds]
+
+
+def grids(records, learning=None):
+    return grids_of(run_groups(records, learning))
+
+
+def grids_of(groups, benches=()):
+    """The tables of a report by their names."""
+    return {grid.name: grid for grid in build_tables(groups, benches).grids}
+
+
+def summary_of(group):
+    return summary_table([(variant, group) for variant in group.variants])
+
+
+def row(grid, *labels):
+    """The cells of a row by column key."""
+    for line in grid.cells:
+        named = {column.key: cell for column, cell in zip(grid.columns, line, strict=True)}
+        if [named[column.key].value for column in grid.columns if column.label] == list(labels):
+            return named
+    raise AssertionError(f"no row {labels} in {grid.name}")
+
+
+def value(cell):
+    return cell.value.value if isinstance(cell.value, Measurement) else cell.value

@@ -1,0 +1,158 @@
+"""Statements of a report from fake records: verdicts, models that did not learn, the baseline, published figures."""
+
+import pytest
+
+from rpr.errors import RecordError
+from rpr.report import published
+from rpr.report.grouping import run_groups
+from rpr.report.learning import Learning, run_key
+from rpr.report.plots import ranked
+from rpr.report.published import Published, Source
+from rpr.report.statements import statements
+from tests.fake_records import fake_record
+from tests.report.helpers import grids, grids_of, row, runs, summary_of, value
+
+
+def sentences(records, learning=None):
+    return [str(one) for group in run_groups(records, learning) for one in statements(group)]
+
+
+def runs_ten_apart():
+    """Two seeds of sinusoidal, learned and no positions, each 10 BLEU over the next."""
+    scores = {"absolute": 30.0, "learned": 20.0, "none": 10.0}
+    return [
+        fake_record(kind, seed=seed, scores={"test": score + seed}) for kind, score in scores.items() for seed in (1, 2)
+    ]
+
+
+def test_statements_have_figures_seeds_and_verdicts():
+    def change(label, bleu):
+        return f"{label} {bleu} ± 0.0 ({bleu} to {bleu}; 3 seeds)"
+
+    absolute = "absolute (sinusoidal) on test"
+    better = [change(label, "+0.3") for label in ("relative, k = 2", "relative, k = 32", "keys only, k = 16")]
+    worse = {"values only, k = 16": "-0.2", "absolute (learned)": "-0.7", "none": "-13.0", "relative, k = 0": "-13.0"}
+    assert sentences(runs()) == [
+        f"Relative, k = 16 against {change(f'{absolute}:', '+0.3')} BLEU; the paper: +0.3. Agrees.",
+        f"Better than {absolute}, in BLEU: {', '.join(better)}.",
+        f"Worse than {absolute}, in BLEU: {', '.join(change(*pair) for pair in worse.items())}.",
+        f"Not decided against {absolute}, in BLEU: {change('relative, k = 1', '0.0')}.",
+    ]
+
+
+def falling(run, fall):
+    """How a run ended that was still learning, and had learned the order of words."""
+    return Learning(fall, 2 * fall, 1800, 2.0 if run.setting("position.name") == "none" else 1.0)
+
+
+def test_still_learning_variant_is_marked_and_undecided():
+    records = runs()
+    sixteen = [run for run in records if run.setting("position.clip_distance") == 16]
+    learning = {run_key(run): falling(run, 0.02) for run in sixteen}
+    table = grids(records, learning)["table2"]
+    assert row(table, "16")["note"].value == "still learning"
+    assert "optim.max_steps=3600" in row(table, "16")["note"].remarks[0]
+    assert row(table, "0")["agreement"].value == "not decided"
+    assert row(table, "0")["agreement"].remarks == ("not decided: still learning",)
+
+
+def test_statements_of_one_seed_and_still_learning_are_undecided():
+    records = runs(seeds=(1,))
+    assert sentences(records)[0].endswith("the paper: +0.3. Not decided: one seed.")
+    found = sentences(records, {run_key(run): falling(run, 0.05) for run in records})
+    assert found[0] == (
+        "Still learning when training ended: every variant. The validation loss fell by 5.0% over the last tenth of "
+        "the steps. No comparison with such a model is decided; train at least twice as long: optim.max_steps=3600."
+    )
+    assert found[1].endswith("Not decided: still learning.")
+
+
+def ends(records, losses):
+    """How each run ended, by the last validation loss of its kind of positions."""
+    return {run_key(run): Learning(0.0, 0.0, 1800, losses[run.setting("position.name")]) for run in records}
+
+
+def test_corpus_is_not_learned_with_a_loss_like_that_of_no_positions():
+    records = runs()
+    losses = dict.fromkeys(("absolute", "relative", "relative_keys", "learned"), 1.7) | {"none": 2.0}
+    [group] = run_groups(records, ends(records, losses | {"relative_values": 1.981}))
+    assert [one.label for one in group.variants if one.unlearned] == ["values only, k = 16"]
+    assert all(one.unlearned is None for one in run_groups(records)[0].variants), "the losses are not known"
+    [learned] = run_groups(records, ends(records, losses | {"relative_values": 1.979}))
+    assert all(one.unlearned is None for one in learned.variants)
+    alike = run_groups(records, ends(records, dict.fromkeys([*losses, "relative_values"], 2.0)))[0]
+    without_order = {"none", "relative, k = 0"}
+    assert {one.label for one in alike.variants if not one.unlearned} == without_order
+    values = row(grids_of([group])["table3"], "yes", "no")
+    assert (values["note"].value, values["agreement"].value) == ("not learned", "not decided")
+    assert "1.981 and 2.000 nats per piece" in values["note"].remarks[0]
+    finding = sentences(records, ends(records, losses | {"relative_values": 1.99}))[0]
+    assert finding.startswith("Values only, k = 16: not")
+
+
+def test_model_that_did_not_learn_leaves_the_ranking():
+    records = [fake_record(name) for name in ("none", "rope", "alibi", "shape")]
+    [group] = run_groups(records, ends(records, {"none": 2.0, "rope": 1.6, "alibi": 1.7, "shape": 1.99}))
+    rows, remark = ranked(group)
+    assert {one.position.kind for one, _ in rows} == {"none", "rope", "alibi"}
+    assert remark.startswith("Without SHAPE, not learned: the validation loss")
+
+
+@pytest.mark.parametrize("architecture, unlearned", [("encoder_decoder", True), ("decoder_only", False)])
+def test_a_decoder_alone_learns_order_without_positions(architecture, unlearned):
+    records = [fake_record(kind, settings={"model.architecture": architecture}) for kind in ("none", "relative")]
+    [group] = run_groups(records, {run_key(run): Learning(0.0, 0.0, 1800, 2.0) for run in records})
+    assert [bool(variant.unlearned) for variant in group.variants] == [False, unlearned]
+
+
+def test_a_second_source_of_published_figures_is_data_alone(monkeypatch):
+    other = Source("doe", "Doe 2020", "Doe 2020 (a report)", "another corpus: compare the order only")
+    figures = [
+        Published({"data": "multi30k_en_de", "kind": kind}, "sacrebleu", "test", figure, other)
+        for kind, figure in (("none", 11.0), ("learned", 12.5))
+    ]
+    every = (*published.published(), *figures)
+    monkeypatch.setattr(published, "published", lambda: every)
+    records = runs_ten_apart()
+    tables = grids(records)
+    learned = row(tables["table1"], "small, 1,800 steps", "EN-DE", "absolute (learned)")
+    assert (value(learned["doe"]), learned["paper"].value.reason) == (12.5, "not in the paper")
+    assert value(row(tables["table3"], "no", "no")["doe"]) == 11.0
+    notes = [note.text for note in tables["table1"].notes]
+    assert "Doe 2020: Doe 2020 (a report); another corpus: compare the order only" in notes
+    order = "Published order, best first (Doe 2020 (a report)): absolute (learned), none. Here same: absolute (learned)"
+    assert any(one.startswith(f"{order} against none +10.0 ± 0.0 (") for one in sentences(records))
+
+
+def test_any_variant_is_the_baseline_of_a_report():
+    records = runs_ten_apart()
+    [group] = run_groups(records, baseline="learned")
+    assert [str(one) for one in statements(group)] == [
+        "Better than absolute (learned) on test, in BLEU: absolute (sinusoidal) +10.0 ± 0.0 (+10.0 to +10.0; 2 seeds).",
+        "Worse than absolute (learned) on test, in BLEU: none -10.0 ± 0.0 (-10.0 to -10.0; 2 seeds).",
+    ]
+    table = grids_of([group])["table1"]
+    assert value(row(table, "small, 1,800 steps", "EN-DE", "absolute (sinusoidal)")["test_change"]) == 10.0
+    assert summary_of(group).setting == "Δ: change from absolute (learned)"
+    with pytest.raises(RecordError, match="baseline: no run has position=nope"):
+        run_groups(records, baseline="nope")
+    several = [fake_record("relative", k) for k in (0, 16)]
+    with pytest.raises(RecordError, match="^baseline: relative has .*; choose one of relative-k0, relative-k16$"):
+        run_groups(several, baseline="relative")
+    [group] = run_groups(several, baseline="relative-k16")
+    assert group.baseline.label == "relative, k = 16"
+
+
+def test_of_several_ways_to_share_tables_the_papers_is_compared_with_the_paper():
+    runs = [
+        fake_record(kind, 8, settings={"model.name": "big", "position.tables": tables})
+        for kind, tables in (("relative", "per_head"), ("relative", "shared_by_heads"), ("absolute", "shared_by_heads"))
+    ]
+    [group] = run_groups(runs)
+    first = str(next(iter(statements(group))))
+    assert first.startswith("Relative, k = 8, shared by heads against absolute (sinusoidal) on test:")
+    assert summary_of(group).setting == "Δ: change from relative, k = 8, shared by heads"
+    [group] = run_groups(runs[:1])
+    assert group.papers_relative.records, "another way if the paper's was not run"
+    [group] = run_groups(fake_record(kind, settings={"data.text": {}}) for kind in ("absolute", "relative"))
+    assert summary_of(group).rows[0].reference is group.baseline
