@@ -64,18 +64,16 @@ def sum_edges(by_distance_BHQC: Tensor, left: int, right: int) -> Tensor:
 
 
 def distances_to_keys(by_distance_BHQC: Tensor, num_keys: int) -> Tensor:
-    """Column of distance j - i -> column of key j, by strides alone.
+    """Column of distance j - i -> column of key j, a view of other strides.
 
-    Row i needs its columns from Q-1-i on. In flat order, element (i, j) is at i*C + (j - i + Q-1) = i*(C-1) + j + Q-1:
-    so dropping the first Q-1 numbers and splitting into rows of C-1 puts key j of every query in column j.
+    Row i needs its columns from Q-1-i on. In flat order, element (i, j) is at i*C + (j - i + Q-1) = i*(C-1) + j + Q-1.
+    Reshapes would do, too, but torch.compile takes minutes to simplify their divisions by C-1.
     """
-    *batch, num_queries, num_distances = by_distance_BHQC.shape
+    num_queries = by_distance_BHQC.shape[-2]
     if num_queries == 1:
         return by_distance_BHQC
-    width = num_distances - 1
-    flat = by_distance_BHQC.reshape(*batch, num_queries * num_distances)
-    shifted = flat[..., num_queries - 1 : num_queries - 1 + num_queries * width]
-    return shifted.reshape(*batch, num_queries, width)[..., :num_keys]
+    whole = by_distance_BHQC.contiguous()
+    return whole.as_strided(*_by_key(whole, num_keys), whole.storage_offset() + num_queries - 1)
 
 
 def keys_to_distances(weights_BHQK: Tensor) -> Tensor:
@@ -83,7 +81,11 @@ def keys_to_distances(weights_BHQK: Tensor) -> Tensor:
     *batch, num_queries, num_keys = weights_BHQK.shape
     if num_queries == 1:
         return weights_BHQK
-    num_distances = num_queries + num_keys - 1
-    padded = F.pad(weights_BHQK, (0, num_distances - 1 - num_keys))
-    flat = F.pad(padded.flatten(-2), (num_queries - 1, 1))
-    return flat.view(*batch, num_queries, num_distances)
+    nothing = weights_BHQK.new_zeros((*batch, num_queries, num_queries + num_keys - 1))
+    return torch.as_strided_scatter(nothing, weights_BHQK, *_by_key(nothing, num_keys), num_queries - 1)
+
+
+def _by_key(by_distance_BHQC: Tensor, num_keys: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and strides of the view by key of a contiguous tensor by distance."""
+    *batch, num_queries, num_distances = by_distance_BHQC.shape
+    return (*batch, num_queries, num_keys), (*by_distance_BHQC.stride()[:-2], num_distances - 1, 1)

@@ -159,7 +159,6 @@ def test_causal_passes_do_not_read_table_rows_of_future_keys(form, case):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["whole", "whole, keys only", "clipped far", "causal, padding", "labels"])
 def test_compiled_form_matches_reference_forward_and_backward(name):
     # After a few recompilations torch would fall back to eager, and this test would check nothing.
