@@ -56,7 +56,7 @@ def run(config: EvaluateConfig) -> None:
         folder = exported_folder(run_dir, config.run)
         runtime.set_up(config.hardware)
         data = prepare(trained.data)
-        loading.check_same_vocabulary(run_dir, loading.record_of(run_dir), data)
+        loading.check_corpus(run_dir, data)
         engine = ctranslate2_engine(folder, config.hardware, config.compute_type)
         system = EvaluatedModel(engine, engine.exported.settings.checkpoint, f"ctranslate2 {config.compute_type}")
         name = f"ctranslate2-{config.compute_type}-{search}"

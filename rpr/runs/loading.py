@@ -78,6 +78,23 @@ def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedDa
         )
 
 
+def check_corpus(run_dir: Path, data: PreparedData) -> None:
+    """`check_same_vocabulary`, before a trained run is used; with a line on stderr if it is another corpus even so, as
+    all of bytes have one vocabulary.
+
+    Raises:
+        DataError: the vocabulary is another one. RecordError: the folder holds no readable record.
+    """
+    record = record_of(run_dir)
+    check_same_vocabulary(run_dir, record, data)
+    if record.data is not None and record.data.key != data.meta.key:
+        print(
+            f"rpr-cli: data: {data.meta.name} has changed since {escape_control_characters(run_dir.name)} was trained "
+            f"(key {record.data.key[:12]}, now {data.meta.key[:12]}); what follows is of the corpus as it is now",
+            file=sys.stderr,
+        )
+
+
 def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary_size: int) -> tuple[Transformer, str]:
     """The run's model in evaluation mode on the hardware's device, and a description of its checkpoints.
 
@@ -115,7 +132,7 @@ def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[Prepa
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
     data = prepare(config.data)
-    check_same_vocabulary(run_dir, record_of(run_dir), data)
+    check_corpus(run_dir, data)
     return data, *model_of(config, run_dir, average, len(data.vocabulary))
 
 

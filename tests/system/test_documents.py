@@ -14,7 +14,7 @@ from rpr.commands import generate
 from rpr.records.record import read_record
 from rpr.report.grouping import run_groups
 from tests.conftest import TINY
-from tests.system.bad_files import update_record
+from tests.system.bad_files import edit_record, update_record
 
 SMALL = [
     *(word for word in TINY if not word.startswith(("data.", "model.norm"))), "model.architecture=decoder_only",
@@ -87,6 +87,16 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained, cli):
     out = cli("evaluate", f"run={folder}", "hardware.threads=1").out
     assert "bits_per_byte" in out
     assert "By position in separate windows of 64" in out
+
+
+def test_evaluate_says_that_the_documents_have_changed(trained, tmp_path, cli):
+    [folder] = trained.glob("rope-*")
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    edit_record(lambda document: document["data"].update(key="0123456789abcdef"))(changed)
+    words = ("context_lengths=[]", "splits=[validation]", "hardware.threads=1")
+    assert "changed since" not in cli("evaluate", f"run={folder}", *words).err
+    err = cli("evaluate", f"run={changed}", *words).err
+    assert "has changed since changed was trained (key 0123456789ab, now " in err
 
 
 @pytest.mark.parametrize("word, refusal", [
