@@ -17,7 +17,6 @@ from rpr.bench import benchmark
 from rpr.commands.printing import with_legend
 from rpr.config.commands import BenchConfig
 from rpr.config.train import check_attention
-from rpr.errors import ConfigError
 from rpr.model.positions import Positions
 from rpr.paper import RELATIVE_SPEED
 from rpr.progress import Progress
@@ -33,8 +32,6 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     """Measure the requested parts, and print them as tables or as one JSON document: when interrupted, as by a time
     limit, those that were measured.
     """
-    if config.hardware.num_ranks > 1:
-        raise ConfigError(f"hardware={config.hardware.name}: bench runs in one process; choose hardware=cpu or 1xgpu")
     schemes = [
         stack.scheme for position in positions.values() for stack in config.model.transformer(position, 1).stacks()
     ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from rpr.config.data import NAME, DataConfig
 from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
@@ -13,13 +13,23 @@ from rpr.validation import StrictModel
 ComputeType = Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]  # of CTranslate2
 
 
+def _of_one_process(hardware: HardwareConfig) -> HardwareConfig:
+    if hardware.num_ranks > 1:
+        ranks = f"devices: the {hardware.num_ranks} of {hardware.name} are for training"
+        raise ValueError(f"{ranks}; this command runs in one process: choose hardware=cpu or 1xgpu")
+    return hardware
+
+
+OneProcess = Annotated[HardwareConfig, AfterValidator(_of_one_process)]
+
+
 class OneRunConfig(StrictModel):
     """The settings of a command that loads one trained run; None is "as the run has it", or the default cache."""
 
     run: str = Field(min_length=1)
     average_checkpoints: PositiveInt | None
     cache_dir: str | None = Field(min_length=1)
-    hardware: HardwareConfig
+    hardware: OneProcess
 
 
 class EvaluateConfig(OneRunConfig):
@@ -199,7 +209,7 @@ class ReportConfig(StrictModel):
     validation_sentences: PositiveInt
     max_distance: PositiveInt
     cache_dir: str | None = Field(min_length=1)
-    hardware: HardwareConfig
+    hardware: OneProcess
 
     @model_validator(mode="after")
     def one_subject(self) -> ReportConfig:
@@ -248,7 +258,7 @@ class BenchConfig(StrictModel):
     model: ModelConfig
     data: DataConfig
     optim: OptimConfig
-    hardware: HardwareConfig
+    hardware: OneProcess
     parts: tuple[Literal["step", "context", "layer"], ...] = Field(min_length=1)
     variants: tuple[str, ...] = Field(min_length=1)
     sentences: PositiveInt
