@@ -236,7 +236,7 @@ def exported(random_run):
     return make
 
 
-def test_export_translates_as_its_run(random_run, exported, translator):
+def test_export_translates_as_its_run(exported, translator):
     folder = exported("safetensors")
     other = Translator.from_run(folder, hardware=DOUBLE)
     assert other.translate_n_best(SENTENCES) == translator.translate_n_best(SENTENCES)

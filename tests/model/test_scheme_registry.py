@@ -184,7 +184,7 @@ def test_digest_covers_what_is_imported_beside(tmp_path):
     assert len(digests) == 2
 
 
-def test_versions_name_the_schemes_of_the_project(monkeypatch):
+def test_versions_name_the_schemes_of_the_project():
     config = compose_train(["position.encoder=alibi", "position.decoder=rope"])
     assert codes((config.position.encoder, config.position.decoder)) == {"alibi": "1", "rope": "1"}
     extended = type("Extended", (SCHEMES["rope"],), {"__module__": __name__})

@@ -155,13 +155,12 @@ def test_bleu_that_cannot_be_computed_is_refused_before_training(
     assert {path.name for path in tmp_path.iterdir()} <= {"corpus", "cache", "home"}
 
 
-def test_invalid_remembered_digests_are_recomputed(tmp_path, corpus, capfd):
+def test_invalid_remembered_digests_are_recomputed(tmp_path, corpus, cli):
     source, keys = tmp_path / "corpus" / "train.en", set()
     for text in ("{}", "{", "[]", '{"PATH": [1]}', '{"PATH": "x"}', '{"PATH": [0, 0, "0"]}', "\xff"):
         (tmp_path / "cache").mkdir(exist_ok=True)
         (tmp_path / "cache" / "digests.json").write_text(text.replace("PATH", str(source)), "latin-1")
-        assert app.main(corpus) == 0
-        keys.add(json.loads(capfd.readouterr().out)["data"]["key"])
+        keys.add(json.loads(cli(*corpus).out)["data"]["key"])
     assert len(keys) == 1
 
 

@@ -157,16 +157,15 @@ def test_run_without_its_record_resumes_only_with_its_vocabulary(interrupted, re
     assert checkpoint.stat().st_mtime_ns == written
 
 
-def test_a_test_set_of_ones_own_is_scored_compared_and_reported(capfd, cli):
+def test_a_test_set_of_ones_own_is_scored_compared_and_reported(cli):
     write("old")
     for language in ("en", "de"):
         Path(f"corpus/test.{language}").rename(f"corpus/news.{language}")
     for position in ("absolute", "relative"):
-        assert app.main([*COMMAND, "evaluation.test_splits=[news]", f"position={position}"]) == 0
+        cli(*COMMAND, "evaluation.test_splits=[news]", f"position={position}")
     runs = sorted(map(str, Path("runs").glob("*/")))
     records = [read_record(Path(run, "record.json")) for run in runs]
     assert [{score.split for score in record.scores} for record in records] == [{"news"}] * 2
-    capfd.readouterr()
     assert "news" in cli("compare", *runs, "samples=100", "trials=100").out
     printed = cli("report", "results_page=RESULTS.md").out
     assert "Δ news" in printed and " on news" in printed, printed

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from rpr.cli import app
 from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
 
@@ -71,11 +70,10 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli):
     assert "exact match" in command("compare", str(whole), str(cut), "metrics=[exact_match]")
 
 
-def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path, monkeypatch, capfd):
+def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path, monkeypatch, cli):
     """Exact match by length would be 0 from some length on, whatever was learned."""
     monkeypatch.chdir(tmp_path)
     words = [word.replace("data=copy", "data=duplicate") for word in TASK]
-    assert app.main(["train", *words, "evaluation.max_extra_length=4"]) == 2
-    line = capfd.readouterr().err.splitlines()[-1]
+    line = cli("train", *words, "evaluation.max_extra_length=4", code=2).err.splitlines()[-1]
     assert line.startswith("rpr-cli: evaluation.max_extra_length: 4 cuts off right answers of long, of which")
     assert line.endswith("; set 5 or more")

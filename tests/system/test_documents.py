@@ -172,15 +172,14 @@ def test_a_resumed_run_has_the_same_weights(trained, corpus, tmp_path):
 def test_a_context_longer_than_any_document_is_refused_before_training(corpus, tmp_path, capsys):
     """Other refusals: refused.tsv."""
     assert train(corpus, tmp_path / "runs", "evaluation.context_lengths=[16,4096]") == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1].startswith("rpr-cli: evaluation.context_lengths: 4096 is too long for the test")
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("rpr-cli: evaluation.context_lengths: 4096 is too long for the test")
     assert not (tmp_path / "runs").exists()
 
 
-def test_compare_tests_bits_per_byte_over_documents(trained, capfd, cli):
+def test_compare_tests_bits_per_byte_over_documents(trained, cli):
     rope, none = (str(next(trained.glob(f"{name}-*"))) for name in ("rope", "none"))
-    assert app.main(["compare", none, rope, "samples=200", "trials=200", "format=json"]) == 0
-    (family,) = json.loads(capfd.readouterr().out)["tests"]
+    (family,) = json.loads(cli("compare", none, rope, "samples=200", "trials=200", "format=json").out)["tests"]
     scores = [read_record(Path(run) / "record.json").score("test", "bits_per_byte") for run in (none, rope)]
     assert [one["score"] for one in family["scores"]] == pytest.approx([one.score for one in scores if one])
     (comparison,) = family["comparisons"]

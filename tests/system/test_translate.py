@@ -34,15 +34,13 @@ def expected(model):
 
 
 @pytest.fixture
-def run_translate(random_run, tmp_path, capfd):
+def run_translate(random_run, tmp_path, cli):
     """Runs the command on some bytes of input; its stdout. `err`: the expected lines of stderr, without the prefix."""
 
     def run(content, *overrides, code=0, err=()):
         (tmp_path / "in.txt").write_bytes(content)
-        capfd.readouterr()
-        arguments = ["translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT, *overrides]
-        assert app.main(arguments) == code
-        out, stderr = capfd.readouterr()
+        words = ["translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT, *overrides]
+        out, stderr = cli(*words, code=code)
         assert stderr.replace(str(tmp_path), "DIR") == "".join(f"rpr-cli: {line}\n" for line in err)
         return out
 
@@ -114,14 +112,12 @@ def test_separator_within_n_best_translation_is_escaped():
     )
 
 
-def test_input_and_output_files(random_run, tmp_path, expected, capfd):
+def test_input_and_output_files(random_run, tmp_path, expected, cli):
     source, target = tmp_path / "in, with = 'odd' name.txt", tmp_path / "out.txt"
     source.write_bytes(lines_of(SENTENCES))
     target.write_text("earlier")
     (tmp_path / "link").symlink_to(target)
-    capfd.readouterr()
-    assert app.main(["translate", f"run={random_run}", *EXACT, "--", str(source), str(tmp_path / "link")]) == 0
-    assert capfd.readouterr() == ("", "")
+    assert cli("translate", f"run={random_run}", *EXACT, "--", source, tmp_path / "link") == ("", "")
     assert target.read_text() == "".join(f"{expected[sentence]}\n" for sentence in SENTENCES)
     assert (tmp_path / "link").is_symlink() and sorted(os.listdir(tmp_path)) == sorted([source.name, "link", "out.txt"])
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -171,7 +170,6 @@ BROKEN = {  # a module of the folder, and the one line that every command then g
     "syntax": ("def (:\n", "window.py: cannot be imported (SyntaxError: invalid syntax"),
     "missing": ("import nothing_of_this_name\n", "cannot be imported (ModuleNotFoundError: No module named 'nothing"),
     "unannotated": (SCHEME.replace('"#12ab34"', '"#12ab34"\n    SHIFTY = 3'), "cannot be imported (PydanticUserError"),
-    "colour": (SCHEME.replace("#12ab34", "#8c2d04"), "has the colour #8c2d04 of rpr.model.positions.rope"),
 }
 
 
@@ -203,13 +201,11 @@ def test_folders_that_are_refused_and_configuration_that_is_printed(home):
     assert all(answer.startswith("rpr-cli: ") for answer in answers[:3])
 
 
-def test_help_does_not_wait_for_torch_with_schemes_of_ones_own(home):
+def test_help_does_not_import_torch_with_schemes_of_ones_own(home):
     code = (
         "import sys; from rpr.cli.app import main; main(['train', 'schemes_dir=own', '--help']); "
         "sys.exit(3 * ('torch' in sys.modules))"
     )
-    started = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], cwd=home, env=environment, text=True, capture_output=True)
     assert done.returncode == 0 and "window" in done.stdout, done.stderr
-    assert time.monotonic() - started < 20

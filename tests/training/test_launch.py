@@ -41,7 +41,7 @@ def worker(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("slurm_job")
-def test_torchrun_on_several_nodes_of_slurm(four_nodes, monkeypatch):
+def test_torchrun_on_several_nodes_of_slurm(four_nodes):
     flags = launch._torchrun(four_nodes.hardware)
     assert {"--nnodes=4", "--nproc-per-node=8", "--master-addr=gpu07", "--master-port=21234"} <= set(flags)
     assert {"--node-rank=2", "--rdzv-conf=timeout=3600"} <= set(flags)
