@@ -160,7 +160,7 @@ def compose_train(
     Raises:
         ConfigError: invalid settings; RprError: it cannot start from the run that `from` names.
     """
-    from rpr.config.train import TrainConfig
+    from rpr.config.train import TrainConfig, too_few_samples
     from rpr.validation import validate
 
     settings = compose(config_name or "train", overrides, config_dir)
@@ -177,6 +177,8 @@ def compose_train(
             f"data: model={config.model.name} is decoder-only; choose data=python_library, which has documents to "
             "continue, or data=synthetic, which has pairs, for this model too"
         )
+    if problem := too_few_samples(config.evaluation.bootstrap_samples):
+        raise ConfigError(f"evaluation.{problem}")
     window, contexts = config.data.context_length or config.data.max_length or 0, config.evaluation.context_lengths
     for scheme in (config.position.encoder, config.position.decoder):
         if problem := scheme.without_effect(window, max(config.data.context_length or 0, *contexts, 0)):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from rpr.config.data import NAME, DataConfig
-from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
+from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig, too_few_samples
 from rpr.validation import StrictModel
 
 ComputeType = Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]  # of CTranslate2
@@ -53,6 +53,8 @@ class EvaluateConfig(OneRunConfig):
 
     @model_validator(mode="after")
     def settings_of_the_backend(self) -> EvaluateConfig:
+        if problem := too_few_samples(self.bootstrap_samples):
+            raise ValueError(problem)
         if self.backend == "torch" and self.compute_type != "float32":
             raise ValueError(
                 f"compute_type: {self.compute_type} requires backend=ctranslate2; torch uses hardware.precision"

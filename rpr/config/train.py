@@ -171,6 +171,13 @@ NOT_DECIDING = ("name", "stop_after_minutes", "sweep", "again", "runs_dir", "log
 REPORTED = ("bootstrap_samples", "length_buckets", "context_lengths", "stride")
 
 
+def too_few_samples(samples: int | None) -> str | None:
+    """Why a bootstrap of so many samples gives no interval, or None. Records may have any number."""
+    if not samples or samples >= 100:
+        return None
+    return f"bootstrap_samples: {samples} are too few for the ends of a 95% interval; choose 100 or more, or 0 for none"
+
+
 class EvaluationConfig(StrictModel):
     """How sentences are translated and scored."""
 
@@ -199,11 +206,6 @@ class EvaluationConfig(StrictModel):
             raise ValueError(
                 f"stride: {self.stride} does not divide the longest of evaluation.context_lengths = "
                 f"{list(self.context_lengths)}; choose one that does, or null for no sliding windows"
-            )
-        if 0 < self.bootstrap_samples < 100:
-            raise ValueError(
-                f"bootstrap_samples: {self.bootstrap_samples} are too few for the ends of a 95% interval; choose 100 "
-                "or more, or 0 for none"
             )
         if len(set(self.test_splits)) < len(self.test_splits):
             raise ValueError(f"test_splits: [{','.join(self.test_splits)}] names a split twice; name each once")
