@@ -20,13 +20,13 @@ from rpr.records.record import read_record
 FACTORS = (4, 16)
 
 
-def evaluated(run: Path, scaling: str, factor: int, trained: int) -> list[dict[str, Any]]:
-    """Scores at the length of training and at `factor` times it."""
+def evaluated(run: Path, scaling: str, factor: int, trained: int, stride: int | None) -> list[dict[str, Any]]:
+    """Scores at the length of training and at `factor` times it, in separate windows and in sliding ones."""
     settings = {"scaling": scaling, "scaling_factor": factor}
     settings |= {"trained_length": trained} if scaling == "yarn" else {}
     position = ",".join(f"{key}:{value}" for key, value in settings.items())
-    lengths = f"context_lengths=[{trained},{factor * trained}]"
-    words = ["rpr-cli", "evaluate", str(run), lengths, f"position={{{position}}}", "format=json"]
+    windows = [f"context_lengths=[{trained},{factor * trained}]", f"stride={stride or 'null'}"]
+    words = ["rpr-cli", "evaluate", str(run), *windows, f"position={{{position}}}", "format=json"]
     [by_context] = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)["by_context"]
     scores: list[dict[str, Any]] = by_context["scores"]
     return scores
@@ -35,10 +35,11 @@ def evaluated(run: Path, scaling: str, factor: int, trained: int) -> list[dict[s
 def rows_of(run: Path) -> Iterator[dict[str, Any]]:
     record = read_record(run / "record.json")
     [by_context] = record.by_context
-    trained, of_training = by_context.training_length, [asdict(score) for score in by_context.scores]
+    trained, stride = by_context.training_length, by_context.stride
+    of_training = [asdict(score) for score in by_context.scores]
     for factor in FACTORS:
         for scaling in ("none", "linear", "ntk", "yarn"):
-            for score in of_training if scaling == "none" else evaluated(run, scaling, factor, trained):
+            for score in of_training if scaling == "none" else evaluated(run, scaling, factor, trained, stride):
                 if score["length"] in (trained, factor * trained):
                     row = {"run_id": record.run_id, "seed": record.seed, "scaling": scaling, "factor": factor}
                     yield row | {name: score[name] for name in ("windows", "length", "bits_per_byte")}
