@@ -73,7 +73,8 @@ def distances_to_keys(by_distance_BHQC: Tensor, num_keys: int) -> Tensor:
     if num_queries == 1:
         return by_distance_BHQC
     whole = by_distance_BHQC.contiguous()
-    return whole.as_strided(*_by_key(whole, num_keys), whole.storage_offset() + num_queries - 1)
+    start = 0 if torch.compiler.is_compiling() else whole.storage_offset()  # there tensors are new, and this unknown
+    return whole.as_strided(*_by_key(whole, num_keys), start + num_queries - 1)
 
 
 def keys_to_distances(weights_BHQK: Tensor) -> Tensor:
