@@ -28,6 +28,7 @@ RESULTS = Path(__file__).resolve().parent
 SPEEDS, PEERS = (sorted((RESULTS / folder).glob("*.json")) for folder in ("speed", "peers"))
 EN_FR = 36_000_000  # about the pairs of WMT14 EN-FR
 Document = list[dict[str, Any]]
+Runs = dict[str, dict[int, dict[str, float]]]  # scores by label, seed and column
 
 
 def read(path: Path | str) -> Any:
@@ -207,37 +208,42 @@ def step_shares() -> str:
 # Shaw's key table and its descendant
 
 
-def bits_by_length(*folders: str, windows: str = "separate") -> dict[str, dict[int, dict[int, float]]]:
+def bits_by_length(*folders: str, windows: str = "separate") -> Runs:
     """Bits per byte of the runs in these folders by positions, seed and length of the windows."""
-    found: dict[str, dict[int, dict[int, float]]] = {}
+    found: Runs = {}
     for path in [path for folder in folders for path in sorted((RESULTS / folder).glob("*-s[0-9]-*.json"))]:
         record = read_record(path)
         [scores] = record.by_context
-        of_length = {score.length: score.bits_per_byte for score in scores.scores if score.windows == windows}
+        of_length = {f"{score.length:,}": score.bits_per_byte for score in scores.scores if score.windows == windows}
         found.setdefault(position_of(record).label, {})[record.seed] = of_length
     return found
 
 
-def compared(found: dict[str, dict[int, dict[int, float]]], labels: Sequence[str], lengths: Sequence[int]) -> str:
-    """A row for each of these positions, the first of which is the baseline, and its change from that seed by seed."""
+def compared(found: Runs, labels: Sequence[str], columns: Sequence[str], digits: int = 3) -> str:
+    """A row for each label, the first of which is the baseline, and its change from that seed by seed."""
     base, rows = found[labels[0]], []
     for label in labels:
-        runs = found[label]
-        cells = [" ".join(figure_text(mean([runs[seed][length] for seed in sorted(runs)]), 3)) for length in lengths]
-        rows.append(f"{label} | {' | '.join(cells)}")
+        runs = dict(sorted(found[label].items()))
+        figures = [mean([scores[column] for scores in runs.values()]) for column in columns]
+        rows.append(f"{label} | {' | '.join(' '.join(figure_text(one, digits)) for one in figures)}")
         if label != labels[0]:
-            changes = [
-                mean([scores[length] - base[seed][length] for seed, scores in runs.items()]) for length in lengths
-            ]
-            rows.append(f"change | {' | '.join(' '.join(figure_text(one, 3, signed=True)) for one in changes)}")
-    return markdown(" | ".join(["", *(f"{length:,}" for length in lengths)]), rows)
+            figures = [mean([of[column] - base[seed][column] for seed, of in runs.items()]) for column in columns]
+            rows.append(f"change | {' | '.join(' '.join(figure_text(one, digits, signed=True)) for one in figures)}")
+    return markdown(" | ".join(["", *columns]), rows)
 
 
 def key_tables(folder: str, extent: int) -> str:
     """Bits per byte by length of separate windows, and the change from keys alone, at equal tokens."""
     logits = f"relative logits, rank 4{f', extent {extent}' * (extent != 1024)}"  # 1,024 is the released one
-    labels = ("keys only, k = 16", "relative, k = 16", logits, "T5", "RoPE")
-    return compared(bits_by_length(folder), labels, (64, 256, 1024, 4096))
+    found = bits_by_length(folder)
+    labels = [label for label in ("keys only, k = 16", "relative, k = 16", logits, "T5", "RoPE") if label in found]
+    return compared(found, labels, ("64", "256", "1,024", "4,096"))
+
+
+def dropped(windows: str) -> str:
+    """Bits per byte of models with RoPE that went on with it or without positions, and of models that never had any."""
+    labels = ("RoPE, from RoPE after 2,000 steps", "none, from RoPE after 2,000 steps", "none")
+    return compared(bits_by_length("lm_length", "drope", windows=windows), labels, ("256", "1,024", "4,096"))
 
 
 # RoPE stretched without training
@@ -247,24 +253,14 @@ SCALINGS = {"none": "as trained", "linear": "linear", "ntk": "NTK", "yarn": "YaR
 
 def stretched(windows: str, *, longer: bool) -> str:
     """Bits per byte by factor and the change from none, at the longer length or at that of training."""
-    document = read("lm_extension/rope.json")["rows"]
+    document, found = read("lm_extension/rope.json")["rows"], Runs()
     trained = min(row["length"] for row in document)
-    found: dict[tuple[str, int], dict[int, float]] = {}
+    columns = {row["factor"]: f"{'' if longer else 'for '}{row['factor'] * trained:,}" for row in document}
     for row in document:
         if row["windows"] == windows and (row["length"] > trained) == longer:
-            found.setdefault((row["scaling"], row["factor"]), {})[row["seed"]] = row["bits_per_byte"]
-    factors, rows = sorted({factor for _, factor in found}), []
-    for scaling, name in SCALINGS.items():
-        cells = [" ".join(figure_text(mean([*found[scaling, factor].values()]), 2)) for factor in factors]
-        rows.append(f"{name} | {' | '.join(cells)}")
-        if scaling != "none":
-            changes = [
-                mean([score - found["none", factor][seed] for seed, score in found[scaling, factor].items()])
-                for factor in factors
-            ]
-            rows.append(f"change | {' | '.join(' '.join(figure_text(one, 2, signed=True)) for one in changes)}")
-    heads = [f"{factor * trained:,}" if longer else f"for {factor * trained:,}" for factor in factors]
-    return markdown(" | ".join(["", *heads]), rows)
+            of_seed = found.setdefault(SCALINGS[row["scaling"]], {}).setdefault(row["seed"], {})
+            of_seed[columns[row["factor"]]] = row["bits_per_byte"]
+    return compared(found, [*SCALINGS.values()], [columns[factor] for factor in sorted(columns)], 2)
 
 
 STRETCHED = {
@@ -388,6 +384,8 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("lm_speed/lm_speed.md", "step_shares"): step_shares,
     ("lm_speed/lm_speed.md", "losses"): partial(precision, "lm_length", "lm_precision", "context", "bits_per_byte", 3),
     ("lm_length/key_tables.md", "key_tables"): partial(key_tables, "lm_length", 256),
+    ("lm_length/key_tables.md", "key_tables_1024"): partial(key_tables, "lm_length_1024", 1024),
+    **{("drope/drope.md", f"drope_{windows}"): partial(dropped, windows) for windows in ("separate", "sliding")},
     **{("lm_extension/extension.md", name): table for name, table in STRETCHED.items()},
     ("../../docs/paper.md", "norm"): norm,
     ("../../docs/scale.md", "precision"): partial(precision, "multi30k", "precision", "split", "sacrebleu", 1),
