@@ -30,6 +30,7 @@ _INTRODUCTION = (
     "Sizes, corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, "
     "not the scores. [Every sweep](#every-sweep) has a page of its own with all tables and pictures."
 )
+_BY_CONTEXT = ("contexts", "context_changes")
 SEEDS = 2  # a group of runs without a variant of so many is on the page of its sweep alone, if any group has one
 
 
@@ -65,7 +66,8 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
         parts += ["## Beside published figures", bullets(published)]
         parts.append(f"Comparisons with the paper: {verdicts.total()}. By the column `agreement`: {counts}.")
     shown = [grid for name, grids in tables.sections.items() if name != "speed" for grid in grids]
-    shown += [grid for grid in tables.by_length if grid.name in ("contexts", "context_changes")]
+    largest = _largest(models).heading if models else None  # the others' are on the pages of their sweeps
+    shown += [grid for grid in tables.by_length if grid.name in _BY_CONTEXT and grid.setting == largest]
     # The speeds of whole runs decide nothing; they are in the reports of their sweeps.
     shown += [*speed_grid([], benches)] or tables.sections.get("speed", ())
     # What differs from the paper is the same in most rows, and the first of the limits below.
