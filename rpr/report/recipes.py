@@ -151,22 +151,27 @@ def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]
     }
 
 
-def _grid_keys(sweep: str) -> tuple[str, ...]:
-    """What the file of a sweep says under best_of.
+def sweep_file(sweep: str) -> dict[str, Any]:
+    """What the file of a sweep says, nothing if no sweep of this name has a file.
 
     Raises:
         RecordError: the file cannot be read.
     """
     path = sweep_files().get(sweep)  # never a path: a record could name any
     if path is None:
-        return ()
+        return {}
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RecordError(
             f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); mend it, or give it another name"
         ) from None
-    keys = content.get("best_of") if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else {}
+
+
+def _grid_keys(sweep: str) -> tuple[str, ...]:
+    """What the file of a sweep says under best_of."""
+    keys = sweep_file(sweep).get("best_of")
     return tuple(map(str, keys)) if isinstance(keys, list) else ()
 
 

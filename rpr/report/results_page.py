@@ -6,6 +6,7 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -18,9 +19,10 @@ from rpr.report.build import differs_line, page_of, read_learning
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
 from rpr.report.learning import RunKey, run_key
+from rpr.report.recipes import sweep_file
 from rpr.report.speed import read_benches, speed_grid
 from rpr.report.statements import published_statements
-from rpr.report.tables import build_tables
+from rpr.report.tables import Tables, build_tables
 from rpr.tables.grid import Column, Grid, legend
 from rpr.tables.render import bullets, escape_markdown, markdown
 
@@ -28,9 +30,13 @@ _INTRODUCTION = (
     "What do position representations do to a Transformer, and do the paper's results hold here? This page is rendered "
     "from the run records under {root} (`rpr-cli report runs_dir=... results_page=...`); no figure is entered by hand. "
     "Sizes, corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, "
-    "not the scores. [Every sweep](#every-sweep) has a page of its own with all tables and pictures."
+    "not the scores. [Every sweep](#every-sweep) has a page of its own with all tables and pictures; this one has the "
+    "tables of the largest comparison of each kind."
 )
-_BY_CONTEXT = ("contexts", "context_changes")
+_PICTURES = {
+    "bleu_by_k": "BLEU by clip distance, beside the paper's curve",
+    "bits_by_context": "Bits per byte by length of the context, in separate and in sliding windows",
+}
 SEEDS = 2  # a group of runs without a variant of so many is on the page of its sweep alone, if any group has one
 
 
@@ -48,35 +54,38 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     unusable = [*files.problems, *problems]
     everything = run_groups((record for _, record in files.records), read_learning(files.records, unusable))
     groups = [group for group in everything if any(len(one.finished) >= SEEDS for one in group.variants)] or everything
-    tables = build_tables(groups)
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
     folders = {run_key(record): path.parent for path, record in files.records}
-    translations, models = [one for one in groups if one.translation], [one for one in groups if one.documents]
-    if translations:
-        caption = "BLEU by clip distance, beside the paper's curve"
-        parts += _picture("bleu_by_k", caption, _largest(translations), folders, home)
-    if models:
-        caption = "Bits per byte by length of the context, in separate and in sliding windows"
-        parts += _picture("bits_by_context", caption, _largest(models), folders, home)
+    translations, tasks, models = (
+        [group for group in groups if getattr(group, kind)] for kind in ("translation", "task", "documents")
+    )
+    largest = [max(kind, key=_size) for kind in (translations, tasks, models) if kind]
+    for name, caption in _PICTURES.items():
+        parts += _picture(name, caption, largest, folders, home)
+    tables = build_tables(groups)
     if published := [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]:
         lines = [line for grid in tables.sections.get("paper", ()) for line in grid.rows]
         verdicts = Counter(line.agreement.verdict for line in lines if line.agreement is not None)
         counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict))
         parts += ["## Beside published figures", bullets(published)]
         parts.append(f"Comparisons with the paper: {verdicts.total()}. By the column `agreement`: {counts}.")
-    shown = [grid for name, grids in tables.sections.items() if name != "speed" for grid in grids]
-    largest = _largest(models).heading if models else None  # the others' are on the pages of their sweeps
-    shown += [grid for grid in tables.by_length if grid.name in _BY_CONTEXT and grid.setting == largest]
+    pages = {path.parent for path in root.rglob("report.md")}
+    on_this_page = [
+        group
+        for group in groups
+        if any(group is one for one in largest) or not {folders[run_key(run)] for run in group.runs} <= pages
+    ]
+    shown = [*_tables(build_tables(on_this_page))]
     # The speeds of whole runs decide nothing; they are in the reports of their sweeps.
-    shown += [*speed_grid([], benches)] or tables.sections.get("speed", ())
-    # What differs from the paper is the same in most rows, and the first of the limits below.
-    parts += [markdown(grid.up_to(2).only(lambda column: column.key != "differs"), signs=False) for grid in shown]
+    compared = [row for row in benches if row.labels[-1] != "absolute"]  # a row of 1.00 beside each
+    shown += [*speed_grid([], compared)] or tables.sections.get("speed", ())
+    parts += [markdown(grid.up_to(2), signs=False) for grid in shown]
     limits = [differs_line(tables), *_limits(groups), *_distances(groups), *_remarks(root)]
     parts += ["## What this cannot tell", bullets(filter(None, limits))]
-    parts += ["## How to read the tables", bullets([*legend(shown), *tables.rules])]
+    parts.append(_folded("How to read the tables", bullets([*legend(shown), *tables.rules])))
     parts += ["## Every sweep", *_folders(root, home)]
-    parts += ["<details><summary>Runs</summary>", markdown(_runs(everything)), "</details>"]
+    parts.append(_folded("Runs", markdown(_runs(everything))))
     parts += ["## Not on this page", bullets(unusable)] if unusable else []
     return page_of(parts)
 
@@ -85,16 +94,44 @@ def _link(path: Path, home: Path) -> str:
     return escape_control_characters(Path(os.path.relpath(path, home)).as_posix())
 
 
-def _largest(groups: Sequence[Group]) -> Group:
-    return max(groups, key=lambda group: len(group.variants))
+def _size(group: Group) -> tuple[int, bool]:
+    """Of two groups with as many variants, one with published figures is the larger."""
+    return len(group.variants), any(published_statements(group))
 
 
-def _picture(name: str, caption: str, group: Group, folders: Mapping[RunKey, Path], home: Path) -> list[str]:
-    """A link to the picture of this name in the folder of most of the group's runs, if there is one and no other."""
-    [(folder, _)] = Counter(folders[run_key(run)] for run in group.runs).most_common(1)
-    pictures = [*folder.glob(f"{name}*.svg")]
-    caption = escape_markdown(f"{caption}: {group.heading}")
-    return [f"![{caption}]({_link(path, home)})" for path in pictures if len(pictures) == 1]
+def _folded(summary: str, text: str) -> str:
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
+
+
+def _tables(tables: Tables) -> Iterator[Grid]:
+    """All but the speeds. Of models that were scored by the length of the context, the changes by length take the place
+    of the scores.
+    """
+    by_context = [grid for grid in tables.by_length if grid.name == "context_changes"]
+    scored = {grid.setting for grid in by_context}
+    for name, grids in tables.sections.items():
+        for grid in grids:
+            replaced = name == "documents" and {line.group.heading for line in grid.rows} <= scored
+            if name != "speed" and not replaced:
+                tested = any(column.key == "test" for column in grid.columns)
+                yield grid.only(partial(_is_shown, tested=tested))
+    yield from by_context
+
+
+def _is_shown(column: Column, *, tested: bool) -> bool:
+    """What differs from the paper is the same in most rows, and the first of the limits."""
+    return column.key != "differs" and not (tested and column.key in ("validation", "validation_change"))
+
+
+def _picture(
+    name: str, caption: str, groups: Sequence[Group], folders: Mapping[RunKey, Path], home: Path
+) -> Iterator[str]:
+    """A link to the picture of this name in the folder of most of a group's runs, if there is one and no other."""
+    for group in groups:
+        [(folder, _)] = Counter(folders[run_key(run)] for run in group.runs).most_common(1)
+        pictures = [*folder.glob(f"{name}*.svg")]
+        if len(pictures) == 1:
+            yield f"![{escape_markdown(f'{caption}: {group.heading}')}]({_link(pictures[0], home)})"
 
 
 def _runs(groups: Sequence[Group]) -> Grid:
@@ -189,11 +226,13 @@ def _distances(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _folders(root: Path, home: Path) -> list[str]:
-    """Links to the pages of each directory below `root`, and of the grids of recipes beside it."""
+    """What the sweep of each directory below `root` asks, and links to its pages; and to the grids of recipes."""
     parts = []
     for folder in sorted({path.parent for top in (root, root.parent / "recipes") for path in top.rglob("*.md")}):
         if links := [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in sorted(folder.glob("*.md"))]:
-            parts.append(f"- {escape_markdown(escape_control_characters(folder.name))}: {', '.join(links)}")
+            said = filter(None, (folder.name, str(sweep_file(folder.name).get("description", ""))))
+            escaped = [escape_markdown(escape_control_characters(text)) for text in said]
+            parts.append(f"- {': '.join([*escaped, ', '.join(links)])}")
     return ["\n".join(parts)] if parts else ["None has a page yet."]
 
 

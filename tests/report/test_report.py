@@ -161,6 +161,21 @@ def test_results_page_shows_the_group_with_most_variants(tmp_path):
     assert re.findall(r"!\[.*\]\((.*)\)", results_markdown(tmp_path / "runs")) == ["runs/many/bleu_by_k.svg"]
 
 
+@pytest.mark.parametrize("has_page", [False, True], ids=["no page", "page"])
+def test_results_page_leaves_smaller_comparisons_to_the_pages_of_their_sweeps(has_page, tmp_path):
+    for name, variants in {"wmt14_en_de": 2, "news_en_de": 3}.items():
+        folder = tmp_path / "runs" / name
+        for k in range(variants):
+            scores = {"validation": 35.1, "test": 36.2 if variants == 3 else 36.3}
+            write_record(folder / f"{k}.json", fake_record("relative", k, scores=scores, settings={"data.name": name}))
+        if has_page:
+            (folder / "report.md").write_text("# Sweep\n")
+    page = results_markdown(tmp_path / "runs")
+    tables = page[: page.index("## What this cannot tell")]
+    assert [f" {score} " in tables for score in (35.1, 36.2, 36.3)] == [False, True, not has_page]
+    assert "| wmt14_en_de " in page[page.index("## Every sweep") :], "in the table of runs"
+
+
 @pytest.mark.usefixtures("unrendered")
 def test_no_records_and_an_unwritable_directory_are_errors(runs, tmp_path):
     with pytest.raises(RecordError, match="no run record to report; run `rpr-cli sweep"):

@@ -200,7 +200,7 @@ def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
     assert html.index('<section id="paper">') < html.index('<section id="tasks">') < html.index('<section id="t1">')
     assert "Generated tasks" in html
     page = results_markdown(folder)
-    parts = ("## Table 1", "## Exact match on reverse", "## How to read")
+    parts = ("## Table 1", "## Exact match on reverse", "## What this cannot tell")
     papers, table = (page[page.index(first) : page.index(then)] for first, then in pairwise(parts))
     assert "| relative, k = 16 |" in table and "+53.3" in table
     assert "reverse" not in papers and "Comparisons with the paper: 1. By" in page and "not decided 1." in page
