@@ -25,8 +25,8 @@ RULE = (
 )
 FINDINGS_RULE = (
     "Better or worse: the 95% interval over seeds of exactly this comparison, paired seed by seed, excludes zero, and "
-    "both models learned and had stopped learning. Everything else is not decided. No correction for the number of "
-    "comparisons."
+    "both models learned and had stopped learning, as far as their validations tell. Everything else is not decided. "
+    "No correction for the number of comparisons."
 )
 EQUAL_TOKENS = "Language models are compared at equal numbers of tokens, also while they are still learning."
 VERDICTS = ("better", "worse", "not decided")

@@ -103,13 +103,18 @@ class Variant:
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
-        """What a reader must know of its finished runs: steps that were skipped, and code that no commit names."""
+        """What a reader must know of its finished runs: steps that were skipped, code that no commit names, and whether
+        it is unknown if they were still learning.
+        """
         skipped = {run.seed: run.training.skipped_steps for run in self.finished if run.training is not None}
         lines = [f"seed {seed}: {steps:,} steps, whose gradient was not finite, were skipped"
                  for seed, steps in skipped.items() if steps]  # fmt: skip
         if seeds := [str(run.seed) for run in self.finished if run.git.dirty]:
             what = "trained from a checkout with uncommitted changes, so no commit names the code"
             lines.append(f"seed {', '.join(seeds)}: {what}")
+        if unknown := len(self.finished) - len(self.learning):
+            how_many = "" if unknown == len(self.finished) else f" of {unknown} of its {len(self.finished)} seeds"
+            lines.append(f"whether it was still learning is not known{how_many}: fewer than two validations")
         return tuple(lines)
 
     @cached_property

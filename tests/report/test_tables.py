@@ -9,6 +9,7 @@ from rpr.records.record import Git, find_records
 from rpr.report.agreement import EQUAL_TOKENS
 from rpr.report.build import build_report
 from rpr.report.grouping import run_groups
+from rpr.report.learning import learning_of, run_key
 from rpr.report.lengths import length_grid
 from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.tables import build_tables
@@ -94,7 +95,7 @@ def test_rows_of_a_checkout_with_uncommitted_changes_are_marked():
     records = [run.model_copy(update={"git": Git(commit="feed", dirty=run.seed > 1)}) for run in runs()]
     remark = "seed 2, 3: trained from a checkout with uncommitted changes, so no commit names the code"
     (group,) = run_groups(records)
-    assert row(grids(records)["table2"], "16")["note"].remarks == (remark,)
+    assert row(grids(records)["table2"], "16")["note"].remarks[0] == remark
     assert terminal(summary_of(group)).count(remark.split(",")[0]) == 1
     assert "uncommitted" not in terminal(summary_of(run_groups(runs())[0]))
 
@@ -105,7 +106,17 @@ def test_skipped_steps_are_a_note_of_every_table(settings, name):
     training = run.training.model_copy(update={"skipped_steps": 1300})
     [cells] = grids([run.model_copy(update={"training": training})])[name].cells
     remark = "seed 1: 1,300 steps, whose gradient was not finite, were skipped"
-    assert [cell.remarks for cell in cells if remark in cell.remarks] == [(remark,)]
+    assert [cell.remarks[0] for cell in cells if remark in cell.remarks] == [remark]
+
+
+def test_rows_that_may_still_have_been_learning_say_so():
+    run = fake_record("absolute")
+    unknown = "whether it was still learning is not known: fewer than two validations"
+    assert [unknown in cell.remarks for cell in grids([run])["table1"].cells[0]].count(True) == 1
+    validated = {run_key(run): learning_of(run, {900: 1.0, 1000: 1.0})}
+    assert run_groups([run], validated)[0].variants[0].caveats == ()
+    [both] = run_groups([run, run.model_copy(update={"seed": 2})], validated)[0].variants
+    assert both.caveats == (unknown.replace(":", " of 1 of its 2 seeds:"),)
 
 
 def test_tokens_of_language_models_are_those_of_full_batches():
