@@ -35,7 +35,9 @@ def run(config: CompareConfig) -> None:
         groups = [(runs, pairs_of_runs(runs))]
     else:
         runs = _named(_of_sweep(config.sweep, user_path(config.runs_dir)))
-        groups = pairs_of_sweep(runs, config.sweep, config.baseline or "absolute")
+        groups, without_baseline = pairs_of_sweep(runs, config.sweep, config.baseline or "absolute")
+        for line in without_baseline:
+            print(f"left out: {line}", file=sys.stderr)
     numbers = config.model_dump(include={"samples", "trials", "seed"})
     families = tuple(
         family

@@ -203,15 +203,16 @@ def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 def pairs_of_sweep(
     runs: Sequence[Run], sweep: str, baseline: str = "absolute"
-) -> list[tuple[list[Run], list[tuple[Run, Run]]]]:
+) -> tuple[list[tuple[list[Run], list[tuple[Run, Run]]]], list[str]]:
     """Groups of runs that differ only in positions, seed and what decides no result, each with its (baseline, other)
-    pairs: every run is paired with the one with the baseline's positions and the same seed.
+    pairs: every run is paired with the one with the baseline's positions and the same seed. And a line for each run
+    without such a baseline.
 
     Args:
         baseline: the name or kind of its positions, with `-kN` for one clip distance.
 
     Raises:
-        RunError: a run has no such baseline, or all runs are baselines.
+        RunError: no run has such a baseline, or all runs are baselines.
     """
     names = {name for run in runs for name in names_of(run.record)}
     if baseline not in names and baseline != "absolute":
@@ -221,7 +222,7 @@ def pairs_of_sweep(
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_settings_except_positions(run), []).append(run)
-    pairs = []
+    pairs, alone = [], []
     for group in groups.values():
         baselines: dict[int, Run] = {}
         for run in (run for run in group if baseline in names_of(run.record)):
@@ -232,23 +233,24 @@ def pairs_of_sweep(
                     "baseline=relative-k16, or name the runs: rpr-cli compare BASELINE RUN ..."
                 )
         others = [run for run in group if baseline not in names_of(run.record)]
-        for run in others:
-            if run.config.seed not in baselines:
-                raise RunError(
-                    f"sweep {sweep}: {run.name} has no finished baseline with position={baseline}, "
-                    f"seed={run.config.seed} and otherwise the same settings; train one, or name the runs: "
-                    "rpr-cli compare BASELINE RUN ..."
-                )
-        if others:
-            of_group = [(baselines[run.config.seed], run) for run in others]
-            named = {run.name: run for run in [*(run for pair in of_group for run in pair), *group]}  # side by side
+        alone += [
+            f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed} and otherwise the "
+            "same settings; train one, or name the runs: rpr-cli compare BASELINE RUN ..."
+            for run in others
+            if run.config.seed not in baselines
+        ]
+        if of_group := [(baselines[run.config.seed], run) for run in others if run.config.seed in baselines]:
+            compared = [run for run in group if run not in others or run.config.seed in baselines]
+            named = {run.name: run for run in [*(run for pair in of_group for run in pair), *compared]}  # side by side
             pairs.append(([*named.values()], of_group))
+    if alone and not pairs:
+        raise RunError(f"sweep {sweep}: {alone[0]}")
     if not pairs:
         raise RunError(
             f"sweep {sweep}: {len(runs)} finished runs, all of them baselines ({baseline} positions); "
             "name the runs: rpr-cli compare RUN RUN ..."
         )
-    return pairs
+    return pairs, alone
 
 
 def _settings_except_positions(run: Run) -> str:

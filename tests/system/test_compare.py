@@ -232,7 +232,11 @@ def test_sweep_without_baseline_is_refused(write_run, compare):
     write_run("relative", 0.3, seed=1)
     write_run("absolute", 0.3, words=("optim.max_steps=9", "optim.warmup_steps=3"))  # another recipe is no baseline
     message = compare("sweep=mine", code=2)
-    assert "synthetic-tiny-relative-k16-s1 has no finished baseline with position=absolute, seed=1" in message
+    alone = "synthetic-tiny-relative-k16-s1 has no finished baseline with position=absolute, seed=1"
+    assert f"sweep mine: {alone}" in message
+    write_run("relative", 0.3, seed=2)
+    out, err = compare("sweep=mine", with_err=True)
+    assert f"left out: {alone}" in err and "k16-s2" in out and "k16-s1" not in out
     assert "rpr-cli compare BASELINE RUN" in message
 
 
