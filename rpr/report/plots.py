@@ -225,7 +225,8 @@ def _draw_published(
 
 def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> style.Plot | None:
     """Validation BLEU and loss against the step, one line per variant (the mean over seeds); None without any."""
-    titles = {"validation/bleu": "validation BLEU", "validation/loss": "loss (thin: training)"}
+    smoothed = ", smoothed labels" if group.runs[0].setting("optim.label_smoothing") else ""  # validation's are not
+    titles = {"validation/bleu": "validation BLEU", "validation/loss": f"loss (thin: training{smoothed})"}
     titles = {name: title for name, title in titles.items() if any(curves.get(name) for _, curves in runs)}
     if not titles:
         return None
