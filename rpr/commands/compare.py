@@ -22,6 +22,7 @@ from rpr.metrics.comparison import (
     with_short_names,
 )
 from rpr.paths import user_path
+from rpr.records.corpora import corpus_differences
 from rpr.records.record import find_records
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
 from rpr.runs.locks import with_killed_runs
@@ -49,6 +50,13 @@ def run(config: CompareConfig) -> None:
         for _, pairs in groups
         for baseline, run in pairs
         if baseline.config.seed != run.config.seed
+    )
+    remarks += tuple(
+        f"{run.name} was trained on other files of {run.record.data_name} ({own}) than {baseline.name} ({its})."
+        for _, pairs in groups
+        for baseline, run in pairs
+        for its, own in [corpus_differences([baseline.record, run.record])]
+        if own
     )
     title = f"Paired tests{f': sweep {config.sweep}' if config.sweep else ''}"
     report = PairedReport(title=title, tests=families, remarks=remarks, **numbers)

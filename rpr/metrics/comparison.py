@@ -14,6 +14,7 @@ from rpr.io.escape import escape_control_characters
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
+from rpr.records.corpora import corpus_differences
 from rpr.records.measurement import Measurement, mean
 from rpr.records.position import code_differences, names_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
@@ -150,9 +151,10 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
     Raises:
         RunError: a run is given twice.
     """
+    records = [run.record for run in runs]
     codes = [
-        "".join(f", {key} = {code}" for key, code in of_run.items())
-        for of_run in code_differences([run.record for run in runs])
+        "".join(f", {key} = {code}" for key, code in of_run.items()) + (f", data.corpus = {corpus}" if corpus else "")
+        for of_run, corpus in zip(code_differences(records), corpus_differences(records), strict=True)
     ]
     names, keys = [], [f"{run.variant}{code}" for run, code in zip(runs, codes, strict=True)]
     variants: dict[str, list[str]] = {}
@@ -234,8 +236,8 @@ def pairs_of_sweep(
                 )
         others = [run for run in group if baseline not in names_of(run.record)]
         alone += [
-            f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed} and otherwise the "
-            "same settings; train one, or name the runs: rpr-cli compare BASELINE RUN ..."
+            f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed}, the same "
+            "corpus and otherwise the same settings; train one, or name the runs: rpr-cli compare BASELINE RUN ..."
             for run in others
             if run.config.seed not in baselines
         ]
@@ -257,7 +259,8 @@ def _settings_except_positions(run: Run) -> str:
     deciding = deciding_settings(run.config.model_dump(mode="json"))
     training = run.record.training
     used = (training.matmul_precision if training else None) or "highest"  # `auto` leaves it to the device
-    return json.dumps([deciding, run.config.hardware.precision, used], sort_keys=True)
+    corpus = run.record.data and run.record.data.key
+    return json.dumps([deciding, run.config.hardware.precision, used, corpus], sort_keys=True)
 
 
 def compare_runs(

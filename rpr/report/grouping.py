@@ -11,6 +11,7 @@ from pydantic_core import to_json
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
 from rpr.model.positions.vectors import SHARING
+from rpr.records.corpora import corpus_differences
 from rpr.records.position import OTHER, Position, code_differences, names_of, positions_of
 from rpr.records.record import DECIDING, Record, deciding_settings, flat, varying
 from rpr.report.groups import Group, Variant
@@ -20,8 +21,8 @@ from rpr.report.learning import Learning, RunKey, mean_over_seeds, run_key
 def run_groups(
     records: Iterable[Record], learning: Mapping[RunKey, Learning] | None = None, baseline: str | None = None
 ) -> tuple[Group, ...]:
-    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results
-    and of the precision of the arithmetic as it was, the one with most runs first.
+    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results,
+    of the files of the corpus and of the precision of the arithmetic as they were, the one with most runs first.
 
     Args:
         learning: how each run's validation curve ended, by `run_key`, where known.
@@ -41,17 +42,14 @@ def run_groups(
     for key, runs in sorted(by_key.items()):
         trained = [run.training.matmul_precision for run in runs if run.training is not None]
         usual = next(filter(None, trained), "highest")
-        corpora = list(filter(None, (run.corpus for run in runs)))
         alike: dict[str, list[Record]] = {}
-        for run in runs:
-            # `auto` leaves the precision of float32 matmuls to the device; of a run that has not ended it is not known,
-            # nor are the documents of one that has not read them.
+        for run, corpus in zip(runs, corpus_differences(runs), strict=True):
+            # `auto` leaves the precision of float32 matmuls to the device; of a run that has not ended it is not known.
             used = (run.training.matmul_precision or "highest") if run.training is not None else usual
-            corpus = run.corpus or (corpora[0] if corpora and run.data is None else None)
             same = to_json([used, corpus, run.config.get("hardware"), *map(run.config.get, DECIDING)])
             if same not in deciding:
                 settings = {"hardware.precision": run.setting("hardware.precision"), "matmul_precision": used}
-                settings["data.corpus"] = corpus and corpus[:12]
+                settings["data.corpus"] = corpus
                 deciding[same] = json.dumps(deciding_settings(run.config) | settings, sort_keys=True)
             alike.setdefault(deciding[same], []).append(run)
         parts = [(json.loads(text), some) for text, some in sorted(alike.items())]

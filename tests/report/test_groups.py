@@ -74,10 +74,18 @@ def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_othe
     assert [group.distinctly() for group in found] == ["matmul_precision highest", "matmul_precision medium"]
 
 
-def test_runs_that_ended_before_they_read_their_documents_are_with_the_others():
-    text = {"data.text": {"suffix": ".txt"}}
-    (group,) = run_groups([fake_record(settings=text), fake_record(seed=2, status="failed", settings=text, data=None)])
-    assert (group.heading, len(group.runs)) == ("multi30k_en_de | model small | 1,800 steps | cpu", 2)
+def test_runs_on_other_files_of_a_corpus_are_apart_and_those_that_read_none_with_the_first():
+    failed = fake_record(seed=3, status="failed", data=None)
+    [group] = run_groups([fake_record(), fake_record(seed=2), failed])
+    assert (group.heading, len(group.runs)) == ("multi30k_en_de | model small | 1,800 steps | cpu", 3)
+    found = run_groups([fake_record(), fake_record(seed=2, **{"data.key": "ef56" * 9}), failed])
+    assert [(group.distinctly(), len(group.runs)) for group in found] == [
+        ("corpus ab12cd34", 2), ("corpus ef56ef56ef56", 1)
+    ]  # fmt: skip
+    other = {"settings": {"data.tokenizer": "word"}, "data.key": "ef56"}  # the key has the settings, too
+    assert {group.distinctly() for group in run_groups([fake_record(), fake_record(seed=2, **other)])} == {
+        "tokenizer bpe", "tokenizer word"
+    }  # fmt: skip
 
 
 def test_settings_of_one_last_name_are_told_apart():

@@ -346,6 +346,20 @@ def test_runs_of_other_code_of_a_scheme_are_another_variant(write_run, compare):
     compare("sweep=mine", "baseline=relative", code=2)
 
 
+def test_runs_on_other_files_of_a_corpus_are_no_seeds_of_one_variant_and_no_baselines(write_run, compare):
+    runs = [write_run(position, 0.2, seed=seed) for position in ("absolute", "relative") for seed in (1, 2)]
+    edit_record(lambda document: document["data"].update(key="ef56"))(runs[3])
+    [one] = json.loads(compare(*runs, "metrics=[sacrebleu]", "format=json"))["tests"]
+    variants = {variant["variant"].removeprefix("synthetic-tiny-"): variant["n"] for variant in one["variants"]}
+    name = "relative-k16, data.corpus ="
+    assert variants == {"absolute": 2, f"{name} ab12cd34": 1, f"{name} ef56": 1}
+    remark = "-k16-s2 was trained on other files of synthetic (ef56) than synthetic-tiny-"
+    assert one_line(compare(*runs)).count(remark) == 1
+    out, err = compare("sweep=mine", "metrics=[sacrebleu]", "format=json", with_err=True)
+    assert [pair["run"][-2:] for one in json.loads(out)["tests"] for pair in one["comparisons"]] == ["s1"]
+    assert "left out: synthetic-tiny-relative-k16-s2 has no finished baseline with position=absolute, seed=2" in err
+
+
 def test_any_variant_is_the_baseline_of_a_sweep(write_run, compare):
     variants = {"absolute": (), "none": (), "relative-k16": (), "relative-k2": ["position.clip_distance=2"]}
     for name, words in variants.items():
