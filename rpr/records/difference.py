@@ -21,7 +21,7 @@ _FIGURES = (*_FINAL_LOSSES, *_SPEEDS, _MEMORY, "seconds", "skipped_steps", "loss
 _HOW_MEASURED = ("excludes", "measured_steps", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
 _HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "min_length", "precision")
 _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must not be subtracted
-_SAME_TEXT = ("test_set", "num_bytes", "training_length", "stride", "precision")
+_SAME_TEXT = ("test_set", "num_bytes", "num_documents", "training_length", "stride", "precision")
 
 
 Part = dict[str, tuple[Any, Any]]  # both records' values of each key; ABSENT if a record has none
@@ -145,13 +145,17 @@ def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _scores(record: Record) -> dict[str, Figure]:
+    documents = {} if record.corpus is None else _corpus(record)
     of_splits = {
-        f"{score.split}/{score.metric}": Figure(score.score, score.interval, _fields(score, _SAME_TEST))
+        f"{score.split}/{score.metric}": Figure(score.score, score.interval, _fields(score, _SAME_TEST) | documents)
         for score in record.scores
     }
     by_context = {
         f"{scores.split}, {score.windows} {score.length}/{BITS_PER_BYTE}": Figure(
-            score.bits_per_byte, score.interval, _fields(scores, _SAME_TEXT)
+            score.bits_per_byte,
+            score.interval,
+            # Which bytes are scored depends on the longest windows.
+            _fields(scores, _SAME_TEXT) | documents | {"longest context": max(other.length for other in scores.scores)},
         )
         for scores in record.by_context
         for score in scores.scores
@@ -159,12 +163,18 @@ def _scores(record: Record) -> dict[str, Figure]:
     return of_splits | by_context
 
 
+def _corpus(record: Record) -> dict[str, Any]:
+    """Its hash, which its tokens are part of."""
+    return {} if record.data is None else {"data.key": record.data.key[:12]}
+
+
 def _figures(record: Record) -> dict[str, Figure]:
     values = {"steps": record.steps, "parameters": record.parameters, **_fields(record.training, _FIGURES)}
     how = dict.fromkeys(_SPEEDS, ("excludes",)) | {_MEMORY: ("peak_memory_kind",)}
     jobs: dict[str, Any] = {} if record.concurrent_jobs is None else {"concurrent_jobs": record.concurrent_jobs}
+    more = dict.fromkeys(_SHARED, jobs) | dict.fromkeys(_FINAL_LOSSES, _corpus(record))
     return {
-        name: Figure(value, how=_fields(record.training, how.get(name, ())) | (jobs if name in _SHARED else {}))
+        name: Figure(value, how=_fields(record.training, how.get(name, ())) | more.get(name, {}))
         for name, value in values.items()
         if value is not None
     }

@@ -37,6 +37,7 @@ def frame(folder: str | Path) -> pd.DataFrame:
 def _row(folder: Path, record: Record) -> dict[str, Any]:
     row = {name: getattr(record, name) for name in _FACTS} | {"folder": str(folder)}
     row |= {name: getattr(record.training, name, None) for name in _MEASURED}
+    row["data.key"] = getattr(record.data, "key", None)  # the settings of a corpus do not say that its files changed
     for score in record.scores:
         name = f"{score.split}/{score.metric}"
         row[name] = score.score

@@ -81,6 +81,15 @@ def test_speeds_of_runs_that_shared_their_device_are_not_compared():
     assert all(one.unlike is None for one in difference(first, unknown).figures)
 
 
+def test_losses_of_other_tokens_and_scores_of_other_documents_are_not_subtracted():
+    for text, comparable in ((None, ["test/sacrebleu", "steps"]), ({"column": "text"}, ["steps"])):
+        pair = [record({"data.key": key}, settings={"data.text": text}) for key in ("ab", "ef")]
+        found = {one.name: one for one in (*difference(*pair).scores, *difference(*pair).figures)}
+        names = ["test/sacrebleu", "train_loss", "validation_loss", "steps"]
+        assert [name for name in names if found[name].unlike is None] == comparable
+        assert found["validation_loss"].unlike == "data.key ab and ef" and found["train_loss"].difference is None
+
+
 def rows(*losses: float, every: int = 25, name: str = "train/loss") -> list[dict[str, Any]]:
     return [{"step": every * number, name: loss} for number, loss in enumerate(losses, start=1)]
 
@@ -125,8 +134,8 @@ def test_reproduced_needs_equal_scores_and_losses():
 def test_bits_per_byte_by_context_are_scores_of_the_run():
     """A run is reproduced only with them."""
 
-    def scored(bits, stride=None):
-        scores = (ContextScore("separate", 64, 2.5, 1000, None), ContextScore("separate", 512, bits, 1000, None))
+    def scored(bits, stride=None, longest=512):
+        scores = (ContextScore("separate", 64, 2.5, 1000, None), ContextScore("separate", longest, bits, 1000, None))
         by_context = ByContext("test", "test", 256, 1000, 1000, 5, stride, "last", "32", scores, ())
         return record().model_copy(update={"by_context": (by_context,)})
 
@@ -134,5 +143,7 @@ def test_bits_per_byte_by_context_are_scores_of_the_run():
     by_name = {pair.name: (pair.difference, pair.same) for pair in found.scores}
     assert by_name["test, separate 64/bits_per_byte"] == (0.0, True)
     assert by_name["test, separate 512/bits_per_byte"] == (-0.25, False)
+    [first] = [one for one in difference(scored(2.0), scored(2.0, longest=1024)).scores if "separate 64" in one.name]
+    assert (first.unlike, first.difference) == ("longest context 512 and 1024", None), "of other bytes, though as many"
     pairs = difference(scored(2.0), scored(2.0, 128)).scores
     assert all(pair.difference is None for pair in pairs if "separate" in pair.name)
