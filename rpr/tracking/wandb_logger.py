@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import re
 import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,20 +217,23 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         "finish_timeout_raises": True,
         "x_transaction_log_flush_interval": FLUSH_SECONDS,
     }
+    init = partial(
+        wandb.init,
+        project=config.logger.project,  # under `wandb agent`, W&B uses the agent's project, entity and ID instead
+        entity=config.logger.entity,
+        name=config.label,
+        dir=str(run_dir),
+        mode="online" if online else "offline",
+        group=config.sweep,
+        job_type="train",
+        tags=[*(name[:LONGEST_TAG] for name in names), *config.logger.tags],
+        settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
+    )
     with _argv_of_record(run_dir):
-        run: Any = wandb.init(
-            project=config.logger.project,  # under `wandb agent`, W&B uses the agent's project, entity and ID instead
-            entity=config.logger.entity,
-            id=config.run_id,
-            name=config.label,
-            resume="allow",
-            dir=str(run_dir),
-            mode="online" if online else "offline",
-            group=config.sweep,
-            job_type="train",
-            tags=[*(name[:LONGEST_TAG] for name in names), *config.logger.tags],
-            settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
-        )
+        if online and not earlier and not logged and "WANDB_RUN_ID" not in os.environ:
+            run = _new_run(init, config.run_id)
+        else:
+            run = init(id=_newest_id(earlier, config.run_id), resume="allow")
     define(run)
     run.config.update({**flat(config), **sections(config)}, allow_val_change=True)
     if online:
@@ -235,6 +241,29 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     # Online, the server knows where its history ends. Offline, at most the newest row had not yet been written.
     missing_from = logged[-1]["step"] if not online and earlier and logged else run.starting_step
     return WandbMirror(run, run_dir, artifacts=config.logger.artifacts, missing_from=missing_from)
+
+
+def _new_run(init: Callable[..., Any], run_id: str) -> Any:
+    """A W&B run for a training that begins, with the ID `HASH-2` if an earlier one of the same settings has `HASH`:
+    in one run the curves of both would mix, and the later summary would replace the other.
+    """
+    import wandb
+
+    chosen, number = run_id, 1
+    while True:
+        try:
+            return init(id=chosen, resume="never")
+        except wandb.errors.UsageError as error:
+            if "already exists" not in str(error):
+                raise
+        number += 1
+        chosen = f"{run_id}-{number}"
+
+
+def _newest_id(parts: Iterable[Path], run_id: str) -> str:
+    """The ID of the newest of a run's parts, which are named by their time and ID."""
+    names = [match[1] for part in parts if (match := re.search(rf"run-(\w+-{run_id}(-\d+)?)$", part.name))]
+    return max(names, default=f"-{run_id}").partition("-")[2]
 
 
 def _commit() -> dict[str, Any]:

@@ -177,6 +177,17 @@ def test_resumed_run_continues_without_losing_rows(tiny_config, run_dir, server)
     assert run.series("train/loss") == expected([25, 50, 75, 75, 100, 125, 150])
 
 
+def test_another_training_with_the_same_settings_is_a_run_of_its_own(tiny_config, run_dir, server):
+    """After again=true, in another folder, or of another person in the project."""
+    config, again = tiny_config(*RECIPE), run_dir.with_name("again")
+    finished(start(config, run_dir), run_dir, [25, 50])
+    finished(start(config, again), again, [25])
+    finished(start(config, again), again, [50, 75], resumed_from=25)
+    finished(start(config, run_dir), run_dir, [75], resumed_from=50)
+    steps = {name: [line["_step"] for line in run.history] for name, run in server.runs.items()}
+    assert steps == {config.run_id: [25, 50, 75], f"{config.run_id}-2": [25, 50, 75]}
+
+
 def test_later_part_of_an_offline_run_repeats_the_row_that_may_be_missing(tiny_config, run_dir):
     """W&B may not yet have written the newest one when the process was killed."""
     write(run_dir, (25, 50, 75, 100))
