@@ -61,4 +61,4 @@ def _prompts(config: GenerateConfig) -> Iterator[list[str]]:
     if os.isatty(source):
         print("rpr-cli: reading from the terminal: press Enter to continue a line, Ctrl-D to quit", file=sys.stderr)
     for lines in batches(source, PROMPTS_AT_ONCE):
-        yield [line.decode("utf-8", "surrogateescape") for line in lines]
+        yield [line.removesuffix(b"\r").decode("utf-8", "surrogateescape") for line in lines]

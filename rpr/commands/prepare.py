@@ -66,6 +66,7 @@ def _data(data: PreparedData, *, documents: bool) -> dict[str, Any]:
         "key": data.meta.key,
         "vocabulary_size": len(data.vocabulary),
         "dropped": data.meta.dropped,
+        "notes": data.meta.notes,
         "bytes": sum(data.meta.file_sizes.values()),
         "splits": splits,
     }
@@ -100,7 +101,7 @@ def as_text(document: dict[str, Any]) -> str:
         f"{data['name']}{synthetic}: vocabulary of {data['vocabulary_size']:,} pieces, "
         f"{f'{items} dropped ({dropped})' if dropped else f'no {items} dropped'}, {_bytes(data['bytes'])} on disk"
     )
-    return "\n".join([*wrapped([head]), *table, *wrapped(costs)])
+    return "\n".join([*wrapped([head]), *table, *wrapped([*data["notes"], *costs])])
 
 
 def _pieces(side: str, key: str, heading: str, digits: int) -> Column:

@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
 class Documents:
     """The documents of these files, by name: a file of text is one, and so is each row of a table, or all of its rows
-    together (data.text.rows). Several tables of one name follow each other.
+    together (data.text.rows), which are lines with their newlines. Several tables of one name follow each other.
 
     Raises DataError if a table has no such column, or one that is not text.
     """
@@ -93,6 +93,12 @@ class Documents:
                 for row, cell in enumerate(chain.from_iterable(cells), 1):
                     text = cell.encode() if isinstance(cell, str) else cell or b""
                     of_row = name if self._joined else f"{name}:{before + row}"
+                    ends = (file, row) == (files[-1], self._rows[file])
+                    if self._joined and text and not (ends or text.endswith(b"\n")):
+                        raise DataError(
+                            f"data.text.rows: row {row} of {file} has no newline at its end, so that lines would run "
+                            "into each other; end each with one, or choose data.text.rows=documents"
+                        )
                     yield Block(of_row, text, not self._joined, file, row)
                 before += self._rows[file]
             if self._joined:

@@ -145,6 +145,11 @@ def test_a_document_stays_in_its_split_when_others_are_added(tmp_path):
     after = prepare(text_config(tmp_path))
     for split in before.splits:
         assert set(contents(before, split)) == set(contents(after, split)) - {b"other"}
+    repeated = {split: contents(after, split).count(b"other") for split in ("validation", "test")}
+    notes = [
+        f"{split}: {n} of its {len(after.split(split))} documents are in train too" for split, n in repeated.items()
+    ]
+    assert (before.meta.notes, after.meta.notes) == (before.meta.notes[:1], [*before.meta.notes, *notes])
     assert before.meta.key != after.meta.key == cache_key(text_config(tmp_path, context_length=32))
 
 
@@ -281,6 +286,10 @@ def test_tables_and_packed_files_hold_documents_too(tmp_path):
     with pytest.raises(DataError, match="'number' in the columns of .* holds int64, not text"):
         bad = bad.model_copy(update={"column": "number"})
         prepare(text_config(tmp_path).model_copy(update={"text": bad}))
+    rows[1]["text"] = "no newline"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [row["text"] for row in rows]}), tmp_path / "texts/a.parquet")
+    with pytest.raises(DataError, match=r"data.text.rows: row 2 of .*a.parquet has no newline at its end"):
+        prepare(text_config(tmp_path, rows="lines"))
 
 
 @pytest.mark.parametrize("processes", [1, 2])

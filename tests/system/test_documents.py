@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ import torch
 from rpr.cli import app
 from rpr.commands import generate
 from rpr.records.record import read_record
-from rpr.report.grouping import run_groups
 from tests.conftest import TINY
 from tests.system.bad_files import edit_record, update_record
 
@@ -188,12 +188,11 @@ def test_compare_tests_bits_per_byte_over_documents(trained, cli):
     assert comparison["verdict"] in (None, f"rope is {'better' if better else 'worse'} than none on these documents")
 
 
-def test_runs_on_another_corpus_are_never_in_one_group(trained):
-    [rope], [none] = trained.glob("rope-*"), trained.glob("none-*")
-    records = [read_record(folder / "record.json") for folder in (rope, none)]
-    assert len(run_groups(records)) == 1
-    other = records[1].model_copy(update={"data": records[1].data.model_copy(update={"key": "0" * 64})})
-    assert len(run_groups([records[0], other])) == 2
+def test_each_line_of_stdin_is_a_prompt_also_of_a_file_from_windows(tmp_path, monkeypatch):
+    (tmp_path / "prompts").write_bytes(b"def f(\r\n\r\na\rb\n")
+    with (tmp_path / "prompts").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert [*generate._prompts(SimpleNamespace(prompt=None))] == [["def f(", "", "a\rb"]]
 
 
 def test_a_terminal_shows_a_continuation_as_it_grows(trained, cli, monkeypatch):
