@@ -8,11 +8,9 @@ are byte-identical for any number of processes and interruptions.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,6 +27,7 @@ from rpr.data.corpus import Corpus
 from rpr.data.documents import BLOCK, Block, TextCorpus
 from rpr.data.encode import SIDES, count_block_words, count_chunk_words, encode_blocks, encode_chunk
 from rpr.data.files import SPLIT_NAMES
+from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import (
     BytePairVocabulary,
     ByteVocabulary,
@@ -49,8 +48,7 @@ MEGABYTE = 10**6
 META_NAME = "meta.json"
 MODEL_NAME = "vocabulary.model"
 Progress = Callable[[int, int, str], None]
-Counts = dict[str, int]  # by split
-Encoded = tuple[Counts, dict[str, Counts], tuple[str, ...]]  # what was kept, what was dropped by reason, and notes
+Encoded = tuple[dict[str, int], dict[str, dict[str, int]]]  # by split: what was kept, and what was dropped by reason
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -144,13 +142,25 @@ def build(
             meta = _save(meta, directory)
         for split in ["train", *(split for split in corpus.splits if split != "train")]:
             if split not in meta.counts:
-                counts, dropped, notes = encode(job, split)
+                counts, dropped = encode(job, split)
                 lost = {of: reasons for of, reasons in dropped.items() if any(reasons.values())}
-                meta = replace(
-                    meta, counts=meta.counts | counts, dropped=meta.dropped | lost, notes=[*meta.notes, *notes]
-                )
+                meta = replace(meta, counts=meta.counts | counts, dropped=meta.dropped | lost)
                 meta = _save(meta, directory)
+    _save(replace(meta, notes=[*corpus.notes, *_repeats(directory, meta)]), directory)
     return BuildResult(workers.processes, workers.peak_bytes)
+
+
+def _repeats(directory: Path, meta: Meta) -> Iterator[str]:
+    """A line for each held-out split of which examples are in train too: by the names of documents, and by the files of
+    a user's own splits, nothing keeps them out.
+    """
+    splits = {split: TokenSplit(directory, split, count, meta.piece_type) for split, count in meta.counts.items()}
+    train = splits.pop("train")
+    hashes = {split: [*tokens.hashes()] for split, tokens in splits.items()}
+    repeated = set(chain.from_iterable(hashes.values())).intersection(train.hashes())
+    for split, own in hashes.items():
+        if number := sum(each in repeated for each in own):
+            yield f"{split}: {number} of {len(own)} are in train too, token for token"
 
 
 def _save(meta: Meta, directory: Path) -> Meta:
@@ -286,16 +296,13 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str) -> Encoded:
         )
     if train and corpus.repeated:
         dropped["held_out"] = corpus.repeated
-    return {split: kept}, {split: dict(dropped)}, ()
+    return {split: kept}, {split: dict(dropped)}
 
 
 def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
-    """Write pieces, offsets and names of all splits; a document without content is dropped. A note says how many of a
-    held-out split are in train too: names decide what is held out.
-    """
+    """Write pieces, offsets and names of all splits; a document without content is dropped."""
     counts, empty = dict.fromkeys(SPLIT_NAMES, 0), dict.fromkeys(SPLIT_NAMES, 0)
     ends, starts = Counter[str](), Counter[str]()
-    digest, digests = hashlib.sha256(), {split: array("Q") for split in SPLIT_NAMES}  # of each document
     report = job.counting("encoding", corpus.size(), MEGABYTE)
     kinds = ("target.pieces", "target.offsets", "names")
     names = [f"{split}.{kind}" for split in SPLIT_NAMES for kind in (kinds[:2] if split == "train" else kinds)]
@@ -303,7 +310,6 @@ def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
     with _new_files(job.directory, names) as files:
         for block in chain.from_iterable(job.workers.map(encode, _tasks(corpus.blocks(job.data.train_limit)))):
             report(block.num_bytes)
-            digest.update(block.pieces.tobytes())
             for split in block.splits:
                 ends[split] += len(block.pieces)
                 if block.last and ends[split] == starts[split] + 1:  # EOS alone
@@ -314,21 +320,15 @@ def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
                 if block.last:
                     counts[split] += 1
                     starts[split] = ends[split]
-                    digests[split].append(int.from_bytes(digest.digest()[:8]))
                     files[f"{split}.target.offsets"].write(np.int64(ends[split]).tobytes())
                     if split != "train":
                         files[f"{split}.names"].write((json.dumps(block.name) + "\n").encode())
-            if block.last:
-                digest = hashlib.sha256()
-    notes = []
     for split, number in counts.items():
-        if split != "train" and (repeated := np.isin(digests[split], digests["train"]).sum()):
-            notes.append(f"{split}: {repeated} of its {number} documents are in train too")
         if not number:
             raise DataError(
                 f"data {corpus.name}: no document with text in {split} ({empty[split]} are empty); add documents"
             )
-    return counts, {split: {"empty": number} for split, number in empty.items()}, tuple(notes)
+    return counts, {split: {"empty": number} for split, number in empty.items()}
 
 
 def _tasks(blocks: Iterable[Block]) -> Iterator[list[Block]]:

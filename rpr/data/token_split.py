@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rpr.data.vocabulary import BOS
 # CPU (windows of 256 tokens) to 0.6 ms (of 64); a training step on them takes tens of milliseconds.
 READS_KEPT = 32
 OFFSETS_AT_ONCE = 1 << 20  # when computing lengths
+HASHED_AT_ONCE = 1000  # pairs or documents
 
 
 class TokenSplit:
@@ -76,6 +78,19 @@ class TokenSplit:
         pieces, offsets = self.pieces(side), self._mapped(side, "offsets")
         rows = [pieces[offsets[index] : offsets[index + 1]] for index in indices]
         return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
+
+    def hashes(self) -> Iterator[int]:
+        """Of the tokens of each pair or document; other ones in another process."""
+        sides = [side for side in ("source", "target") if self._file(side, "offsets").exists()]
+        for first in range(0, self._count, HASHED_AT_ONCE):
+            columns = []
+            for side in sides:
+                width = self._mapped(side, "pieces").itemsize
+                ends = width * self._mapped(side, "offsets")[first : first + HASHED_AT_ONCE + 1]
+                content = memoryview(self._maps[self._file(side, "pieces")])  # a document may be too large to copy
+                columns.append([hash(content[start:end]) for start, end in itertools.pairwise(ends.tolist())])
+            yield from map(hash, zip(*columns, strict=True))
+            self._give_back()
 
     def _lengths(self, side: str) -> NDArray[np.int32]:
         lengths = np.zeros(self._count, np.int32)

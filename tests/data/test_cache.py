@@ -90,6 +90,15 @@ def test_long_and_empty_pairs_are_dropped_and_counted(tmp_path):
     assert prepared.meta.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
 
 
+def test_pairs_of_given_splits_that_are_in_train_too_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("rpr.data.token_split.HASHED_AT_ONCE", 7)
+    swapped = [(PAIRS[1][0], PAIRS[2][1])]  # each side is in train
+    for split, pairs in {"train": PAIRS[:80], "validation": PAIRS[80:], "test": [*PAIRS[70:90], *swapped]}.items():
+        write_lines(tmp_path / "pairs" / split, pairs)
+    prepared = prepare(data_config(tmp_path, vocabulary_size=60))
+    assert prepared.meta.notes == ["test: 10 of 21 are in train too, token for token"]
+
+
 def test_empty_side_in_a_scored_split_is_an_error_naming_the_line(tmp_path, monkeypatch):
     monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", 3)
     write_lines(tmp_path / "corpus" / "train", PAIRS)

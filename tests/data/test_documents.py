@@ -146,9 +146,8 @@ def test_a_document_stays_in_its_split_when_others_are_added(tmp_path):
     for split in before.splits:
         assert set(contents(before, split)) == set(contents(after, split)) - {b"other"}
     repeated = {split: contents(after, split).count(b"other") for split in ("validation", "test")}
-    notes = [
-        f"{split}: {n} of its {len(after.split(split))} documents are in train too" for split, n in repeated.items()
-    ]
+    kept = {split: f"{len(after.split(split))} are in train too, token for token" for split in repeated}
+    notes = [f"{split}: {number} of {kept[split]}" for split, number in repeated.items()]
     assert (before.meta.notes, after.meta.notes) == (before.meta.notes[:1], [*before.meta.notes, *notes])
     assert before.meta.key != after.meta.key == cache_key(text_config(tmp_path, context_length=32))
 
