@@ -316,6 +316,8 @@ def _prepare(config: TrainConfig) -> PreparedData:
         check_hooks(scheme, Site(config.model.num_layers, config.model.num_heads, config.model.d_model, causal))
     with progress_bars(config.data) as report:
         data = prepare(config.data, report)
+    for note in data.meta.notes if data.build_result is not None else ():
+        print(f"rpr-cli: data: {data.meta.name}: {note}", file=sys.stderr)
     if config.data.text is None:
         check_tokenizer(config, data.text("validation")[1])
     return data

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from rpr.config.train import REPORTED, TrainConfig, config_from_record
 from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
+from rpr.io.escape import escape_control_characters
 from rpr.io.locks import exclusive
 from rpr.migrations import with_earlier_defaults
 from rpr.model.positions import codes
 from rpr.records import provenance
-from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Record, RerunOf, read_record, write_record
+from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Git, Record, RerunOf, read_record, varying, write_record
 from rpr.runs import locks
 from rpr.runs.locks import LOCK_NAME
 from rpr.signals import stop_before
@@ -176,7 +177,7 @@ def start_record(
             dropped_parameters=earlier.dropped_parameters if earlier else (),
             new_parameters=earlier.new_parameters if earlier else (),
             config=settings,
-            git=provenance.git_state(),
+            git=_git(run_dir, earlier if checkpoints(run_dir / "checkpoints") else None),
             versions=provenance.versions(),
             schemes=codes((config.position.encoder, config.position.decoder)),
             device=config.hardware.name,
@@ -198,6 +199,20 @@ def start_record(
     except OSError as error:
         raise unwritable(run_dir, error) from None
     return job
+
+
+def _git(run_dir: Path, resumed: Record | None) -> Git:
+    """The checkout; with uncommitted changes if any part of the run had them. A line on stderr says what has changed
+    since an earlier part, as a record names one commit and one version of each package.
+    """
+    git = provenance.git_state()
+    if resumed is None:
+        return git
+    before, now = {"commit": resumed.git.commit, **resumed.versions}, {"commit": git.commit, **provenance.versions()}
+    if changed := [f"{name} {before.get(name)}, now {now.get(name)}" for name in varying([before, now])]:
+        name = escape_control_characters(run_dir.name)
+        print(f"rpr-cli: {name}: started with {'; '.join(changed)}; its record names the latter", file=sys.stderr)
+    return git.model_copy(update={"dirty": resumed.git.dirty or git.dirty})
 
 
 def _concurrent_jobs(earlier: Record | None, now: int) -> int | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr.records.record import read_record, write_record
+from rpr.records.record import Git, read_record, write_record
 from rpr.runs.lifecycle import start_record
 from rpr.runs.locks import current_holder
 from tests.conftest import TINY
@@ -135,6 +135,23 @@ def test_resumed_run_records_most_concurrent_jobs(tiny_config, small_data, tmp_p
     write_record(path, read_record(path).model_copy(update={"concurrent_jobs": None}))
     start_record(tiny_config(), "rpr-cli train", tmp_path, small_data, concurrent_jobs=2)
     assert read_record(path).concurrent_jobs is None
+
+
+def test_resumed_run_had_uncommitted_changes_if_a_part_of_it_had(
+    tiny_config, small_data, tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "record.json"
+    states = [Git(commit=commit, dirty=dirty) for commit, dirty in (("1a", True), ("1a", False), ("2b", False))]
+    monkeypatch.setattr("rpr.records.provenance.git_state", lambda: states.pop(0))
+    for trained, dirty in ((False, True), (False, False), (True, True)):
+        if trained:  # with what the last record says
+            (tmp_path / "checkpoints").mkdir()
+            (tmp_path / "checkpoints" / "step00000001.ckpt").touch()
+            write_record(path, read_record(path).model_copy(update={"git": Git(commit="1a", dirty=True)}))
+        start_record(tiny_config(), "rpr-cli train", tmp_path, small_data)
+        assert read_record(path).git.dirty is dirty
+    line = f"rpr-cli: {tmp_path.name}: started with commit 1a, now 2b; its record names the latter\n"
+    assert capsys.readouterr().err == line
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
