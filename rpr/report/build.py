@@ -103,7 +103,7 @@ class Report:
     @property
     def markdown(self) -> str:
         parts = [f"# {render.escape_markdown(self.title)}"]
-        many = len(self.chapters) > MOST_UNFOLDED
+        many = len(self.chapters) > MOST_UNFOLDED or "recipes" in self.tables.sections
         parts += [f"<details><summary>Findings of {len(self.chapters)} groups of runs</summary>"] if many else []
         for chapter in self.chapters:
             if chapter.statements:

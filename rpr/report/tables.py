@@ -55,10 +55,10 @@ def score_table(
 
 # The sections of a page with tables of all groups, in its order.
 HEADINGS = {
+    "recipes": "The best recipe of each variant",
     "paper": "The paper's tables",
     "tasks": "Generated tasks",
     "documents": "Language models",
-    "recipes": "The best recipe of each variant",
     "speed": "Speed",
 }
 
@@ -102,10 +102,10 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
     for group in translation:
         papers += [*_table2(group), *_table3(group)]
     sections = {
+        "recipes": [grid for tried in recipes(groups) for grid in recipe_grids(tried)],
         "paper": papers,
         "tasks": [*map(task_table, alike([group for group in groups if group.task]))],
         "documents": [*map(document_table, alike([group for group in groups if group.documents]))],
-        "recipes": [grid for tried in recipes(groups) for grid in recipe_grids(tried)],
         # A task's models are so small that their steps/s say nothing of positions.
         "speed": [*speed_grid(translation, benches)],
     }
