@@ -226,9 +226,9 @@ def _distances(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _folders(root: Path, home: Path) -> list[str]:
-    """What the sweep of each directory below `root` asks, and links to its pages; and to the grids of recipes."""
+    """What the sweep of each directory below `root` asks, and links to its pages."""
     parts = []
-    for folder in sorted({path.parent for top in (root, root.parent / "recipes") for path in top.rglob("*.md")}):
+    for folder in sorted({path.parent for path in root.rglob("*.md")}):
         if links := [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in sorted(folder.glob("*.md"))]:
             said = filter(None, (folder.name, str(sweep_file(folder.name).get("description", ""))))
             escaped = [escape_markdown(escape_control_characters(text)) for text in said]

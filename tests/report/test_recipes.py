@@ -12,7 +12,7 @@ from rpr.report.grouping import run_groups
 from rpr.report.recipes import Recipes, recipe_grids, recipes
 from tests.fake_records import fake_record
 
-KEYS = ("optim.learning_rate_scale", "model.dropout")  # those of recipe_tiny
+KEYS = ("optim.learning_rate_scale", "model.dropout")  # those of fair
 # Validation BLEU by learning rate and dropout. Relative is best at 3.0, 0.1, absolute at 1.5, 0.1.
 GRID = {
     "absolute": {(0.75, 0.1): 20.0, (1.5, 0.1): 24.0, (3.0, 0.1): 22.0, (1.5, 0.2): 22.5},
@@ -22,7 +22,7 @@ GRID = {
 
 def run(position: str, setting: tuple[float, float], seed: int, **scores: float) -> Record:
     settings = dict(zip(KEYS, setting, strict=True))
-    return fake_record(position, seed=seed, settings=settings, scores=scores, sweeps=["recipe_tiny"])
+    return fake_record(position, seed=seed, settings=settings, scores=scores, sweeps=["fair"])
 
 
 def grid_of(*more: Record, **changes: Any) -> Recipes:
@@ -72,7 +72,7 @@ def test_without_scores_of_validation_its_loss_decides():
     def run(position, rate, loss, **changes):
         settings = {KEYS[0]: rate, KEYS[1]: 0.1}
         return fake_record(
-            position, settings=settings, sweeps=["recipe_tiny"], **{"training.validation_loss": loss}, **changes
+            position, settings=settings, sweeps=["fair"], **{"training.validation_loss": loss}, **changes
         )
 
     runs = [run("absolute", 1.0, 3.0), run("absolute", 2.0, 2.0), run("relative", 1.0, 1.0), run("relative", 2.0, 2.5)]
