@@ -168,8 +168,8 @@ def build_report(
     contents: dict[str, str | bytes] = {}
     chapters = []
     for group, suffix in zip(groups, suffixes(groups), strict=True):
-        # Beside other groups, as in a grid of recipes, one variant alone is a line of the tables.
-        draws = len(groups) == 1 or len(group.variants) > 1
+        # In a grid of recipes, one variant alone is a line of the tables.
+        draws = "recipes" not in tables.sections or len(group.variants) > 1
         drawn = tuple(plots.all_plots(group, _curves(group, file_of))) if draws else ()
         for plot in drawn:
             contents[f"{plot.name}{suffix}.svg"] = plot.svg

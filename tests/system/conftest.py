@@ -64,7 +64,7 @@ def tree(root: Path) -> dict[str, tuple[int, int] | None]:
 def refused(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a command that must be refused; its error message without the prefix."""
 
-    def run(*words: str, remarks_start: str = "\0", nothing_written: bool = True) -> str:
+    def run(*words: str, remarks_start: str | tuple[str, ...] = "\0", nothing_written: bool = True) -> str:
         """`remarks_start`: how earlier lines on stderr may begin."""
         before = tree(Path.cwd())
         capfd.readouterr()
