@@ -99,7 +99,10 @@ def test_all_implementations_match_reference(name, case, dtype, largest, device)
     tensors, other, valid = inputs_of(case, dtype, device)
     cotangent = torch.randn(tensors["q"].shape, generator=torch.Generator().manual_seed(1)).to(dtype).to(device)
     expected = passes(reference, {n: x.double() for n, x in tensors.items()}, other, valid, cotangent.double())
+    # Gradients of what labels select are torch's, which adds them up atomically unless asked for the same bits.
+    torch.use_deterministic_algorithms("labels" in other, warn_only=True)
     actual, again = (passes(FORMS[name], tensors, other, valid, cotangent) for _ in range(2))
+    torch.use_deterministic_algorithms(False)
     assert all(x.dtype == dtype and x.device == device for x in actual.values())
     assert all(x.isfinite().all() for x in actual.values())
     # These two sum the gradients of tables in bfloat16, which loses most of them.
