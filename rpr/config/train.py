@@ -15,12 +15,11 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_valida
 from rpr.config.data import LONGEST_NAME, NAME, DataConfig
 from rpr.errors import ConfigError
 from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
-from rpr.model.config import Activation, Architecture, TransformerConfig
+from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme
 from rpr.model.positions.described import without_earlier
 from rpr.validation import StrictModel, validate
 
-WIDEST_TRITON_HEAD = 256
 LONGEST_SCORES = 4096  # tokens of a context, of schemes that change scores: float32 of one head is 64 MiB
 LONGEST_TAG = 64  # characters; W&B's limit
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "none"]

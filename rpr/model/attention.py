@@ -17,8 +17,14 @@ gets finite but meaningless values and finite gradients.
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+import sysconfig
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -30,14 +36,19 @@ from rpr.model.blockwise_attention import SplitHeads, blockwise
 from rpr.model.blockwise_tables import Layout
 from rpr.model.composed_attention import composed as composed
 from rpr.model.composed_attention import weights as weights
+from rpr.model.config import WIDEST_TRITON_HEAD
+from rpr.model.distances import bias_of_pairs
 from rpr.model.equations import per_position as per_position
 from rpr.model.equations import reference as reference
 
 Implementation = Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
 
+log = logging.getLogger(__name__)
+
 LONG = 1024  # from this many keys on, the backward pass recomputes the weights block by block instead of storing them
 STORED_BYTES = 100 * 2**20  # but on a CPU it stores causal weights of so many bytes a layer
-BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries
+BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries, on a CPU
+GPU_BLOCK_SCORES = 2**28  # scores of all heads and sentences in a block: half a gigabyte in bfloat16
 CAUSAL = 128  # from this many keys on, blocks of causal attention on a CPU leave out later keys
 
 
@@ -67,31 +78,77 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
         given = given._replace(k=k_BHKD, v=v_BHKD)
     if not q_BHQD.numel() or not k_BHKD.numel():
         return reference(given)
-    if implementation == "auto" and given.plain and _fused_is_faster(given):
+    if implementation == "auto" and _fused_is_faster(given):
         return _fused(given)
     if implementation == "auto" and _column_is_faster(given):
         return _with_bias_as_column(given)
-    if implementation == "triton":
-        others = (given.bias_table, given.key_bias, given.distance_queries)
-        if given.dense_alone or any(part is not None for part in others):
-            raise ValueError(
-                "implementation: triton supports only key and value tables by distance, no labels, score bias or "
-                "queries of their own; choose auto"
-            )
-        from rpr.model.triton_attention import fused_attention
-
-        hiding: dict[str, Any] = {"mask": given.mask, "causal": given.causal, "first_query": given.first_query}
-        return fused_attention(*given[:3], key_table=given.key_table, value_table=given.value_table, **hiding)
+    if implementation == "triton" and not _only_tables(given):
+        raise ValueError(
+            "implementation: triton supports only key and value tables by distance, no labels, score bias or "
+            "queries of their own; choose auto"
+        )
     if implementation == "compiled":
         return _compiled()(given)
     if implementation == "composed" or given.dense_alone or (implementation == "auto" and _composed_is_better(q_BHQD)):
         return composed(given)
+    if implementation == "triton" or (implementation == "auto" and _kernel_is_faster(given)):
+        from rpr.model.triton_attention import fused_attention
+
+        hiding: dict[str, Any] = {"mask": given.mask, "causal": given.causal, "first_query": given.first_query}
+        return fused_attention(*given[:3], key_table=given.key_table, value_table=given.value_table, **hiding)
     stored = implementation == "dense" or (implementation == "auto" and _stores_weights(given))
-    num_keys = k_BHKD.shape[2]
-    block = None if stored else max(64, BLOCK_SCORES // num_keys)
-    if given.causal and num_keys >= CAUSAL and q_BHQD.device.type == "cpu":
-        block = 64 if num_keys < LONG else 128
-    return blockwise(given, block, stored=stored)
+    return blockwise(given, None if stored and not _leaves_out_later_keys(given) else _block(given), stored=stored)
+
+
+def _leaves_out_later_keys(given: AttentionInputs) -> bool:
+    return given.causal and given.k.shape[2] >= CAUSAL and given.q.device.type == "cpu"
+
+
+def _block(given: AttentionInputs) -> int:
+    """Queries per block: so many that a CPU's caches hold the scores of a head, or that a GPU has enough to do."""
+    batch, heads, num_keys, _ = given.k.shape
+    if _leaves_out_later_keys(given):
+        return 64 if num_keys < LONG else 128
+    of_a_query = num_keys if given.q.device.type == "cpu" else batch * heads * num_keys
+    return max(64, (BLOCK_SCORES if given.q.device.type == "cpu" else GPU_BLOCK_SCORES) // of_a_query)
+
+
+def _only_tables(given: AttentionInputs) -> bool:
+    """Whether tables of vectors by distance are the only positions."""
+    others = (given.bias_table, given.key_bias, given.distance_queries)
+    return not given.dense_alone and all(part is None for part in others)
+
+
+def _kernel_is_faster(given: AttentionInputs) -> bool:
+    """Whether the fused kernel for tables can be used, and was measured to be faster (docs/scale.md)."""
+    tables = [table for table in (given.key_table, given.value_table) if table is not None]
+    num_keys = given.k.shape[2]
+    return (
+        given.q.is_cuda
+        and bool(tables)
+        and _only_tables(given)
+        and (given.q.dtype in (torch.bfloat16, torch.float16) or num_keys >= LONG)
+        and given.q.shape[3] <= WIDEST_TRITON_HEAD
+        and max(table.shape[-2] for table in tables) < num_keys  # as wide as that, the side tables are weights too
+        and _kernels_compile_here()
+    )
+
+
+@cache
+def _kernels_compile_here() -> bool:
+    """Triton compiles a launcher in C for each kernel. Says once what is missing."""
+    missing = []
+    if find_spec("triton") is None:
+        missing.append("triton")
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        missing.append("a C compiler")
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        missing.append("Python's headers")
+    if torch.cuda.get_device_capability() < (8, 0):
+        missing.append("a GPU of compute capability 8.0 or newer")
+    if missing:
+        log.warning("attention: without the fused kernel, which is faster; missing: %s", ", ".join(missing))
+    return not missing
 
 
 def _stores_weights(given: AttentionInputs) -> bool:
@@ -112,14 +169,16 @@ def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def _fused_is_faster(given: AttentionInputs) -> bool:
-    """Whether torch's fused kernel for plain attention was measured to be faster than our passes.
+    """Whether torch's fused kernels for attention, plain or with a bias, were measured to be faster than our passes.
 
     On a CPU the kernel gains little from bfloat16 matmuls (sweeps/results/speed/attention.md), and of later keys it
     leaves out only blocks of 512.
     """
     num_keys = given.k.shape[2]
     if given.q.device.type != "cpu":
-        return True
+        return given.labels is None and given._replace(bias_table=None).plain
+    if not given.plain:
+        return False
     through_bfloat16 = given.q.dtype == torch.bfloat16 or (
         given.q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "medium"
     )
@@ -160,9 +219,13 @@ def _composed_is_better(q_BHQD: Tensor) -> bool:
 
 
 def _fused(given: AttentionInputs) -> Tensor:
-    if given.only_causal:
+    if given.only_causal and given.bias_table is None:
         return F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=True)
     layout = Layout(None, None, given.mask, given.causal, given.first_query, None)
+    num_queries, num_keys = given.q.shape[2], given.k.shape[2]
     # An additive mask: a boolean one gives NaN for queries that see no key.
-    bias = layout.mask_bias((0, given.q.shape[2], given.k.shape[2]), like=given.q)
+    bias = layout.mask_bias((0, num_queries, num_keys), like=given.q)
+    if given.bias_table is not None:
+        of_pairs_HQK = bias_of_pairs(given.bias_table, num_queries, num_keys, given.first_query).to(given.q.dtype)
+        bias = of_pairs_HQK[None] if bias is None else of_pairs_HQK + bias
     return F.scaled_dot_product_attention(given.q, given.k, given.v, attn_mask=bias)

@@ -9,6 +9,7 @@ from rpr.model.positions import AnyScheme, Scheme, Site
 
 Architecture = Literal["encoder_decoder", "decoder_only"]
 Activation = Literal["relu", "gelu"]
+WIDEST_TRITON_HEAD = 256  # of the fused kernel: wider tiles do not fit into shared memory
 
 
 class StackShape(NamedTuple):
