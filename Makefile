@@ -59,7 +59,7 @@ SLICE := git rev-parse HEAD 2> /dev/null || echo none
 test-slice: $(TOOLS)  ## some of the long tests, others for each commit: as many as three minutes allow
 	RPR_TEST_ORDER=$$($(SLICE)) timeout -k 90 -s INT 160 env $(PYTEST) -vv -x -m "slow and not gpu and not slurm" -k "not kernels_compile" || test $$? -eq 124
 
-test-gpu: $(TOOLS)  ## the tests that need a CUDA device (4 minutes); from a plain checkout: python -m pytest -m gpu tests/gpu
+test-gpu: $(TOOLS)  ## the tests that need a CUDA device (5 minutes); from a plain checkout: python -m pytest -m gpu tests/gpu
 	$(PYTEST) -m gpu tests/gpu $(MANY)
 
 test-slurm: $(TOOLS)  ## the tests that need a SLURM of two nodes, as its operator

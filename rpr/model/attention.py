@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 LONG = 1024  # from this many keys on, the backward pass recomputes the weights block by block instead of storing them
 STORED_BYTES = 100 * 2**20  # but on a CPU it stores causal weights of so many bytes a layer
 BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries, on a CPU
-GPU_BLOCK_SCORES = 2**28  # scores of all heads and sentences in a block: half a gigabyte in bfloat16
+GPU_STORED_BYTES = 256 * 2**20  # but on a GPU it stores weights of so many bytes a layer
+GPU_BLOCK_SCORES = 2**25  # of all heads and sentences, on a GPU: 64 MiB in bfloat16
 CAUSAL = 128  # from this many keys on, blocks of causal attention on a CPU leave out later keys
 
 
@@ -120,16 +121,18 @@ def _only_tables(given: AttentionInputs) -> bool:
 
 
 def _kernel_is_faster(given: AttentionInputs) -> bool:
-    """Whether the fused kernel for tables can be used, and was measured to be faster (docs/scale.md)."""
+    """Whether the fused kernel for tables can be used, and was measured to be faster (sweeps/results/gpu/gpu.md)."""
     tables = [table for table in (given.key_table, given.value_table) if table is not None]
     num_keys = given.k.shape[2]
+    tf32 = given.q.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
     return (
         given.q.is_cuda
         and bool(tables)
         and _only_tables(given)
-        and (given.q.dtype in (torch.bfloat16, torch.float16) or num_keys >= LONG)
+        and (given.q.dtype in (torch.bfloat16, torch.float16) or tf32)
         and given.q.shape[3] <= WIDEST_TRITON_HEAD
         and max(table.shape[-2] for table in tables) < num_keys  # as wide as that, the side tables are weights too
+        and not torch.are_deterministic_algorithms_enabled()  # one test on a GPU got other bits from a second call
         and _kernels_compile_here()
     )
 
@@ -155,8 +158,10 @@ def _stores_weights(given: AttentionInputs) -> bool:
     """Whether the backward pass reads the weights from memory: while they are small, it is the faster way."""
     batch, heads, num_queries, _ = given.q.shape
     pairs = num_queries * given.k.shape[2]
-    small = given.causal and batch * heads * pairs // 2 * given.q.element_size() <= STORED_BYTES
-    return pairs < LONG**2 or (small and given.q.device.type == "cpu")
+    size = batch * heads * pairs * given.q.element_size()
+    if given.q.device.type == "cpu":
+        return pairs < LONG**2 or (given.causal and size // 2 <= STORED_BYTES)
+    return pairs < LONG**2 or size <= GPU_STORED_BYTES
 
 
 def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,10 +174,11 @@ def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def _fused_is_faster(given: AttentionInputs) -> bool:
-    """Whether torch's fused kernels for attention, plain or with a bias, were measured to be faster than our passes.
+    """Whether torch's fused kernels for attention were measured to be faster than our passes.
 
-    On a CPU the kernel gains little from bfloat16 matmuls (sweeps/results/speed/attention.md), and of later keys it
-    leaves out only blocks of 512.
+    On a GPU always, also with a bias of scores, whose gradient for each pair they store. On a CPU the kernel gains
+    little from bfloat16 matmuls (sweeps/results/speed/attention.md), and of later keys it leaves out
+    only blocks of 512.
     """
     num_keys = given.k.shape[2]
     if given.q.device.type != "cpu":

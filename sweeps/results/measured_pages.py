@@ -25,7 +25,7 @@ from rpr.records.scores import METRIC_NAMES
 from rpr.tables.grid import figure_text
 
 RESULTS = Path(__file__).resolve().parent
-SPEEDS, PEERS = (sorted((RESULTS / folder).glob("*.json")) for folder in ("speed", "peers"))
+SPEEDS, PEERS, GPU = (sorted((RESULTS / folder).glob("*.json")) for folder in ("speed", "peers", "gpu"))
 EN_FR = 36_000_000  # about the pairs of WMT14 EN-FR
 Document = list[dict[str, Any]]
 Runs = dict[str, dict[int, dict[str, float]]]  # scores by label, seed and column
@@ -376,6 +376,7 @@ def precision(exact: str, bf16: str, head: str, metric: str, digits: int) -> str
 
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
     **{("speed/attention.md", path.stem): lambda path=path: as_text(read(path)) for path in SPEEDS},  # type: ignore[misc]
+    **{("gpu/gpu.md", path.stem): lambda path=path: as_text(read(path)) for path in GPU},  # type: ignore[misc]
     **{("peers/peers.md", path.stem): lambda path=path: peers(path) for path in PEERS},  # type: ignore[misc]
     **{("scale/scale.md", table.__name__): table for table in (preparation, start)},
     **{("decoding/decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},

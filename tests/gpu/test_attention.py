@@ -108,7 +108,7 @@ def test_all_implementations_match_reference(name, case, dtype, largest, device)
     # These two sum the gradients of tables in bfloat16, which loses most of them.
     inexact = dtype == torch.bfloat16 and name in ("reference", "per_position")
     errors = {n: error(actual[n], expected[n]) for n in actual if not (inexact and n.endswith("table"))}
-    assert max(errors.values()) < largest, errors
+    assert all(one < largest for one in errors.values()), errors  # a maximum could hide NaN
     if name in ("dense", "blockwise", "triton"):
         assert all(torch.equal(actual[n], again[n]) for n in actual)
 
@@ -138,7 +138,7 @@ def peak(name, length, device):
     return torch.cuda.max_memory_allocated() - before
 
 
-@pytest.mark.parametrize("name", ["blockwise", "triton"])
+@pytest.mark.parametrize("name", ["auto", "blockwise", "triton"])
 def test_memory_grows_linearly_with_the_length(name, cuda):
     skip_if_unsupported(name, "shared", cuda)
     peak(name, 256, cuda)  # allocates what stays cached

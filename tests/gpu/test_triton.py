@@ -62,5 +62,6 @@ def test_kernels_match_float64(width, length, precision, tables, causal, cuda):
     errors = [
         ((got.double() - wanted).norm() / wanted.norm()).item() for got, wanted in zip(actual, expected, strict=True)
     ]
-    assert max(errors) < ROUNDING[precision], errors
-    assert all(torch.equal(one, two) for one, two in zip(actual, again, strict=True))
+    assert all(error < ROUNDING[precision] for error in errors), errors  # a maximum could hide NaN
+    differences = [(one.double() - two.double()).abs().max().item() for one, two in zip(actual, again, strict=True)]
+    assert not any(differences), differences

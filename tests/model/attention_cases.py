@@ -148,6 +148,13 @@ def blockwise(
     return attend(q, k, v, **options) if given.dense_alone else in_blocks(given, queries_per_block, stored=stored)
 
 
+def fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Torch's kernel, as on a GPU, for all that it computes; else `attend`."""
+    given = AttentionInputs(q, k, v, **options)
+    can = given.labels is None and given._replace(bias_table=None).plain
+    return attention._fused(given) if can else attend(q, k, v, **options)
+
+
 PASSES = {name: partial(attend, implementation=name) for name in ("dense", "blockwise")}
 EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
 FORMS: dict[str, Callable[..., Tensor]] = {
@@ -156,6 +163,7 @@ FORMS: dict[str, Callable[..., Tensor]] = {
     "composed": composed,
     "auto": attend,
     **PASSES,
+    "fused": fused,
     "blocks of 1": partial(blockwise, queries_per_block=1),
     "blocks of 3": partial(blockwise, queries_per_block=3),
     "blocks of 3, stored": partial(blockwise, queries_per_block=3, stored=True),

@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch._dynamo.utils import counters
 
 from rpr.model import attention
 from rpr.model.attention import attend, weights
+from rpr.model.attention_inputs import AttentionInputs
 from tests.model.attention_cases import (
     CASES,
     EACH_PASS,
@@ -125,7 +127,27 @@ def test_bias_of_keys_is_a_column_of_long_causal_attention(monkeypatch, calls):
     monkeypatch.setattr(attention, "LONG", 64)
     monkeypatch.setattr(attention, "STORED_BYTES", 0)
     assert_all_forms_agree(Case(70, 70, keys=None, values=None, key_bias=True, causal=True))
-    assert len(calls) == 2  # with gradients, and without
+    assert len(calls) == 4  # of two forms, with gradients and without
+
+
+@pytest.mark.parametrize("kernel, change, precision", [
+    (True, {}, "highest"),
+    (True, {"value_table": None}, "highest"),
+    (True, {"q": {"dtype": torch.float32}}, "high"),
+    (False, {"q": {"dtype": torch.float32}}, "highest"),
+    (False, {"q": {"is_cuda": False}}, "highest"),
+    (False, {"q": {"shape": (2, 1, 70, 512)}}, "highest"),
+    (False, {"bias_table": torch.zeros(1, 3)}, "highest"),
+    (False, {"key_table": None, "value_table": None}, "highest"),
+    (False, {"key_table": torch.zeros(71, 4)}, "highest"),
+    (False, {"labels": torch.zeros(70, 70)}, "highest"),
+])  # fmt: skip
+def test_on_a_gpu_the_kernel_for_tables_is_chosen_where_it_is_faster(kernel, change, precision, monkeypatch):
+    monkeypatch.setattr(attention, "_kernels_compile_here", lambda: True)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    query = {"is_cuda": True, "dtype": torch.bfloat16, "shape": (2, 1, 70, 64), **change.get("q", {})}
+    of = {"key_table": torch.zeros(33, 64), "value_table": torch.zeros(33, 64), **change, "q": SimpleNamespace(**query)}
+    assert attention._kernel_is_faster(AttentionInputs(**of, k=torch.zeros(2, 1, 70, 64), v=None)) is kernel
 
 
 @pytest.mark.parametrize("name", ["key bias, everything", "labels by sentence"])
