@@ -91,12 +91,13 @@ class TrainedRun:
                 f"run: {self.record.name} is an encoder-decoder model, which translates sources instead of continuing "
                 f"prompts; use rpr-cli translate {self.folder}"
             )
-        rows = [
-            [BOS, *self._ids(prompt)] if self.config.data.text is not None else [*self._ids(prompt), EOS, BOS]
-            for prompt in prompts
-        ]
+        rows = [self.prompt_ids(prompt) for prompt in prompts]
         limit = self.config.evaluation.max_tokens_per_batch
         return continuations(self.engine, self.translator.vocabulary, rows, sampling, limit, on_text)
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """All that the model reads before a continuation."""
+        return [BOS, *self._ids(prompt)] if self.config.data.text is not None else [*self._ids(prompt), EOS, BOS]
 
     def attention(self, source: str, target: str) -> dict[str, Tensor]:
         """The attention weights by stack, [layers, heads, queries, keys]: `encoder`, `decoder`, and `cross` from the

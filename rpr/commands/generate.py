@@ -8,9 +8,10 @@ import re
 import sys
 from collections.abc import Iterator
 
-from rpr.analysis.trained_run import load
+from rpr.analysis.trained_run import TrainedRun, load
 from rpr.commands.line_streams import Output, batches
 from rpr.config.commands import GenerateConfig
+from rpr.decode.sampling import Continuation
 from rpr.errors import ConfigError
 from rpr.io.escape import escape_control_characters
 
@@ -37,15 +38,34 @@ def run(config: GenerateConfig) -> None:
     def write(text: str) -> None:
         output.write(text.encode("utf-8", "replace"))
 
+    within_context = True
     for prompts in _prompts(config):
+        on_text = (lambda text, ends: write(_harmless(text) + "\n" * ends)) if streamed else None
+        by_prompt = trained.continuations(prompts, config, on_text)
+        if within_context:
+            within_context = _all_within_context(trained, prompts, by_prompt)
         if streamed:
-            trained.continuations(prompts, config, lambda text, ends: write(_harmless(text) + "\n" * ends))
             continue
-        for prompt, samples in zip(prompts, trained.continuations(prompts, config), strict=True):
+        for prompt, samples in zip(prompts, by_prompt, strict=True):
             for number, sample in enumerate(samples):
                 about = {"prompt": prompt, "sample": number, "text": sample.text, "tokens": len(sample.pieces)}
                 line = json.dumps({**about, "finished": sample.finished}, ensure_ascii=False)
                 write(f"{line if config.format == 'json' else sample.text}\n")
+
+
+def _all_within_context(trained: TrainedRun, prompts: list[str], by_prompt: list[list[Continuation]]) -> bool:
+    """Whether no text is longer than the contexts of the training; otherwise a note says so."""
+    context = trained.config.data.context_length
+    rows = zip(prompts, by_prompt, strict=True)
+    longest = max((len(trained.prompt_ids(prompt)) + len(one.pieces) for prompt, of in rows for one in of), default=0)
+    if context is None or longest <= context:
+        return True
+    print(
+        f"rpr-cli: note: a text of {longest} tokens is longer than the contexts of {context} that this model was "
+        "trained on; rpr-cli evaluate RUN context_lengths=[...] shows how it scores there",
+        file=sys.stderr,
+    )
+    return False
 
 
 def _harmless(text: str) -> str:
