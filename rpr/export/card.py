@@ -16,6 +16,7 @@ from rpr.export import transformers_files
 from rpr.export.ctranslate2_spec import position_rows
 from rpr.export.parity import Parity
 from rpr.records.position import position_of
+from rpr.records.scores import score_digits
 from rpr.runs.loading import TrainedModel
 from rpr.version import __version__
 
@@ -27,6 +28,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+_TEMPLATES.filters["digits"] = score_digits
 
 
 def longest(trained: TrainedModel) -> int:
