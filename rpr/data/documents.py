@@ -43,12 +43,12 @@ class Block(NamedTuple):
         lines = 0 if kind_of(self.file) in TABLES else self.text.count(b"\n", 0, end)
         return self._replace(text=self.text[end:], number=self.number + lines)
 
-    def not_utf8(self, error: UnicodeDecodeError) -> DataError:
-        """With the place of the error."""
+    def not_utf8(self, place: int) -> DataError:
+        """At this byte."""
         unit = "row" if kind_of(self.file) in TABLES else "line"
         return DataError(
-            f"data.path: {unit} {self.after(error.start).number} of {self.file} is not UTF-8 (byte "
-            f"0x{self.text[error.start]:02x}); convert it, for example with iconv, or choose data.tokenizer=bytes, "
+            f"data.path: {unit} {self.after(place).number} of {self.file} is not UTF-8 (byte "
+            f"0x{self.text[place]:02x}); convert it, for example with iconv, or choose data.tokenizer=bytes, "
             "which reads anything"
         )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rpr.data.documents import Block
 from rpr.data.pairs import Chunk
-from rpr.data.vocabulary import EOS, Vocabulary, count_text_words, count_words, text_vocabulary
+from rpr.data.vocabulary import EOS, ByteVocabulary, Vocabulary, count_text_words, count_words, text_vocabulary
 from rpr.errors import DataError
 
 SIDES = ("source", "target")
@@ -67,7 +67,7 @@ def count_block_words(blocks: Sequence[Block]) -> tuple[int, dict[str, int]]:
         try:
             counts += count_text_words(block.text.decode())
         except UnicodeDecodeError as error:
-            raise block.not_utf8(error) from None
+            raise block.not_utf8(error.start) from None
     return sum(len(block.text) for block in blocks), counts
 
 
@@ -112,13 +112,16 @@ def encode_chunk(
 
 
 def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> list[EncodedBlock]:
-    """Raises DataError if a block is not UTF-8 and has to be."""
+    """Raises DataError if a block is not UTF-8 and has to be; NUL bytes are those of UTF-16, or of no text."""
     encoded = []
+    model = text_vocabulary(_vocabulary(vocabulary))
     for block in blocks:
+        if not isinstance(model, ByteVocabulary) and (place := block.text.find(b"\0")) >= 0:
+            raise block.not_utf8(place)
         try:
-            pieces = text_vocabulary(_vocabulary(vocabulary)).encode_text(block.text)
+            pieces = model.encode_text(block.text)
         except UnicodeDecodeError as error:
-            raise block.not_utf8(error) from None
+            raise block.not_utf8(error.start) from None
         if block.last:
             pieces = np.append(pieces, pieces.dtype.type(EOS))
         encoded.append(EncodedBlock(block.splits, block.name, len(block.text), pieces, block.last))

@@ -297,9 +297,13 @@ def test_byte_pair_pieces_need_utf8(tmp_path, monkeypatch, processes):
     write(tmp_path, {f"{index}.txt": b"a text\n" * 9 for index in range(40)})
     good = text_config(tmp_path, **BPE | {"vocabulary_size": 268})
     file = next(block.file for block in load_documents(good).blocks(None) if block.splits == ("test",))  # read last
-    file.write_bytes(b"first\nsecond \xe2\x82\xac\nthird \xff\n")
-    with pytest.raises(DataError, match=rf"line 3 of {file} is not UTF-8 \(byte 0xff\).*tokenizer=bytes"):
-        prepare(good, processes=processes)
+    for content, line in (
+        (b"first\nsecond \xe2\x82\xac\nthird \xff\n", rf"3 of {file}"),
+        ("a text".encode("utf-16-le"), "1 of"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=rf"line {line}.* is not UTF-8 \(byte 0x(ff|00)\).*tokenizer=bytes"):
+            prepare(good, processes=processes)
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()], "nothing half-written"
     for path in (tmp_path / "texts").iterdir():
         path.unlink()
