@@ -112,12 +112,12 @@ def encode_chunk(
 
 
 def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> list[EncodedBlock]:
-    """Raises DataError if a block is not UTF-8 and has to be; NUL bytes are those of UTF-16, or of no text."""
+    """Raises DataError if a block is not UTF-8 and has to be, or is UTF-16, which has as many NUL bytes as letters."""
     encoded = []
     model = text_vocabulary(_vocabulary(vocabulary))
     for block in blocks:
-        if not isinstance(model, ByteVocabulary) and (place := block.text.find(b"\0")) >= 0:
-            raise block.not_utf8(place)
+        if not isinstance(model, ByteVocabulary) and block.text.count(b"\0") > len(block.text) // 4:
+            raise block.not_utf8(block.text.index(b"\0"))
         try:
             pieces = model.encode_text(block.text)
         except UnicodeDecodeError as error:
