@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import re
 import shlex
 import shutil
 import sys
@@ -261,9 +260,12 @@ def _new_run(init: Callable[..., Any], run_id: str) -> Any:
 
 
 def _newest_id(parts: Iterable[Path], run_id: str) -> str:
-    """The ID of the newest of a run's parts, which are named by their time and ID."""
-    names = [match[1] for part in parts if (match := re.search(rf"run-(\w+-{run_id}(-\d+)?)$", part.name))]
-    return max(names, default=f"-{run_id}").partition("-")[2]
+    """The ID of the newest of a run's parts, of which each has a log that is named by it. A folder is named by its time
+    and the ID, and by one more number if another part began in the same second.
+    """
+    logs = [log for part in parts for log in part.glob(f"run-{run_id}*.wandb")]
+    newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=None)
+    return run_id if newest is None else newest.stem.removeprefix("run-")
 
 
 def _commit() -> dict[str, Any]:

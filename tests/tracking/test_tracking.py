@@ -188,6 +188,14 @@ def test_another_training_with_the_same_settings_is_a_run_of_its_own(tiny_config
     assert steps == {config.run_id: [25, 50, 75], f"{config.run_id}-2": [25, 50, 75]}
 
 
+def test_the_folder_of_a_part_that_began_in_the_same_second_as_another_has_the_same_id(tmp_path):
+    for name, run_id in (("run-1_1-ab", "ab"), ("offline-run-1_2-ab-2", "ab-2"), ("run-1_2-ab-2-1", "ab-2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"run-{run_id}.wandb").touch()
+    parts = [*tmp_path.iterdir()]
+    assert [wandb_logger._newest_id(some, "ab") for some in (parts, parts[:0])] == ["ab-2", "ab"]
+
+
 def test_later_part_of_an_offline_run_repeats_the_row_that_may_be_missing(tiny_config, run_dir):
     """W&B may not yet have written the newest one when the process was killed."""
     write(run_dir, (25, 50, 75, 100))
