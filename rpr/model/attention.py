@@ -177,8 +177,8 @@ def _fused_is_faster(given: AttentionInputs) -> bool:
     """Whether torch's fused kernels for attention were measured to be faster than our passes.
 
     On a GPU always, also with a bias of scores, whose gradient for each pair they store. On a CPU the kernel gains
-    little from bfloat16 matmuls (sweeps/results/speed/attention.md), and of later keys it leaves out
-    only blocks of 512.
+    little from bfloat16 matmuls (sweeps/results/speed/attention.md), and of later keys it leaves out only blocks of
+    512.
     """
     num_keys = given.k.shape[2]
     if given.q.device.type != "cpu":
