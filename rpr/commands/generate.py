@@ -55,10 +55,11 @@ def run(config: GenerateConfig) -> None:
 
 def _all_within_context(trained: TrainedRun, prompts: list[str], by_prompt: list[list[Continuation]]) -> bool:
     """Whether no text is longer than the contexts of the training; otherwise a note says so."""
-    context = trained.config.data.context_length
+    if (context := trained.config.data.context_length) is None:
+        return True
     rows = zip(prompts, by_prompt, strict=True)
     longest = max((len(trained.prompt_ids(prompt)) + len(one.pieces) for prompt, of in rows for one in of), default=0)
-    if context is None or longest <= context:
+    if longest <= context:
         return True
     print(
         f"rpr-cli: note: a text of {longest} tokens is longer than the contexts of {context} that this model was "

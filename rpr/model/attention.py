@@ -120,6 +120,11 @@ def _only_tables(given: AttentionInputs) -> bool:
     return not given.dense_alone and all(part is None for part in others)
 
 
+def _only_bias(given: AttentionInputs) -> bool:
+    """Whether there is no position in the scores and values, or a bias by distance alone."""
+    return given.labels is None and given._replace(bias_table=None).plain
+
+
 def _kernel_is_faster(given: AttentionInputs) -> bool:
     """Whether the fused kernel for tables can be used, and was measured to be faster (sweeps/results/gpu/gpu.md)."""
     tables = [table for table in (given.key_table, given.value_table) if table is not None]
@@ -182,7 +187,7 @@ def _fused_is_faster(given: AttentionInputs) -> bool:
     """
     num_keys = given.k.shape[2]
     if given.q.device.type != "cpu":
-        return given.labels is None and given._replace(bias_table=None).plain
+        return _only_bias(given)
     if not given.plain:
         return False
     through_bfloat16 = given.q.dtype == torch.bfloat16 or (

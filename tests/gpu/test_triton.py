@@ -36,8 +36,9 @@ CASES = [
 
 
 def exact(tensors, tables, dz, mask, causal):
-    """z and all gradients in float64, of `reference` or, where that would take minutes, of `dense`."""
-    form = reference if tensors[0].shape[2] <= 1000 else partial(attend, implementation="dense")
+    """z and all gradients in float64, of `reference` or, where it would take gigabytes or minutes, `dense`."""
+    length, width = tensors[0].shape[2:]
+    form = reference if length**2 * width <= 2**26 else partial(attend, implementation="dense")
     return passes(form, [x.double() for x in tensors], tables, dz.double(), mask, causal)
 
 
