@@ -1,11 +1,12 @@
 """The errors a user can cause: each says in one line what is wrong, the rule and the remedy.
 
-The command line turns them into exit code 2.
+The command line turns them into exit code 2. And remarks on stderr, which end nothing.
 """
 
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 
@@ -43,6 +44,11 @@ class TimeLimitReached(InterruptedRun):
 
 class BusyError(RprError):
     """Another process is working on the run."""
+
+
+def note(text: str) -> None:
+    """Print a line to stderr, at once."""
+    print(f"rpr-cli: {text}", file=sys.stderr, flush=True)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -11,8 +11,8 @@ from rpr import progress
 from rpr.compose import composition
 from rpr.progress import Progress
 from rpr.records.record import write_record
-from rpr.sweep.ledger import Job
 from rpr.sweep.progress import SweepProgress
+from rpr.sweep.status import Job
 from tests.fake_records import fake_record
 from tests.terminal import WIDTH, Terminal, screen
 

@@ -17,7 +17,7 @@ from rpr.cli.positionals import take_schemes_dir, to_overrides, whole
 from rpr.compose import hydra_bridge, hydra_settings
 from rpr.compose.composition import compose, compose_train, override_key, recorded_command, reject_path_traversal
 from rpr.compose.messages import format_user_error
-from rpr.errors import ConfigError, RprError, did_you_mean
+from rpr.errors import ConfigError, RprError, did_you_mean, note
 from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.version import __version__
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != SIGTERM_EXIT:
             raise
-        print(f"rpr-cli: interrupted{RESUME_HINT if name in RESUMABLE else ''}", file=sys.stderr)
+        note(f"interrupted{RESUME_HINT if name in RESUMABLE else ''}")
         return 130 if isinstance(stop, KeyboardInterrupt) else SIGTERM_EXIT
     except BrokenPipeError:  # `rpr-cli report | head`
         return code
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = format_user_error(error, _config_class(name) if own else None)
         if message is None:
             raise
-        print(f"rpr-cli: {message}", file=sys.stderr)
+        note(message)
         return 2
     finally:
         stdio.detach_stdout()

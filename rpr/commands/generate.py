@@ -12,7 +12,7 @@ from rpr.analysis.trained_run import TrainedRun, load
 from rpr.commands.line_streams import Output, batches
 from rpr.config.commands import GenerateConfig
 from rpr.decode.sampling import Continuation
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, note
 from rpr.io.escape import escape_control_characters
 
 PROMPTS_AT_ONCE = 64
@@ -61,10 +61,9 @@ def _all_within_context(trained: TrainedRun, prompts: list[str], by_prompt: list
     longest = max((len(trained.prompt_ids(prompt)) + len(one.pieces) for prompt, of in rows for one in of), default=0)
     if longest <= context:
         return True
-    print(
-        f"rpr-cli: note: a text of {longest} tokens is longer than the contexts of {context} that this model was "
-        "trained on; rpr-cli evaluate RUN context_lengths=[...] shows how it scores there",
-        file=sys.stderr,
+    note(
+        f"note: a text of {longest} tokens is longer than the contexts of {context} that this model was "
+        "trained on; rpr-cli evaluate RUN context_lengths=[...] shows how it scores there"
     )
     return False
 
@@ -80,6 +79,6 @@ def _prompts(config: GenerateConfig) -> Iterator[list[str]]:
         return
     source = sys.stdin.fileno()
     if os.isatty(source):
-        print("rpr-cli: reading from the terminal: press Enter to continue a line, Ctrl-D to quit", file=sys.stderr)
+        note("reading from the terminal: press Enter to continue a line, Ctrl-D to quit")
     for lines in batches(source, PROMPTS_AT_ONCE):
         yield [line.removesuffix(b"\r").decode("utf-8", "surrogateescape") for line in lines]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -18,7 +17,7 @@ from rpr.config.data import NAME
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import cache_key
 from rpr.environment import started_by_torchrun
-from rpr.errors import ConfigError, DataError, RecordError
+from rpr.errors import ConfigError, DataError, RecordError, note
 from rpr.io.escape import escape_control_characters
 from rpr.model.positions import changed_code
 from rpr.paths import user_path
@@ -49,7 +48,7 @@ def run(config: RerunConfig) -> None:
                 f"{path}: {record.outcome}; strict=true needs the record of a finished run, because machine, corpus "
                 "and scores are written at its end: omit strict"
             )
-        print(f"rpr-cli: {shown}: {record.outcome}; it has no results to compare with", file=sys.stderr)
+        note(f"{shown}: {record.outcome}; it has no results to compare with")
     _report_deviations(config, path, record, typed)
     run_dir = _folder(config, path, record, typed)
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)
@@ -60,7 +59,7 @@ def run(config: RerunConfig) -> None:
     differences = difference(record, again, metrics, metrics_again)
     print("\n".join(["", *_outcome(differences)]))
     if config.strict and not differences.reproduced:
-        print(f"rpr-cli: {run_dir.name}: its results differ from those of {shown}", file=sys.stderr)
+        note(f"{run_dir.name}: its results differ from those of {shown}")
         raise SystemExit(1)
 
 
@@ -108,7 +107,7 @@ def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig)
         itself = path.resolve() == (folder / RECORD_NAME).resolve()
         unlike = config.strict and (earlier.git, earlier.versions) != (provenance.git_state(), provenance.versions())
         if earlier.status != "finished" and earlier.run_id == typed.run_id and not itself and not unlike:
-            print(f"rpr-cli: {folder.name}: resuming an unfinished rerun of this record", file=sys.stderr)
+            note(f"{folder.name}: resuming an unfinished rerun of this record")
             break
     return folder
 
@@ -124,7 +123,7 @@ def _report_deviations(config: RerunConfig, path: Path, record: Record, typed: T
     if config.strict and deviations:
         raise RecordError(f"{path}: strict=true, and not as recorded: {'; '.join(deviations)}")
     for line in deviations:
-        print(f"rpr-cli: not as recorded: {line}", file=sys.stderr)
+        note(f"not as recorded: {line}")
 
 
 def _deviations(record: Record, typed: TrainConfig, git: Git) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rpr.commands.printing import print_result
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import started_by_torchrun
-from rpr.errors import ConfigError, RprError, RunError
+from rpr.errors import ConfigError, RprError, RunError, note
 from rpr.io.escape import escape_control_characters
 from rpr.model.positions import Site
 from rpr.paths import user_path
@@ -131,10 +131,9 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
         if differing[-1] == "stride":  # which evaluate takes with the lengths
             differing = [*dict.fromkeys([*differing[:-1], "context_lengths", "stride"])]
         settings = [f"{name}={json.dumps(getattr(config.evaluation, name))}".replace(" ", "") for name in differing]
-        print(
-            f"rpr-cli: its scores stay as recorded, with another evaluation.{' and evaluation.'.join(differing)}; to "
-            f"score it again: {shlex.join(['rpr-cli', 'evaluate', str(run_dir), *settings])}",
-            file=sys.stderr,
+        note(
+            f"its scores stay as recorded, with another evaluation.{' and evaluation.'.join(differing)}; to "
+            f"score it again: {shlex.join(['rpr-cli', 'evaluate', str(run_dir), *settings])}"
         )
     print_result(run_dir)
     return True
@@ -155,7 +154,7 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) ->
         _prepare(config)
         _run_worker(run_dir / lifecycle.JOB_NAME, config.hardware)
     except RprError as error:
-        print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
+        note(str(error))
         time.sleep(launch.GRACE_SECONDS)  # the first node may have an error of its own to report
         raise SystemExit(FAULT_EXIT) from None
 
@@ -166,13 +165,13 @@ def _warn(config: TrainConfig, run_dir: Path) -> None:
     """
     if config.model.architecture == "encoder_decoder" and not config.position.encoder.ordered:
         label = config.position.encoder.label
-        print(f"rpr-cli: warning: with positions {label} the encoder ignores word order", file=sys.stderr)
+        note(f"warning: with positions {label} the encoder ignores word order")
     if (optim := config.optim).warmup_steps > optim.max_steps:
         rate = f"the learning rate rises over {optim.warmup_steps:,} steps (optim.warmup_steps), more than there are"
-        print(f"rpr-cli: warning: {rate}, so it never reaches its highest value", file=sys.stderr)
+        note(f"warning: {rate}, so it never reaches its highest value")
     if not (run_dir / RECORD_NAME).exists() and (folder := lifecycle.trained_alike(config, run_dir)) is not None:
         what = f"{folder} differs in its evaluation alone; to score it again instead: rpr-cli evaluate {folder}"
-        print(f"rpr-cli: {what}", file=sys.stderr)
+        note(what)
 
 
 def _run_recorded(
@@ -268,11 +267,9 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
         there, wanted = len(checkpoints(run_dir / "checkpoints")), config.optim.average_checkpoints
         if there < wanted:
-            print(
-                f"rpr-cli: optim.average_checkpoints: {wanted} requested, but the training ended with {there}; scored: "
-                f"{checkpoint}; save more often (optim.checkpoint_every_n_steps) for an average of {wanted}",
-                file=sys.stderr,
-                flush=True,
+            note(
+                f"optim.average_checkpoints: {wanted} requested, but the training ended with {there}; scored: "
+                f"{checkpoint}; save more often (optim.checkpoint_every_n_steps) for an average of {wanted}"
             )
         scored = score_run(config, data, evaluated_model(config, model, checkpoint), run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in scored.scores}
@@ -316,8 +313,8 @@ def _prepare(config: TrainConfig) -> PreparedData:
         check_hooks(scheme, Site(config.model.num_layers, config.model.num_heads, config.model.d_model, causal))
     with progress_bars(config.data) as report:
         data = prepare(config.data, report)
-    for note in data.meta.notes if data.build_result is not None else ():
-        print(f"rpr-cli: data: {data.meta.name}: {note}", file=sys.stderr)
+    for remark in data.meta.notes if data.build_result is not None else ():
+        note(f"data: {data.meta.name}: {remark}")
     if config.data.text is None:
         check_tokenizer(config, data.text("validation")[1])
     return data
@@ -353,7 +350,7 @@ def main(job: Path) -> None:
                 work(config, job.parent, _prepare(config))
         except RprError as error:
             if not runtime.is_first_rank():  # and still here, so that the error may be this rank's alone
-                print(f"rpr-cli: {error}", file=sys.stderr, flush=True)
+                note(str(error))
             raise SystemExit(FAULT_EXIT) from None  # the waiting process reports the first rank's
 
 

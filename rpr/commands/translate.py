@@ -13,7 +13,7 @@ from rpr.commands.line_streams import Output, batches, count_lines, part_of
 from rpr.config.commands import TranslateConfig
 from rpr.data.files import check_text
 from rpr.decode.translator import Translation, Translator
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, note
 from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.signals import signals_deferred
@@ -82,7 +82,7 @@ def _refuse_same(source: int, written: os.stat_result, name: str) -> None:
 def _translate(config: TranslateConfig, source: int, output: Output, remarks: _Remarks) -> None:
     translator = Translator.from_config(config)
     if os.isatty(source):
-        remarks.print_line("reading from the terminal: press Enter to translate a line, Ctrl-D to quit")
+        note("reading from the terminal: press Enter to translate a line, Ctrl-D to quit")
     total = count_lines(source)
     shows_progress = config.output is not None or not sys.stdout.isatty()
     # Of an input that may be endless no progress lines are logged.
@@ -136,24 +136,21 @@ class _Remarks:
         self.name, self.done = name, 0
         self._counts: Counter[str] = Counter()  # of warnings, by problem
 
-    def print_line(self, text: str) -> None:
-        print(f"rpr-cli: {text}", file=sys.stderr, flush=True)
-
     def warn(self, line: int, problem: str, consequence: str) -> None:
         """Report a problem of a line, counted from 1."""
         self._counts[problem] += 1
         if self._counts[problem] <= MAX_WARNINGS:
-            self.print_line(f"warning: {self.name}, line {line}: {problem}; {consequence}")
+            note(f"warning: {self.name}, line {line}: {problem}; {consequence}")
 
     def close(self) -> None:
         """Print how many warnings were only counted."""
         for problem, number in self._counts.items():
             if number > MAX_WARNINGS:
-                self.print_line(f"warning: {self.name}, {number - MAX_WARNINGS} more lines: {problem}")
+                note(f"warning: {self.name}, {number - MAX_WARNINGS} more lines: {problem}")
         self._counts.clear()
 
     def stop(self, where: str, *, interrupted: bool) -> None:
         """After an error: how many lines were translated, and `where` they are."""
         self.close()
         if where or (interrupted and self.done):
-            self.print_line(f"{self.done} lines were translated{where}")
+            note(f"{self.done} lines were translated{where}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from rpr.analysis.verification import Check, check_model, export_check
 from rpr.config.commands import VerifyConfig
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import search_of
+from rpr.errors import note
 from rpr.export.parity import in_float64
 from rpr.paths import user_path
 from rpr.progress import Progress
@@ -54,7 +54,7 @@ def run(config: VerifyConfig) -> None:
         print("\n".join([*wrapped([head]), ""]))
         print(as_text(results, trained.items))
     if failed:
-        print(f"rpr-cli: {run_dir.name}: failed: {', '.join(failed)}", file=sys.stderr)
+        note(f"{run_dir.name}: failed: {', '.join(failed)}")
         raise SystemExit(1)
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rpr.errors import RunError
+from rpr.errors import RunError, note
 from rpr.io.atomic import remove_leftovers
 
 _LONGEST_WAIT_HOURS = 24.0  # the largest corpora take some hours to build
@@ -61,7 +60,7 @@ def lock(descriptor: int, problem: str, *, quiet: bool = False) -> bool:
         if until is None:
             until = time.monotonic() + 3600 * _LONGEST_WAIT_HOURS
             if not quiet:
-                print(f"rpr-cli: {problem}; waiting for it", file=sys.stderr, flush=True)
+                note(f"{problem}; waiting for it")
         elif time.monotonic() > until:
             raise RunError(f"{problem}, for over {_LONGEST_WAIT_HOURS:g} hours; end it, and rerun the same command")
         time.sleep(_POLL_SECONDS)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rpr.config.train import REPORTED, TrainConfig, config_from_record
-from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached
+from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached, note
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import escape_control_characters
 from rpr.io.locks import exclusive
@@ -98,7 +97,7 @@ def set_aside(run_dir: Path) -> None:
             run_dir.rename(earlier)
         except OSError as error:
             raise unwritable(run_dir, error) from None
-    print(f"rpr-cli: again=true: the earlier run is kept in {earlier}", file=sys.stderr)
+    note(f"again=true: the earlier run is kept in {earlier}")
 
 
 def add_to_sweep(run_dir: Path, sweep: str) -> None:
@@ -211,7 +210,7 @@ def _git(run_dir: Path, resumed: Record | None) -> Git:
     before, now = {"commit": resumed.git.commit, **resumed.versions}, {"commit": git.commit, **provenance.versions()}
     if changed := [f"{name} {before.get(name)}, now {now.get(name)}" for name in varying([before, now])]:
         name = escape_control_characters(run_dir.name)
-        print(f"rpr-cli: {name}: started with {'; '.join(changed)}; its record names the latter", file=sys.stderr)
+        note(f"{name}: started with {'; '.join(changed)}; its record names the latter")
     return git.model_copy(update={"dirty": resumed.git.dirty or git.dirty})
 
 

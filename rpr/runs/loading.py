@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.data.windows import sample_windows
-from rpr.errors import DataError, RecordError, RunError
+from rpr.errors import DataError, RecordError, RunError, note
 from rpr.io.escape import escape_control_characters
 from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
@@ -49,7 +48,7 @@ def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfi
     record = record_of(run_dir)
     if record.outcome is not None:
         name = escape_control_characters(run_dir.name)
-        print(f"rpr-cli: {name}: {record.outcome}; used as it is in its last checkpoint", file=sys.stderr)
+        note(f"{name}: {record.outcome}; used as it is in its last checkpoint")
     settings = {**record.config, "hardware": command.hardware.model_dump(mode="json")}
     if command.cache_dir is not None:
         settings["data"] = {**settings["data"], "cache_dir": command.cache_dir}
@@ -88,10 +87,9 @@ def check_corpus(run_dir: Path, data: PreparedData) -> None:
     record = record_of(run_dir)
     check_same_vocabulary(run_dir, record, data)
     if record.data is not None and record.data.key != data.meta.key:
-        print(
-            f"rpr-cli: data: {data.meta.name} has changed since {escape_control_characters(run_dir.name)} was trained "
-            f"(key {record.data.key[:12]}, now {data.meta.key[:12]}); what follows is of the corpus as it is now",
-            file=sys.stderr,
+        note(
+            f"data: {data.meta.name} has changed since {escape_control_characters(run_dir.name)} was trained "
+            f"(key {record.data.key[:12]}, now {data.meta.key[:12]}); what follows is of the corpus as it is now"
         )
 
 

@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -25,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from rpr.errors import BusyError
+from rpr.errors import BusyError, note
 from rpr.io.escape import escape_control_characters
 from rpr.io.locks import try_lock, try_shared_lock
 from rpr.records.record import RECORD_NAME, Found, Record, read_record
@@ -198,7 +197,7 @@ def _is_alive(path: Path, current: Holder) -> bool:
             return True
         if not reported:
             reported = True
-            print(f"rpr-cli: {path.parent.name}: checking whether {current} is still alive", file=sys.stderr)
+            note(f"{path.parent.name}: checking whether {current} is still alive")
         time.sleep(_POLL_SECONDS)
     return False
 
@@ -233,5 +232,5 @@ def _read_holder(path: Path) -> Holder | None:
 
 
 def _end_process() -> None:
-    print("rpr-cli: another machine has taken over this run; stopping here", file=sys.stderr, flush=True)
+    note("another machine has taken over this run; stopping here")
     os.kill(os.getpid(), signal.SIGTERM)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from rpr.config.train import Origin, TrainConfig, config_from_record
 from rpr.data.vocabulary import Vocabulary
-from rpr.errors import ConfigError, DataError
+from rpr.errors import ConfigError, DataError, note
 from rpr.paths import user_path
 from rpr.records.position import position_of
 from rpr.records.record import RECORD_NAME, read_record, write_record
@@ -100,7 +99,7 @@ def start_from(origin: Origin, model: nn.Module, run_dir: Path) -> None:
     update = {f"{what}_parameters": names for what, names in inherited.items()}
     write_record(path, read_record(path).model_copy(update=update))
     listed = "; ".join(f"{what}: {_in_words(names)}" for what, names in inherited.items())
-    print(f"rpr-cli: from {origin.run} ({origin.positions}); {listed}", file=sys.stderr, flush=True)
+    note(f"from {origin.run} ({origin.positions}); {listed}")
 
 
 def _in_words(names: Sequence[str]) -> str:

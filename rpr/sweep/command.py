@@ -73,31 +73,29 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     made = [(job, compose_train(job, config_dir)) for job in jobs]
     options = options.with_gpus_shared([config.hardware for _, config in made])
     if "--wandb-yaml" in flags:
-        from rpr.sweep.wandb_yaml import wandb_sweep
-
-        print(wandb_sweep(jobs, sweep.name, sweep.description, made[0][1].logger.project), end="")
+        print(spec.wandb_sweep(sweep, jobs, made[0][1].logger.project), end="")
         return 0
-    before = status.load_status(sweep.name, made, config_dir)
+    before = status.load_status(sweep.name, made)
     if "--dry-run" in flags:
-        print("\n".join(status.commands(before, retry_failed=retry_failed)))
+        print("\n".join(status.commands(before, config_dir, retry_failed=retry_failed)))
         return 0
-    for job, job_status in before.jobs:
-        if job_status.state != "finished":
-            check_tokenizer(job.config)
+    unfinished = [job.config for job in before if job.state != "finished"]
+    for config in unfinished:
+        check_tokenizer(config)
     launcher = Launcher(jobs, settings, options, config_dir)
     if launcher.local:
         from rpr.runs import runtime
 
-        for hardware in {job.config.hardware for job, job_status in before.jobs if job_status.state != "finished"}:
+        for hardware in {config.hardware for config in unfinished}:
             runtime.check_devices(hardware)
         if options.gpus:
             gpus.check_present(options.gpus)
-    todo = status.prepare_launch(before, retry_failed=retry_failed)
+    todo = status.prepare_launch(sweep.name, before, retry_failed=retry_failed)
     problems: Mapping[tuple[str, ...], RunError] = {}
     if todo:
         with SweepProgress(sweep.name, todo):
             problems = launcher.run(todo, sweep.name)
-    return status.print_summary(before, problems)
+    return status.print_summary(sweep.name, before, config_dir, problems)
 
 
 def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) -> list[tuple[str, ...]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rpr.errors import ConfigError, RunError
+from rpr.errors import ConfigError, RunError, note
 from rpr.io.locks import try_lock, try_shared_lock
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
@@ -111,7 +110,7 @@ def share(gpus: Sequence[str], count: int, folder: Path | None = None, *, jobs_p
         _close(taken)
         if since is None:
             since = time.monotonic()
-            print(f"rpr-cli: gpus: waiting for {wanted}, which other jobs use", file=sys.stderr, flush=True)
+            note(f"gpus: waiting for {wanted}, which other jobs use")
         elif time.monotonic() - since > _LONGEST_WAIT_DAYS * 24 * 3600:
             raise RunError(
                 f"gpus: other jobs have used {wanted} for {_LONGEST_WAIT_DAYS:g} days; nvidia-smi shows them; "

@@ -14,11 +14,11 @@ from rpr.compose import hydra_bridge
 from rpr.compose.composition import override_key, recorded_command
 from rpr.compose.hydra_settings import check_settings, is_hydra_override
 from rpr.compose.messages import format_user_error
-from rpr.errors import BusyError, ConfigError, DataError, RecordError, RunError
+from rpr.errors import BusyError, ConfigError, DataError, RecordError, RunError, note
 from rpr.paths import user_path
 from rpr.sweep import pool, slurm
 from rpr.sweep.gpus import Options
-from rpr.sweep.ledger import Job
+from rpr.sweep.status import Job
 
 
 def _submitit_is_installed() -> bool:
@@ -116,7 +116,7 @@ class Launcher:
             of_machine = [_of_machine(job.overrides) for job in jobs]
             returned = hydra_bridge.launch("train", self._overrides, self._config_dir, task, of_machine)
         except Exception as error:  # of the launcher, e.g. for a lost SLURM job; the records have the jobs' status
-            print(f"rpr-cli: {self._name}: {slurm.format_error(error)}", file=sys.stderr)
+            note(f"{self._name}: {slurm.format_error(error)}")
             return {}
         problems = {}
         for job, result in zip(jobs, returned, strict=True):
@@ -157,7 +157,7 @@ def _task(
         except (BusyError, ConfigError, DataError, RecordError) as error:  # raised before any node trains
             why = format_user_error(error) or ""
             if nodes > 1:  # this code ends the SLURM job, whose other nodes wait for this one
-                print(f"rpr-cli: {why}", file=sys.stderr, flush=True)
+                note(why)
                 raise SystemExit(train.FAULT_EXIT) from None
             # In use by another process: reported at the end, with its holder.
             return None if isinstance(error, BusyError) else RunError(why)

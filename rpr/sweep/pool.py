@@ -27,7 +27,7 @@ from rpr.records.record import RECORD_NAME
 from rpr.runs import lifecycle, locks
 from rpr.signals import die_with_parent, exit_on_sigterm
 from rpr.sweep.gpus import Options, share
-from rpr.sweep.ledger import Job
+from rpr.sweep.status import Job
 from rpr.training.launch import TORCHRUN_GRACE_SECONDS, ended, terminate
 
 _POLL_SECONDS = 0.05

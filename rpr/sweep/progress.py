@@ -16,7 +16,7 @@ from rpr.io.escape import escape_control_characters
 from rpr.progress import Progress, above_bars
 from rpr.records.metrics import SHOWN_METRICS, read_metrics
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record
-from rpr.sweep.ledger import Job
+from rpr.sweep.status import Job
 
 POLL_SECONDS = 1.0
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rpr.errors import RunError
+from rpr.errors import RunError, note
 
 _POLL_SECONDS = 10.0  # between queries of the queue, which one process makes for all of its jobs
 _SILENT_SECONDS = 3600.0  # for which squeue may fail: a controller may be restarted
@@ -65,10 +65,7 @@ class Queue:
         if self._silent_since is None:
             self._silent_since = self._queried
             minutes = f"{_SILENT_SECONDS / 60:g} minutes"
-            print(
-                f"rpr-cli: squeue does not list the remaining jobs ({reason}); trying again for {minutes}",
-                file=sys.stderr,
-            )
+            note(f"squeue does not list the remaining jobs ({reason}); trying again for {minutes}")
         elif self._queried - self._silent_since > _SILENT_SECONDS:
             raise RunError(
                 f"squeue has not listed the remaining jobs for {_SILENT_SECONDS / 60:g} minutes ({reason}); they may "

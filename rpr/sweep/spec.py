@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,24 @@ def read(name: str) -> SweepSpec:
         return SweepSpec(path.stem, str(content.get("description", "")), rows)
     except ValueError as error:
         raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None
+
+
+def wandb_sweep(sweep: SweepSpec, jobs: Sequence[Sequence[str]], project: str) -> str:
+    """The YAML text of a sweep for `wandb sweep`, whose agents then run the jobs on any number of machines: a grid over
+    one parameter, whose values are the overrides of a job, as `rpr-cli train job='...'` splits them. Single settings as
+    parameters would not say all jobs: an agent turns null into None, and rows of a sweep are not always a full grid.
+    """
+    document = {
+        "program": "rpr-cli",
+        "project": project,
+        "name": sweep.name,
+        "description": sweep.description,
+        "method": "grid",
+        "command": ["rpr-cli", "train", "${args_no_hyphens}"],  # each parameter as a word of its own, name=value
+        "parameters": {"job": {"values": list(dict.fromkeys(map(shlex.join, jobs)))}},
+    }
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=math.inf)
+    return text
 
 
 def _check_best_of(keys: Any, path: Path, files: Iterable[Path]) -> None:

@@ -1,26 +1,32 @@
-"""The status of a sweep before and after a launch, and what is printed of it."""
+"""The jobs of a sweep, their status before and after a launch, and what is printed of it.
+
+Nothing is stored that could become stale: the status of a job, and which runs belong to the sweep, are read each time
+from the runs' own records and locks, which the runs themselves write, however they end.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from rpr.compose.composition import train_command
-from rpr.config.train import TrainConfig
+from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import cache_key
-from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
+from rpr.errors import ConfigError, ProcessEnded, RecordError, RprError, RunError, note
+from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
-from rpr.records.record import Record, find_records
+from rpr.records.record import LOG_NAME, RECORD_NAME, Record, find_records, read_record
 from rpr.runs import lifecycle
+from rpr.runs.locks import Holder, current_holder, current_record
 from rpr.runs.schemes import check_same_code
-from rpr.sweep import ledger
-from rpr.sweep.ledger import Job, JobStatus, State
 
+State = Literal["new", "finished", "failed", "interrupted", "running"]
 _BEFORE: Mapping[State, str] = {
     "new": "new",
     "finished": "finished",
@@ -34,38 +40,85 @@ _AFTER: Mapping[State, str] = {
     "interrupted": "interrupted",
     "failed": "failed",
 }
+_LAST_LINES = 5
 
 
 @dataclass(frozen=True)
-class SweepStatus:
-    """The jobs of a sweep, each with its status when it was read."""
+class Job:
+    """One run of a sweep: its overrides, the folder where it is or will be, and its status when it was read. A new one
+    has no `record`; `holder` is the process of a running one.
+    """
 
-    sweep: str
-    jobs: tuple[tuple[Job, JobStatus], ...]
-    config_dir: Path | None = None  # of --config-dir, for the commands of single jobs
+    overrides: tuple[str, ...]
+    config: TrainConfig
+    run_dir: Path
+    state: State = "new"
+    record: Record | None = None
+    holder: Holder | None = None
 
-    @property
-    def roots(self) -> list[Path]:
-        """The folders of its runs."""
-        return sorted({user_path(job.config.runs_dir) for job, _ in self.jobs})
+    def read(self) -> Job:
+        """The job with its status now.
 
-    def of(self, *states: State) -> list[tuple[Job, JobStatus]]:
-        return [(job, own) for job, own in self.jobs if own.state in states]
-
-    def todo(self, *, retry_failed: bool) -> list[tuple[Job, JobStatus]]:
-        """The jobs to launch."""
-        return self.of("new", "interrupted", *(("failed",) if retry_failed else ()))
-
-    def counts(self, names: Mapping[State, str]) -> str:
-        """`9 jobs: 3 finished, 6 new`."""
-        counts = [(len(self.of(state)), state) for state in get_args(State)]
-        parts = [f"{count} {names[state]}" for count, state in counts if count]
-        return f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}: {', '.join(parts)}"
+        Raises:
+            RecordError: its record is damaged.
+        """
+        path = self.run_dir / RECORD_NAME
+        if path.exists():
+            record, holder = current_record(path)
+            return replace(self, state="running" if holder else record.status, record=record, holder=holder)
+        holder = current_holder(self.run_dir)
+        return replace(self, state="running" if holder else "new", record=None, holder=holder)
 
 
-def load_status(
-    sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]], config_dir: Path | None = None
-) -> SweepStatus:
+def unique_jobs(made: Iterable[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
+    """The jobs of a sweep, each run once: settings that apply to all jobs can make two of them identical. Those that
+    have finished in another folder, as runs of another name or with the same corpus from another path, have that one.
+    """
+    jobs: dict[tuple[Path, str], Job] = {}
+    for overrides, config in made:
+        root = user_path(config.runs_dir).absolute()
+        jobs.setdefault((root, config.run_id), Job(tuple(overrides), config, root / config.run_dir_name))
+    lacking = {key: job for key, job in jobs.items() if not job.run_dir.exists()}
+    moved = _find_by_id(lacking)
+    moved |= _find_by_corpus([job for job in lacking.values() if job.config.data.path and job.run_dir not in moved])
+    return [replace(job, run_dir=moved.get(job.run_dir, job.run_dir)) for job in jobs.values()]
+
+
+def _find_by_id(jobs: Mapping[tuple[Path, str], Job]) -> dict[Path, Path]:
+    """Finished runs of another name. A folder's name ends with the run id, so only records that may match are read."""
+    moved: dict[Path, Path] = {}
+    for root in {root for root, _ in jobs}:
+        for folder in sorted(root.iterdir()) if root.is_dir() else []:
+            if (job := jobs.get((root, folder.name.rpartition("-")[2]))) is None:
+                continue
+            with contextlib.suppress(RecordError):  # not of this sweep: no reason to stop
+                record = read_record(folder / RECORD_NAME)
+                if record.status == "finished" and record.run_id == job.config.run_id:
+                    moved.setdefault(job.run_dir, folder)
+    return moved
+
+
+def _find_by_corpus(jobs: Iterable[Job]) -> dict[Path, Path]:
+    """Finished runs with the same corpus from another path. Only records name the corpus, so all of them are read."""
+    lacking = {_result_key(job.config): job for job in jobs}
+    moved: dict[Path, Path] = {}
+    for root in {job.run_dir.parent for job in lacking.values()}:
+        for path, record in find_records(root).records if root.is_dir() else []:
+            if record.status != "finished" or record.data is None or path.name != RECORD_NAME:
+                continue
+            with contextlib.suppress(RprError):  # another version's, or a missing corpus, which the run will report
+                job = lacking.get(_result_key(config_from_record(record.config)))
+                if job is not None and record.data.key == cache_key(job.config.data):
+                    moved[job.run_dir] = path.parent.absolute()
+    return moved
+
+
+def _result_key(config: TrainConfig) -> str:
+    """The run's id without the path of its corpus."""
+    return config.model_copy(update={"data": config.data.model_copy(update={"path": None})}).run_id
+
+
+def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
     """Read the status of every job; check that its corpus exists, and that its record, if any, can be read.
 
     Raises:
@@ -77,23 +130,24 @@ def load_status(
     corpora = {config.data.model_dump_json(): config.data for _, config in made if config.data.path}
     for data in corpora.values():  # one on the hub is checked by the first job that needs it
         cache_key(data)
-    jobs = ledger.unique_jobs(made)
+    jobs = unique_jobs(made)
     if repeated := len(made) - len(jobs):
-        print(f"sweep {sweep}: {repeated} of its {len(made)} jobs are duplicates of others", file=sys.stderr)
-    statuses = []
-    for job in jobs:
-        try:
-            own = ledger.job_status(job.run_dir)
-        except RecordError as error:
-            raise ConfigError(f"{error}; or move {job.run_dir} away to start its job from scratch") from None
-        if job.config.again and own.state != "running":
-            own = ledger.JobStatus("new", None, None)
-        if (record := own.record) is not None:
-            check_same_code(job.config.position, record)
-        if record is not None and record.status == "finished":
-            lifecycle.check_same_corpus(job.config, job.run_dir, record)
-        statuses.append((job, own))
-    return SweepStatus(sweep, tuple(statuses), config_dir)
+        _print(f"sweep {sweep}: {repeated} of its {len(made)} jobs are duplicates of others")
+    return [_checked(job) for job in jobs]
+
+
+def _checked(job: Job) -> Job:
+    try:
+        now = job.read()
+    except RecordError as error:
+        raise ConfigError(f"{error}; or move {job.run_dir} away to start its job from scratch") from None
+    if job.config.again and now.state != "running":
+        return job
+    if now.record is not None:
+        check_same_code(job.config.position, now.record)
+        if now.record.status == "finished":
+            lifecycle.check_same_corpus(job.config, job.run_dir, now.record)
+    return now
 
 
 def _check_names(configs: Sequence[TrainConfig]) -> None:
@@ -106,90 +160,92 @@ def _check_names(configs: Sequence[TrainConfig]) -> None:
             )
 
 
-def prepare_launch(status: SweepStatus, *, retry_failed: bool) -> list[Job]:
+def prepare_launch(sweep: str, jobs: Sequence[Job], *, retry_failed: bool) -> list[Job]:
     """Print the status of the sweep and add finished runs to it; returns the jobs to launch."""
-    print(f"sweep {status.sweep}: {status.counts(_BEFORE)}", file=sys.stderr)
-    jobs = [job for job, _ in status.jobs]
-    if former := sum(len(ledger.runs_of_no_job(root, status.sweep, jobs)) for root in status.roots):
-        print(f"  {former} of its runs are not among these jobs; they stay, and in its reports", file=sys.stderr)
-    _add_finished_runs(status)
-    otherwise = [
-        lifecycle.reported_otherwise(job.config, own.record) for job, own in status.of("finished") if own.record
-    ]
+    _print(f"sweep {sweep}: {_counts(jobs, _BEFORE)}")
+    if former := sum(_runs_of_no_job(root, sweep, jobs) for root in _roots(jobs)):
+        _print(f"  {former} of its runs are not among these jobs; they stay, and in its reports")
+    _add_finished_runs(sweep, jobs)
+    finished = [(job.config, job.record) for job in _in_state(jobs, "finished")]
+    otherwise = [lifecycle.reported_otherwise(config, record) for config, record in finished if record is not None]
     if names := sorted({f"evaluation.{name}" for differing in otherwise for name in differing}):
-        print(
+        _print(
             f"  {sum(map(bool, otherwise))} of the finished runs were scored with other {' and '.join(names)}; "
-            "rpr-cli evaluate RUN scores a run again",
-            file=sys.stderr,
+            "rpr-cli evaluate RUN scores a run again"
         )
-    return [job for job, _ in status.todo(retry_failed=retry_failed)]
+    return _to_launch(jobs, retry_failed=retry_failed)
 
 
-def _add_finished_runs(status: SweepStatus) -> None:
-    for job, own in status.of("finished"):
-        assert own.record is not None
-        if status.sweep not in own.record.sweeps:
-            lifecycle.add_to_sweep(job.run_dir, status.sweep)
-
-
-def commands(status: SweepStatus, *, retry_failed: bool) -> list[str]:
+def commands(jobs: Sequence[Job], config_dir: Path | None, *, retry_failed: bool) -> list[str]:
     """The jobs as commands, each below a comment with its status and estimated cost."""
     from rpr.runs.checkpoints import checkpoints
     from rpr.sweep.cost import costs
 
-    records = [record for root in status.roots for _, record in find_records(root).records]
-    estimates = costs([job.config for job, _ in status.jobs], records)
-    lines, remaining, todo = [], [], status.todo(retry_failed=retry_failed)
-    for number, ((job, own), cost) in enumerate(zip(status.jobs, estimates, strict=True), start=1):
-        lines.append(f"# {number} of {len(status.jobs)}, {_BEFORE[own.state]}: {cost.text}")
-        lines.append(train_command(job.overrides, status.config_dir))
-        if (job, own) in todo:
-            saved = checkpoints(job.run_dir / "checkpoints") if own.state != "new" else []
+    records = [record for root in _roots(jobs) for _, record in find_records(root).records]
+    lines, remaining, todo = [], [], _to_launch(jobs, retry_failed=retry_failed)
+    for number, (job, cost) in enumerate(zip(jobs, costs([job.config for job in jobs], records), strict=True), start=1):
+        lines.append(f"# {number} of {len(jobs)}, {_BEFORE[job.state]}: {cost.text}")
+        lines.append(train_command(job.overrides, config_dir))
+        if job in todo:
+            saved = checkpoints(job.run_dir / "checkpoints") if job.state != "new" else []
             left = 1 - saved[-1][0] / job.config.optim.max_steps if saved else 1.0
             remaining.append(None if cost.seconds is None else left * cost.seconds)
     known = [seconds for seconds in remaining if seconds is not None]
     total = f"about {timedelta(seconds=round(sum(known)))} of training, one after another" if known else "time unknown"
     if 0 < len(known) < len(remaining):
         total += f", plus {len(remaining) - len(known)} of unknown time"
-    return [*lines, f"# {status.counts(_BEFORE)}" + (f"; remaining: {total}" if remaining else "")]
+    return [*lines, f"# {_counts(jobs, _BEFORE)}" + (f"; remaining: {total}" if remaining else "")]
 
 
-def print_summary(before: SweepStatus, problems: Mapping[tuple[str, ...], RunError]) -> int:
+def print_summary(
+    sweep: str, before: Sequence[Job], config_dir: Path | None, problems: Mapping[tuple[str, ...], RunError]
+) -> int:
     """Print a line and the last output of each unfinished job, then the counts. Returns the exit code of the sweep: 0
     when every job is finished.
 
     Args:
-        before: the status before the launch.
+        before: the jobs before the launch.
         problems: the launcher's error of a job, by its overrides.
     """
-    after = replace(before, jobs=tuple((job, ledger.job_status(job.run_dir)) for job, _ in before.jobs))
-    _add_finished_runs(after)  # those that another process has finished in the meantime
+    jobs = [job.read() for job in before]
+    _add_finished_runs(sweep, jobs)  # those that another process has finished in the meantime
     failures = 0
-    for job, own in after.jobs:
+    for job in jobs:
         problem = problems.get(job.overrides)
-        if own.state == "running":
-            print(f"rpr-cli: {job.run_dir.name}: in use by {own.holder}", file=sys.stderr)
-        elif own.state != "finished" or problem is not None:
+        if job.state == "running":
+            note(f"{job.run_dir.name}: in use by {job.holder}")
+        elif job.state != "finished" or problem is not None:
             failures += 1
-            how = "interrupted" if own.state == "interrupted" else "failed"
-            print(f"rpr-cli: {how}: {job.run_dir.name}: {failure_reason(own.record, problem)}", file=sys.stderr)
-            for line in ledger.last_lines(job.run_dir):
-                print(f"    {line}", file=sys.stderr)
-            print(f"  to retry: {train_command(job.overrides, before.config_dir)}", file=sys.stderr)
-    print(f"sweep {after.sweep}: {after.counts(_AFTER)}", file=sys.stderr)
-    if after.of("failed"):
-        print("  retry_failed=true runs failed jobs again, from their last checkpoint", file=sys.stderr)
-    elsewhere = len(after.of("running"))
+            how = "interrupted" if job.state == "interrupted" else "failed"
+            note(f"{how}: {job.run_dir.name}: {_failure_reason(job.record, problem)}")
+            for line in last_lines(job.run_dir):
+                _print(f"    {line}")
+            _print(f"  to retry: {train_command(job.overrides, config_dir)}")
+    _print(f"sweep {sweep}: {_counts(jobs, _AFTER)}")
+    if _in_state(jobs, "failed"):
+        _print("  retry_failed=true runs failed jobs again, from their last checkpoint")
+    elsewhere = len(_in_state(jobs, "running"))
     if elsewhere:
-        print(
+        _print(
             f"  the sweep is incomplete: {elsewhere} of its jobs {'is' if elsewhere == 1 else 'are'} running in "
-            "another process; rerun the command later to check again",
-            file=sys.stderr,
+            "another process; rerun the command later to check again"
         )
     return 1 if failures or elsewhere else 0
 
 
-def failure_reason(record: Record | None, problem: RunError | None) -> str:
+def last_lines(run_dir: Path) -> list[str]:
+    """The last lines that a job's process printed; empty if it printed nothing."""
+    try:
+        with (run_dir / LOG_NAME).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 20_000))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
+    return [escape_control_characters(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
+
+
+def _failure_reason(record: Record | None, problem: RunError | None) -> str:
     """Why a job has no result: what the launcher reports now, rather than what its record says of an earlier attempt.
     If the process ended without a result, the launcher knows only its exit status; the record has the reason, if it
     could still be written.
@@ -198,3 +254,40 @@ def failure_reason(record: Record | None, problem: RunError | None) -> str:
     if isinstance(problem, ProcessEnded):
         reasons.reverse()
     return next((text for text in reasons if text), "never started")
+
+
+def _in_state(jobs: Sequence[Job], *states: State) -> list[Job]:
+    return [job for job in jobs if job.state in states]
+
+
+def _to_launch(jobs: Sequence[Job], *, retry_failed: bool) -> list[Job]:
+    return _in_state(jobs, "new", "interrupted", *(("failed",) if retry_failed else ()))
+
+
+def _counts(jobs: Sequence[Job], names: Mapping[State, str]) -> str:
+    """`9 jobs: 3 finished, 6 new`."""
+    counts = [(len(_in_state(jobs, state)), state) for state in get_args(State)]
+    parts = [f"{count} {names[state]}" for count, state in counts if count]
+    return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}: {', '.join(parts)}"
+
+
+def _roots(jobs: Sequence[Job]) -> list[Path]:
+    """The folders of their runs."""
+    return sorted({user_path(job.config.runs_dir) for job in jobs})
+
+
+def _runs_of_no_job(runs_dir: Path, sweep: str, jobs: Sequence[Job]) -> int:
+    """How many runs of this sweep are not among these jobs: its definition has changed, or the command narrows it."""
+    folders, ids = {job.run_dir for job in jobs}, {job.config.run_id for job in jobs}
+    runs = find_records(runs_dir, sweep).records
+    return sum(path.parent.absolute() not in folders and run.run_id not in ids for path, run in runs)
+
+
+def _add_finished_runs(sweep: str, jobs: Sequence[Job]) -> None:
+    for job in _in_state(jobs, "finished"):
+        if job.record is not None and sweep not in job.record.sweeps:
+            lifecycle.add_to_sweep(job.run_dir, sweep)
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr)

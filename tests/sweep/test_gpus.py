@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ with share(("0", "1", "2"), 2, Path(sys.argv[1])) as granted:
 """
 
 
-def test_parse_gpus() -> None:
+def test_parse_gpus():
     assert parse_gpus("0,1,3") == ("0", "1", "3")
     assert parse_gpus("[GPU-1a2b,MIG-3/4]") == ("GPU-1a2b", "MIG-3/4")
     for words in ("", "0,0", "a", "0,-1", "../x"):
@@ -31,9 +30,7 @@ def test_parse_gpus() -> None:
             parse_gpus(words)
 
 
-def test_gpus_are_exclusive_and_freed_by_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gpus_are_exclusive_and_freed_by_a_kill(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpus, "_POLL_SECONDS", 0.05)
     other = subprocess.Popen(
         [sys.executable, "-c", HOLD_GPUS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -54,11 +51,11 @@ def test_gpus_are_exclusive_and_freed_by_a_kill(
     other.communicate()
 
 
-def test_two_processes_that_need_all_gpus_do_not_deadlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_that_need_all_gpus_do_not_deadlock(tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "_POLL_SECONDS", 0.01)
     assigned: list[tuple[str, ...]] = []
 
-    def take(order: tuple[str, ...]) -> None:
+    def take(order):
         for _ in range(5):
             with share(order, 2, tmp_path) as granted:
                 assigned.append(granted.gpus)
@@ -71,7 +68,7 @@ def test_two_processes_that_need_all_gpus_do_not_deadlock(tmp_path: Path, monkey
     assert len(assigned) == 10
 
 
-def test_shared_gpus_are_balanced_and_exclusive_ones_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_gpus_are_balanced_and_exclusive_ones_avoided(tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "_POLL_SECONDS", 0.05)
     both = ("0", "1")
     with ExitStack() as jobs:

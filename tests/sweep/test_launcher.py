@@ -3,7 +3,6 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,6 @@ from rpr.runs import runtime
 from rpr.sweep import pool
 from rpr.sweep.gpus import Options, share
 from rpr.sweep.launcher import Launcher
-from tests.conftest import WaitFor
-from tests.processes import ProcessTree
 from tests.system.patches import forked_jobs
 
 ONE_GPU = composition.compose_train(["hardware=1xgpu"]).hardware
@@ -24,13 +21,13 @@ EIGHT_GPUS = composition.compose_train(["hardware=8xgpu"]).hardware
 CPU = composition.compose_train([]).hardware
 
 
-def test_launcher_of_jobs_that_set_something_in_a_group_that_varies(tmp_path: Path) -> None:
+def test_launcher_of_jobs_that_set_something_in_a_group_that_varies(tmp_path):
     setting = "data.task.num_train=200"
     assert Launcher([[f"data={name}", setting, f"runs_dir={tmp_path}"] for name in ("reverse", "copy")], []).local
 
 
 @pytest.mark.parametrize("every_plugin", [False, True])
-def test_missing_launcher_is_an_error(every_plugin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_launcher_is_an_error(every_plugin, monkeypatch):
     if every_plugin:  # none is installed, so their package does not exist
         for name in [name for name in sys.modules if name.startswith("hydra_plugins.")]:
             monkeypatch.delitem(sys.modules, name)
@@ -41,7 +38,7 @@ def test_missing_launcher_is_an_error(every_plugin: bool, monkeypatch: pytest.Mo
         Launcher([[]], ["hydra/launcher=submitit_slurm"])
 
 
-def test_number_of_jobs_follows_from_the_gpus() -> None:
+def test_number_of_jobs_follows_from_the_gpus():
     four = Options(gpus=("0", "1", "2", "3"))
     assert four.with_gpus_shared([ONE_GPU, ONE_GPU]).jobs == 4
     assert four.with_gpus_shared([ONE_GPU.model_copy(update={"devices": 2}), ONE_GPU]).jobs == 2
@@ -53,15 +50,13 @@ def test_number_of_jobs_follows_from_the_gpus() -> None:
         four.with_gpus_shared([ONE_GPU, EIGHT_GPUS])
 
 
-def test_launcher_decides_where_jobs_run(tmp_path: Path) -> None:
+def test_launcher_decides_where_jobs_run(tmp_path):
     jobs = [[f"seed={seed}", f"runs_dir={tmp_path}"] for seed in (1, 2)]
     assert Launcher(jobs, ["hydra/launcher=basic"], Options(2)).local
     assert not Launcher(jobs, ["hydra/launcher=submitit_local"]).local
 
 
-def test_each_job_gets_a_gpu_and_its_lock(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_job_gets_a_gpu_and_its_lock(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -73,7 +68,7 @@ def test_each_job_gets_a_gpu_and_its_lock(
     monkeypatch.setenv("PATH", str(nvidia_smi.parent), prepend=os.pathsep)
     assigned = tmp_path / "assigned"
 
-    def run(config: Any, *, command: str, sweep_job: train.SweepJob) -> None:
+    def run(config, *, command, sweep_job):
         assert all(os.fstat(descriptor) for descriptor in sweep_job.keep_open) and sweep_job.keep_open
         with assigned.open("a") as file:
             gpu = os.environ["CUDA_VISIBLE_DEVICES"]
@@ -117,9 +112,7 @@ train.SweepJob = collections.namedtuple("SweepJob", "concurrent_jobs keep_open")
 """
 
 
-def test_two_jobs_at_a_time_end_when_the_sweep_is_killed(
-    tmp_path: Path, wait_for: WaitFor, processes: ProcessTree
-) -> None:
+def test_two_jobs_at_a_time_end_when_the_sweep_is_killed(tmp_path, wait_for, processes):
     (tmp_path / "sitecustomize.py").write_text(FAKE_TRAINING)
     (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2,3']")
     path = os.pathsep.join([str(tmp_path), *sys.path])

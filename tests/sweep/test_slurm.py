@@ -1,8 +1,6 @@
 """Requests to SLURM, its queue and its errors, with fake commands; tests/system/test_slurm.py needs a real one."""
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -11,19 +9,19 @@ from rpr.sweep import slurm
 
 
 @pytest.fixture(autouse=True)
-def _no_slurm_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_slurm_environment(monkeypatch):
     for name in [*os.environ]:
         if name.startswith(("SLURM_", "SUBMITIT_")):
             monkeypatch.delenv(name)
 
 
 @pytest.fixture
-def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def squeue(tmp_path, monkeypatch):
     """Replace squeue by a script."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(slurm, "_POLL_SECONDS", -1.0)
 
-    def write(script: str) -> None:
+    def write(script):
         path = tmp_path / "squeue"
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
@@ -31,7 +29,7 @@ def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     return write
 
 
-def test_job_is_done_when_it_has_left_the_queue(squeue: Callable[[str], None]) -> None:
+def test_job_is_done_when_it_has_left_the_queue(squeue):
     queue = slurm.Queue()
     queue.register_job("7_0")
     squeue("echo 7_0; echo 7_1; echo 9")
@@ -43,9 +41,7 @@ def test_job_is_done_when_it_has_left_the_queue(squeue: Callable[[str], None]) -
     assert queue.is_done("7_1", mode="force")
 
 
-def test_squeue_failure_is_reported_once_and_ends_the_wait(
-    squeue: Callable[[str], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_squeue_failure_is_reported_once_and_ends_the_wait(squeue, capsys, monkeypatch):
     squeue("echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1")
     queue = slurm.Queue()
     queue.register_job("7")
@@ -61,10 +57,10 @@ def test_squeue_failure_is_reported_once_and_ends_the_wait(
         queue.is_done("7")
 
 
-def test_follow_jobs_replaces_the_watcher_of_submitit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_jobs_replaces_the_watcher_of_submitit(monkeypatch):
     from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
-    def lost(job: object) -> list[object]:
+    def lost(job):
         raise RuntimeError("Job 3 (task: 0) with path x/3_0_result.pkl\nhas not produced any output (state: gone)")
 
     monkeypatch.setattr(SlurmJob, "watcher", None)
@@ -77,7 +73,7 @@ def test_follow_jobs_replaces_the_watcher_of_submitit(monkeypatch: pytest.Monkey
         failed.return_value  # noqa: B018
 
 
-def test_job_without_a_result_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_job_without_a_result_is_reported_in_one_line(tmp_path):
     error = RuntimeError(
         f"Job 3 (task: 0) with path {tmp_path}/3_0_result.pkl\nhas not produced any output (state: no longer queued)\n"
         "Error stream produced:\n----\nsrun: forcing job termination"
@@ -91,9 +87,7 @@ def test_job_without_a_result_is_reported_in_one_line(tmp_path: Path) -> None:
     assert slurm.format_error(RuntimeError("two\nlines")) == "two lines"
 
 
-def test_request_for_four_nodes_of_eight_gpus(
-    submitted: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_request_for_four_nodes_of_eight_gpus(submitted, monkeypatch, capsys):
     words = ["hardware=slurm_8xgpu", "hardware.num_nodes=4", "model=base,big", "hydra.launcher.partition=gpu"]
     script = submitted(monkeypatch, *words).read_text()
     requested = {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")}

@@ -1,43 +1,37 @@
 """Sweep files, the state of their jobs, runs that several jobs or names share, manifests, and the final summary."""
 
 import os
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rpr.cli import app
 from rpr.compose import composition
-from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import InterruptedRun, RecordError, RunError
 from rpr.metrics.lengths import bounds
 from rpr.paths import sweep_files
-from rpr.records.record import Record, find_records, read_record, write_record
+from rpr.records.record import find_records, read_record, write_record
 from rpr.report.published import published
 from rpr.runs.locks import acquire, with_killed_runs
 from rpr.sweep import spec, status
 from rpr.sweep.cost import costs
-from rpr.sweep.ledger import job_status, last_lines, unique_jobs
-from tests.conftest import Cli
+from rpr.sweep.status import Job, last_lines, unique_jobs
 from tests.fake_records import fake_document, fake_record
-
-Config = Callable[..., TrainConfig]
 
 
 @cache
-def configured(*words: str) -> TrainConfig:
+def configured(*words):
     return composition.compose_train(list(words))
 
 
-def make_record(config: TrainConfig, **changed: Any) -> Record:
+def make_record(config, **changed):
     given = {"status": "running", "data": None, "name": config.label, "run_id": config.run_id}
     return fake_record(config=config.model_dump(mode="json"), **(given | changed))
 
 
-def make_run(config: TrainConfig, **changed: Any) -> Path:
+def make_run(config, **changed):
     """Write the record of a run; its folder."""
     run_dir = Path(config.runs_dir) / config.run_dir_name
     write_record(run_dir / "record.json", make_record(config, **changed))
@@ -45,19 +39,19 @@ def make_run(config: TrainConfig, **changed: Any) -> Path:
 
 
 @pytest.fixture
-def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 # --- files
 
 
-def jobs(name: str, *overrides: str) -> list[list[str]]:
+def jobs(name, *overrides):
     plan = spec.read(name)
     return [job for row in plan.rows for job in composition.expand_multirun([*row, *overrides])]
 
 
-def each_value_once(listed: list[list[str]]) -> list[TrainConfig]:
+def each_value_once(listed):
     """Configurations of so many of the jobs that each value of a setting but the seed is in one of them."""
     words: set[str] = set()
     found = []
@@ -68,7 +62,7 @@ def each_value_once(listed: list[list[str]]) -> list[TrainConfig]:
     return found
 
 
-def test_published_figures_by_length_have_buckets_of_one_length() -> None:
+def test_published_figures_by_length_have_buckets_of_one_length():
     configs = each_value_once(jobs("kazemnejad"))
     edges = {one.data.task.kind: one.evaluation.length_buckets for one in configs if one.data.task}
     of_length = [one.match for one in published() if one.source.key == "kazemnejads_tasks" and "length" in one.match]
@@ -79,7 +73,7 @@ def test_published_figures_by_length_have_buckets_of_one_length() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(sweep_files()))
-def test_every_job_of_a_sweep_is_a_valid_run_of_its_own(name: str) -> None:
+def test_every_job_of_a_sweep_is_a_valid_run_of_its_own(name):
     plan = spec.read(name)
     assert plan.name == name and plan.description and "\n" not in plan.description
     listed = jobs(name, *(["data.path=/a/folder"] if name == "shakespeare" else []))
@@ -92,7 +86,7 @@ def test_every_job_of_a_sweep_is_a_valid_run_of_its_own(name: str) -> None:
         assert kinds == [("absolute", False), *[("relative", k) for k in (0, 2, 16)]]
 
 
-def test_custom_sweep_file(tmp_path: Path) -> None:
+def test_custom_sweep_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("overrides:\njobs:\n  - position=none,absolute seed=1,2\n  - name='two words' optim.max_steps=5\n")
     plan = spec.read(str(file))
@@ -114,43 +108,48 @@ def test_custom_sweep_file(tmp_path: Path) -> None:
         ({"status": "failed", "error": "interrupted: the reason decides nothing"}, "failed"),
     ],
 )
-def test_job_state(tiny_config: Config, changed: dict[str, Any], state: str) -> None:
+def test_job_state(tiny_config, changed, state):
     run_dir = make_run(tiny_config(), **changed)
 
-    def reported() -> str | None:
+    def reported():
         (one,) = with_killed_runs(find_records(run_dir)).records
         return one[1].outcome
 
-    assert job_status(run_dir).state == state == (reported() or "finished").split(":")[0]
+    job = Job((), tiny_config(), run_dir)
+    assert job.read().state == state == (reported() or "finished").split(":")[0]
     with acquire(run_dir) as lock:
         assert changed or "still running" in str(reported())
-        found = job_status(run_dir)
-        assert (found.state, found.holder) == (("finished", None) if state == "finished" else ("running", lock.holder))
+        now = job.read()
+        assert (now.state, now.holder) == (("finished", None) if state == "finished" else ("running", lock.holder))
 
 
-def test_job_state_without_a_record_or_with_a_damaged_one(tiny_config: Config, tmp_path: Path) -> None:
-    assert job_status(tmp_path / "nowhere") == ("new", None, None)
+def test_job_state_without_a_record_or_with_a_damaged_one(tiny_config, tmp_path):
+    def status_in(folder):
+        now = Job((), tiny_config(), folder).read()
+        return (now.state, now.record, now.holder)
+
+    assert status_in(tmp_path / "nowhere") == ("new", None, None)
     with acquire(tmp_path) as lock:
-        assert job_status(tmp_path) == ("running", None, lock.holder)
+        assert status_in(tmp_path) == ("running", None, lock.holder)
     run_dir = make_run(tiny_config())
     (run_dir / "record.json").write_text('{"schema": 1, "na')
     with pytest.raises(RecordError, match="truncated or not JSON"):
-        job_status(run_dir)
+        status_in(run_dir)
 
 
-def test_duplicate_jobs_are_removed(tiny_config: Config) -> None:
+def test_duplicate_jobs_are_removed(tiny_config):
     pairs = [((f"seed={seed}",), tiny_config(f"seed={seed}")) for seed in (1, 2)]
     named = (("seed=1", "name=x"), tiny_config("seed=1", "name=x"))
     assert [job.overrides for job in unique_jobs([*pairs, named, pairs[1]])] == [("seed=1",), ("seed=2",)]
     assert [job.run_dir.name for job in unique_jobs([named])] == [f"x-{pairs[0][1].run_id}"]
 
 
-def test_finished_run_is_found_under_another_name(tiny_config: Config) -> None:
+def test_finished_run_is_found_under_another_name(tiny_config):
     config, named = tiny_config(), tiny_config("name=foo")
     root = Path(config.runs_dir)
     own = root / f"foo-{config.run_id}"
 
-    def found() -> Path:
+    def found():
         [job] = unique_jobs([((), named)])
         return job.run_dir
 
@@ -167,8 +166,8 @@ def test_finished_run_is_found_under_another_name(tiny_config: Config) -> None:
     assert found() == own
 
 
-def test_finished_run_is_found_by_the_corpus_at_another_path(tmp_path: Path) -> None:
-    def corpus_at(name: str) -> TrainConfig:
+def test_finished_run_is_found_by_the_corpus_at_another_path(tmp_path):
+    def corpus_at(name):
         (tmp_path / name).mkdir()
         for file in ("train.en", "train.de", "validation.en", "validation.de", "test.en", "test.de"):
             (tmp_path / name / file).write_text(f"{file} one\n{file} two\n")
@@ -179,7 +178,7 @@ def test_finished_run_is_found_by_the_corpus_at_another_path(tmp_path: Path) -> 
     run_dir = make_run(here, status="finished", data=fake_document()["data"] | {"key": cache_key(here.data)})
     assert here.run_id != there.run_id
     [job] = unique_jobs([(("data.path=there",), there)])
-    assert job.run_dir == run_dir and job_status(job.run_dir).state == "finished"
+    assert job.run_dir == run_dir and job.read().state == "finished"
     other_model = there.model_copy(update={"seed": 2})
     [job] = unique_jobs([((), other_model)])
     assert job.run_dir == Path(other_model.runs_dir) / other_model.run_dir_name
@@ -189,7 +188,7 @@ def test_finished_run_is_found_by_the_corpus_at_another_path(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(cli: Cli) -> None:
+def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(cli):
     make_run(configured("seed=1", "name=bar"), status="finished")
     make_run(configured("position=absolute"), status="finished", steps_per_second=4.0)
     make_run(configured("position=none"), status="finished", steps_per_second=9.0, concurrent_jobs=2)
@@ -225,7 +224,7 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(cli: Cli
         ("model=tiny", ["1 3", "2 5"]),
     ],
 )
-def test_settings_select_the_rows_that_have_them(given: str, seeds_and_steps: list[str], cli: Cli) -> None:
+def test_settings_select_the_rows_that_have_them(given, seeds_and_steps, cli):
     rows = "  - seed=1 optim.max_steps=3\n  - seed=2 optim.max_steps=5\n"
     Path("mine.yaml").write_text(f"overrides: [model=tiny optim.warmup_steps=1]\njobs:\n{rows}")
     lines = cli("sweep", "mine.yaml", *given.split(), "--dry-run").out.splitlines()
@@ -234,7 +233,7 @@ def test_settings_select_the_rows_that_have_them(given: str, seeds_and_steps: li
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_name_shared_by_several_jobs_is_refused(cli: Cli) -> None:
+def test_name_shared_by_several_jobs_is_refused(cli):
     Path("mine.yaml").write_text("jobs: [name=one seed=1, name=two seed=2]")
     assert cli("sweep", "mine.yaml", "name=foo", code=2).err.startswith(
         "rpr-cli: name: foo would be shared by 2 of the 2 jobs, but run names "
@@ -243,7 +242,7 @@ def test_name_shared_by_several_jobs_is_refused(cli: Cli) -> None:
     assert os.listdir() == ["mine.yaml"]
 
 
-def test_cost_of_a_decoder_only_model() -> None:
+def test_cost_of_a_decoder_only_model():
     """Its tokens are of both sides together, its windows those of the context, whose length decides the speed."""
     words = ("model.architecture=decoder_only", "data=python_library", "optim=lm")
     short, long = (configured(*words, f"data.context_length={length}") for length in (256, 4096))
@@ -256,10 +255,10 @@ def test_cost_of_a_decoder_only_model() -> None:
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_runs_that_a_sweep_no_longer_contains_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_a_sweep_no_longer_contains_are_counted(capsys):
     for seed, sweeps in ((1, ["mine"]), (2, ["mine"]), (3, ["other"]), (4, ["mine"])):
         make_run(configured(f"seed={seed}"), status="failed", error="why", sweeps=sweeps)
-    status.prepare_launch(sweep_status(1, 5), retry_failed=False)
+    status.prepare_launch("mine", sweep_jobs(1, 5), retry_failed=False)
     assert capsys.readouterr().err.splitlines() == [
         "sweep mine: 2 jobs: 1 new, 1 failed before",
         "  2 of its runs are not among these jobs; they stay, and in its reports",
@@ -268,16 +267,16 @@ def test_runs_that_a_sweep_no_longer_contains_are_counted(capsys: pytest.Capture
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_finished_runs_that_were_scored_with_other_buckets_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_runs_that_were_scored_with_other_buckets_are_named(capsys):
     for seed in (1, 2):
         make_run(configured(f"seed={seed}"), status="finished")
     words = [("seed=1",), ("seed=2", "evaluation.length_buckets=[5]")]
     found = status.load_status("mine", [(one, configured(*one)) for one in words])
-    assert status.prepare_launch(found, retry_failed=False) == []
+    assert status.prepare_launch("mine", found, retry_failed=False) == []
     assert "  1 of the finished runs were scored with other evaluation.length_buckets; " in capsys.readouterr().err
 
 
-def test_last_lines_of_a_log(tmp_path: Path) -> None:
+def test_last_lines_of_a_log(tmp_path):
     assert last_lines(tmp_path) == []
     text = "\n".join(f"line {number}" for number in range(9000)) + "\n\nbar 1%\rbar 2%\n  last \n"
     (tmp_path / "log.txt").write_bytes(text.encode() + b"\xff\n")
@@ -287,22 +286,22 @@ def test_last_lines_of_a_log(tmp_path: Path) -> None:
 # --- the final summary
 
 
-def sweep_status(*seeds: int) -> status.SweepStatus:
+def sweep_jobs(*seeds):
     return status.load_status("mine", [((f"seed={seed}",), configured(f"seed={seed}")) for seed in seeds])
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
     make_run(configured("seed=1"), status="finished")
     others = [make_run(configured(f"seed={seed}")) for seed in (2, 3)]
     with acquire(others[0]) as lock:
         with acquire(others[1]):
-            assert status.print_summary(sweep_status(1, 2, 3), {}) == 1
+            assert status.print_summary("mine", sweep_jobs(1, 2, 3), None, {}) == 1
             err = capsys.readouterr().err
             assert "sweep mine: 3 jobs: 1 finished, 2 running in another process\n" in err
             assert "  the sweep is incomplete: 2 of its jobs are running in another process; " in err
         make_run(configured("seed=3"), status="finished")
-        assert status.print_summary(sweep_status(1, 2, 3), {}) == 1
+        assert status.print_summary("mine", sweep_jobs(1, 2, 3), None, {}) == 1
         assert capsys.readouterr().err.splitlines() == [
             f"rpr-cli: {others[0].name}: in use by {lock.holder}",
             "sweep mine: 3 jobs: 2 finished, 1 running in another process",
@@ -310,7 +309,7 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys: pytest.Cap
             "again",
         ]
     make_run(configured("seed=2"), status="finished")
-    assert status.print_summary(sweep_status(1, 2, 3), {}) == 0
+    assert status.print_summary("mine", sweep_jobs(1, 2, 3), None, {}) == 0
     assert capsys.readouterr().err == "sweep mine: 3 jobs: 3 finished\n"
     assert all("mine" in read_record(path).sweeps for path in Path("runs").glob("*/record.json"))
 
@@ -324,9 +323,9 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys: pytest.Cap
         (InterruptedRun("SIGKILL"), "step 7: the gradient is not finite"),  # from the record
     ],
 )
-def test_summary_of_a_failed_job(capsys: pytest.CaptureFixture[str], problem: RunError | None, printed: str) -> None:
+def test_summary_of_a_failed_job(capsys, problem, printed):
     failed = make_run(configured("seed=1"), status="failed", error="step 7: the gradient is not finite")
-    assert status.print_summary(sweep_status(1, 2), {} if problem is None else {("seed=1",): problem}) == 1
+    assert status.print_summary("mine", sweep_jobs(1, 2), None, {} if problem is None else {("seed=1",): problem}) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"rpr-cli: failed: {failed.name}: {printed}"
     assert lines[2] == f"rpr-cli: failed: {configured('seed=2').run_dir_name}: never started"

@@ -1,8 +1,6 @@
 """A sweep as a file for W&B: the commands that an agent's own function makes of its parameters compose to the jobs."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 import yaml
@@ -10,7 +8,6 @@ import yaml
 from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
 from rpr.sweep import spec
-from rpr.sweep.wandb_yaml import wandb_sweep
 
 # Values that a shell, YAML or the agent could misread.
 AWKWARD = (
@@ -21,14 +18,14 @@ AWKWARD = (
 )
 
 
-def jobs_of(name: str, *overrides: str) -> list[list[str]]:
+def jobs_of(name, *overrides):
     """The jobs of a named sweep, as `rpr-cli sweep` expands them."""
     plan = spec.read(name)
     rows = [[*row, *overrides, f"sweep={name}"] for row in plan.rows]
     return [job for row in rows for job in composition.expand_multirun(row)]
 
 
-def commands_of(document: dict[str, Any]) -> Iterator[list[str]]:
+def commands_of(document):
     """The command of each point of the grid, as an agent starts it, which gets values that went through JSON."""
     from wandb.sdk.launch.sweeps.utils import create_sweep_command_args  # takes a second
 
@@ -38,7 +35,7 @@ def commands_of(document: dict[str, Any]) -> Iterator[list[str]]:
         yield [part for word in document["command"] for part in lists.get(word, [word])]
 
 
-def configurations(runs: Sequence[Sequence[str]]) -> list[str]:
+def configurations(runs):
     """The run ids and whole configurations, sorted."""
     configs = [composition.compose_train(to_overrides("train", list(words))) for words in runs]
     return sorted(f"{config.run_id} {config.model_dump_json()}" for config in configs)
@@ -50,10 +47,10 @@ def configurations(runs: Sequence[Sequence[str]]) -> list[str]:
     (None, ["evaluation.test_splits=[test],[validation,test]", "name='x',null"]),
     (None, ["data.max_length=30,40", "++seed=3,4"]),
 ])  # fmt: skip
-def test_agent_runs_the_jobs(name: str | None, overrides: list[str]) -> None:
+def test_agent_runs_the_jobs(name, overrides):
     """The jobs of a named sweep, or with values that need quoting."""
     jobs = composition.expand_multirun([*AWKWARD, *overrides]) if name is None else jobs_of(name, *overrides)
-    text = wandb_sweep(jobs, name or "mine", "it's: a {test}", "ours")
+    text = spec.wandb_sweep(spec.SweepSpec(name or "mine", "it's: a {test}", ()), jobs, "ours")
     document = yaml.safe_load(text)
     assert {key: document[key] for key in ("name", "description", "project", "method", "program")} == {
         "name": name or "mine", "description": "it's: a {test}", "project": "ours", "method": "grid",
