@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from rpr.paths import HERE
@@ -26,17 +25,21 @@ _OF_OTHERS = re.compile(
 _OF_WANDB_RUN = re.compile(r"WANDB_(RUN_ID|SWEEP_ID|SWEEP_PARAM_PATH|RESUME|RESUME_FROM|FORK_FROM|LAUNCH\w*|SERVICE)")
 
 
-def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
+def started_by_torchrun() -> bool:
     """Whether torchrun started this process as a rank: its variables are complete and fit together. Single ones are
     left over in a shell, and mean nothing.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
     try:
-        rank, world, local_rank, local_world, _ = (int(environment[name]) for name in names)
+        rank, world, local_rank, local_world, _ = (int(os.environ[name]) for name in names)
     except (KeyError, ValueError):
         return False
     fits = 0 <= local_rank < local_world <= world and local_rank <= rank < world
-    return fits and bool(environment.get("MASTER_ADDR")) and "TORCHELASTIC_RUN_ID" in environment
+    return fits and bool(os.environ.get("MASTER_ADDR")) and "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def is_first_rank() -> bool:
+    return not started_by_torchrun() or int(os.environ["RANK"]) == 0
 
 
 def _started_by_wandb_agent() -> bool:

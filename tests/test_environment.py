@@ -9,9 +9,9 @@ import pytest
 
 import rpr.paths
 from rpr import environment
+from rpr.environment import is_first_rank
 from rpr.records import provenance
 from rpr.records.record import read_record
-from rpr.runs.runtime import is_first_rank
 from tests.processes import SCRIPT
 
 TORCHRUN = {

@@ -22,7 +22,7 @@ from rpr.metrics.comparison import (
     with_short_names,
 )
 from rpr.paths import user_path
-from rpr.records.corpora import corpus_differences
+from rpr.records.difference import corpus_differences
 from rpr.records.record import find_records
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
 from rpr.runs.locks import with_killed_runs

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.commands.printing import print_result
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
-from rpr.environment import started_by_torchrun
+from rpr.environment import is_first_rank, started_by_torchrun
 from rpr.errors import ConfigError, RprError, RunError, note
 from rpr.io.escape import escape_control_characters
 from rpr.model.positions import Site
 from rpr.paths import user_path
 from rpr.records import provenance
+from rpr.records.position import check_same_code
 from rpr.records.record import LOG_NAME, RECORD_NAME, RerunOf, read_record, write_record
 from rpr.runs import lifecycle
-from rpr.runs.schemes import check_same_code
 from rpr.signals import die_with_parent, exit_on_sigterm
 
 if TYPE_CHECKING:  # numpy and torch: invalid settings are reported without waiting for their import
@@ -92,7 +92,7 @@ def run(
         launch.check_hosts(place)
     if started_by_torchrun():
         runtime.check_world(hardware)
-    if not runtime.is_first_rank():  # of the user's own torchrun: the first one keeps the record
+    if not is_first_rank():  # of the user's own torchrun: the first one keeps the record
         with exit_on_sigterm(), _failure_recorded(run_dir):
             work(config, run_dir, _prepare(config))
         return run_dir
@@ -114,14 +114,12 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
     """Whether the run has finished: then the first rank prints its result and adds it to the requested sweep. Finished
     or not, the code of its positions must be the same.
     """
-    from rpr.runs import runtime
-
     path = run_dir / RECORD_NAME
     if not path.exists():
         return False
     record = read_record(path)
     check_same_code(config.position, record)
-    if record.status != "finished" or not runtime.is_first_rank():
+    if record.status != "finished" or not is_first_rank():
         return record.status == "finished"
     lifecycle.check_same_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:
@@ -243,7 +241,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     from rpr.training.saving import superseded
 
     runtime.set_up(config.hardware)
-    first = runtime.is_first_rank()
+    first = is_first_rank()
     if first:
         check_same_code(config.position, read_record(run_dir / RECORD_NAME))  # this process may have read newer code
         data.vocabulary.save(run_dir / loading.VOCABULARY_NAME)
@@ -325,13 +323,12 @@ def _failure_recorded(run_dir: Path) -> Iterator[None]:
     """Record an error on the first rank. The other ranks wait for torchrun to end them: at the first exit it ends all
     ranks, and the first must record its error before that.
     """
-    from rpr.runs import runtime
     from rpr.training import launch
 
     try:
         yield
     except BaseException as error:
-        if runtime.is_first_rank():
+        if is_first_rank():
             lifecycle.mark_stopped(run_dir, error)
         elif isinstance(error, Exception):
             time.sleep(launch.GRACE_SECONDS)
@@ -340,8 +337,6 @@ def _failure_recorded(run_dir: Path) -> Iterator[None]:
 
 def main(job: Path) -> None:
     """The worker process `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
-    from rpr.runs import runtime
-
     die_with_parent(os.getppid())
     with exit_on_sigterm():
         config = config_from_record(json.loads(job.read_text(encoding="utf-8")))
@@ -349,7 +344,7 @@ def main(job: Path) -> None:
             with _failure_recorded(job.parent):
                 work(config, job.parent, _prepare(config))
         except RprError as error:
-            if not runtime.is_first_rank():  # and still here, so that the error may be this rank's alone
+            if not is_first_rank():  # and still here, so that the error may be this rank's alone
                 note(str(error))
             raise SystemExit(FAULT_EXIT) from None  # the waiting process reports the first rank's
 

@@ -14,7 +14,7 @@ from rpr.io.escape import escape_control_characters
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
-from rpr.records.corpora import corpus_differences
+from rpr.records.difference import corpus_differences
 from rpr.records.measurement import Measurement, mean
 from rpr.records.position import code_differences, names_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying

@@ -1,7 +1,10 @@
-"""The differences between two run records, in settings, origin and results; pure functions of the records."""
+"""The differences between run records: of two in settings, origin and results, of several in their corpora; pure
+functions of the records.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -109,6 +112,23 @@ def difference(
         _pairs(_figures(first), _figures(second)),
         tuple(_curves(first_metrics, second_metrics)),
     )
+
+
+def corpus_differences(records: Sequence[Record]) -> list[str | None]:
+    """For each run the hash of its corpus, if others of these runs read another one with the same settings, which only
+    name the files; else None. A run that ended before it read its corpus is taken to have the first one's.
+    """
+    settings, keys = list[str](), dict[str, list[str]]()
+    for run in records:
+        data = with_earlier_defaults({"data": run.config["data"]})["data"]
+        settings.append(json.dumps(data | {"cache_dir": None}, sort_keys=True))
+        if run.data is not None:
+            keys.setdefault(settings[-1], []).append(run.data.key)
+    alike = [keys.get(text, [""]) for text in settings]
+    return [
+        (own[0] if run.data is None else run.data.key)[:12] if len({*own}) > 1 else None
+        for run, own in zip(records, alike, strict=True)
+    ]
 
 
 def changes(part: Part) -> Part:

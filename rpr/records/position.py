@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rpr.config.train import Origin
+from rpr.errors import RecordError
 from rpr.migrations import EARLIER_DEFAULTS
-from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, Sides
+from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, Sides, changed_code
 from rpr.records.record import Record
 from rpr.validation import validate
 
@@ -101,6 +102,21 @@ def code_differences(records: Sequence[Record]) -> list[dict[str, str]]:
         {f"code of {name}": version[:10] for name, version in (run.schemes or {}).items() if names.count(name) > 1}
         for run in records
     ]
+
+
+def check_same_code(positions: Positions, record: Record) -> None:
+    """Check that a run's weights meet the equations they were trained with. Older records do not say.
+
+    Raises:
+        RecordError: the code of a scheme has changed since the run was started.
+    """
+    if changes := changed_code((positions.encoder, positions.decoder), record.schemes):
+        commit = record.git.commit
+        of_commit = f" (commit {commit[:10]}{', with changes' if record.git.dirty else ''})" if commit else ""
+        raise RecordError(
+            f"position.scheme: {changes[0]} since {record.name} was trained; restore it as it was with rpr "
+            f"{record.versions.get('rpr', '?')}{of_commit}, or train the run again: rpr-cli train ... again=true"
+        )
 
 
 def shown_settings(record: Record) -> Set[str]:

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
 from rpr.model.positions.vectors import SHARING
-from rpr.records.corpora import corpus_differences
+from rpr.records.difference import corpus_differences
 from rpr.records.position import OTHER, Position, code_differences, names_of, positions_of
 from rpr.records.record import DECIDING, Record, deciding_settings, flat, varying
 from rpr.report.groups import Group, Variant

@@ -15,10 +15,10 @@ from rpr.errors import DataError, RecordError, RunError, note
 from rpr.io.escape import escape_control_characters
 from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
+from rpr.records.position import check_same_code
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime
 from rpr.runs.checkpoints import averaged_weights, checkpoints
-from rpr.runs.schemes import check_same_code
 
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
 

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from rpr.config.train import Origin, TrainConfig, config_from_record
 from rpr.data.vocabulary import Vocabulary
+from rpr.environment import is_first_rank
 from rpr.errors import ConfigError, DataError, note
 from rpr.paths import user_path
-from rpr.records.position import position_of
+from rpr.records.position import check_same_code, position_of
 from rpr.records.record import RECORD_NAME, read_record, write_record
-from rpr.runs import runtime
 from rpr.runs.checkpoints import averaged_weights
 from rpr.runs.loading import record_of, vocabulary_of
-from rpr.runs.schemes import check_same_code
 
 _MAY_DIFFER = {"name", "dropout", "relative_defaults"}  # of a model's settings
 
@@ -93,7 +92,7 @@ def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
 def start_from(origin: Origin, model: nn.Module, run_dir: Path) -> None:
     """`inherit`; the first rank says and records which parameters are dropped and new."""
     inherited = inherit(model, origin)
-    if not runtime.is_first_rank():
+    if not is_first_rank():
         return
     path = run_dir / RECORD_NAME
     update = {f"{what}_parameters": names for what, names in inherited.items()}

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from rpr.config.train import HardwareConfig
-from rpr.environment import started_by_torchrun
 from rpr.errors import ConfigError
 from rpr.io.resources import resident_peak
 
@@ -114,10 +113,6 @@ def check_world(hardware: HardwareConfig) -> None:
             f"{hardware.devices} devices; set hardware.num_nodes and hardware.devices to torchrun's --nnodes and "
             "--nproc-per-node"
         )
-
-
-def is_first_rank() -> bool:
-    return not started_by_torchrun() or int(os.environ["RANK"]) == 0
 
 
 def torch_device(hardware: HardwareConfig) -> torch.device:

@@ -21,10 +21,10 @@ from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, ProcessEnded, RecordError, RprError, RunError, note
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
+from rpr.records.position import check_same_code
 from rpr.records.record import LOG_NAME, RECORD_NAME, Record, find_records, read_record
 from rpr.runs import lifecycle
 from rpr.runs.locks import Holder, current_holder, current_record
-from rpr.runs.schemes import check_same_code
 
 State = Literal["new", "finished", "failed", "interrupted", "running"]
 _BEFORE: Mapping[State, str] = {

@@ -21,6 +21,7 @@ from torch import nn
 from rpr.config.train import TrainConfig
 from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
+from rpr.environment import is_first_rank
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Training
@@ -110,7 +111,7 @@ def fit(
     seconds, steps, source, target = stopwatch.reading()
     measured = steps > 0 and seconds > 0
     peak, kind = runtime.peak_memory(config.hardware)
-    logged = read_metrics(run_dir / METRICS_NAME) if runtime.is_first_rank() else []
+    logged = read_metrics(run_dir / METRICS_NAME) if is_first_rank() else []
     training = Training(
         excludes=EXCLUDES,
         seconds=seconds,
@@ -220,7 +221,7 @@ def _newest_readable(folder: Path) -> Path | None:
         except DataError as error:
             damaged.append((path, error))
             continue
-        for other, why in damaged if runtime.is_first_rank() else ():
+        for other, why in damaged if is_first_rank() else ():
             print(f"rpr-cli: {why}; resuming from {path.name}", file=sys.stderr)
             other.replace(other.with_name(f"{other.name}.damaged"))  # it would break the averaging at the end
         return path
