@@ -27,7 +27,7 @@ from rpr.io.resources import resident_peak
 from rpr.model.architectures import build_model
 from rpr.model.attention import Implementation, attention_of, per_position, split_heads
 from rpr.model.layer_positions import LayerPositions
-from rpr.model.positions import Positions, Site
+from rpr.model.positions import Positions, Scheme, Site
 from rpr.training.loss import label_smoothed_loss
 
 WARM_UP = 3
@@ -215,9 +215,24 @@ def layer_steps(
     cotangent = torch.randn(case.batch, case.length, d_model, device=device)
     qkv = nn.Linear(d_model, 3 * d_model, bias=False, device=device)
     output = nn.Linear(d_model, d_model, bias=False, device=device)
+    site = Site(1, config.model.num_heads, d_model, case.causal)
+
+    def layer_step(scheme: Scheme, algorithm: str) -> Callable[[], None]:
+        implementation = config.hardware.attention if algorithm == "attend" else cast(Implementation, algorithm)
+        attend = per_position if algorithm == "per_position" else partial(attention_of, implementation=implementation)
+        layer_positions = LayerPositions(scheme, site).to(device)
+        parameters = [x, qkv.weight, output.weight, *layer_positions.parameters()]
+
+        def step() -> None:
+            with _autocast(config.hardware, device):
+                given = layer_positions.inputs(x, *split_heads(qkv(x), site.num_heads))._replace(causal=case.causal)
+                y = output(attend(given).transpose(1, 2).flatten(-2))
+            torch.autograd.grad(y, parameters, cotangent.to(y.dtype))
+
+        return step
+
     steps = {}
     for name, position in positions.items():
-        site = Site(1, config.model.num_heads, d_model, case.causal)
         parts = (position.decoder if case.causal else position.encoder).parts
         for scheme in parts:
             if scheme.problem(site) is not None:  # of causal attention alone
@@ -225,41 +240,14 @@ def layer_steps(
             if scheme.k is not None:
                 scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})
             for algorithm in config.layer.algorithms:
-                if not scheme.has_tables and algorithm != "attend":
-                    continue
-                if algorithm == "triton" and scheme.not_fused:
+                if (not scheme.has_tables and algorithm != "attend") or (algorithm == "triton" and scheme.not_fused):
                     continue
                 label = name if len(parts) == 1 else f"{name}: {scheme.label}"
                 label = label if algorithm == "attend" else f"{label} ({algorithm})"
-                layer_positions = LayerPositions(scheme, site).to(device)
-                steps[label] = _layer_step(config, case, algorithm, qkv, output, layer_positions, x, cotangent)
+                steps[label] = layer_step(scheme, algorithm)
         if not steps:  # nothing to compare with
             break
     return steps
-
-
-def _layer_step(
-    config: BenchConfig,
-    case: LayerCase,
-    algorithm: str,
-    qkv: nn.Linear,
-    output: nn.Linear,
-    positions: LayerPositions,
-    x: Tensor,
-    cotangent: Tensor,
-) -> Callable[[], None]:
-    implementation = config.hardware.attention if algorithm == "attend" else cast(Implementation, algorithm)
-    attention = per_position if algorithm == "per_position" else partial(attention_of, implementation=implementation)
-    parameters = [x, qkv.weight, output.weight, *positions.parameters()]
-
-    def step() -> None:
-        with _autocast(config.hardware, x.device):
-            given = positions.inputs(x, *split_heads(qkv(x), config.model.num_heads))._replace(causal=case.causal)
-            z = attention(given)
-            y = output(z.transpose(1, 2).flatten(-2))
-        torch.autograd.grad(y, parameters, cotangent.to(y.dtype))
-
-    return step
 
 
 def _autocast(hardware: HardwareConfig, device: torch.device) -> torch.autocast:

@@ -20,13 +20,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from rpr.errors import BusyError, note
 from rpr.io.escape import escape_control_characters
 from rpr.io.locks import try_lock, try_shared_lock
+from rpr.records import provenance
 from rpr.records.record import RECORD_NAME, Found, Record, read_record
 
 LOCK_NAME = ".lock"
@@ -147,8 +147,7 @@ def _lock_file(path: Path) -> RunLock:
         current = _read(path)
         if current is not None and (_on_other_host(current) or not locked) and _is_alive(path, current):
             raise _busy(path, current)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
-        holder = Holder(socket.gethostname(), os.getpid(), started, uuid.uuid4().hex, _boot())
+        holder = Holder(socket.gethostname(), os.getpid(), provenance.now(), uuid.uuid4().hex, _boot())
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
         os.fsync(descriptor)

@@ -25,7 +25,6 @@ def slow_disk() -> None:
 def clock_set_back() -> None:
     """Set Python's wall clocks back by an hour when the first metrics of a training are written."""
     from rpr.records import provenance
-    from rpr.runs import locks
     from rpr.training import callbacks
 
     now, write = time.time, callbacks.Metrics._write
@@ -43,8 +42,7 @@ def clock_set_back() -> None:
 
     time.time = lambda: now() - back
     callbacks.Metrics._write = set_back
-    for module in (provenance, locks):
-        module.datetime = Now
+    provenance.datetime = Now
 
 
 class Forked(subprocess.Popen):
