@@ -2,8 +2,6 @@
 git hooks and W&B would make a run another rank, another repository's, or another run.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -3,8 +3,6 @@
 The command line turns them into exit code 2. And remarks on stderr, which end nothing.
 """
 
-from __future__ import annotations
-
 import difflib
 import sys
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 A leaf: it imports nothing of rpr.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The paper's figures, transcribed by hand; a cell that the paper does not print is absent, never interpolated."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal

@@ -1,7 +1,5 @@
 """Where conf/ and sweeps/ are: next to rpr/ in a checkout or editable install, inside it in an installed wheel."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Handling of SIGTERM and Ctrl-C."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Typed sections of settings: frozen, without extra keys, and with one-line errors that name the dotted key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 

@@ -5,8 +5,6 @@ Variants to be compared take turns on the same data in one process, so that the 
 speed drifts: a ratio is the median over rounds of the ratio within a round.
 """
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """The command line: argv -> sub-command -> Hydra -> typed configuration -> rpr.commands."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

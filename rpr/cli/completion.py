@@ -1,7 +1,5 @@
 """Tab completion, in the protocol of Hydra's shell hooks."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

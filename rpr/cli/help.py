@@ -1,7 +1,5 @@
 """`rpr-cli COMMAND --help`: what conf/ says about the command's settings, with its comments."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Positional arguments of the command line, as overrides."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Standard streams that are closed, have lost their reader, or are on a full disk."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """rpr-cli bench: the cost of position variants, measured side by side in one process."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

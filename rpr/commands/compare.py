@@ -1,7 +1,5 @@
 """rpr-cli compare: which run is better on the same test sentences, by how much, and with what significance."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

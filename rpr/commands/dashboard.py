@@ -1,7 +1,5 @@
 """rpr-cli dashboard: a saved report in Weights & Biases; prints its address."""
 
-from __future__ import annotations
-
 from rpr.config.commands import DashboardConfig
 
 

@@ -1,7 +1,5 @@
 """rpr-cli diff: the differences between two runs in settings, origin and results, from their records alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

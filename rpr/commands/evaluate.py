@@ -1,7 +1,5 @@
 """rpr-cli evaluate: translate and score a trained run again, from a checkpoint or an average of the last N."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict

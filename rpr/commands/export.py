@@ -1,7 +1,5 @@
 """rpr-cli export: a trained run as a self-contained folder for translation."""
 
-from __future__ import annotations
-
 from rpr.config.commands import ExportConfig
 from rpr.config.train import config_from_record
 from rpr.export import writing

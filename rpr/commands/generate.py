@@ -1,7 +1,5 @@
 """rpr-cli generate: prompts from stdin, line by line, or from `prompt=`; their continuations to stdout."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -2,8 +2,6 @@
 `generate`. Lines are bytes, and only a newline ends a line.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

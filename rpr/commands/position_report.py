@@ -1,7 +1,5 @@
 """rpr-cli report run=runs/...: measurements and plots of what one run's position representations learned."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

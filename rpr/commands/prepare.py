@@ -1,7 +1,5 @@
 """rpr-cli prepare: corpus -> vocabulary -> token cache."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """What several commands print: tables, and the result of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

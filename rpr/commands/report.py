@@ -1,7 +1,5 @@
 """rpr-cli report: tables, plots and one HTML page from local records, or a plot of one run's positions."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import json

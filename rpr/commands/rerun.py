@@ -1,7 +1,5 @@
 """rpr-cli rerun: repeat a run from its record in a new folder, and compare the results."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Translate the test splits of a run's data and score them; used by train and evaluate."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter

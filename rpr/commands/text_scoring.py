@@ -1,7 +1,5 @@
 """Score the held-out documents of a run's data; used by train and evaluate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

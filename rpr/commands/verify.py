@@ -1,7 +1,5 @@
 """rpr-cli verify: checks of a trained run's model."""
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

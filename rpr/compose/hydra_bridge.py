@@ -2,8 +2,6 @@
 (tests/test_source_rules.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Settings of Hydra itself: none may name code that Hydra would import, but one of its launchers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Data is written next to its final path, as `.<name>.<pid>.tmp`. A folder to be r
 `.<name>.<pid>.old`, because a rename replaces only an empty folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

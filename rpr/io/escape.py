@@ -1,7 +1,5 @@
 """Escapes characters by which untrusted text could hide something, or control a terminal."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

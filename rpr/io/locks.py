@@ -5,8 +5,6 @@ A folder is locked by its own descriptor: a lock file would remain visible in us
 two processes in.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """The cores that this process may use, and the memory that it has used."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

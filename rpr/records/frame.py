@@ -1,7 +1,5 @@
 """Run records as a table for pandas: `rpr.records`."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

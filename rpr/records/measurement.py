@@ -1,7 +1,5 @@
 """One measured number with its uncertainty, or the reason why it is missing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

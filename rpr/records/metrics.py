@@ -1,7 +1,5 @@
 """The metrics that a run logged while it trained, one line of metrics.jsonl for each logged step."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The position variant of a run, from its record."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The provenance in a record: commit, versions, time."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
 import subprocess

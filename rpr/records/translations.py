@@ -4,8 +4,6 @@ A record in a flat folder (sweeps/results/) has the copy as NAME.hypotheses.json
 for all runs on a corpus: they are in texts-HASH.json.xz, once per folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import lzma

@@ -1,7 +1,5 @@
 """Checkpoints: list them, read them, and average the last N."""
 
-from __future__ import annotations
-
 import errno
 import re
 from pathlib import Path

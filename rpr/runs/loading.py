@@ -1,7 +1,5 @@
 """Loads a trained run: its record, configuration, vocabulary and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

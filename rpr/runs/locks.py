@@ -7,8 +7,6 @@ that names another machine and has not been touched for two minutes, by the file
 lock is taken over. A machine is its host name and the id of its boot: containers on several may have one name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

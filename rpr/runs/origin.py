@@ -1,7 +1,5 @@
 """A run that starts from the weights of a finished run, with the same model but for its positions (`train from=`)."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence

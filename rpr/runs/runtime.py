@@ -1,7 +1,5 @@
 """Process-wide settings of a rank (memory allocation, threads, precision), and the description of its device."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """rpr-cli sweep and rpr-cli train -m: compose and check all jobs, then run them with one of Hydra's launchers."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence

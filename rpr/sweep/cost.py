@@ -1,7 +1,5 @@
 """Estimated cost of a job: parameters, tokens, and training time from the speed of similar finished runs."""
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 from collections.abc import Iterable, Sequence

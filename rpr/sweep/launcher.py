@@ -1,7 +1,5 @@
 """How the jobs of a sweep run: on this machine, or with a launcher of Hydra's, as SLURM's (submitit)."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -2,8 +2,6 @@
 that W&B, peak memory and random state are the run's own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

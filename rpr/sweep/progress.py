@@ -2,8 +2,6 @@
 everywhere a line at the end of each job, with the time left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

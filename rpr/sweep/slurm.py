@@ -2,8 +2,6 @@
 and what submitit's errors mean.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

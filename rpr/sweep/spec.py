@@ -1,7 +1,5 @@
 """Sweep files, from sweeps/ or the user's own, and the settings and flags of `rpr-cli sweep`."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterable, Sequence
