@@ -67,10 +67,8 @@ def one_of(tag: str, sections: Mapping[str, type[StrictModel]], message: str) ->
 
 
 def validate(kind: type[S], settings: Mapping[str, Any], *, at: str = "") -> S:
-    """Plain settings as a typed section; `at` is the section's dotted key.
-
-    Raises:
-        ConfigError: one line that names the dotted key, the value, the rule and the choices.
+    """Plain settings as a typed section; `at` is the section's dotted key. Raises ConfigError with one line that names
+    the dotted key, the value, the rule and the choices.
     """
     try:
         return kind.model_validate(settings)

@@ -190,10 +190,8 @@ def _resolve_config_dir(typed: str | None) -> Path | None:
 
 
 def _parse_flags(name: str, arguments: list[str]) -> Any:
-    """Parse the arguments into Hydra's flags and overrides.
-
-    Raises:
-        ConfigError: an unknown flag, flags that cannot be combined, or a flag that would run code.
+    """Parse the arguments into Hydra's flags and overrides. Raises ConfigError for an unknown flag, flags that cannot
+    be combined, or a flag that would run code.
     """
 
     def reject(message: str) -> NoReturn:

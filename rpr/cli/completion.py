@@ -19,10 +19,7 @@ _SEPARATORS = {"bash": " ", "zsh": " ", "fish": "\n"}  # between suggestions
 
 def answer(request: Sequence[str], commands: Collection[str]) -> None:
     """Print completions of the line in COMP_LINE for `rpr-cli -sc query=SHELL`, or the shell code for `-sc
-    install=SHELL` and `-sc uninstall=SHELL`.
-
-    Raises:
-        ConfigError: not a request of Hydra's hooks.
+    install=SHELL` and `-sc uninstall=SHELL`; raises ConfigError for a request that is not of Hydra's hooks.
     """
     action, _, shell = (request[0] if len(request) == 1 else "").partition("=")
     if action not in ("install", "uninstall", "query") or shell not in _SEPARATORS:

@@ -16,10 +16,7 @@ _NAMES = ("name", "scheme")  # of a choice
 
 def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -> str:
     """The command's purpose, groups with their choices, and settings: of the choices among the overrides, else of the
-    default ones.
-
-    Raises:
-        ConfigError: no such choice.
+    default ones. Raises ConfigError if there is no such choice.
     """
     purpose, blocks = _read(Path(name), config_dir)
     chosen = hydra_bridge.compose(name, overrides, config_dir, with_hydra=True).hydra.runtime.choices

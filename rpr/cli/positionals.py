@@ -19,9 +19,7 @@ _WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-name", "-cn", "--conf
 
 def take_schemes_dir(arguments: list[str]) -> list[str]:
     """The arguments without `schemes_dir=DIR`, which is kept in the environment for this process and those it starts.
-
-    Raises:
-        ConfigError: not a folder, or too late: schemes are read when they are first needed.
+    Raises ConfigError if it is no folder, or comes too late: schemes are read when they are first needed.
     """
     before_files = arguments[: arguments.index("--")] if "--" in arguments else arguments
     typed = [word for word in before_files if word.startswith("schemes_dir=")]
@@ -60,11 +58,7 @@ def to_overrides(name: str, arguments: list[str]) -> list[str]:
 
 
 def whole(arguments: list[str]) -> list[str]:
-    """Check that no setting was cut where a blank is: `test_splits=[test, long]`, `seed = 1`.
-
-    Raises:
-        ConfigError: one was.
-    """
+    """The arguments; raises ConfigError if a setting was cut at a blank: `test_splits=[test, long]`, `seed = 1`."""
     for at, word in enumerate(arguments[:-1]):
         key, equals, value = word.partition("=")
         opened = sum(value.count(mark) for mark in "[{(") > sum(value.count(mark) for mark in "]})")

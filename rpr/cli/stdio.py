@@ -31,12 +31,7 @@ def replace_unencodable() -> None:
 
 
 def flush_stdout(text: str = "") -> None:
-    """Write `text` to stdout and flush it.
-
-    Raises:
-        BrokenPipeError: the reader is gone.
-        ConfigError: the text cannot be written (a full disk).
-    """
+    """Write `text` to stdout and flush it; raises BrokenPipeError if the reader is gone, ConfigError on a full disk."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -44,11 +44,7 @@ def run(config: DiffConfig) -> None:
 
 
 def read_run_files(run: str | Path) -> RunFiles:
-    """Reads a run's folder, or a record file with the metrics file next to it, if any.
-
-    Raises:
-        RecordError: there is no record, or a file cannot be read.
-    """
+    """Reads a run's folder, or a record and the metrics next to it, if any; raises RecordError if it cannot."""
     path = user_path(run)
     path = path / RECORD_NAME if path.is_dir() else path
     return path, read_record(path), read_metrics(run_file(path, METRICS_NAME))

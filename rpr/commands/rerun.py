@@ -111,11 +111,8 @@ def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig)
 
 
 def _report_deviations(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> None:
-    """One line on stderr for each difference from the record.
-
-    Raises:
-        RecordError: there are differences, and `strict` is set.
-        DataError: the corpus cannot be read.
+    """One line on stderr for each difference from the record; with `strict` they are a RecordError instead. Raises
+    DataError if the corpus cannot be read.
     """
     deviations = list(_deviations(record, typed, provenance.git_state()))
     if config.strict and deviations:

@@ -213,11 +213,8 @@ def _redirect_output(log: Path) -> None:
 
 
 def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
-    """Run `work` in processes of its own; `options` as run_worker takes them.
-
-    Raises:
-        RunError: it failed with the error in the run's record.
-        ProcessEnded: it ended with another exit code; InterruptedRun: a signal ended it.
+    """Run `work` in processes of its own; `options` as run_worker takes them. Raises RunError with the error in the
+    run's record, ProcessEnded for another exit code, InterruptedRun if a signal ended it.
     """
     from rpr.training import launch
 

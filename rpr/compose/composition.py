@@ -43,9 +43,7 @@ def quote_home(overrides: Sequence[str]) -> list[str]:
 def typed_choices(overrides: Sequence[str]) -> list[str]:
     """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
     `position@position.encoder=rope`, and drop `position.encoder=null`, which is the default, with what it replaces.
-
-    Raises:
-        ConfigError: a setting for both stacks, although each has its own scheme.
+    Raises ConfigError for a setting of both stacks if each has its own scheme.
     """
     rewritten = [_SIDE.sub(r"position@position.\1=", word) for word in quote_home(overrides)]
     last = {override_key(word): word for word in rewritten}
@@ -83,11 +81,7 @@ def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def reject_path_traversal(overrides: Sequence[str]) -> None:
-    """Reject choices outside their group's folder: Hydra would follow `model=../position/none`, and merge that file.
-
-    Raises:
-        ConfigError: a choice is outside its group's folder.
-    """
+    """Raises ConfigError for a choice outside its group's folder: Hydra would merge `model=../position/none`."""
     groups = {path.name: path for path in data_dir("conf").iterdir() if path.is_dir()}
     for override in overrides:
         group, _, choice = override.lstrip("+~").partition("=")
@@ -107,11 +101,7 @@ def choices_of(group: str) -> list[str]:
 
 
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
-    """Compose the settings of one job of a command, as plain values.
-
-    Raises:
-        ConfigError: as `to_plain`.
-    """
+    """Compose the settings of one job of a command, as plain values; raises ConfigError as `to_plain`."""
     overrides = typed_choices(overrides)
     reject_path_traversal(overrides)
     folders = [data_dir("conf"), *choice_dirs(config_dir)]
@@ -155,10 +145,8 @@ def _of_choices(name: str, choices: tuple[str, ...], config_dir: Path | None) ->
 def compose_train(
     overrides: Sequence[str], config_dir: Path | None = None, config_name: str | None = None
 ) -> TrainConfig:
-    """Compose and validate one job of train, without a comma list.
-
-    Raises:
-        ConfigError: invalid settings; RprError: it cannot start from the run that `from` names.
+    """Compose and validate one job of train, without a comma list. Raises ConfigError for invalid settings, RprError if
+    it cannot start from the run that `from` names.
     """
     from rpr.config.train import TrainConfig, too_few_samples
     from rpr.validation import validate
@@ -191,11 +179,8 @@ def compose_train(
 
 
 def to_plain(settings: Any) -> dict[str, Any]:
-    """Settings as plain Python values.
-
-    Raises:
-        ConfigError: a mandatory value is missing (`???`), or a value contains a secret of the environment (as
-            ${oc.env:WANDB_API_KEY} would).
+    """Settings as plain Python values. Raises ConfigError if a mandatory value is missing (`???`), or a value contains
+    a secret of the environment (as ${oc.env:WANDB_API_KEY} would).
     """
     from omegaconf import OmegaConf
 

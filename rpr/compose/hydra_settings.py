@@ -19,10 +19,8 @@ def is_hydra_override(override: str) -> bool:
 
 
 def check(name: str, overrides: Sequence[str], config_dir: Path | None) -> None:
-    """Check settings of Hydra itself, and choices from the user's own folder, before Hydra acts on a single job.
-
-    Raises:
-        ConfigError: a setting names code to run; a folder does not exist.
+    """Before Hydra acts on a single job: raises ConfigError if a setting of Hydra, or a choice of the user's own, names
+    code to run, or a folder does not exist.
     """
     if config_dir is None and not any("hydra" in word for word in overrides):
         return
@@ -30,11 +28,7 @@ def check(name: str, overrides: Sequence[str], config_dir: Path | None) -> None:
 
 
 def check_settings(settings: Any) -> None:
-    """Check composed settings of Hydra itself.
-
-    Raises:
-        ConfigError: as `check`.
-    """
+    """As `check`, of composed settings."""
     from omegaconf import OmegaConf
 
     hydra: Any = OmegaConf.to_container(settings.hydra, resolve=False)

@@ -214,11 +214,7 @@ class EvaluationConfig(StrictModel):
 
 
 def check_attention(hardware: HardwareConfig, schemes: Iterable[Scheme], head_width: int) -> None:
-    """Check that the configured implementation of attention supports these positions and this width of a head.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raises ConfigError if the configured attention does not support these positions or this width of a head."""
     if hardware.attention != "triton":
         return
     for scheme in schemes:
@@ -385,9 +381,5 @@ class TrainConfig(StrictModel):
 
 
 def config_from_record(settings: Mapping[str, Any]) -> TrainConfig:
-    """The configuration of a record; settings that were added later have the value of the earlier behaviour.
-
-    Raises:
-        ConfigError: as `validate`.
-    """
+    """The configuration of a record; newer settings have the earlier behaviour. Raises ConfigError as `validate`."""
     return validate(TrainConfig, with_earlier_defaults(settings))

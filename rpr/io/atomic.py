@@ -13,21 +13,15 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: a temporary file in the same folder, fsync, rename.
-
-    Raises:
-        OSError: if the folder cannot be written; the old file is untouched then.
-    """
+    """Write a file atomically (temporary file, fsync, rename); after an OSError the old file is untouched."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write a file or a folder to; at the end it replaces `path`, and after an error it is removed.
-
-    Raises:
-        OSError: if the folder cannot be written; what was at `path` is untouched then.
+    """A path to write a file or a folder to; at the end it replaces `path`, and after an error it is removed. After an
+    OSError what was at `path` is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _sibling(path, "tmp")
@@ -39,11 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def put_in_place(finished: Path, path: Path) -> None:
-    """Move a finished file or folder to `path`, in the same folder, once all of it is on the disk.
-
-    Raises:
-        OSError: it cannot be moved; what was at `path` is restored.
-    """
+    """Move a finished file or folder to `path`, in the same folder, once it is on the disk; an OSError restores it."""
     for file in finished.rglob("*") if finished.is_dir() else (finished,):
         if not file.is_dir():
             _sync(file)

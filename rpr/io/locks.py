@@ -20,11 +20,7 @@ _POLL_SECONDS = 0.05
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder; False if another process holds the lock.
-
-    Raises:
-        OSError: the file system has no locks.
-    """
+    """Lock an open file or folder; False if another process holds it. OSError: the file system has no locks."""
     from filelock import lock_descriptor  # takes up to 0.1 s, which commands that lock nothing should not wait for
 
     return lock_descriptor(descriptor, blocking=False)
@@ -43,10 +39,7 @@ def try_shared_lock(descriptor: int) -> bool:
 
 def lock(descriptor: int, problem: str, *, quiet: bool = False) -> bool:
     """Lock an open file or folder; waits for another process if necessary, and then prints `problem` unless `quiet`.
-    False if the file system has no locks.
-
-    Raises:
-        RunError: the other process holds the lock for _LONGEST_WAIT_HOURS, as one that is stopped may.
+    False if the file system has no locks. Raises RunError after _LONGEST_WAIT_HOURS: the other one may be stopped.
     """
     until: float | None = None
     while True:

@@ -103,10 +103,8 @@ def code_differences(records: Sequence[Record]) -> list[dict[str, str]]:
 
 
 def check_same_code(positions: Positions, record: Record) -> None:
-    """Check that a run's weights meet the equations they were trained with. Older records do not say.
-
-    Raises:
-        RecordError: the code of a scheme has changed since the run was started.
+    """Raises RecordError if the code of a scheme has changed since the run was started, whose weights would meet other
+    equations. Older records do not say.
     """
     if changes := changed_code((positions.encoder, positions.decoder), record.schemes):
         commit = record.git.commit

@@ -269,11 +269,7 @@ def deciding_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Replace the record at `path` atomically.
-
-    Raises:
-        ValueError: if the configuration holds NaN or infinity, which is not JSON.
-    """
+    """Replace the record at `path` atomically; raises ValueError for NaN or infinity, which are not JSON."""
     document = record.model_dump(by_alias=True)  # not mode="json", which would turn an infinity into null
     replace_file(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
@@ -294,11 +290,7 @@ def run_file(record_path: Path, name: str) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of a run.
-
-    Raises:
-        RecordError: if it does not exist or cannot be read.
-    """
+    """The text of a file of a run; raises RecordError if it does not exist or cannot be read."""
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:

@@ -48,11 +48,7 @@ def has_translations(record: Path, split: str) -> bool:
 
 
 def read_translations(record: Path, split: str) -> Texts:
-    """The texts of a split.
-
-    Raises:
-        DataError: they are missing, unreadable, or of different numbers of lines.
-    """
+    """The texts of a split; raises DataError if they are missing, unreadable, or of different numbers of lines."""
     files = _text_files(record, split)
     if all(file.is_file() for file in files):
         # Split only at newlines: splitlines() also splits at unusual separators that occur in real sentences.

@@ -53,11 +53,7 @@ def model_weights(path: Path) -> dict[str, Tensor]:
 
 
 def moving_average(path: Path) -> dict[str, Tensor]:
-    """The exponential moving average of the weights in a checkpoint.
-
-    Raises:
-        DataError: it has none (optim.ema_decay was null).
-    """
+    """The moving average of the weights in a checkpoint; raises DataError if it has none (optim.ema_decay was null)."""
     weights = load_checkpoint(path, mapped=True).get("callbacks", {}).get("MovingAverage", {}).get("weights")
     if not isinstance(weights, dict):
         raise DataError(f"{path}: contains no moving average; it was written with optim.ema_decay=null")
@@ -66,9 +62,7 @@ def moving_average(path: Path) -> dict[str, Tensor]:
 
 def average(paths: list[Path]) -> dict[str, Tensor]:
     """The plain mean of the checkpoints' weights, summed in float64 (the paper's big recipe averages its last 20).
-
-    Raises:
-        DataError: they are not checkpoints of one model.
+    Raises DataError if they are not of one model.
     """
     assert paths
     if len(paths) == 1:
@@ -86,10 +80,8 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
 
 
 def check_resumable(path: Path, own: dict[str, Tensor]) -> None:
-    """Check that a training can resume from a checkpoint; `own` is the state of its LightningModule.
-
-    Raises:
-        DataError: it belongs to another model, or lacks something needed to resume.
+    """Raises DataError if a training, whose LightningModule has the state `own`, cannot resume from a checkpoint: it is
+    another model's, or lacks something.
     """
     checkpoint = load_checkpoint(path, mapped=True)
     lacking = [name for name in _RESUME_KEYS if name not in checkpoint]

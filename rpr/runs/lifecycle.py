@@ -85,9 +85,7 @@ def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
 
 def set_aside(run_dir: Path) -> None:
     """Move the folder of an earlier run of the same settings out of the way (again=true); a later report skips it.
-
-    Raises:
-        BusyError: another process is working on it. ConfigError: it cannot be moved.
+    Raises BusyError if another process is working on it, ConfigError if it cannot be moved.
     """
     if not run_dir.exists():
         return
@@ -273,11 +271,7 @@ def mark_stopped(run_dir: Path, error: BaseException) -> None:
 
 
 def check_same_corpus(config: TrainConfig, run_dir: Path, record: Record) -> None:
-    """Check that the files at data.path are still those that a finished run was trained on.
-
-    Raises:
-        ConfigError: they have changed.
-    """
+    """Raises ConfigError if the files at data.path are no longer those that a finished run was trained on."""
     from rpr.data.cache import cache_key
 
     data = config.data

@@ -22,11 +22,7 @@ VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates 
 
 
 def record_of(run_dir: Path, setting: str = "run") -> Record:
-    """The record in a run's folder, which this setting names.
-
-    Raises:
-        RecordError: the folder holds no readable record.
-    """
+    """The record in a run's folder, which this setting names; raises RecordError if there is no readable one."""
     if run_dir.name == RECORD_NAME and run_dir.is_file():
         raise RecordError(f"{setting}: {run_dir} is the record itself; give its folder, {setting}={run_dir.parent}")
     if not (run_dir / RECORD_NAME).exists():
@@ -38,10 +34,7 @@ def record_of(run_dir: Path, setting: str = "run") -> Record:
 
 def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfig:
     """The run's own configuration, with the hardware and cache folder of a command. Of a run that has not finished, a
-    line on stderr says so: its weights are those of an earlier step.
-
-    Raises:
-        RecordError: the folder holds no readable record.
+    line on stderr says so: its weights are those of an earlier step. Raises RecordError as `record_of`.
     """
     record = record_of(run_dir)
     if record.outcome is not None:
@@ -60,11 +53,7 @@ def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
 
 
 def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedData) -> None:
-    """Check that token ids still mean the same pieces: otherwise every translation would be silently wrong.
-
-    Raises:
-        DataError: the run's vocabulary differs from the current one of its corpus.
-    """
+    """Raises DataError if token ids mean other pieces than in the run: every translation would be silently wrong."""
     path = run_dir / VOCABULARY_NAME
     if record is not None and record.data is not None and record.data.key == data.meta.key:
         return
@@ -77,10 +66,7 @@ def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedDa
 
 def check_corpus(run_dir: Path, data: PreparedData) -> None:
     """`check_same_vocabulary`, before a trained run is used; with a line on stderr if it is another corpus even so, as
-    all of bytes have one vocabulary.
-
-    Raises:
-        DataError: the vocabulary is another one. RecordError: the folder holds no readable record.
+    all of bytes have one vocabulary. Raises RecordError, too, if the folder holds no readable record.
     """
     record = record_of(run_dir)
     check_same_vocabulary(run_dir, record, data)
@@ -120,11 +106,7 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
 
 
 def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[PreparedData, Transformer, str]:
-    """The run's data, and its model as from `model_of`.
-
-    Raises:
-        DataError: as `model_of`; or the corpus has another vocabulary than the model.
-    """
+    """The run's data, and its model as from `model_of`; raises DataError, too, if the corpus has another vocabulary."""
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
     data = prepare(config.data)

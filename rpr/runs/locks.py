@@ -116,10 +116,7 @@ def current_holder(folder: Path) -> Holder | None:
 
 def current_record(path: Path) -> tuple[Record, Holder | None]:
     """A run's record, and the process that holds the run unless it has finished. One that says `running` while no
-    process holds the run says that it was killed.
-
-    Raises:
-        RecordError: it is damaged.
+    process holds the run says that it was killed. Raises RecordError if it is damaged.
     """
     record = read_record(path)
     if record.status == "finished" or path.name != RECORD_NAME:

@@ -50,11 +50,7 @@ def origin_of(config: TrainConfig, run: str) -> Origin:
 
 
 def check_same_vocabulary(origin: Origin, vocabulary: Vocabulary) -> None:
-    """Check that the tokens of both runs are the same.
-
-    Raises:
-        DataError: they are not.
-    """
+    """Raises DataError unless the tokens of both runs are the same."""
     run_dir = user_path(origin.run)
     earlier = vocabulary_of(run_dir, config_from_record(record_of(run_dir, "from").config))
     if earlier.digest != vocabulary.digest:

@@ -53,11 +53,7 @@ def matmul_precision(hardware: HardwareConfig) -> str:
 
 
 def check_devices(hardware: HardwareConfig) -> None:
-    """Check that this node has the requested GPUs.
-
-    Raises:
-        ConfigError: it has fewer.
-    """
+    """Raises ConfigError if this node has fewer GPUs than requested."""
     if hardware.accelerator != "gpu":
         return
     present = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -99,11 +95,7 @@ def peak_memory(hardware: HardwareConfig) -> tuple[int, str]:
 
 
 def check_world(hardware: HardwareConfig) -> None:
-    """Check that torchrun has started as many processes as the hardware has devices.
-
-    Raises:
-        ConfigError: the numbers differ.
-    """
+    """Raises ConfigError unless torchrun has started as many processes as the hardware has devices."""
     started = int(os.environ["WORLD_SIZE"])
     if started != hardware.num_ranks:
         raise ConfigError(

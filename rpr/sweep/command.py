@@ -14,10 +14,8 @@ from rpr.sweep.gpus import Options
 
 
 def run(arguments: list[str]) -> int:
-    """`rpr-cli sweep NAME|FILE [settings]`; returns the exit code.
-
-    Raises:
-        ConfigError, DataError, RecordError: invalid input, reported before the first job starts.
+    """`rpr-cli sweep NAME|FILE [settings]`; returns the exit code. Raises ConfigError, DataError or RecordError for
+    invalid input, before the first job starts.
     """
     if not arguments or {"-h", "--help"} & set(arguments):
         print(spec.usage())
@@ -38,10 +36,7 @@ def run(arguments: list[str]) -> int:
 
 def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
     """`rpr-cli train -m ...`: a sweep without a file, with one row of overrides. Its name is sweep=NAME, or derived
-    from its overrides, so that the same command again is the same sweep. Returns the exit code.
-
-    Raises:
-        ConfigError, DataError, RecordError: as `run`.
+    from its overrides, so that the same command again is the same sweep. Returns and raises as `run`.
     """
     spec.reject_repeated(overrides)
     name = next((word.partition("=")[2] for word in overrides if override_key(word) == "sweep"), None)
@@ -139,11 +134,7 @@ def _reject_hydra_settings(settings: list[str], file: str) -> None:
 
 
 def _split_settings(settings: Sequence[str]) -> tuple[list[str], Options, bool]:
-    """The settings of the jobs, the launch options, and whether failed jobs are retried.
-
-    Raises:
-        ConfigError: a setting of the sweep itself has an invalid value.
-    """
+    """The settings of the jobs, the launch options, and whether failed jobs are retried; raises ConfigError."""
     known = {override_key(word) for word in spec.SETTINGS}
     own = {override_key(word): word.partition("=")[2] for word in settings if override_key(word) in known}
     if own.get("retry_failed", "true") not in ("true", "false"):

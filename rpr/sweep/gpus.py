@@ -61,11 +61,7 @@ class Share(NamedTuple):
 
 
 def parse_gpus(typed: str) -> tuple[str, ...]:
-    """`0,1,3` as names of GPUs.
-
-    Raises:
-        ConfigError: a name is invalid or occurs twice.
-    """
+    """`0,1,3` as names of GPUs; raises ConfigError if one is invalid or there twice."""
     gpus = tuple(word.strip() for word in typed.strip("[]").split(","))
     if not all(GPU.fullmatch(gpu) for gpu in gpus) or len(set(gpus)) < len(gpus):
         raise ConfigError(f"gpus: invalid value {typed}: expected distinct GPUs as nvidia-smi -L lists them: gpus=0,1")
@@ -73,11 +69,7 @@ def parse_gpus(typed: str) -> tuple[str, ...]:
 
 
 def check_present(gpus: Sequence[str]) -> None:
-    """Check that this machine has these GPUs. Without nvidia-smi this is not known, and the first job will tell.
-
-    Raises:
-        ConfigError: it lacks one.
-    """
+    """Raises ConfigError if this machine lacks one of them. Without nvidia-smi only the first job will tell."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):

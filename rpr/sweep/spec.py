@@ -63,11 +63,7 @@ def usage() -> str:
 
 
 def read(name: str) -> SweepSpec:
-    """A named sweep of sweeps/, or a YAML file of the user's own.
-
-    Raises:
-        ConfigError: no such sweep, or an invalid file.
-    """
+    """A named sweep of sweeps/, or a YAML file of the user's own; raises ConfigError if it is missing or invalid."""
     files = sweep_files()
     path = user_path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
     if path is None:
@@ -123,11 +119,7 @@ def wandb_sweep(sweep: SweepSpec, jobs: Sequence[Sequence[str]], project: str) -
 
 
 def _check_best_of(keys: Any, path: Path, files: Iterable[Path]) -> None:
-    """Check that they are settings that reports can choose by, in a file that reports find, by the sweep's name alone.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Raises ConfigError unless reports can choose by these settings, and find the file by the sweep's name alone."""
     from rpr.config.data import DataConfig
     from rpr.config.train import ModelConfig, OptimConfig
     from rpr.validation import StrictModel
@@ -147,11 +139,7 @@ def _check_best_of(keys: Any, path: Path, files: Iterable[Path]) -> None:
 
 
 def reject_repeated(overrides: Sequence[str], where: str = "") -> None:
-    """Check that no setting is there twice: Hydra would use the last, and jobs would be lost.
-
-    Raises:
-        ConfigError: one that begins with `where`.
-    """
+    """Raises a ConfigError that begins with `where` if a setting is there twice: Hydra would use the last alone."""
     given: dict[str, str] = {}
     for word in typed_choices(overrides):
         if not word.startswith(("~", "-")) and (first := given.setdefault(override_key(word), word)) is not word:

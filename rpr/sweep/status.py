@@ -57,11 +57,7 @@ class Job:
     holder: Holder | None = None
 
     def read(self) -> Job:
-        """The job with its status now.
-
-        Raises:
-            RecordError: its record is damaged.
-        """
+        """The job with its status now; raises RecordError if its record is damaged."""
         path = self.run_dir / RECORD_NAME
         if path.exists():
             record, holder = current_record(path)
