@@ -40,12 +40,7 @@ RENAMED: Mapping[str, str] = {
 }
 # As EARLIER_DEFAULTS, for settings whose current default is the earlier behaviour: the first has always been part of
 # run ids, the others never.
-READ_AS: Mapping[str, Any] = {
-    "hardware.attention": "auto",
-    "stop_after_minutes": None,
-    "again": False,
-    "origin": None,
-}
+READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None, "again": False, "origin": None}
 
 
 def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -137,8 +137,10 @@ def start_record(
     path = run_dir / RECORD_NAME
     settings = config.model_dump(mode="json")
     earlier = read_record(path) if path.exists() else None
-    _check_corpus_to_resume(run_dir, earlier, data)
-    if config.origin is not None and not checkpoints(run_dir / "checkpoints"):
+    resumes = bool(checkpoints(run_dir / "checkpoints"))
+    if resumes:
+        _check_corpus_to_resume(run_dir, earlier, data)
+    elif config.origin is not None:
         check_same_vocabulary(config.origin, data.vocabulary)
     splits = set(config.evaluation.test_splits)
     if absent := splits - set(data.splits) - ({"long"} if splits & set(data.splits) else set()):
@@ -174,7 +176,7 @@ def start_record(
             dropped_parameters=earlier.dropped_parameters if earlier else (),
             new_parameters=earlier.new_parameters if earlier else (),
             config=settings,
-            git=_git(run_dir, earlier if checkpoints(run_dir / "checkpoints") else None),
+            git=_git(run_dir, earlier if resumes else None),
             versions=provenance.versions(),
             schemes=codes((config.position.encoder, config.position.decoder)),
             device=config.hardware.name,
@@ -221,10 +223,7 @@ def _concurrent_jobs(earlier: Record | None, now: int) -> int | None:
 
 def _check_corpus_to_resume(run_dir: Path, earlier: Record | None, data: PreparedData) -> None:
     from rpr.runs import loading
-    from rpr.runs.checkpoints import checkpoints
 
-    if not checkpoints(run_dir / "checkpoints"):
-        return
     loading.check_same_vocabulary(run_dir, earlier, data)
     if earlier is not None and earlier.data is not None and earlier.data.key != data.meta.key:
         raise DataError(

@@ -34,12 +34,7 @@ _BEFORE: Mapping[State, str] = {
     "failed": "failed before",
     "running": "running in another process",
 }
-_AFTER: Mapping[State, str] = {
-    **_BEFORE,
-    "new": "never started",
-    "interrupted": "interrupted",
-    "failed": "failed",
-}
+_AFTER: Mapping[State, str] = {**_BEFORE, "new": "never started", "interrupted": "interrupted", "failed": "failed"}
 _LAST_LINES = 5
 
 
