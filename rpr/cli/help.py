@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import choices_of
-from rpr.errors import ConfigError, did_you_mean
 from rpr.paths import choice_dirs, data_dir
 
 _NOT_SETTINGS = ("defaults", "hydra")
@@ -16,10 +15,10 @@ _NAMES = ("name", "scheme")  # of a choice
 
 def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -> str:
     """The command's purpose, groups with their choices, and settings: of the choices among the overrides, else of the
-    default ones. Raises ConfigError if there is no such choice.
+    default ones.
     """
-    purpose, blocks = _read(Path(name), config_dir)
     chosen = hydra_bridge.compose(name, overrides, config_dir, with_hydra=True).hydra.runtime.choices
+    purpose, blocks = _read(Path(name), config_dir)
     # Hydra lists them from the last to the first; a recipe follows from model and data.
     named = [(group, str(choice)) for group, choice in reversed(chosen.items()) if group != "recipe"]
     groups = {group: choice for group, choice in named if "@" not in group and not group.startswith("hydra/")}
@@ -45,11 +44,13 @@ def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str
     """The opening comment of a file of conf/, and its settings by name, as written, after those it inherits."""
     import yaml
 
-    lines = _text(file, config_dir).splitlines()
+    folders = [*choice_dirs(config_dir), data_dir("conf")]
+    paths = [(folder / file).with_suffix(".yaml") for folder in folders]
+    lines = next((path.read_text(encoding="utf-8").splitlines() for path in paths if path.is_file()), [])
     about = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     blocks: dict[str, str] = {}
     for base in (yaml.safe_load("\n".join(lines)) or {}).get("defaults", []):
-        if isinstance(base, str) and base != "_self_" and _path(file.with_name(base), config_dir) is not None:
+        if isinstance(base, str) and base != "_self_":
             blocks |= _read(file.with_name(base), config_dir)[1]
     comment: list[str] = []
     key = ""
@@ -63,19 +64,6 @@ def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str
         elif line.strip() and key:
             blocks[key] += f"\n{line}"
     return about, {key: block for key, block in blocks.items() if key not in _NOT_SETTINGS}
-
-
-def _path(file: Path, config_dir: Path | None) -> Path | None:
-    folders = [*choice_dirs(config_dir), data_dir("conf")]
-    paths = [(folder / file).with_suffix(".yaml") for folder in folders]
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _text(file: Path, config_dir: Path | None) -> str:
-    if (path := _path(file, config_dir)) is not None:
-        return path.read_text(encoding="utf-8")
-    group = str(file.parent)
-    raise ConfigError(f"{group}: no such choice {file.name!r}" + did_you_mean(file.name, choices_of(group)))
 
 
 def _indented(blocks: dict[str, str]) -> list[str]:

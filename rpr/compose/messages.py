@@ -74,12 +74,14 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
 
 
 def _no_choice(text: str) -> str | None:
-    """The message for a group without a choice, or with something else in its place."""
+    """The message for a group or a command without a choice, or with something else in its place."""
     if match := re.match(r"Error resolving interpolation '([^']+)', possible interpolation keys: (.*)", text):
         group = next(name for name in re.findall(r"\w+(?=\})", match[1]) if name not in match[2].split(", "))
         return f"{group}: nothing is selected, but other settings need it; add {group}=NAME (a file of conf/{group}/)"
     if match := re.match(r"Ambiguous value for argument '([^']+)'", text):
         return f"{match[1]}: several values; add -m to train one run for each, or write a list as KEY=[A,B]"
+    if match := re.match(r"Cannot find primary config '([^']+)'", text):
+        return f"--config-name: no such file {match[1]!r}; give the name of one in the folder of --config-dir"
     if text == "ConfigLoader is not set":
         return "glob: choices are not matched by a pattern; list them, e.g. position=absolute,relative"
     if text.startswith("Config group override must be"):
