@@ -39,10 +39,8 @@ def take_schemes_dir(arguments: list[str]) -> list[str]:
 
 def to_overrides(name: str, arguments: list[str]) -> list[str]:
     """Replace positional arguments by overrides: the runs of the commands above, and files after `--` of `translate`.
-    For `train`, split job='...', all overrides of a job in one word (from a W&B agent), and add `with_corpus`.
-
-    Raises:
-        ConfigError: too many positional arguments, a duplicate, or a job with an unclosed quotation mark.
+    For `train`, split job='...', all overrides of a job in one word (from a W&B agent), and add `with_corpus`. Raises
+    ConfigError for too many positional arguments, a duplicate, or a job with an unclosed quotation mark.
     """
     if name == "train":
         overrides = typed_choices(_with_runs(name, [word for argument in arguments for word in _split_job(argument)]))

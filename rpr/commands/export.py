@@ -10,12 +10,10 @@ from rpr.runs import loading
 
 
 def run(config: ExportConfig) -> None:
-    """Prints the exported folder and its verification against the run's model.
-
-    Raises:
-        ConfigError: CTranslate2 does not support the model or is not installed, or the output folder is not an export.
-        RecordError, DataError: no readable run, or no sentences to verify it with.
-        RunError: the run failed, or the export does not reproduce its model.
+    """Prints the exported folder and its verification against the run's model. Raises ConfigError if CTranslate2 does
+    not support the model or is not installed, or the output folder is not an export; RecordError or DataError if there
+    is no readable run, or no sentences to verify it with; RunError if the run failed, or the export does not reproduce
+    its model.
     """
     run_dir = user_path(config.run).absolute()
     out = run_dir / "exports" / config.format if config.output_dir is None else user_path(config.output_dir).absolute()

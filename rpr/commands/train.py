@@ -57,17 +57,9 @@ def run(
     run_dir: Path | None = None,
     rerun_of: RerunOf | None = None,
 ) -> Path:
-    """Train and evaluate a run unless it has already finished; returns its folder.
-
-    An interrupted run resumes from its newest checkpoint.
-
-    Args:
-        run_dir: the run's folder, if not the configured one.
-        rerun_of: the record that this run repeats.
-
-    Raises:
-        BusyError: another process is working on the run.
-        RprError: the input is invalid, or the run failed.
+    """Train and evaluate a run unless it has already finished; an interrupted one resumes from its newest checkpoint.
+    Returns its folder: `run_dir`, or the configured one. `rerun_of` is the record that this run repeats. Raises
+    BusyError if another process is working on the run, RprError if the input is invalid, or the run failed.
     """
     from rpr.metrics.languages import check_tokenizer
     from rpr.runs import runtime

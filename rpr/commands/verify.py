@@ -24,11 +24,8 @@ KINDS: tuple[Kind, ...] = ("safetensors", "ctranslate2")
 
 
 def run(config: VerifyConfig) -> None:
-    """Prints a table of the checks, or one JSON document; writes nothing.
-
-    Raises:
-        RecordError, DataError: no readable run, or no sentences of its data.
-        SystemExit: code 1, after the table, if a check failed.
+    """Prints a table of the checks, or one JSON document; writes nothing. Raises RecordError or DataError if there is
+    no readable run, or no sentences of its data; SystemExit 1, after the table, if a check failed.
     """
     run_dir = user_path(config.run).absolute()
     _, trained = load_with_examples(run_dir, config, config.split, config.sentences)

@@ -88,14 +88,8 @@ def _register_choices() -> None:
 def compose(
     config_name: str, overrides: Sequence[str], config_dir: Path | None = None, *, with_hydra: bool = False
 ) -> Any:
-    """Compose one job's settings.
-
-    Args:
-        config_dir: a folder with more choices, as for --config-dir.
-        with_hydra: with Hydra's own, as `settings.hydra`.
-
-    Raises:
-        ConfigError: a folder of hydra.searchpath does not exist.
+    """Compose one job's settings, `with_hydra` also Hydra's own as `settings.hydra`; `config_dir` is a folder with more
+    choices, as for --config-dir. Raises ConfigError if a folder of hydra.searchpath does not exist.
     """
     from hydra import compose as hydra_compose
 

@@ -16,12 +16,10 @@ _MEASURED = ("steps_per_second", "target_tokens_per_second", "train_loss", "vali
 
 
 def frame(folder: str | Path) -> pd.DataFrame:
-    """A row for each run with a record below `folder`, as in a report (one for a run that is there twice): facts,
-    speed and losses, scores `SPLIT/METRIC` with `/low` and `/high` of their interval, and every setting of the
-    configuration by its dotted name. What a run does not have is missing. Warns of each record that cannot be read.
-
-    Raises:
-        RecordError: no record below `folder`.
+    """A row for each run with a record below `folder`, as in a report (one for a run that is there twice): facts, speed
+    and losses, scores `SPLIT/METRIC` with `/low` and `/high` of their interval, and every setting of the configuration
+    by its dotted name. What a run does not have is missing. Warns of each record that cannot be read, and raises
+    RecordError if there is none.
     """
     root = user_path(folder)
     records, problems, _ = find_records(root)

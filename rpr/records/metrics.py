@@ -17,10 +17,8 @@ SHOWN_METRICS = {  # columns that a progress bar shows, with their labels
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl, without a last line torn by a crash; empty if there is no file.
-
-    Raises:
-        RecordError: if a line before the last is damaged, or a line has no step.
+    """The lines of a metrics.jsonl, without a last line torn by a crash; empty if there is no file. Raises RecordError
+    if a line before the last is damaged, or a line has no step.
     """
     if not path.exists():
         return []

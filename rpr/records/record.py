@@ -276,10 +276,8 @@ def write_record(path: Path, record: Record) -> None:
 
 def read_record(path: Path) -> Record:
     """Read one record strictly. Its strings are escaped for terminals (rpr.io.escape), except `command` and `config`,
-    from which the run is repeated: a resumed run must not become another one.
-
-    Raises:
-        RecordError: if it does not exist, is not JSON, has another schema, or an invalid field.
+    from which the run is repeated: a resumed run must not become another one. Raises RecordError if it does not exist,
+    is not JSON, has another schema, or an invalid field.
     """
     return _parse(path, read_text(path))
 

@@ -22,10 +22,8 @@ def checkpoints(folder: Path) -> list[tuple[int, Path]]:
 
 def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
     """A checkpoint's contents as plain data; never runs code from the file. Mapped, only what is accessed is read.
-
-    Raises:
-        DataError: the file does not exist, is damaged, or contains more than plain data.
-        RunError: it cannot be read now (an unavailable disk, no memory); it may be intact.
+    Raises DataError if the file does not exist, is damaged, or contains more than plain data, RunError if it cannot be
+    read now (an unavailable disk, no memory) but may be intact.
     """
     try:
         # The one place where it may be called.
@@ -99,11 +97,8 @@ def _shapes(weights: dict[str, Any]) -> dict[str, object]:
 
 def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -> tuple[dict[str, Tensor], str]:
     """The mean of a run's last N checkpoints, and its description; with a decay, the moving average in the last one.
-
-    With fewer than N, the description says what share of the training they cover.
-
-    Raises:
-        DataError: the run has no checkpoint, or its last one no moving average.
+    With fewer than N, the description says what share of the training they cover. Raises DataError if the run has no
+    checkpoint, or its last one no moving average.
     """
     averaged = checkpoints(run_dir / "checkpoints")[-last:]
     if not averaged:

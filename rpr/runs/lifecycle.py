@@ -121,13 +121,10 @@ def start_record(
     rerun_of: RerunOf | None = None,
     concurrent_jobs: int = 1,
 ) -> Path:
-    """Write the run's record, with status running, and its configuration; remove what a killed process left behind.
-    A rerun that is resumed stays a rerun. Returns the path of the job file.
-
-    Raises:
-        DataError: the run was started on another corpus, the corpus has none of the splits to score, or what is scored
-            could not be generated whole.
-        ConfigError: the folder cannot be written.
+    """Write the run's record, with status running, and its configuration; remove what a killed process left behind. A
+    rerun that is resumed stays a rerun. Returns the path of the job file. Raises DataError if the run was started on
+    another corpus, if the corpus has none of the splits to score, or if what is scored could not be generated whole;
+    ConfigError if the folder cannot be written.
     """
     import yaml
 

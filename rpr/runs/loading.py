@@ -149,11 +149,8 @@ class TrainedModel:
 def load_with_examples(
     run_dir: Path, command: OneRunConfig | ReportConfig, split: str, count: int
 ) -> tuple[PreparedData, TrainedModel]:
-    """The data of a run that has not failed, and its model with the first sentences of a split.
-
-    Raises:
-        RecordError, DataError: as `load`; no such split, or an empty one.
-        RunError: the run failed or was interrupted.
+    """The data of a run that has not failed (else RunError), and its model with the first sentences of a split. Raises
+    RecordError or DataError as `load`, or if there is no such split, or an empty one.
     """
     record = record_of(run_dir)
     if record.status in ("failed", "interrupted"):

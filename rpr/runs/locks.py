@@ -58,13 +58,9 @@ class RunLock(NamedTuple):
 
 @contextmanager
 def acquire(folder: Path) -> Iterator[RunLock]:
-    """Hold the lock of the run in `folder`, which must exist. When another machine has taken over the lock, because
-    this one seemed dead (it may have been suspended), this process ends as by SIGTERM. The lock's file stays, empty:
-    deleting it would let two processes in.
-
-    Raises:
-        BusyError: another process holds it.
-        OSError: the folder cannot be written.
+    """Hold the lock of the run in `folder`, which must exist and be writable (OSError); raises BusyError if another
+    process holds it. When another machine has taken over the lock, because this one seemed dead (it may have been
+    suspended), this process ends as by SIGTERM. The lock's file stays, empty: deleting it would let two processes in.
     """
     path, released = folder / LOCK_NAME, threading.Event()
     lock = _lock_file(path)

@@ -23,11 +23,9 @@ _MAY_DIFFER = {"name", "dropout", "relative_defaults"}  # of a model's settings
 
 
 def origin_of(config: TrainConfig, run: str) -> Origin:
-    """The run in this folder, from whose weights a run with this configuration can start.
-
-    Raises:
-        RecordError: there is no record, or the code of its positions has changed.
-        ConfigError: it has not finished, or has another model. DataError: its weights cannot be read.
+    """The run in this folder, from whose weights a run with this configuration can start. Raises RecordError if there
+    is no record or the code of its positions has changed, ConfigError if it has not finished or has another model,
+    DataError if its weights cannot be read.
     """
     record = record_of(user_path(run), "from")
     if record.status != "finished" or record.steps is None:
@@ -60,10 +58,8 @@ def check_same_vocabulary(origin: Origin, vocabulary: Vocabulary) -> None:
 def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
     """Give a model the parameters of another run that it has under the same name and in the same shape; those that it
     shares between layers if the other run has one value for all of them. Returns the names of the other's parameters
-    that are `dropped`, and of the model's own that are `new`.
-
-    Raises:
-        DataError: the other run's weights cannot be read, or have changed. RecordError: it has no record.
+    that are `dropped`, and of the model's own that are `new`. Raises DataError if the other run's weights have changed
+    or cannot be read.
     """
     weights = _weights(user_path(origin.run))
     if _digest_of(weights) != origin.weights:

@@ -35,10 +35,8 @@ class Options:
     jobs_per_gpu: int = 1
 
     def with_gpus_shared(self, hardware: Sequence[HardwareConfig]) -> Options:
-        """With GPUs named and no number of jobs: as many jobs at a time as the GPUs allow.
-
-        Raises:
-            ConfigError: a job uses no GPU, or more than are named; or jobs_per_gpu without gpus.
+        """With GPUs named and no number of jobs: as many jobs at a time as the GPUs allow. Raises ConfigError if a job
+        uses no GPU, or more than are named, and for jobs_per_gpu without gpus.
         """
         if not self.gpus:
             if self.jobs_per_gpu > 1:
@@ -83,16 +81,14 @@ def check_present(gpus: Sequence[str]) -> None:
 
 @contextmanager
 def share(gpus: Sequence[str], count: int, folder: Path | None = None, *, jobs_per_gpu: int = 1) -> Iterator[Share]:
-    """Lock `count` of these GPUs for one job; waits until that many are free, and says so.
+    """Lock `count` of these GPUs for one job; waits until that many are free, and says so. Raises RunError if other
+    jobs use them for _LONGEST_WAIT_DAYS.
 
     With jobs_per_gpu above 1, GPUs that fewer than that many jobs share, the least used first. A job that wants a GPU
     for itself and jobs that share it wait for each other.
 
     A lock ends with the last process that holds it, so a dead job leaves nothing behind. `folder` has the lock files:
     by default one folder for each user of the machine.
-
-    Raises:
-        RunError: other jobs use them for _LONGEST_WAIT_DAYS.
     """
     folder = folder or Path(tempfile.gettempdir()) / f"rpr-gpus-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True)

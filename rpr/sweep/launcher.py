@@ -100,10 +100,8 @@ class Launcher:
         return hydra_bridge.compose("train", overrides, config_dir, with_hydra=True)
 
     def run(self, jobs: Sequence[Job], sweep: str) -> dict[tuple[str, ...], RunError]:
-        """Run all jobs in the given order and wait for them; a failed job does not stop the others.
-
-        Returns:
-            the one-line error of each job that did not succeed. How far a run has come is in its record.
+        """Run all jobs in the given order and wait for them; a failed job does not stop the others. Returns the
+        one-line error of each job that did not succeed. How far a run has come is in its record.
         """
         commands = [recorded_command(job.overrides, self._config_dir) for job in jobs]
         if self.local:

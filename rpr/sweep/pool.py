@@ -32,14 +32,9 @@ _POLL_SECONDS = 0.05
 
 
 def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: str) -> dict[tuple[str, ...], RunError]:
-    """Run all jobs in the given order and wait for them; a failed job does not stop the others. If this process is
-    interrupted, all jobs are, and if it dies, they end as at SIGTERM.
-
-    Args:
-        commands: the command of each job, for its record.
-
-    Returns:
-        the one-line error of each job that did not succeed. How far a run has come is in its record.
+    """Run all jobs in the given order, each with its command for its record, and wait for them; a failed job does not
+    stop the others. If this process is interrupted, all jobs are, and if it dies, they end as at SIGTERM. Returns the
+    one-line error of each job that did not succeed. How far a run has come is in its record.
     """
     at_once = min(options.jobs or 1, len(jobs))
     waiting = list(zip(jobs, commands, strict=True))

@@ -110,12 +110,9 @@ def _result_key(config: TrainConfig) -> str:
 
 
 def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
-    """Read the status of every job; check that its corpus exists, and that its record, if any, can be read.
-
-    Raises:
-        ConfigError: a record is damaged, a corpus has changed since its run, or several jobs have one name.
-        RecordError: the code of a run's positions has changed.
-        DataError: a corpus on disk cannot be read.
+    """Read the status of every job; check that its corpus exists, and that its record, if any, can be read. Raises
+    ConfigError if a record is damaged, a corpus has changed since its run, or several jobs have one name; RecordError
+    if the code of a run's positions has changed; DataError if a corpus on disk cannot be read.
     """
     _check_names([config for _, config in made])
     corpora = {config.data.model_dump_json(): config.data for _, config in made if config.data.path}
