@@ -1,10 +1,9 @@
 """The errors a user can cause: each says in one line what is wrong, the rule and the remedy.
 
-The command line turns them into exit code 2. And remarks on stderr, which end nothing.
+The command line turns them into exit code 2.
 """
 
 import difflib
-import sys
 from collections.abc import Iterable
 
 
@@ -42,11 +41,6 @@ class TimeLimitReached(InterruptedRun):
 
 class BusyError(RprError):
     """Another process is working on the run."""
-
-
-def note(text: str) -> None:
-    """Print a line to stderr, at once."""
-    print(f"rpr-cli: {text}", file=sys.stderr, flush=True)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -15,7 +15,8 @@ from rpr.cli.positionals import take_schemes_dir, to_overrides, whole
 from rpr.compose import hydra_bridge, hydra_settings
 from rpr.compose.composition import compose, compose_train, override_key, recorded_command, reject_path_traversal
 from rpr.compose.messages import format_user_error
-from rpr.errors import ConfigError, RprError, did_you_mean, note
+from rpr.errors import ConfigError, RprError, did_you_mean
+from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.version import __version__

@@ -10,8 +10,8 @@ from rpr.analysis.trained_run import TrainedRun, load
 from rpr.commands.line_streams import Output, batches
 from rpr.config.commands import GenerateConfig
 from rpr.decode.sampling import Continuation
-from rpr.errors import ConfigError, note
-from rpr.io.escape import escape_control_characters
+from rpr.errors import ConfigError
+from rpr.io.escape import escape_control_characters, note
 
 PROMPTS_AT_ONCE = 64
 

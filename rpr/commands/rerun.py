@@ -15,8 +15,8 @@ from rpr.config.data import NAME
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import cache_key
 from rpr.environment import started_by_torchrun
-from rpr.errors import ConfigError, DataError, RecordError, note
-from rpr.io.escape import escape_control_characters
+from rpr.errors import ConfigError, DataError, RecordError
+from rpr.io.escape import note
 from rpr.model.positions import changed_code
 from rpr.paths import user_path
 from rpr.records import provenance
@@ -35,7 +35,6 @@ def run(config: RerunConfig) -> None:
     `strict` they are an error instead, and different results end the command with exit code 1.
     """
     path, record, metrics = read_run_files(config.run)
-    shown = escape_control_characters(str(path))
     typed = _configuration(config, path, record)
     if started_by_torchrun():
         raise ConfigError("rerun: cannot run under torchrun; start it once, and it starts the run's processes itself")
@@ -46,7 +45,7 @@ def run(config: RerunConfig) -> None:
                 f"{path}: {record.outcome}; strict=true needs the record of a finished run, because machine, corpus "
                 "and scores are written at its end: omit strict"
             )
-        note(f"{shown}: {record.outcome}; it has no results to compare with")
+        note(f"{path}: {record.outcome}; it has no results to compare with")
     _report_deviations(config, path, record, typed)
     run_dir = _folder(config, path, record, typed)
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)
@@ -57,7 +56,7 @@ def run(config: RerunConfig) -> None:
     differences = difference(record, again, metrics, metrics_again)
     print("\n".join(["", *_outcome(differences)]))
     if config.strict and not differences.reproduced:
-        note(f"{run_dir.name}: its results differ from those of {shown}")
+        note(f"{run_dir.name}: its results differ from those of {path}")
         raise SystemExit(1)
 
 

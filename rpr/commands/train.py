@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from rpr.commands.printing import print_result
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import is_first_rank, started_by_torchrun
-from rpr.errors import ConfigError, RprError, RunError, note
-from rpr.io.escape import escape_control_characters
+from rpr.errors import ConfigError, RprError, RunError
+from rpr.io.escape import escape_control_characters, note
 from rpr.model.positions import Site
 from rpr.paths import user_path
 from rpr.records import provenance

@@ -13,7 +13,8 @@ from rpr.commands.line_streams import Output, batches, count_lines, part_of
 from rpr.config.commands import TranslateConfig
 from rpr.data.files import check_text
 from rpr.decode.translator import Translation, Translator
-from rpr.errors import ConfigError, note
+from rpr.errors import ConfigError
+from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.signals import signals_deferred

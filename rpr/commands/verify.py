@@ -11,8 +11,8 @@ from rpr.analysis.verification import Check, check_model, export_check
 from rpr.config.commands import VerifyConfig
 from rpr.decode.exported import Kind
 from rpr.decode.torch_engine import search_of
-from rpr.errors import note
 from rpr.export.parity import in_float64
+from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.records.measurement import single

@@ -1,6 +1,7 @@
-"""Escapes characters by which untrusted text could hide something, or control a terminal."""
+"""Escapes characters by which untrusted text could hide something, or control a terminal; and prints remarks."""
 
 import re
+import sys
 from typing import Any
 
 # Control characters (ESC and U+009B start terminal sequences), line separators, bidirectional controls, and lone
@@ -11,6 +12,11 @@ _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff
 def escape_control_characters(text: str) -> str:
     r"""The text on one line, with `\x1b` for ESC and `\n` for a line feed."""
     return text if text.isprintable() else _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def note(text: str) -> None:
+    """Print a remark as a line on stderr, at once."""
+    print(f"rpr-cli: {escape_control_characters(text)}", file=sys.stderr, flush=True)
 
 
 def escape_tree(tree: Any) -> Any:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rpr.errors import RunError, note
+from rpr.errors import RunError
 from rpr.io.atomic import remove_leftovers
+from rpr.io.escape import note
 
 _LONGEST_WAIT_HOURS = 24.0  # the largest corpora take some hours to build
 _POLL_SECONDS = 0.05

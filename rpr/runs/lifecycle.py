@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rpr.config.train import REPORTED, TrainConfig, config_from_record
-from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached, note
+from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
-from rpr.io.escape import escape_control_characters
+from rpr.io.escape import note
 from rpr.io.locks import exclusive
 from rpr.migrations import with_earlier_defaults
 from rpr.model.positions import codes
@@ -206,8 +206,7 @@ def _git(run_dir: Path, resumed: Record | None) -> Git:
         return git
     before, now = {"commit": resumed.git.commit, **resumed.versions}, {"commit": git.commit, **provenance.versions()}
     if changed := [f"{name} {before.get(name)}, now {now.get(name)}" for name in varying([before, now])]:
-        name = escape_control_characters(run_dir.name)
-        note(f"{name}: started with {'; '.join(changed)}; its record names the latter")
+        note(f"{run_dir.name}: started with {'; '.join(changed)}; its record names the latter")
     return git.model_copy(update={"dirty": resumed.git.dirty or git.dirty})
 
 

@@ -9,8 +9,8 @@ from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.data.windows import sample_windows
-from rpr.errors import DataError, RecordError, RunError, note
-from rpr.io.escape import escape_control_characters
+from rpr.errors import DataError, RecordError, RunError
+from rpr.io.escape import note
 from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
 from rpr.records.position import check_same_code
@@ -38,8 +38,7 @@ def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfi
     """
     record = record_of(run_dir)
     if record.outcome is not None:
-        name = escape_control_characters(run_dir.name)
-        note(f"{name}: {record.outcome}; used as it is in its last checkpoint")
+        note(f"{run_dir.name}: {record.outcome}; used as it is in its last checkpoint")
     settings = {**record.config, "hardware": command.hardware.model_dump(mode="json")}
     if command.cache_dir is not None:
         settings["data"] = {**settings["data"], "cache_dir": command.cache_dir}
@@ -72,7 +71,7 @@ def check_corpus(run_dir: Path, data: PreparedData) -> None:
     check_same_vocabulary(run_dir, record, data)
     if record.data is not None and record.data.key != data.meta.key:
         note(
-            f"data: {data.meta.name} has changed since {escape_control_characters(run_dir.name)} was trained "
+            f"data: {data.meta.name} has changed since {run_dir.name} was trained "
             f"(key {record.data.key[:12]}, now {data.meta.key[:12]}); what follows is of the corpus as it is now"
         )
 

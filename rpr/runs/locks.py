@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rpr.errors import BusyError, note
-from rpr.io.escape import escape_control_characters
+from rpr.errors import BusyError
+from rpr.io.escape import escape_control_characters, note
 from rpr.io.locks import try_lock, try_shared_lock
 from rpr.records import provenance
 from rpr.records.record import RECORD_NAME, Found, Record, read_record

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from rpr.config.train import Origin, TrainConfig, config_from_record
 from rpr.data.vocabulary import Vocabulary
 from rpr.environment import is_first_rank
-from rpr.errors import ConfigError, DataError, note
+from rpr.errors import ConfigError, DataError
+from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.records.position import check_same_code, position_of
 from rpr.records.record import RECORD_NAME, read_record, write_record

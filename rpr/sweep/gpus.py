@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rpr.errors import ConfigError, RunError, note
+from rpr.errors import ConfigError, RunError
+from rpr.io.escape import note
 from rpr.io.locks import try_lock, try_shared_lock
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for

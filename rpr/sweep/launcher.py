@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from rpr.compose import hydra_bridge
 from rpr.compose.composition import override_key, recorded_command
 from rpr.compose.hydra_settings import check_settings, is_hydra_override
 from rpr.compose.messages import format_user_error
-from rpr.errors import BusyError, ConfigError, DataError, RecordError, RunError, note
+from rpr.errors import BusyError, ConfigError, DataError, RecordError, RunError
+from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.sweep import pool, slurm
 from rpr.sweep.gpus import Options
@@ -56,14 +58,13 @@ class Launcher:
         submitit = next((word for word in own if word.startswith("hydra/launcher=submitit")), None)
         if submitit is not None and not _submitit_is_installed():
             raise ConfigError(f"{submitit.replace('=', ': ')} is not installed; pip install 'rpr[slurm]'")
-        settings, *others = [
-            self._compose([*choices, *own], config_dir) for choices in dict.fromkeys(map(_of_machine, jobs))
-        ]
+        compose = partial(hydra_bridge.compose, "train", config_dir=config_dir, with_hydra=True)
+        settings, *others = [compose([*choices, *own]) for choices in dict.fromkeys(map(_of_machine, jobs))]
         first = _of_machine(jobs[0])
         typed = str(settings.hydra.sweep.dir)
         if (expanded := str(user_path(typed))) != typed:
             own.append(f"hydra.sweep.dir={hydra_bridge.quote_value(expanded)}")
-            settings = self._compose([*first, *own], config_dir)
+            settings = compose([*first, *own])
         targets = [str(of_choice.hydra.launcher["_target_"]) for of_choice in (settings, *others)]
         chosen = [{override_key(word): word for word in job} for job in jobs]
         varying = [key for key in _HARDWARE if len({words.get(key) for words in chosen}) > 1]
@@ -94,10 +95,6 @@ class Launcher:
                     "node, or choose hardware= without SLURM"
                 )
             slurm.follow_jobs()
-
-    @staticmethod
-    def _compose(overrides: Sequence[str], config_dir: Path | None) -> Any:
-        return hydra_bridge.compose("train", overrides, config_dir, with_hydra=True)
 
     def run(self, jobs: Sequence[Job], sweep: str) -> dict[tuple[str, ...], RunError]:
         """Run all jobs in the given order and wait for them; a failed job does not stop the others. Returns the

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rpr.errors import RunError, note
+from rpr.errors import RunError
+from rpr.io.escape import note
 
 _POLL_SECONDS = 10.0  # between queries of the queue, which one process makes for all of its jobs
 _SILENT_SECONDS = 3600.0  # for which squeue may fail: a controller may be restarted

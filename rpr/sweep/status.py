@@ -18,8 +18,8 @@ from typing import Literal, get_args
 from rpr.compose.composition import train_command
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import cache_key
-from rpr.errors import ConfigError, ProcessEnded, RecordError, RprError, RunError, note
-from rpr.io.escape import escape_control_characters
+from rpr.errors import ConfigError, ProcessEnded, RecordError, RprError, RunError
+from rpr.io.escape import escape_control_characters, note
 from rpr.paths import user_path
 from rpr.records.position import check_same_code
 from rpr.records.record import LOG_NAME, RECORD_NAME, Record, find_records, read_record

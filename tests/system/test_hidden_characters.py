@@ -13,7 +13,7 @@ import pytest
 
 from rpr.commands import train
 from rpr.compose.composition import compose_train
-from rpr.io.escape import escape_control_characters, escape_tree
+from rpr.io.escape import escape_control_characters, escape_tree, note
 from tests.fake_records import fake_by_length, fake_document, fake_score
 
 BIDIRECTIONAL = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
@@ -39,8 +39,10 @@ def hidden(text):
     ("\u2027\u2028\u2029\u202a\u202e\u202f", "\u2027\\u2028\\u2029\\u202a\\u202e\u202f"),
     ("\u2065\u2066\u2069\u206a\udcff", "\u2065\\u2066\\u2069\u206a\\udcff"),
 ])  # fmt: skip
-def test_escape_control_characters(text, shown):
+def test_escape_control_characters(text, shown, capsys):
     assert escape_control_characters(text) == shown == escape_control_characters(shown)
+    note(text)
+    assert capsys.readouterr().err == f"rpr-cli: {shown}\n"
     assert escape_tree({text: [text, {"a": (text, 1, None, True)}]}) == {shown: [shown, {"a": (shown, 1, None, True)}]}
 
 
