@@ -36,17 +36,11 @@ FAULT_EXIT = 2  # of a process that ended by one of our own errors
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A run of a sweep. Its output goes to its log alone, and the sweep reports its result.
+    """A run of a sweep. Its output goes to its log alone, and the sweep reports its result."""
 
-    Args:
-        concurrent_jobs: how many of the sweep's jobs share the run's device at a time.
-        keep_open: file descriptors (locks) that its processes inherit.
-        in_launcher: this process is another launcher's (submitit), and the run trains in one of its own.
-    """
-
-    concurrent_jobs: int = 1
-    keep_open: Sequence[int] = ()
-    in_launcher: bool = False
+    concurrent_jobs: int = 1  # of the sweep, that share the run's device at a time
+    keep_open: Sequence[int] = ()  # file descriptors (locks) that its processes inherit
+    in_launcher: bool = False  # this process is another launcher's (submitit), and the run trains in one of its own
 
 
 def run(

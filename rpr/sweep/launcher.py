@@ -126,10 +126,7 @@ def _task(
     sweep: str, configs: Sequence[dict[str, Any]], commands: Sequence[str], at_once: int
 ) -> Callable[[Any], RunError | None]:
     """The function that a launcher runs for each job, in another process; it returns the one-line error, or None.
-
-    Args:
-        configs: of each job, as `commands`; what Hydra composes there only names the machine.
-        at_once: how many jobs one machine runs at a time.
+    `configs` and `commands` are of each job: what Hydra composes there only names the machine, which runs `at_once`.
     """
 
     def task(settings: Any) -> RunError | None:

@@ -189,11 +189,7 @@ def print_summary(
     sweep: str, before: Sequence[Job], config_dir: Path | None, problems: Mapping[tuple[str, ...], RunError]
 ) -> int:
     """Print a line and the last output of each unfinished job, then the counts. Returns the exit code of the sweep: 0
-    when every job is finished.
-
-    Args:
-        before: the jobs before the launch.
-        problems: the launcher's error of a job, by its overrides.
+    when every job is finished. `problems` are the launcher's errors of jobs, by their overrides.
     """
     jobs = [job.read() for job in before]
     _add_finished_runs(sweep, jobs)  # those that another process has finished in the meantime
