@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
 from rpr.data.vocabulary import PAD
@@ -22,25 +24,7 @@ from rpr.model.transformer import Transformer
 from rpr.model.vectors import LearnedPositions, glorot_bound, relative_rows
 
 MASKING_BIAS = -1e8  # a bias below this masks the key
-DEFINITIONS = {
-    "norms": "Euclidean norm of each vector of w^K (keys) and of w^V (values): of each table, by offset j - i from -k "
-    "to k; the outermost vectors also serve every distance beyond. A table serves one head, or all where there is one",
-    "expected_initial_norm": "root mean square norm of a vector before training",
-    "cosines": "cosine similarity of the vectors of offsets r and r + 1, by r from -k to k - 1; null where one is zero",
-    "attention": "by head and by distance d = j - i from -max_distance to max_distance: the mean of P_ij (softmaxed "
-    "attention of query i to key j) over all pairs of a measured sentence and a query i of it for which the key "
-    "i + d exists and may be seen; padding is neither query nor key; the encoder's positions include EOS, "
-    "the decoder's start with BOS; null where there is no such pair",
-    "even_attention": "the same mean if each query attended evenly to every key that it may see",
-    "pairs": "how many (sentence, query) pairs each mean is over",
-    "bias": "by head and by distance d = j - i from -max_distance to max_distance: the number that the scheme adds to "
-    "a score, after the scale; null where no key is seen",
-    "absolute": "Euclidean norm of each vector of the learned absolute table, by position from 0; `longest` is the "
-    "longest measured sentence",
-    "losses": "of a language model of documents: bits per byte of the tokens at positions `first` to `last`, from 1, "
-    "of windows inside validation documents, each token given those before it in the window and one more; `trained`: "
-    "the tokens of a training window",
-}
+DEFINITIONS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("definitions.yaml").read_text("utf-8"))
 Numbers = dict[str, Any]  # as in positions.json
 
 

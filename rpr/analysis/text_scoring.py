@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rpr.config.train import EvaluationConfig
 from rpr.data.batches import TranslationDataset, evaluation_batches
 from rpr.data.vocabulary import Vocabulary, text_vocabulary
 from rpr.data.windows import Windows
@@ -84,13 +85,11 @@ def by_context_length(
     engine: TorchEngine,
     blocks: Windows,
     vocabulary: Vocabulary,
-    lengths: tuple[int, ...],
-    stride: int | None,
-    max_tokens: int,
-    samples: int,
+    evaluation: EvaluationConfig,
     progress: Callable[[int, int, str], None],
 ) -> tuple[list[ContextScore], list[PositionScore]]:
     """The scores by length, and those by position in separate windows of the longest length, which `blocks` are."""
+    lengths, stride, samples = evaluation.context_lengths, evaluation.stride, evaluation.bootstrap_samples
     longest = lengths[-1]
     scores: list[ContextScore] = []
     positions: list[PositionScore] = []
@@ -107,7 +106,7 @@ def by_context_length(
         def show(done: int, total: int, part: str = f"{kind} windows of {n}") -> None:
             progress(done, total, part)
 
-        nats = token_nats(engine, windows, max_tokens, show, last=last)
+        nats = token_nats(engine, windows, evaluation.max_tokens_per_batch, show, last=last)
         statistics, _ = document_statistics(windows, nats, vocabulary)
         size, ends_at = int(statistics.rows[:, 1].sum()), interval_over_documents(statistics, samples)
         scores.append(ContextScore(kind, n, statistics.score, size, ends_at))  # type: ignore[arg-type]

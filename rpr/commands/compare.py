@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,10 +29,14 @@ from rpr.tables.render import titled, wrapped
 def run(config: CompareConfig) -> None:
     """Prints, for each split and metric, scores, differences and tests; writes nothing."""
     if config.sweep is None:
-        runs = _named([read_run(user_path(folder)) for folder in config.runs])
+        runs = with_short_names([read_run(user_path(folder)) for folder in config.runs])
+    else:
+        runs = with_short_names(_of_sweep(config.sweep, user_path(config.runs_dir)))
+    # Some names are those of folders.
+    runs = [replace(run, name=escape_control_characters(run.name)) for run in runs]
+    if config.sweep is None:
         groups = [(runs, pairs_of_runs(runs))]
     else:
-        runs = _named(_of_sweep(config.sweep, user_path(config.runs_dir)))
         groups, without_baseline = pairs_of_sweep(runs, config.sweep, config.baseline or "absolute")
         for line in without_baseline:
             print(f"left out: {line}", file=sys.stderr)
@@ -43,32 +46,26 @@ def run(config: CompareConfig) -> None:
         for of_group, pairs in groups
         for family in compare_runs(of_group, pairs, config.splits, config.metrics, config.bleu_tokenizer, **numbers)
     )
-    remarks = tuple(
+    every = [pair for _, pairs in groups for pair in pairs]
+    remarks = [
         f"{run.name} is compared with a run of another seed, {baseline.name}."
-        for _, pairs in groups
-        for baseline, run in pairs
+        for baseline, run in every
         if baseline.config.seed != run.config.seed
-    )
-    remarks += tuple(
+    ]
+    remarks += [
         f"{run.name} was trained on other files of {run.record.data_name} ({own}) than {baseline.name} ({its})."
-        for _, pairs in groups
-        for baseline, run in pairs
+        for baseline, run in every
         for its, own in [corpus_differences([baseline.record, run.record])]
         if own
-    )
+    ]
     title = f"Paired tests{f': sweep {config.sweep}' if config.sweep else ''}"
-    report = PairedReport(title=title, tests=families, remarks=remarks, **numbers)
+    report = PairedReport(title=title, tests=families, remarks=tuple(remarks), **numbers)
     if config.format == "json":
         print(json.dumps(as_json(report), indent=2, ensure_ascii=False))
     elif config.format == "markdown":
         print(as_markdown(report))
     else:
         print("\n\n".join([*map(titled, grids(report)), "\n".join(wrapped(report.notes))]))
-
-
-def _named(runs: Sequence[Run]) -> list[Run]:
-    """The runs with short unique names; some are folder names, whose control characters are escaped."""
-    return [replace(run, name=escape_control_characters(run.name)) for run in with_short_names(runs)]
 
 
 def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:

@@ -68,16 +68,7 @@ def _by_context(
     evaluation = config.evaluation
     blocks = context_blocks(data, split, evaluation.context_lengths[-1], evaluation.text_tokens)
     with bars("windows", split, keep=False) as progress:
-        scores, positions = by_context_length(
-            engine,
-            blocks,
-            data.vocabulary,
-            evaluation.context_lengths,
-            evaluation.stride,
-            evaluation.max_tokens_per_batch,
-            evaluation.bootstrap_samples,
-            progress,
-        )
+        scores, positions = by_context_length(engine, blocks, data.vocabulary, evaluation, progress)
     assert config.data.context_length is not None
     return ByContext(
         split=split,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -187,11 +187,6 @@ class Variant:
 def _of_shares(key: Key) -> bool:
     """Whether its metric is a percentage."""
     return not SHARES.isdisjoint(key)
-
-
-def first_of_kind(variants: Sequence[Variant]) -> dict[str, str]:
-    """The label of the first variant of each kind of positions, beside which published curves stand."""
-    return {variant.position.kind: variant.label for variant in reversed(variants)}
 
 
 def never_run(kind: str, k: int | None = None) -> Variant:

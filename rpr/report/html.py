@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -32,27 +32,20 @@ _JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
-class Learned(NamedTuple):
-    """The figure of what a run's positions learned."""
-
-    caption: str
-    svg: bytes
-
-
 @dataclass(frozen=True)
 class Chapter:
-    """A group with its plots, sample translations, and what its runs' positions learned."""
+    """A group with its plots, sample translations, and figures with captions of what its runs' positions learned."""
 
     group: Group
     statements: tuple[Statement, ...] = ()
     plots: tuple[Plot, ...] = ()
     samples: Samples = field(default_factory=Samples)
-    learned: tuple[Learned, ...] = ()
+    learned: tuple[tuple[str, bytes], ...] = ()
     learned_remark: str = ""
 
 
-def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[Learned, ...], str]:
-    """The figures written by `rpr-cli report run=...`, one per variant, and a line about those left out.
+def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[tuple[str, bytes], ...], str]:
+    """Captions and figures written by `rpr-cli report run=...`, one per variant, and a line about those left out.
 
     An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
     """
@@ -61,7 +54,7 @@ def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[Learned, ...]
         pictures = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
         having += [(variant, *pair) for pair in pictures[:1]]
     shown, remark = sampled(having, MOST_PICTURES, "variants with a picture are shown")
-    return tuple(Learned(f"{variant.label}: {run.name}", path.read_bytes()) for variant, run, path in shown), remark
+    return tuple((f"{variant.label}: {run.name}", path.read_bytes()) for variant, run, path in shown), remark
 
 
 def html_page(report: Report) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from rpr.records.measurement import Measurement, single
 from rpr.records.scores import (
     METRIC_NAMES,
     ByContext,
@@ -23,9 +22,9 @@ from rpr.records.scores import (
     search_in_words,
 )
 from rpr.report import plot_style as style
-from rpr.report.groups import Group, Key, Variant, first_of_kind
+from rpr.report.groups import Group, Key, Variant
 from rpr.report.lines import CHANGE, marked
-from rpr.report.published import Source, curves
+from rpr.report.published import Curves, published_curves
 from rpr.report.samples import lines_of
 from rpr.tables.grid import DASH, Cell, Column, Grid, Note
 
@@ -91,11 +90,6 @@ def _grid(
         shown.append(Column(column, heading, partial(read, key=key), group.digits, signed=changes, priority=priority))
     rows = tuple(variant for variant in group.variants if not (changes and variant is group.baseline))
     return Grid(name, title, tuple(shown), rows, group.heading, notes, group.synthetic)
-
-
-def length_score(variant: Variant, metric: str, bucket: LengthBucket) -> Measurement:
-    """A variant's score on the sentences of a bucket."""
-    return variant.measured((metric, *bucket.key), ABSENT)
 
 
 def _scored(group: Group) -> list[ByLength]:
@@ -191,7 +185,7 @@ class _Panel(NamedTuple):
     """Curves over the length of the context, by label, of models trained at `trained` tokens (None: of several)."""
 
     title: str
-    curves: dict[str, dict[int, Measurement]]
+    curves: Curves
     trained: int | None
     unit: str
     remarks: tuple[str, ...]
@@ -245,16 +239,14 @@ def bits_by_context(group: Group) -> style.Plot | None:
 
 
 def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
-    """The published curve of the first variant of each kind of positions, of the shortest training that has curves."""
-    by_source: dict[tuple[int, Source], dict[str, dict[int, Measurement]]] = {}
-    for positions, label in first_of_kind(variants).items():
-        for (source, trained), figures in curves("length", {"windows": kind, "kind": positions}).items():
-            if len(figures) > 1:
-                by_source.setdefault((trained, source), {})[label] = {
-                    n: single(figure) for n, figure in figures.items()
-                }
+    """The published curves, of more than one length, of the shortest training that has some."""
+    by_source = {
+        source: several
+        for source, by_label in published_curves(variants, {"windows": kind}).items()
+        if (several := {label: points for label, points in by_label.items() if len(points) > 1})
+    }
     if not by_source:
         return None
-    trained, source = min(by_source, key=lambda key: key[0])
+    source, trained = min(by_source, key=lambda key: key[1])
     remarks = (f"grey: {source.heading}, trained at {trained:,}",)
-    return _Panel(f"published, {kind} windows", by_source[trained, source], trained, "perplexity", remarks)
+    return _Panel(f"published, {kind} windows", by_source[source, trained], trained, "perplexity", remarks)

@@ -68,21 +68,17 @@ class Line:
                 return single(round(published.figure - other.figure, 1))
         return missing(source.absent)
 
-    def ours(self, split: str, metric: str | None = None) -> Measurement:
-        return self.group.score(self.variant, split, metric)
-
-    def change(self, split: str) -> Measurement:
-        return self.group.change(self.variant, self.reference, split)
-
     @cached_property
     def decided_on(self) -> str:
         """The split on which our change is compared with the paper's."""
-        return next((split for split in self.changed if self.ours(split).value is not None), self.changed[0])
+        scored = (split for split in self.changed if self.group.score(self.variant, split).value is not None)
+        return next(scored, self.changed[0])
 
     @cached_property
     def agreement(self) -> Agreement | None:
         """The agreement with the paper; None if a figure is missing or this is the reference row."""
-        change, papers = self.change(self.decided_on), self.figure_change(PAPER).value
+        change = self.group.change(self.variant, self.reference, self.decided_on)
+        papers = self.figure_change(PAPER).value
         if change.value is None or papers is None or self.variant is self.reference:
             return None
         return agreement(change, papers, undecided=why_undecided(self.variant, self.reference))
@@ -123,11 +119,11 @@ def marked(figure: Measurement, seeds: int) -> Cell:
 
 
 def _score(line: Line, split: str, metric: str | None = None) -> Cell:
-    return marked(line.ours(split, metric), len(line.variant.finished))
+    return marked(line.group.score(line.variant, split, metric), len(line.variant.finished))
 
 
 def _change(line: Line, split: str) -> Cell:
-    return marked(line.change(split), len(line.variant.finished))
+    return marked(line.group.change(line.variant, line.reference, split), len(line.variant.finished))
 
 
 def labels(*headings: str) -> tuple[Column, ...]:

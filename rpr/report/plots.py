@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from rpr import paper
 from rpr.model.positions import SCHEMES
-from rpr.records.measurement import Measurement, single
+from rpr.records.measurement import Measurement
 from rpr.records.scores import LengthBucket, pooled
 from rpr.report import plot_style as style
-from rpr.report.groups import TABULATED, Group, Variant, first_of_kind
-from rpr.report.lengths import bits_by_context, buckets, length_score
-from rpr.report.published import curves as published_curves
+from rpr.report.groups import TABULATED, Group, Variant
+from rpr.report.lengths import ABSENT, bits_by_context, buckets
+from rpr.report.published import published_curves
 from rpr.report.samples import lines_of, sampled
 from rpr.report.tables import published_figures
 from rpr.tables.grid import figure_text
@@ -170,7 +170,8 @@ def scores_by_length(group: Group) -> style.Plot | None:
     """
     columns, (variants, remark) = buckets(group), lines_of(group)
     by_label = {
-        variant.label: [length_score(variant, group.metric, bucket) for bucket in columns] for variant in variants
+        variant.label: [variant.measured((group.metric, *bucket.key), ABSENT) for bucket in columns]
+        for variant in variants
     }
     last = {  # the value of the longest bucket with a score
         label: known[-1]
@@ -212,12 +213,14 @@ def _draw_published(
     have a bucket of their own; their sources.
     """
     run, sources = group.runs[0], dict[str, None]()
+    if run.task is None:
+        return []
     facts = {"task": run.task, "max_train_length": run.setting("data.task.max_train_length")}
     places = {bucket.shortest: place for place, bucket in enumerate(columns) if bucket.shortest == bucket.longest}
     variants = [variant for variant in group.variants if variant.label in looks]
-    for kind, label in first_of_kind(variants).items() if run.task else ():
-        for (source, _), figures in published_curves("length", facts | {"kind": kind}).items():
-            if points := [(places[length], single(figure)) for length, figure in figures.items() if length in places]:
+    for (source, _), by_label in published_curves(variants, facts).items():
+        for label, figures in by_label.items():
+            if points := [(places[length], figure) for length, figure in figures.items() if length in places]:
                 style.draw_points(axes, points, looks[label] | {"color": style.PAPER}, 1.2)
                 sources[f"grey: {source.citation}; {source.protocol}"] = None
     return [*sources]

@@ -1,7 +1,7 @@
 """How runs differ from the paper's, computed from their complete configuration.
 
-Every recorded setting in a section that affects results is compared with the paper's. A setting that is not listed
-here, such as one added later, is reported as a difference; settings that do not affect results are excluded below.
+Every recorded setting in a section that affects results is compared with the paper's. A setting that protocol.yaml does
+not list, such as one added later, is reported as a difference; it excludes settings that do not affect results.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic_core import to_json
 
 from rpr import paper
@@ -22,61 +25,21 @@ TOKENS = "optim.padded_tokens_per_step"
 PAIRS, SHARE = "data.train_pairs", "optim.averaged_share"
 SECTIONS = ("model", "position", "data", "optim", "evaluation", "hardware")
 _SHAPE = ("model.num_layers", "model.d_model", "model.num_heads", "model.d_ff")
-# The paper's settings besides `paper.MODELS` or, where it states none, those of tensor2tensor at that time.
-_BASE: dict[str, Any] = {
-    "model.architecture": "encoder_decoder",
-    "model.activation": "relu",
-    "model.dropout": 0.1,
-    "model.norm": "post",
-    "model.norm_epsilon": 1e-6,
-    "data.tokenizer": "bpe",
-    "data.vocabulary_size": 32_768,
-    "data.max_length": 250,
-    "data.train_limit": None,
-    "optim.schedule": "inverse_sqrt",
-    "optim.warmup_steps": 4_000,
-    "optim.learning_rate_scale": 1.0,
-    "optim.weight_decay": 0.0,
-    "optim.adam_beta1": 0.9,
-    "optim.adam_beta2": 0.98,
-    "optim.adam_epsilon": 1e-9,
-    "optim.label_smoothing": 0.1,
-    TOKENS: 8 * 4096,
-    "optim.gradient_clip_norm": None,
-    "optim.average_checkpoints": 1,
-    "optim.ema_decay": None,
-    "optim.non_finite": "stop",
-    "evaluation.beam_size": 4,
-    "evaluation.length_penalty": 0.6,
-    "evaluation.max_extra_length": 50,
-    "evaluation.min_length": 0,
-    "hardware.precision": "32",
-    "hardware.matmul_precision": "highest",
-    "evaluation.matmul_precision": "highest",
-}
-# What the big model's average covers: on the paper's GPUs, ten minutes were 560 to 600 of 300,000 steps.
-_BIG: dict[str, Any] = {"optim.average_checkpoints": 20, SHARE: 0.04}
-_NEARLY = {PAIRS: 0.15, SHARE: 0.25}  # how far from the paper's a number may be, as a share of it
-# Excluded: names, file locations, the amount of reporting, and what the rows of a table vary (positions, except for the
-# sharing of relative tables). Of averaged checkpoints their number and the share of the training that they cover are
-# compared, whatever the interval between them.
-_EXCLUDED = {
-    "model": "name relative_defaults",
-    "data": "source_language target_language hub hub_config path synthetic cache_dir validation_name test_name task "
-    "text context_length",
-    "optim": "name keep_checkpoints validate_every_n_steps checkpoint_every_n_steps checkpoint_every_n_minutes "
-    "max_tokens_per_microbatch microbatches_per_step",  # the product of the last two is compared
-    "evaluation": "max_tokens_per_batch validation_sentences test_splits bootstrap_samples length_buckets "
-    "bleu_tokenizer text_tokens context_lengths stride",
-    "hardware": "name accelerator devices num_nodes attention num_workers threads",
-}
-NOT_COMPARED = frozenset(f"{section}.{name}" for section, names in _EXCLUDED.items() for name in names.split())
 _UNKNOWN = "not in its recipe"
-_SECTION_KINDS = {"evaluation": "decoding", "hardware": "precision", "position": "positions"}
-_KINDS = dict.fromkeys(_SHAPE, "model") | dict.fromkeys(("data.name", PAIRS), "data")
-_KINDS |= {"position.tables": "tables", "optim.max_steps": "steps", "optim.steps": "steps"}
-_KINDS["optim.weights_of"] = "weights"
 _AVERAGE = re.compile(r"average of (?:the last )?(\d+) \(steps (\d+)\b.*?\b(\d+)(?:, \d+% of the training)?\)")
+
+
+@cache
+def _rules() -> dict[str, dict[str, Any]]:
+    rules: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("protocol.yaml").read_text("utf-8"))
+    return rules
+
+
+@cache
+def not_compared() -> frozenset[str]:
+    """The settings that do not affect results, by dotted key."""
+    by_section = _rules()["not_compared"].items()
+    return frozenset(f"{section}.{name}" for section, names in by_section for name in names.split())
 
 
 @dataclass(frozen=True)
@@ -99,8 +62,9 @@ def papers_settings(size: paper.Size, languages: str) -> dict[str, Any]:
     printed |= {"position.tables": model.tables, "optim.max_steps": model.steps, "optim.steps": model.steps}
     printed |= {"data.name": f"wmt14_{languages}", PAIRS: paper.TRAIN_PAIRS[languages]}
     if size == "base":
-        return _BASE | printed
-    return _BASE | printed | _BIG | {"model.dropout": 0.3 if languages == "en_de" else 0.1}
+        return _rules()["base"] | printed
+    french = {"model.dropout": 0.1} if languages == "en_fr" else {}
+    return _rules()["base"] | printed | _rules()["big"] | french
 
 
 def differences(runs: Sequence[Record], size: paper.Size, languages: str) -> tuple[Difference, ...]:
@@ -121,7 +85,7 @@ def compared_settings(run: Record) -> dict[str, Any]:
     used = _as_trained(run)
     if settings.get("evaluation.matmul_precision", "") is None:  # as in training
         used["evaluation.matmul_precision"] = used.get("hardware.matmul_precision")
-    excluded = NOT_COMPARED | {f"position.{name}" for name in shown_settings(run)}
+    excluded = not_compared() | {f"position.{name}" for name in shown_settings(run)}
     return {key: value for key, value in (settings | used).items() if ".".join(key.split(".")[:2]) not in excluded}
 
 
@@ -146,11 +110,11 @@ def _as_trained(run: Record) -> dict[str, Any]:
 
 def _differences(run: Record, size: paper.Size, papers: dict[str, Any]) -> Iterator[Difference]:
     """One for each kind of settings, with every setting that is not the paper's."""
-    unlike: dict[str, dict[str, tuple[Any, Any]]] = {}
+    kinds, unlike = _rules()["kinds"], dict[str, dict[str, tuple[Any, Any]]]()
     for key, value in compared_settings(run).items():
         papers_value = papers.get(key, _UNKNOWN)
         if not _same(key, value, papers_value):
-            kind = _KINDS.get(key) or _SECTION_KINDS.get(key.partition(".")[0], "recipe")
+            kind = kinds.get(key) or kinds.get(key.partition(".")[0], "recipe")
             kind = "synthetic data" if kind == "data" and run.synthetic else kind
             unlike.setdefault(kind, {})[key.partition(".")[2]] = (value, papers_value)
     for kind, values in unlike.items():
@@ -164,8 +128,8 @@ def _differences(run: Record, size: paper.Size, papers: dict[str, Any]) -> Itera
 def _same(key: str, value: Any, papers_value: Any) -> bool:
     if papers_value == _UNKNOWN:
         return value in (None, False)  # a switch of a later version that is off
-    if key in _NEARLY:
-        return bool(abs(value - papers_value) <= _NEARLY[key] * papers_value)
+    if nearly := _rules()["nearly"].get(key):
+        return bool(abs(value - papers_value) <= nearly * papers_value)
     # Records that have no precision of matmuls used exact float32.
     return bool(value == papers_value) or (value is None and key.endswith(".matmul_precision"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,11 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from rpr import paper
+from rpr.records.measurement import Measurement, single
 from rpr.records.scores import HEADLINE_METRIC
+from rpr.report.groups import Variant
+
+Curves = dict[str, dict[int, Measurement]]  # figures by label and length
 
 
 @dataclass(frozen=True)
@@ -97,14 +101,17 @@ def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> 
     return None
 
 
-def curves(by: str, facts: Mapping[str, Any]) -> dict[tuple[Source, Any], dict[int, float]]:
-    """The figures that match all of `facts` and have one more fact `by`, such as a length: its values with the figures,
-    for each source and length of training, if that is said.
+def published_curves(variants: Sequence[Variant], facts: Mapping[str, Any]) -> dict[tuple[Source, Any], Curves]:
+    """The figures by length that match all of `facts`, for each source and length of training, if that is said; beside
+    the first variant of each kind of positions.
     """
-    by_source: dict[tuple[Source, Any], dict[int, float]] = {}
-    for row in published():
-        if by in row.match and facts.items() <= row.match.items():
-            by_source.setdefault((row.source, row.match.get("train_length")), {})[row.match[by]] = row.figure
+    by_source: dict[tuple[Source, Any], Curves] = {}
+    labels = {variant.position.kind: variant.label for variant in reversed(variants)}
+    for kind, label in labels.items():
+        for row in published():
+            if "length" in row.match and {**facts, "kind": kind}.items() <= row.match.items():
+                of_source = by_source.setdefault((row.source, row.match.get("train_length")), {})
+                of_source.setdefault(label, {})[row.match["length"]] = single(row.figure)
     return by_source
 
 

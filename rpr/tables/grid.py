@@ -5,7 +5,7 @@ A column defines once how its cell is computed from a row, for all formats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -81,6 +81,10 @@ class Grid:
                 values = map(column.read, self.rows)
                 self._read[column] = [value if isinstance(value, Cell) else Cell(value) for value in values]
         return list(zip(*(self._read[column] for column in self.columns), strict=True))
+
+    @property
+    def figures(self) -> Iterator[Measurement]:
+        return (cell.value for line in self.cells for cell in line if isinstance(cell.value, Measurement))
 
     def only(self, keep: Callable[[Column], bool]) -> Grid:
         """The same rows with only some of the columns; labels are always kept."""
@@ -214,26 +218,22 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
 
 def legend(grids: Iterable[Grid], shows_intervals: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
     """The meaning of the symbols in the cells of these grids, each once; `shows_intervals`: whether they are shown."""
-    grids = list(grids)
-    figures = [cell.value for grid in grids for line in grid.cells for cell in line if not isinstance(cell.value, str)]
-    shown = [cell.value for grid in grids if shows_intervals(grid) for line in grid.cells for cell in line]
-    intervals: dict[tuple[str, str], dict[str, Interval]] = {}
-    for figure in shown:
-        if not isinstance(figure, str) and (ends := figure.interval) is not None:
-            unit = ends.unit if ends.kind == "sentences" else ""
-            intervals.setdefault((ends.kind, unit), {}).setdefault(ends.how if ends.method else "", ends)
-    lines = ["±: the sample standard deviation over the n seeds"] if any(figure.deviation for figure in figures) else []
-    for (kind, unit), methods in sorted(
-        intervals.items(), key=lambda item: ("seeds", "rounds", "sentences").index(item[0][0])
-    ):
-        how = "; ".join(filter(None, [*(["Student's t, n - 1"] if kind == "seeds" else []), *methods]))
-        if kind == "seeds":
-            lines.append(f"(a to b): the 95% interval of the mean over seeds ({how})")
-        elif kind == "rounds":
-            lines.append("(a to b) of interleaved timings: the slowest and the fastest round")
-        else:
-            level = next(iter(methods.values())).level
-            lines.append(
-                f"[a, b]: the {level:.0%} interval of one run over the {unit} of its test set, not over seeds ({how})"
-            )
+    grids, lines = list(grids), []
+    if any(figure.deviation for grid in grids for figure in grid.figures):
+        lines.append("±: the sample standard deviation over the n seeds")
+    shown = [figure.interval for grid in grids if shows_intervals(grid) for figure in grid.figures]
+    of_kind = {kind: [one for one in shown if one and one.kind == kind] for kind in ("seeds", "rounds", "sentences")}
+    if of_kind["seeds"]:
+        how = "; ".join(["Student's t, n - 1", *_methods(of_kind["seeds"])])
+        lines.append(f"(a to b): the 95% interval of the mean over seeds ({how})")
+    if of_kind["rounds"]:
+        lines.append("(a to b) of interleaved timings: the slowest and the fastest round")
+    for unit in dict.fromkeys(interval.unit for interval in of_kind["sentences"]):
+        alike = [interval for interval in of_kind["sentences"] if interval.unit == unit]
+        what = f"the {alike[0].level:.0%} interval of one run over the {unit} of its test set, not over seeds"
+        lines.append(f"[a, b]: {what} ({'; '.join(_methods(alike))})")
     return lines
+
+
+def _methods(intervals: Iterable[Interval]) -> list[str]:
+    return [*dict.fromkeys(interval.how for interval in intervals if interval.method)]

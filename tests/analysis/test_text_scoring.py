@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rpr.analysis.text_scoring import by_context_length, document_statistics, interval_over_documents, token_nats
+from rpr.config.train import EvaluationConfig
 from rpr.data.cache import prepare
 from rpr.data.vocabulary import BOS, FIRST, text_vocabulary
 from rpr.data.windows import Windows, context_blocks, scored_split
@@ -19,6 +20,9 @@ from tests.data.test_documents import text_config, write
 from tests.shapes import scheme
 
 LENGTHS = (4, 6, 16)
+EVALUATION = EvaluationConfig.model_construct(
+    context_lengths=LENGTHS, stride=4, max_tokens_per_batch=32, bootstrap_samples=100
+)
 
 
 def small_model(choice: str = "relative", vocabulary_size: int = 290) -> torch.nn.Module:
@@ -53,7 +57,7 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path)
         for document, start in zip(blocks.document_of(), blocks.starts, strict=True)
     ]
     engine = TorchEngine(model)
-    scores, positions = by_context_length(engine, blocks, data.vocabulary, LENGTHS, 4, 32, 100, lambda *_: None)
+    scores, positions = by_context_length(engine, blocks, data.vocabulary, EVALUATION, lambda *_: None)
     got = {(one.windows, one.length): one.bits_per_byte for one in scores}
     assert {one.num_bytes for one in scores} == {64}, "the same number of bytes for every length"
     assert got.keys() == {(kind, length) for kind in ("separate", "sliding") for length in LENGTHS}
@@ -98,17 +102,17 @@ def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path):
     write(tmp_path, texts)
     data = prepare(text_config(tmp_path, tokenizer="bpe", vocabulary_size=290))
     blocks = context_blocks(data, "test", 16, 64)
-    arguments = TorchEngine(small_model()), blocks, data.vocabulary, LENGTHS, 4, 32, 0
-    scores, _ = by_context_length(*arguments, lambda *_: None)
+    engine = TorchEngine(small_model())
+    scores, _ = by_context_length(engine, blocks, data.vocabulary, EVALUATION, lambda *_: None)
     vocabulary = text_vocabulary(data.vocabulary)
     size = sum(len(vocabulary.decode_bytes(blocks.row("target", index).tolist())) for index in range(len(blocks)))
     assert {one.num_bytes for one in scores} == {size}
     assert size > 2 * 64, "several bytes a piece"
     separate = {one.length: one.bits_per_byte for one in scores if one.windows == "separate"}
-    nats = token_nats(arguments[0], blocks, 32)
+    nats = token_nats(engine, blocks, 32)
     assert separate[16] == pytest.approx(sum(of_block.sum() for of_block in nats) / math.log(2) / size)
     whole = scored_split(data, text_config(tmp_path), "test", 10**9)
-    statistics, documents = document_statistics(whole, token_nats(arguments[0], whole, 999), vocabulary)
+    statistics, documents = document_statistics(whole, token_nats(engine, whole, 999), vocabulary)
     names = [name.strip('"') for name in (data.directory / "test.names").read_text().splitlines()]
     assert statistics.rows[:, 1].tolist() == [len(texts[names[document]]) for document in documents]
 

@@ -13,7 +13,7 @@ from rpr.records.measurement import Measurement
 from rpr.records.record import find_records
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
-from rpr.report.lengths import buckets, length_score
+from rpr.report.lengths import ABSENT, buckets
 from rpr.report.speed import ratio_to_absolute, steps_per_second
 
 SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
@@ -37,7 +37,7 @@ def _figures(group: Group) -> Iterator[tuple[str, ...]]:
         for metric in ("sacrebleu", "chrf"):
             for bucket in buckets(group):
                 name = f"{metric} {bucket.shortest}-{bucket.longest or ''}"
-                named[name] = length_score(variant, metric, bucket)
+                named[name] = variant.measured((metric, *bucket.key), ABSENT)
         for name, one in named.items():
             if one.value is not None:
                 yield (variant.label, name, *_texts(one))

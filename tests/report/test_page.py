@@ -159,7 +159,7 @@ def test_one_picture_per_variant_up_to_a_limit(tmp_path):
         (tmp_path / f"{run.name}.svg").write_text("<svg/>")
     [group] = run_groups(runs)
     pictures, remark = pages.learned_pictures(group, lambda run, name: tmp_path / f"{run.name}.svg")
-    shown = [re.fullmatch(r"relative, k = (\d): .*-s(\d)", one.caption).groups() for one in pictures]
+    shown = [re.fullmatch(r"relative, k = (\d): .*-s(\d)", caption).groups() for caption, _ in pictures]
     assert len(shown) == 6 and {seed for _, seed in shown} == {"1"}
     assert (shown[0][0], shown[-1][0]) == ("0", "7")
     assert remark.startswith("6 of 8 variants with a picture are shown")

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,53 +32,7 @@ DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 PAPER = {"width": 703, "height": 1000}  # A4 less margins of 12 mm, in CSS pixels
 
-# All text nodes, for the scripts below.
-TEXTS = """() => {
-  const all = [...document.querySelectorAll('body *')].flatMap(one => [...one.childNodes]);
-  const texts = all.filter(node => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
-  const words = node => node.textContent.trim().slice(0, 60);
-"""
-# The contrast ratio of every text to its background (WCAG 2, relative luminance), ascending.
-CONTRASTS = f"""{TEXTS}
-  const channels = text => (text.match(/[\\d.]+/g) || []).map(Number);
-  const luminance = colour => {{
-    const [x, y, z] = colour.map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
-  }};
-  const below = element => {{
-    if (!element) return [255, 255, 255];
-    const colour = channels(getComputedStyle(element).backgroundColor);
-    return colour.length === 4 && colour[3] === 0 ? below(element.parentElement) : colour;
-  }};
-  return texts.map(node => {{
-    const colours = [channels(getComputedStyle(node.parentElement).color), below(node.parentElement)];
-    const [a, b] = colours.map(luminance).sort((x, y) => y - x);
-    return [Math.round(100 * (a + 0.05) / (b + 0.05)) / 100, words(node)];
-  }}).sort((x, y) => x[0] - y[0]);
-}}"""
-# The smallest font size of a visible text in CSS pixels.
-SMALLEST_TEXT = f"""{TEXTS}
-  const shown = texts.filter(node => node.parentElement.checkVisibility());
-  const size = node => parseFloat(getComputedStyle(node.parentElement).fontSize);
-  return shown.map(node => [size(node), words(node)]).sort((x, y) => x[0] - y[0])[0];
-}}"""
-# Texts that are not visible.
-HIDDEN = f"""{TEXTS}
-  const height = node => {{
-    const range = document.createRange();
-    range.selectNodeContents(node);
-    return range.getBoundingClientRect().height;
-  }};
-  return texts.filter(node => !node.parentElement.checkVisibility() || !height(node)).map(words);
-}}"""
-# Elements beyond the right edge of the window that are not inside a scrolling box.
-CUT_OFF = """() => [...document.querySelectorAll('body *')].filter(element => {
-  const box = element.getBoundingClientRect();
-  if (!box.width || box.right <= document.documentElement.clientWidth + 1) return false;
-  for (let one = element.parentElement; one; one = one.parentElement)
-    if (['auto', 'scroll'].includes(getComputedStyle(one).overflowX)) return false;
-  return true;
-}).map(element => element.outerHTML.slice(0, 120))"""
+SCRIPTS = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
 
 
 def scored(value: float) -> list[dict[str, Any]]:
@@ -154,6 +109,11 @@ def opened(browser, report):
     assert wrong == []
 
 
+def seen(page: Any, what: str) -> Any:
+    """What a function of page.js says of the page."""
+    return page.evaluate(f"{SCRIPTS.rstrip()}.{what}")
+
+
 def unfold(page: Any) -> None:
     page.evaluate("() => document.querySelectorAll('details').forEach(one => { one.open = true; })")
 
@@ -167,7 +127,7 @@ def test_light_and_dark_schemes_have_enough_contrast(opened, tmp_path):
         style = "getComputedStyle(document.body)"
         ground, ink = page.evaluate(f"() => [{style}.backgroundColor, {style}.color]")
         grounds |= {ground, ink}
-        contrasts = page.evaluate(CONTRASTS)
+        contrasts = seen(page, "contrasts()")
         assert len(contrasts) > 20
         assert contrasts[0][0] >= 4.5, (scheme, contrasts[:3])
     assert len(grounds) == 4
@@ -179,27 +139,25 @@ def test_light_and_dark_schemes_have_enough_contrast(opened, tmp_path):
 def test_phone_layout_fits_and_text_is_large_enough(opened):
     page = opened(viewport=PHONE, is_mobile=True, has_touch=True)
     unfold(page)
-    wide, room = page.evaluate("() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    [[wide, room]] = seen(page, "widths('html')")
     assert wide <= room == 390
-    assert page.evaluate(CUT_OFF) == []
-    size, text = page.evaluate(SMALLEST_TEXT)
+    assert seen(page, "cutOff()") == []
+    size, text = seen(page, "smallestText()")
     assert size >= 11.99, text
-    boxes = "() => [...document.querySelectorAll('.scroll, figure > div')].map(b => [b.scrollWidth, b.clientWidth])"
-    scrolling = page.evaluate(boxes)
+    scrolling = seen(page, "widths('.scroll, figure > div')")
     assert any(inner > outer for inner, outer in scrolling), "wide tables scroll inside their boxes"
     assert all(outer <= 390 for _, outer in scrolling)
 
 
 def test_print_hides_and_cuts_nothing(opened):
     page = opened(viewport=PAPER, color_scheme="dark")
-    assert page.evaluate(HIDDEN) != []
+    assert seen(page, "hidden()") != []
     page.emulate_media(media="print")
-    assert page.evaluate(HIDDEN) == []
-    assert page.evaluate(CUT_OFF) == []
-    boxes = "one => [...document.querySelectorAll(one)].map(b => [b.scrollWidth, b.clientWidth])"
-    assert all(inner <= outer + 1 for inner, outer in page.evaluate(boxes, ".scroll, figure > div, pre"))
+    assert seen(page, "hidden()") == []
+    assert seen(page, "cutOff()") == []
+    assert all(inner <= outer + 1 for inner, outer in seen(page, "widths('.scroll, figure > div, pre')"))
     assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.evaluate(CONTRASTS)[0][0] >= 4.5
+    assert seen(page, "contrasts()")[0][0] >= 4.5
     printed = page.pdf(format="A4")
     assert printed.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 4
