@@ -122,19 +122,20 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
             setting = tuple(str(value) if isinstance(value, list | dict) else value for value in values)
             families.setdefault(str((group.data, group.model, group.hardware, rest)), {})[setting] = group
         for family in families.values():
-            # Nothing, numbers, words.
-            in_order = sorted(
-                family, key=lambda one: [(value is not None, isinstance(value, str), value) for value in one]
-            )
-            variants = _by_label({setting: family[setting] for setting in in_order})
-            baselines = (
-                label
-                for label, by_setting in variants.items()
-                if any(variant is family[setting].baseline for setting, variant in by_setting.items())
-            )
-            baseline = next(baselines, next(iter(variants)))
             if len(family) > 1:
-                yield Recipes(keys, {setting: family[setting] for setting in in_order}, variants, baseline)
+                in_order = {setting: family[setting] for setting in sorted(family, key=_order)}
+                variants = _by_label(in_order)
+                baselines = (
+                    label
+                    for label, by_setting in variants.items()
+                    if any(variant is family[setting].baseline for setting, variant in by_setting.items())
+                )
+                yield Recipes(keys, in_order, variants, next(baselines, next(iter(variants))))
+
+
+def _order(setting: Setting) -> list[tuple[bool, bool, Any]]:
+    """Nothing, numbers, words."""
+    return [(value is not None, isinstance(value, str), value) for value in setting]
 
 
 def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]:

@@ -263,9 +263,9 @@ def document_table(groups: Sequence[Group]) -> Grid:
 
 def _table_of_all(name: str, title: str, groups: Sequence[Group], *notes: str) -> Grid:
     setting = groups[0].heading if len(groups) == 1 else groups[0].common_heading
-    lines = [_line_of_all(variant, group) for group in groups for variant in group.variants]
+    lines = [
+        Line((variant.label,), group, variant, group.baseline, (group.split,))
+        for group in groups
+        for variant in group.variants
+    ]
     return score_table(name, title, setting, ("position",), lines, *notes)
-
-
-def _line_of_all(variant: Variant, group: Group) -> Line:
-    return Line((variant.label,), group, variant, group.baseline, (group.split,))
