@@ -101,11 +101,7 @@ def _no_interval(change: Measurement) -> str:
 
 
 def agreement(ours: Measurement, papers: float, *, undecided: str = "") -> Agreement:
-    """The verdict on a change in BLEU with its interval over seeds, by the rule above.
-
-    Args:
-        undecided: why nothing is decided, whatever the interval.
-    """
+    """The verdict on a change in BLEU with its interval over seeds, by RULE; `undecided`: why there is none anyway."""
     if (why := undecided or _no_interval(ours)) or ours.interval is None or ours.value is None:
         return Agreement("not decided", why)
     low, high = ours.interval.low, ours.interval.high

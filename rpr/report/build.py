@@ -147,11 +147,10 @@ def build_report(
     file names of the plots include the group's name.
 
     Args:
-        records: each with the path of its file, as find_records returns them.
         problems: lines about unusable records, which the report shows.
-        pdf: whether the plots are also written as PDF, in the width of a column.
-        baseline: the positions that others are compared with; None: absolute (sinusoidal).
         benches: speeds measured by alternating rounds, for the table of speeds.
+        baseline: the positions that others are compared with; None: absolute (sinusoidal).
+        pdf: whether the plots are also written as PDF, in the width of a column.
 
     Raises:
         RecordError: if there is no record, or `out_dir` cannot be written.

@@ -103,9 +103,7 @@ class Variant:
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
-        """What a reader must know of its finished runs: steps that were skipped, code that no commit names, and whether
-        it is unknown if they were still learning.
-        """
+        """What a reader must know of its finished runs."""
         skipped = {run.seed: run.training.skipped_steps for run in self.finished if run.training is not None}
         lines = [f"seed {seed}: {steps:,} steps, whose gradient was not finite, were skipped"
                  for seed, steps in skipped.items() if steps]  # fmt: skip
@@ -134,9 +132,7 @@ class Variant:
 
     @cached_property
     def unlearned(self) -> str | None:
-        """Why it counts as not learned: on a task, too few exact matches even within the training lengths; on a corpus,
-        a validation loss like that of a model without positions. None if it learned, or if that is unknown.
-        """
+        """Why it counts as not learned, by TASK_RULE or LEARNED_RULE; None if it learned, or if that is unknown."""
         if self.records and self.records[0].task is not None:
             scores = self.measurements.items()
             within = [score.value for (split, _, metric), score in scores if (split, metric) == ("test", EXACT_MATCH)]

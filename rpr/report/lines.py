@@ -32,10 +32,9 @@ class Line:
     """A row: a variant of a group next to published figures.
 
     Args:
-        labels: the row's text, one for each label column.
+        labels: one for each label column.
         reference: the variant that changes are relative to.
         changed: the splits that are shown first, with changes; the first one with a score decides agreement.
-        papers_split: the split of the paper's table.
     """
 
     labels: tuple[str, ...]

@@ -69,9 +69,7 @@ class Plot:
     """A plot that can be drawn in any width: WIDE, or COLUMN for a column of a paper.
 
     Args:
-        name: of its files.
         heading: what it is of, below the title.
-        draw: draws into the panels.
         looks: how the line of each label is drawn, for the legend.
         panels, columns: how many, and how many beside each other if there is room.
         remark: what it leaves out.

@@ -13,7 +13,7 @@ from rpr.report.groups import Group, Variant
 SAMPLES_PER_SPLIT, SAMPLES_PER_OWN_SPLIT = {"test": 3, "long": 2}, 2
 MOST_VARIANTS = 12  # with a line in a plot, or with translations
 
-FileOf = Callable[[Record, str], Path]
+FileOf = Callable[[Record, str], Path]  # of a run, the path of the file of a name
 
 
 def lines_of(group: Group) -> tuple[list[Variant], str]:
@@ -62,18 +62,14 @@ class Sample(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Sample sentences of a group, and remarks about variants that are not shown."""
+    """Sample sentences of a group; the remarks are about variants that are not shown."""
 
     sentences: tuple[Sample, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
 def samples(group: Group, file_of: FileOf) -> Samples:
-    """Evenly spaced lines of each test split, for at most MOST_VARIANTS variants that have translations.
-
-    Args:
-        file_of: returns the path of a run's file, given the file's name.
-    """
+    """Evenly spaced lines of each test split, for at most MOST_VARIANTS variants that have translations."""
     sentences: list[Sample] = []
     remarks: dict[str, None] = {}
     for split, count in (SAMPLES_PER_SPLIT | dict.fromkeys(group.own_splits, SAMPLES_PER_OWN_SPLIT)).items():

@@ -32,9 +32,7 @@ def score_table(
 
     The paper's columns are in every table of translations, also without a figure.
 
-    Args:
-        headings: of the labels of each line.
-        notes: lines after those on scores, sources and changes.
+    `headings` are of the labels of each line; `notes` follow those on scores, sources and changes.
     """
     groups = list({id(line.group): line.group for line in lines}.values())
     sources = [source for source in all_sources() if any(line.figure(source).value is not None for line in lines)]

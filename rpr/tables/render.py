@@ -110,11 +110,7 @@ def shortened(text: str, width: int, other: str = "") -> str:
 
 
 def markdown(grid: Grid, *, signs: bool = True) -> str:
-    """A section of Markdown with secondary columns folded; text from records is escaped.
-
-    Args:
-        signs: whether to include a legend of the symbols in the cells.
-    """
+    """A section of Markdown with secondary columns folded, with a legend if `signs`; text from records is escaped."""
     page = grid.page
     parts = [f"## {escape_markdown(grid.title)}", ""]
     if grid.setting:

@@ -14,6 +14,12 @@ def runs(*, seeds=(1, 2, 3)):
     return [fake_record(kind, k, seed=s, scores={"test": mean + s / 10}) for kind, k, mean in means for s in seeds]
 
 
+def group_of(records, learning=None, **settings):
+    """The only group of these records."""
+    [group] = run_groups(records, learning, **settings)
+    return group
+
+
 def grids(records, learning=None):
     return grids_of(run_groups(records, learning))
 

@@ -8,7 +8,7 @@ from rpr.records.record import Record
 from rpr.report.lengths import bits_by_context, context_grids
 from rpr.report.plot_style import PAPER
 from tests.fake_records import fake_record
-from tests.report.test_plots import group_of
+from tests.report.helpers import group_of
 
 SCORES = {("separate", 64): 2.5, ("separate", 128): 2.25, ("separate", 256): 2.75, ("sliding", 128): 2.0}
 

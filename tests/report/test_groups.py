@@ -9,6 +9,7 @@ from rpr.report.grouping import run_groups
 from rpr.report.plot_style import variant_colours
 from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_record, fake_score
+from tests.report.helpers import group_of
 
 
 def test_deciding_settings_separate_groups():
@@ -32,18 +33,18 @@ def test_runs_scored_on_different_splits_are_joined():
     one = fake_record("relative", scores={"test": 30.0}, settings={"evaluation.test_splits": ["test"]})
     other = fake_record("relative", scores={"validation": 28.0}, settings={"evaluation.test_splits": ["validation"]})
     other = other.model_copy(update={"started": "2026-01-03T00:00:00Z"})
-    (group,) = run_groups([one, other])
+    group = group_of([one, other])
     (variant,) = group.variants
     assert [group.score(variant, split).value for split in ("test", "validation")] == [30.0, 28.0]
     lengths = [fake_by_length(20.0), None]
     one, other = (run.model_copy(update={"by_length": by_length and ByLength(**by_length)})
                   for run, by_length in zip((one, other), lengths, strict=True))  # fmt: skip
-    (group,) = run_groups([one, other])
+    group = group_of([one, other])
     assert group.variants[0].measured(("sacrebleu", 1, 10), "").value == 20.0, "of the older run"
     coded = [run.model_copy(update={"schemes": {"vectors": code}}) for run, code in ((one, "1"), (other, "2"))]
-    (group,) = run_groups(coded)
+    group = group_of(coded)
     assert [variant.label[-19:] for variant in group.variants] == ["code of vectors = 1", "code of vectors = 2"]
-    (group,) = run_groups([coded[0], other.model_copy(update={"schemes": None})])
+    group = group_of([coded[0], other.model_copy(update={"schemes": None})])
     assert len(group.variants) == 1, "not recorded"
 
 
@@ -54,13 +55,13 @@ def test_runs_that_started_from_another_are_rows_of_their_own():
         origin |= {"positions": "RoPE", "steps": 1500, "weights": run_id * 8}
         return fake_record("absolute", seed=seed, settings={"origin": origin})
 
-    (group,) = run_groups([run(1), run(2), fake_record("absolute"), fake_record("relative")])
+    group = group_of([run(1), run(2), fake_record("absolute"), fake_record("relative")])
     labels = ["absolute (sinusoidal)", "relative, k = 16", "absolute (sinusoidal), from RoPE after 1,500 steps"]
     assert [(one.label, len(one.finished)) for one in group.variants] == list(zip(labels, (1, 1, 2), strict=True))
     assert group.baseline is group.variants[0] and group.get("absolute") is group.variants[0]
     (alone,) = run_groups([run(1)])
     assert (alone.baseline.records, alone.baseline.label) == ((), "absolute")
-    (group,) = run_groups([run(1), run(1, of_seed=2), run(1, "2b")])
+    group = group_of([run(1), run(1, of_seed=2), run(1, "2b")])
     assert [one.label.partition("steps")[2] for one in group.variants] == [" (1a)", " (2b)", ", seed 2"]
 
 
@@ -68,7 +69,7 @@ def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_othe
     def run(seed, used):
         return fake_record(seed=seed, **{"training.matmul_precision": used})
 
-    [group] = run_groups([run(1, "medium"), run(2, "medium"), fake_record(seed=3, status="running")])
+    group = group_of([run(1, "medium"), run(2, "medium"), fake_record(seed=3, status="running")])
     assert (len(group.runs), group.distinctly()) == (3, "")
     found = run_groups([run(1, "highest"), run(2, "medium")])
     assert [group.distinctly() for group in found] == ["matmul_precision highest", "matmul_precision medium"]
@@ -76,7 +77,7 @@ def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_othe
 
 def test_runs_on_other_files_of_a_corpus_are_apart_and_those_that_read_none_with_the_first():
     failed = fake_record(seed=3, status="failed", data=None)
-    [group] = run_groups([fake_record(), fake_record(seed=2), failed])
+    group = group_of([fake_record(), fake_record(seed=2), failed])
     assert (group.heading, len(group.runs)) == ("multi30k_en_de | model small | 1,800 steps | cpu", 3)
     found = run_groups([fake_record(), fake_record(seed=2, **{"data.key": "ef56" * 9}), failed])
     assert [(group.distinctly(), len(group.runs)) for group in found] == [
@@ -99,18 +100,16 @@ def test_settings_of_one_last_name_are_told_apart():
 
 def test_learned_positions_of_other_lengths_are_other_variants():
     lengths = ((1, 64), (2, 512))
-    [group] = run_groups(
-        fake_record("learned", seed=n, settings={"position.max_positions": rows}) for n, rows in lengths
-    )
+    group = group_of(fake_record("learned", seed=n, settings={"position.max_positions": rows}) for n, rows in lengths)
     assert [one.label for one in group.variants] == [f"absolute (learned), max_positions = {n}" for n in (64, 512)]
-    [group] = run_groups(fake_record(seed=seed, settings={"position.max_positions": seed * 64}) for seed in (1, 2))
+    group = group_of(fake_record(seed=seed, settings={"position.max_positions": seed * 64}) for seed in (1, 2))
     assert [one.label for one in group.variants] == ["relative, k = 16"], "without effect on sinusoids and tables"
 
 
 def test_changes_are_paired_by_seed():
     runs = [fake_record("absolute", seed=seed, scores={"test": value}) for seed, value in ((1, 20.0), (2, 30.0))]
     runs += [fake_record("relative", seed=seed, scores={"test": value}) for seed, value in ((1, 21.0), (2, 31.5))]
-    (group,) = run_groups(runs)
+    group = group_of(runs)
     absolute, relative = group.get("absolute"), group.get("relative", 16)
     change = group.change(relative, absolute, "test")
     assert (change.value, change.n) == (1.25, 2)
@@ -118,9 +117,9 @@ def test_changes_are_paired_by_seed():
     assert group.change(absolute, absolute, "test").value == 0.0
     assert group.change(relative, groups.never_run("none"), "test").reason == "nothing to compare with: none: never run"
     # Only seeds of both count; with fewer than two of them there is no interval.
-    (group,) = run_groups([*runs, fake_record("relative", seed=3, scores={"test": 90.0})])
+    group = group_of([*runs, fake_record("relative", seed=3, scores={"test": 90.0})])
     assert group.change(group.get("relative"), group.get("absolute"), "test") == change
-    (group,) = run_groups([fake_record("absolute", seed=1), *(fake_record("relative", seed=seed) for seed in (2, 3))])
+    group = group_of([fake_record("absolute", seed=1), *(fake_record("relative", seed=seed) for seed in (2, 3))])
     change = group.change(group.get("relative"), group.get("absolute"), "test")
     assert (change.value, change.deviation, change.interval) == (0.0, None, None)
 
@@ -128,7 +127,7 @@ def test_changes_are_paired_by_seed():
 def test_interval_over_seeds_is_made_for_shares_or_not_cut():
     def interval(metric, *values):
         scores = [[fake_score("test", value, metric)] for value in values]
-        (group,) = run_groups([fake_record(seed=seed, scores=one) for seed, one in enumerate(scores)])
+        group = group_of([fake_record(seed=seed, scores=one) for seed, one in enumerate(scores)])
         found = group.variants[0].measured(groups.TestColumn("test", "test_2016_flickr", metric), "")
         return found.interval.low, found.interval.high
 
@@ -138,11 +137,11 @@ def test_interval_over_seeds_is_made_for_shares_or_not_cut():
 
 def test_scores_decoded_differently_have_no_mean_and_no_change():
     other = fake_record("relative", seed=2, scores=[fake_score("test", 31.0, signature="another")])
-    (group,) = run_groups([fake_record("absolute"), fake_record("relative"), other])
+    group = group_of([fake_record("absolute"), fake_record("relative"), other])
     relative, absolute = group.get("relative"), group.get("absolute")
     assert "measured in different ways" in group.score(relative, "test").reason
     other = fake_record("relative", scores=[fake_score("test", 31.0, num_sentences=7)])
-    (group,) = run_groups([fake_record("absolute"), other])
+    group = group_of([fake_record("absolute"), other])
     relative, absolute = group.get("relative"), group.get("absolute")
     assert group.change(relative, absolute, "test").reason == "scored in another way than absolute (sinusoidal)"
 
@@ -150,13 +149,13 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
 def test_variants_are_compared_on_the_split_that_most_have():
     both, test = {"validation": 28.0, "test": 30.0}, {"test": 30.0}
     for scores, split in ((both, "validation"), (test, "test")):
-        (group,) = run_groups([fake_record("absolute", scores=both), fake_record("relative", scores=scores)])
+        group = group_of([fake_record("absolute", scores=both), fake_record("relative", scores=scores)])
         assert group.development == split
 
 
 def test_missing_score_has_a_reason():
     running = fake_record("relative", seed=2, status="running")
-    (group,) = run_groups([fake_record("none", status="failed"), fake_record("relative"), running])
+    group = group_of([fake_record("none", status="failed"), fake_record("relative"), running])
     none, relative = group.get("none"), group.get("relative")
     assert group.score(none, "test").reason == "seed 1 failed: RuntimeError: rank 1 died"
     assert relative.unfinished[0].startswith("seed 2 still running")

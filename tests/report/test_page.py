@@ -16,6 +16,7 @@ from rpr.report.html import Chapter, html_page
 from rpr.report.statements import statements
 from rpr.report.tables import Tables, build_tables
 from tests.fake_records import fake_record, fake_score
+from tests.report.helpers import group_of
 
 
 def text_of(html: str) -> str:
@@ -157,8 +158,7 @@ def test_one_picture_per_variant_up_to_a_limit(tmp_path):
     runs = [fake_record("relative", k, seed=seed) for k in range(8) for seed in (1, 2)]
     for run in runs:
         (tmp_path / f"{run.name}.svg").write_text("<svg/>")
-    [group] = run_groups(runs)
-    pictures, remark = pages.learned_pictures(group, lambda run, name: tmp_path / f"{run.name}.svg")
+    pictures, remark = pages.learned_pictures(group_of(runs), lambda run, name: tmp_path / f"{run.name}.svg")
     shown = [re.fullmatch(r"relative, k = (\d): .*-s(\d)", caption).groups() for caption, _ in pictures]
     assert len(shown) == 6 and {seed for _, seed in shown} == {"1"}
     assert (shown[0][0], shown[-1][0]) == ("0", "7")

@@ -5,15 +5,10 @@ import re
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import Interval
 from rpr.report import plot_style, plots, samples
-from rpr.report.grouping import run_groups
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
+from tests.report.helpers import group_of
 
 SEVERAL = Measurement(30.0, 3, 0.5, Interval(28.8, 31.2, 0.95, kind="seeds"))
-
-
-def group_of(runs):
-    [group] = run_groups(runs)
-    return group
 
 
 def legend_of(figure):

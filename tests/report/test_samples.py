@@ -2,9 +2,9 @@
 
 import pytest
 
-from rpr.report.grouping import run_groups
 from rpr.report.samples import samples
 from tests.fake_records import fake_record
+from tests.report.helpers import group_of
 
 
 @pytest.fixture
@@ -27,8 +27,7 @@ def test_lines_are_evenly_spaced_from_the_first_finished_run(files):
     for run, text in ((failed, "failed"), (first, odd), (second, "second")):
         write(run, hypothesis=text)
     write(first, split="long", lines=2, hypothesis="long")
-    [group] = run_groups([failed, first, second])
-    found = samples(group, file_of)
+    found = samples(group_of([failed, first, second]), file_of)
     # Of 6 lines one from the middle of each third, of 2 lines both.
     numbers = [(one.split, one.number) for one in found.sentences]
     assert numbers == [("test", 2), ("test", 4), ("test", 6), ("long", 1), ("long", 2)]
@@ -44,11 +43,10 @@ def test_runs_with_mismatched_files_are_reported(files):
     write(runs[1], source="another source")
     write(runs[2])
     file_of(runs[2], "test.hypotheses.txt").write_text("one line\n")
-    [group] = run_groups(runs)
-    found = samples(group, file_of)
+    found = samples(group_of(runs), file_of)
     assert [label for label, _ in found.sentences[0].hypotheses] == ["absolute (sinusoidal)"]
     assert found.remarks == ("test: not shown, as their files do not fit the others': none; relative, k = 2",)
-    assert samples(run_groups([fake_record()])[0], file_of).sentences == ()
+    assert samples(group_of([fake_record()]), file_of).sentences == ()
 
 
 def test_many_variants_are_sampled_and_counted(files):
@@ -56,7 +54,7 @@ def test_many_variants_are_sampled_and_counted(files):
     runs = [fake_record("absolute"), fake_record("none"), *(fake_record("relative", k) for k in range(40))]
     for run in runs:
         write(run)
-    found = samples(run_groups(runs)[0], file_of)
+    found = samples(group_of(runs), file_of)
     labels = [label for label, _ in found.sentences[0].hypotheses]
     ks = (0, 4, 9, 13, 17, 22, 26, 30, 35, 39)  # of each kind, evenly spaced
     assert labels == ["absolute (sinusoidal)", "none", *(f"relative, k = {k}" for k in ks)]

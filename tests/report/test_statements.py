@@ -10,7 +10,7 @@ from rpr.report.plots import ranked
 from rpr.report.published import Published, Source
 from rpr.report.statements import statements
 from tests.fake_records import fake_record
-from tests.report.helpers import grids, grids_of, row, runs, summary_of, value
+from tests.report.helpers import grids, grids_of, group_of, row, runs, summary_of, value
 
 
 def sentences(records, learning=None):
@@ -75,12 +75,12 @@ def ends(records, losses):
 def test_corpus_is_not_learned_with_a_loss_like_that_of_no_positions():
     records = runs()
     losses = dict.fromkeys(("absolute", "relative", "relative_keys", "learned"), 1.7) | {"none": 2.0}
-    [group] = run_groups(records, ends(records, losses | {"relative_values": 1.981}))
+    group = group_of(records, ends(records, losses | {"relative_values": 1.981}))
     assert [one.label for one in group.variants if one.unlearned] == ["values only, k = 16"]
-    assert all(one.unlearned is None for one in run_groups(records)[0].variants), "the losses are not known"
-    [learned] = run_groups(records, ends(records, losses | {"relative_values": 1.979}))
+    assert all(one.unlearned is None for one in group_of(records).variants), "the losses are not known"
+    learned = group_of(records, ends(records, losses | {"relative_values": 1.979}))
     assert all(one.unlearned is None for one in learned.variants)
-    alike = run_groups(records, ends(records, dict.fromkeys([*losses, "relative_values"], 2.0)))[0]
+    alike = group_of(records, ends(records, dict.fromkeys([*losses, "relative_values"], 2.0)))
     without_order = {"none", "relative, k = 0"}
     assert {one.label for one in alike.variants if not one.unlearned} == without_order
     values = row(grids_of([group])["table3"], "yes", "no")
@@ -92,8 +92,7 @@ def test_corpus_is_not_learned_with_a_loss_like_that_of_no_positions():
 
 def test_model_that_did_not_learn_leaves_the_ranking():
     records = [fake_record(name) for name in ("none", "rope", "alibi", "shape")]
-    [group] = run_groups(records, ends(records, {"none": 2.0, "rope": 1.6, "alibi": 1.7, "shape": 1.99}))
-    rows, remark = ranked(group)
+    rows, remark = ranked(group_of(records, ends(records, {"none": 2.0, "rope": 1.6, "alibi": 1.7, "shape": 1.99})))
     assert {one.position.kind for one, _ in rows} == {"none", "rope", "alibi"}
     assert remark.startswith("Without SHAPE, not learned: the validation loss")
 
@@ -101,7 +100,7 @@ def test_model_that_did_not_learn_leaves_the_ranking():
 @pytest.mark.parametrize("architecture, unlearned", [("encoder_decoder", True), ("decoder_only", False)])
 def test_a_decoder_alone_learns_order_without_positions(architecture, unlearned):
     records = [fake_record(kind, settings={"model.architecture": architecture}) for kind in ("none", "relative")]
-    [group] = run_groups(records, {run_key(run): Learning(0.0, 0.0, 1800, 2.0) for run in records})
+    group = group_of(records, {run_key(run): Learning(0.0, 0.0, 1800, 2.0) for run in records})
     assert [bool(variant.unlearned) for variant in group.variants] == [False, unlearned]
 
 
@@ -126,7 +125,7 @@ def test_a_second_source_of_published_figures_is_data_alone(monkeypatch):
 
 def test_any_variant_is_the_baseline_of_a_report():
     records = runs_ten_apart()
-    [group] = run_groups(records, baseline="learned")
+    group = group_of(records, baseline="learned")
     assert [str(one) for one in statements(group)] == [
         "Better than absolute (learned) on test, in BLEU: absolute (sinusoidal) +10.0 ± 0.0 (+10.0 to +10.0; 2 seeds).",
         "Worse than absolute (learned) on test, in BLEU: none -10.0 ± 0.0 (-10.0 to -10.0; 2 seeds).",
@@ -139,8 +138,7 @@ def test_any_variant_is_the_baseline_of_a_report():
     several = [fake_record("relative", k) for k in (0, 16)]
     with pytest.raises(RecordError, match="^baseline: relative has .*; choose one of relative-k0, relative-k16$"):
         run_groups(several, baseline="relative")
-    [group] = run_groups(several, baseline="relative-k16")
-    assert group.baseline.label == "relative, k = 16"
+    assert group_of(several, baseline="relative-k16").baseline.label == "relative, k = 16"
 
 
 def test_of_several_ways_to_share_tables_the_papers_is_compared_with_the_paper():
@@ -148,11 +146,10 @@ def test_of_several_ways_to_share_tables_the_papers_is_compared_with_the_paper()
         fake_record(kind, 8, settings={"model.name": "big", "position.tables": tables})
         for kind, tables in (("relative", "per_head"), ("relative", "shared_by_heads"), ("absolute", "shared_by_heads"))
     ]
-    [group] = run_groups(runs)
+    group = group_of(runs)
     first = str(next(iter(statements(group))))
     assert first.startswith("Relative, k = 8, shared by heads against absolute (sinusoidal) on test:")
     assert summary_of(group).setting == "Δ: change from relative, k = 8, shared by heads"
-    [group] = run_groups(runs[:1])
-    assert group.papers_relative.records, "another way if the paper's was not run"
-    [group] = run_groups(fake_record(kind, settings={"data.text": {}}) for kind in ("absolute", "relative"))
+    assert group_of(runs[:1]).papers_relative.records, "another way if the paper's was not run"
+    group = group_of(fake_record(kind, settings={"data.text": {}}) for kind in ("absolute", "relative"))
     assert summary_of(group).rows[0].reference is group.baseline

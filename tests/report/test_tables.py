@@ -15,7 +15,7 @@ from rpr.report.speed import ratio_to_absolute, read_benches, steps_per_second
 from rpr.report.tables import build_tables
 from rpr.tables.render import terminal
 from tests.fake_records import fake_by_length, fake_record
-from tests.report.helpers import grids, grids_of, row, runs, summary_of, value
+from tests.report.helpers import grids, grids_of, group_of, row, runs, summary_of, value
 
 
 def test_table2_has_the_papers_rows_and_ours():
@@ -77,7 +77,7 @@ def test_tables_2_and_3_are_of_the_base_model_and_german():
     sixteen = fake_record("relative", 16, settings={"model.name": "big"}, scores={"validation": 31.0})
     assert value(row(grids([own, sixteen])["table2"], "16")["validation"]) == 31.0
     # In a terminal changes are relative to its own k, for which the paper's Table 2 has no figure.
-    [group] = run_groups([own, sixteen, fake_record("absolute", settings={"model.name": "big"})])
+    group = group_of([own, sixteen, fake_record("absolute", settings={"model.name": "big"})])
     found = row(summary_of(group), "relative, k = 16")
     assert value(found["paper"]) == 25.8 and found["paper_change"].value.reason == "not in the paper"
 
@@ -94,10 +94,9 @@ def test_verdicts_are_on_the_split_of_the_tables_that_they_are_about():
 def test_rows_of_a_checkout_with_uncommitted_changes_are_marked():
     records = [run.model_copy(update={"git": Git(commit="feed", dirty=run.seed > 1)}) for run in runs()]
     remark = "seed 2, 3: trained from a checkout with uncommitted changes, so no commit names the code"
-    (group,) = run_groups(records)
     assert row(grids(records)["table2"], "16")["note"].remarks[0] == remark
-    assert terminal(summary_of(group)).count(remark.split(",")[0]) == 1
-    assert "uncommitted" not in terminal(summary_of(run_groups(runs())[0]))
+    assert terminal(summary_of(group_of(records))).count(remark.split(",")[0]) == 1
+    assert "uncommitted" not in terminal(summary_of(group_of(runs())))
 
 
 @pytest.mark.parametrize("settings, name", [({}, "table1"), ({"data.text": {}}, "documents")])
@@ -114,8 +113,8 @@ def test_rows_that_may_still_have_been_learning_say_so():
     unknown = "whether it was still learning is not known: fewer than two validations"
     assert [unknown in cell.remarks for cell in grids([run])["table1"].cells[0]].count(True) == 1
     validated = {run_key(run): learning_of(run, {900: 1.0, 1000: 1.0})}
-    assert run_groups([run], validated)[0].variants[0].caveats == ()
-    [both] = run_groups([run, run.model_copy(update={"seed": 2})], validated)[0].variants
+    assert group_of([run], validated).variants[0].caveats == ()
+    [both] = group_of([run, run.model_copy(update={"seed": 2})], validated).variants
     assert both.caveats == (unknown.replace(":", " of 1 of its 2 seeds:"),)
 
 
@@ -137,7 +136,7 @@ def test_tokens_of_language_models_are_those_of_full_batches():
 
 
 def speed_ratio(*runs):
-    (group,) = run_groups(runs)
+    group = group_of(runs)
     return ratio_to_absolute(group, group.get("relative"))
 
 
@@ -157,7 +156,7 @@ def test_speeds_of_different_circumstances_are_not_compared(absolute, relative, 
 def test_speed_of_a_run_on_a_shared_device_is_ignored():
     runs = [fake_record("absolute", seed=1), fake_record("absolute", seed=2, concurrent_jobs=2)]
     assert speed_ratio(*runs, fake_record("relative")).value == 1.0
-    assert steps_per_second(run_groups(runs)[0].get("absolute")).n == 1
+    assert steps_per_second(group_of(runs).get("absolute")).n == 1
 
 
 def test_speed_of_whole_runs_decides_nothing():
@@ -214,20 +213,19 @@ def test_bench_documents_decide_the_papers_speed(tmp_path):
 def test_scores_by_length():
     lengths = {seed: fake_by_length(50.0 + seed, 40.0, 30.0, 20.0) for seed in (1, 2)}
     records = [fake_record("relative", seed=seed, by_length=found) for seed, found in lengths.items()]
-    (group,) = run_groups([*records, fake_record("absolute")])
-    [sacrebleu] = length_grid(group)
+    [sacrebleu] = length_grid(group_of([*records, fake_record("absolute")]))
     headings = ["1–10 (50)", "11–22 (40)", "23–30* (7)", "over 30* (20)"]
     assert [column.heading for column in sacrebleu.columns] == ["position", "n", *headings]
     relative = row(sacrebleu, "relative, k = 16")
     assert (value(relative["length_1_10"]), relative["length_1_10"].value.n) == (51.5, 2)
     assert (relative["n"].value, relative["length_1_10"].remarks) == ("2", ())
-    [more] = length_grid(run_groups([*records, fake_record("relative", seed=3)])[0])
+    [more] = length_grid(group_of([*records, fake_record("relative", seed=3)]))
     assert row(more, "relative, k = 16")["length_1_10"].remarks == ("2 of 3 seeds",)
     assert row(sacrebleu, "absolute (sinusoidal)")["length_1_10"].value.reason == "not scored at this length"
     assert "fewer than 10 sentences, which say little: 23–30" in [note.text for note in sacrebleu.notes]
     # Different decoding is a warning.
     other = fake_record("absolute", by_length=fake_by_length(50.0, beam_size=1))
-    [grid] = length_grid(run_groups([records[0], other])[0])
+    [grid] = length_grid(group_of([records[0], other]))
     assert [note.severity for note in grid.notes].count("warning") == 1
 
 

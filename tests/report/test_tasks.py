@@ -18,6 +18,7 @@ from rpr.report.statements import statements
 from rpr.report.tables import build_tables, task_table
 from rpr.tables.grid import legend
 from tests.fake_records import edited, fake_by_length, fake_interval, fake_record, fake_score, write_run
+from tests.report.helpers import group_of
 
 
 def run(position, long, kind="reverse", within=99.0, cut_off=26, seed=1):
@@ -40,12 +41,11 @@ def runs(kind="reverse", within=99.0, cut_off=26, **beyond):
 
 
 def text(records):
-    [group] = run_groups(records)
-    return " ".join(map(str, statements(group)))
+    return " ".join(map(str, statements(group_of(records))))
 
 
 def test_exact_match_of_a_task_comes_first_and_by_length():
-    [group] = run_groups(runs("scan", within=81.0))
+    group = group_of(runs("scan", within=81.0))
     tables = build_tables([group])
     assert (group.task, group.synthetic, "paper" in tables.sections) == (True, True, False)
     [task] = tables.sections["tasks"]
@@ -67,7 +67,7 @@ def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training
         return run.model_copy(update={"by_length": replace(run.by_length, buckets=buckets)})
 
     def grey(cut_off):
-        [group] = run_groups(map(of_one_length, runs("symbols_reverse", cut_off=cut_off)))
+        group = group_of(map(of_one_length, runs("symbols_reverse", cut_off=cut_off)))
         [axes] = scores_by_length(group).figure().axes
         lines = [line for line in axes.get_lines() if line.get_color() == PAPER]
         return [(list(line.get_xdata()), list(line.get_ydata())) for line in lines], axes.get_xlabel()
@@ -79,7 +79,7 @@ def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training
 
 
 def test_schemes_are_plotted_best_first_beside_published_accuracies():
-    [group] = run_groups(runs("reverse", within=81.0, none=90.0))
+    group = group_of(runs("reverse", within=81.0, none=90.0))
     [axes] = plots.scores_by_position(group).figure().axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "none",
@@ -96,7 +96,7 @@ def test_schemes_are_plotted_best_first_beside_published_accuracies():
 
 def test_exact_match_of_sentences_is_folded_and_not_shown_by_length():
     configs = [(run, edited(dict(run.config), {"data.task": None})) for run in runs()]
-    [group] = run_groups(run.model_copy(update={"config": config}) for run, config in configs)
+    group = group_of(run.model_copy(update={"config": config}) for run, config in configs)
     tables = build_tables([group])
     assert (group.task, group.synthetic, "tasks" in tables.sections) == (False, False, False)
     assert {column.key: column.priority for column in tables.sections["paper"][0].columns}["exact_match_test"] == 3
@@ -107,8 +107,7 @@ def test_rows_of_other_checkpoints_say_so():
     first, second = (run.model_copy(update={"scores": run.scores[2:]}) for run in runs())
     last = tuple(replace(score, checkpoint="step 1800") for score in second.scores)
     for other, notes in ((second, 0), (second.model_copy(update={"scores": last}), 1)):
-        [group] = run_groups([first, other])
-        texts = [note.text for note in task_table([group]).notes]
+        texts = [note.text for note in task_table([group_of([first, other])]).notes]
         assert sum(text.startswith("the rows used different checkpoints: ") for text in texts) == notes
 
 
@@ -120,7 +119,7 @@ def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_pape
 
 def test_without_longer_examples_nothing_is_said_of_them():
     records = [run.model_copy(update={"scores": run.scores[::2]}) for run in runs()]  # those of test
-    [group] = run_groups(records)
+    group = group_of(records)
     assert (group.split, plots.scores_by_position(group).title) == ("test", "Exact match on test, best first")
     assert "beyond" not in text(records)
     assert "Kazemnejad" not in " ".join(note.text for note in task_table([group]).notes)
@@ -139,8 +138,8 @@ def test_results_page_leaves_groups_of_few_seeds_to_the_pages_of_their_sweeps(tm
 
 def test_order_of_schemes_is_compared_with_the_published_one():
     def found(*more, **long):
-        records = [*schemes(**long), *more]
-        return [one for one in (str(one) for one in statements(run_groups(records)[0])) if "Published" in one]
+        every = map(str, statements(group_of([*schemes(**long), *more])))
+        return [one for one in every if "Published" in one]
 
     def schemes(seed=1, **long):
         return [run(choice, score, seed=seed) for choice, score in long.items()]
@@ -157,8 +156,7 @@ def test_order_of_schemes_is_compared_with_the_published_one():
 
 def test_published_figures_are_shown_with_their_source():
     def column(records):
-        [group] = run_groups(records)
-        grid = task_table([group])
+        grid = task_table([group_of(records)])
         keys = [column.key for column in grid.columns]
         notes = " ".join(note.text for note in grid.notes)
         return notes, [row[keys.index("kazemnejad")].value for row in grid.cells] if "kazemnejad" in keys else []
@@ -181,8 +179,7 @@ def test_task_that_is_not_learned_or_still_learning_says_so():
     assert [row[-1].value for row in grid.cells] == ["not learned"] * 2
     for last, undecided in ((0.5, "still learning"), (0.998, "")):
         falling = {run_key(run): learning_of(run, {900: 1.0, 1000: last}) for run in runs()}
-        [group] = run_groups(runs(), falling)
-        assert [one.undecided for one in group.variants] == [undecided] * 2
+        assert [one.undecided for one in group_of(runs(), falling).variants] == [undecided] * 2
 
 
 @pytest.mark.usefixtures("unrendered")
