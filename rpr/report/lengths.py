@@ -241,8 +241,8 @@ def bits_by_context(group: Group) -> style.Plot | None:
 def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
     """The published curves, of more than one length, of the shortest training that has some."""
     by_source = {
-        source: several
-        for source, by_label in published_curves(variants, {"windows": kind}).items()
+        key: several
+        for key, by_label in published_curves(variants, {"windows": kind}).items()
         if (several := {label: points for label, points in by_label.items() if len(points) > 1})
     }
     if not by_source:
