@@ -29,7 +29,6 @@ from rpr.signals import die_with_parent, exit_on_sigterm
 
 if TYPE_CHECKING:  # numpy and torch: invalid settings are reported without waiting for their import
     from rpr.data.cache import PreparedData
-    from rpr.training.launch import SlurmPlace
 
 FAULT_EXIT = 2  # of a process that ended by one of our own errors
 
@@ -69,13 +68,13 @@ def run(
     if _report_if_finished(config, run_dir):
         return run_dir
     check_tokenizer(config)
-    place = launch.slurm_place(hardware) if hardware.num_nodes > 1 and not started_by_torchrun() else None
-    if place is not None and place.node > 0:
-        _run_as_later_node(config, run_dir, place)
+    job = launch.slurm_job(hardware) if hardware.num_nodes > 1 and not started_by_torchrun() else None
+    if job is not None and job.node > 0:
+        _run_as_later_node(config, run_dir, job.hostnames)
         return run_dir
     runtime.check_devices(hardware)
-    if place is not None:
-        launch.check_hosts(place)
+    if job is not None:
+        launch.check_hosts(job.hostnames)
     if started_by_torchrun():
         runtime.check_world(hardware)
     if not is_first_rank():  # of the user's own torchrun: the first one keeps the record
@@ -123,7 +122,7 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
     return True
 
 
-def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) -> None:
+def _run_as_later_node(config: TrainConfig, run_dir: Path, hosts: Sequence[str]) -> None:
     """A SLURM node after the first, which keeps the record.
 
     On a failure the process exits with a non-zero code, so that SLURM ends the job: submitit would take a raised error
@@ -134,7 +133,7 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, place: SlurmPlace) ->
 
     try:
         runtime.check_devices(config.hardware)
-        launch.check_hosts(place)
+        launch.check_hosts(hosts)
         _prepare(config)
         _run_worker(run_dir / lifecycle.JOB_NAME, config.hardware)
     except RprError as error:

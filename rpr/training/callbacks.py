@@ -18,13 +18,13 @@ from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.metrics import SHOWN_METRICS, read_metrics
 from rpr.training.guards import LOG_EVERY, NonFiniteGuard
-from rpr.training.module import as_translation_module, ends_step
+from rpr.training.module import StepCallback, TranslationModule, as_translation_module
 
 WARM_UP_STEPS = 10  # excluded from every speed, while allocators, caches and kernels warm up
 _MEASURED = ("seconds", "processor_seconds", "steps", "source_tokens", "target_tokens")
 
 
-class Stopwatch(pl.Callback):
+class Stopwatch(StepCallback):
     """Time spent on training steps, including data wait; excluding warm-up, validation and checkpoints.
 
     Saved in checkpoints: a resumed run reports the time of all its parts (each with a warm-up of its own).
@@ -73,11 +73,7 @@ class Stopwatch(pl.Callback):
         running = 0.0 if self._since is None else time.perf_counter() - self._since[0]
         return self.seconds + running, self.steps, self.source_tokens, self.target_tokens
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        if not ends_step(trainer, batch_idx):
-            return
+    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
         if self._since is not None:
             self.steps += 1
             self.source_tokens += batch.step_source_tokens
@@ -95,7 +91,7 @@ class Stopwatch(pl.Callback):
         self.pause()
 
 
-class Metrics(pl.Callback):
+class Metrics(StepCallback):
     """Writes a line of metrics.jsonl every LOG_EVERY steps and at each validation, mirrors it to W&B, and updates the
     progress bar.
 
@@ -128,17 +124,13 @@ class Metrics(pl.Callback):
             self._progress = Progress(trainer.max_steps, "steps", "training", done=trainer.global_step, lines="last")
             self._progress.update(0, **dict.fromkeys(SHOWN_METRICS.values()))
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
         step = trainer.global_step
-        if not ends_step(trainer, batch_idx):
-            return
         if self._progress is not None:
             self._progress.reach(step, trainer.max_steps)
         if step % LOG_EVERY and step != trainer.max_steps:
             return
-        self.guard.read(trainer, pl_module)  # on every rank: their losses are reduced
+        self.guard.read(trainer, module)  # on every rank: their losses are reduced
         done = self.guard.take()
         if not trainer.is_global_zero or not done:
             return
@@ -149,7 +141,7 @@ class Metrics(pl.Callback):
             "train/loss": sum(taken.loss for taken in done) / len(done),  # the mean over the steps since the last line
             "train/gradient_norm": sum(taken.gradient_norm for taken in done) / len(done),
             "train/gradient_norm_max": max(taken.gradient_norm for taken in done),
-            "learning_rate": as_translation_module(pl_module).learning_rate(step),
+            "learning_rate": module.learning_rate(step),
         }
         if counts[0] and seconds > 0:
             names = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
@@ -199,10 +191,7 @@ class Metrics(pl.Callback):
 
 def _drop_later_rows(path: Path, step: int) -> None:
     """Drop the rows after the step from which a run resumes, as they will be written again, and an incomplete last
-    line, which a kill can leave.
-
-    Raises:
-        RecordError: another line is damaged, or the file cannot be read.
+    line, which a kill can leave. Raises RecordError if another line is damaged, or the file cannot be read.
     """
     rows = [row for row in read_metrics(path) if row["step"] <= step]
     replace_file(path, "".join(json.dumps(row) + "\n" for row in rows))

@@ -209,10 +209,8 @@ def _last(rows: list[dict[str, Any]], name: str) -> float | None:
 
 
 def _newest_readable(folder: Path) -> Path | None:
-    """The newest readable checkpoint; damaged newer ones are renamed and reported.
-
-    Raises:
-        DataError: there are checkpoints, but none is readable: more likely the system's fault than that of all files.
+    """The newest readable checkpoint; damaged newer ones are renamed and reported. Raises DataError if there are
+    checkpoints, but none is readable: more likely the system's fault than that of all files.
     """
     damaged: list[tuple[Path, DataError]] = []
     for _, path in reversed(checkpoints.checkpoints(folder)):

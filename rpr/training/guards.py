@@ -23,7 +23,7 @@ from rpr.errors import RunError
 from rpr.io.atomic import replace_file
 from rpr.runs.checkpoints import checkpoints
 from rpr.training.datamodule import TranslationData
-from rpr.training.module import as_translation_module, ends_step
+from rpr.training.module import StepCallback, TranslationModule
 
 LOG_EVERY = 25  # steps between two lines of metrics.jsonl, and between two reads from a GPU
 SPIKE_DEVIATIONS = 6.0  # above the running mean; a normal step exceeds it once in a billion
@@ -61,13 +61,11 @@ class RunningStats:
         self.variance = (1 - share) * (self.variance + share * difference * difference)
 
 
-class NonFiniteGuard(pl.Callback):
+class NonFiniteGuard(StepCallback):
     """Stops at a non-finite gradient, or counts and skips the step; reports loss spikes.
 
-    The counts are saved in checkpoints.
-
-    Raises:
-        RunError: with non_finite="stop", naming the step, its pairs and the last good checkpoint.
+    The counts are saved in checkpoints. Raises RunError with non_finite="stop", naming the step, its pairs and the
+    last good checkpoint.
     """
 
     def __init__(self, run_dir: Path, optim: OptimConfig, batches: TranslationData) -> None:
@@ -98,26 +96,19 @@ class NonFiniteGuard(pl.Callback):
         self._loss_stats = RunningStats(**state_dict["spread"])
         self._read = [Step(*step) for step in state_dict["read"]]
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        if not ends_step(trainer, batch_idx):
-            return
-        module = as_translation_module(pl_module)
+    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
         assert module.gradient_norm is not None
         self._unread.append((trainer.global_step, torch.stack(module.micro_losses), module.gradient_norm))
         module.micro_losses.clear()
         if trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOG_EVERY == 0:
-            self.read(trainer, pl_module)
+            self.read(trainer, module)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.read(trainer, pl_module)
 
     def before_saving(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse a checkpoint of non-finite weights or of unchecked steps.
-
-        Raises:
-            RunError: as for a step; or the weights are not finite, after too large a step.
+        """Refuse a checkpoint of non-finite weights or of unchecked steps. Raises RunError as for a step, and if
+        the weights are not finite, after too large a step.
         """
         self.read(trainer, pl_module)
         if not _finite(pl_module):

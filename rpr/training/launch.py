@@ -14,15 +14,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 from rpr.config.train import HardwareConfig
 from rpr.environment import for_child
 from rpr.errors import ConfigError, InterruptedRun, ProcessEnded, RunError, TimeLimitReached
 from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm, unhandled_sigcont
+
+if TYPE_CHECKING:
+    from submitit import JobEnvironment
 
 GRACE_SECONDS = 15
 TORCHRUN_GRACE_SECONDS = 45  # torchrun itself kills ranks that have not ended within 30 seconds
@@ -78,55 +81,43 @@ def _torchrun(hardware: HardwareConfig) -> list[str]:
     flags = [f"--nproc-per-node={hardware.devices}", "--max-restarts=0"]
     if hardware.num_nodes == 1:
         return ["--standalone", "--local-addr=127.0.0.1", *flags]  # the machine's own name may not resolve
-    place = slurm_place(hardware)
+    job = slurm_job(hardware)
     # The first rank is on the first node, which keeps the record, so that this node's torchrun outlasts the scoring.
     return [
         f"--nnodes={hardware.num_nodes}",
-        f"--node-rank={place.node}",
-        f"--master-addr={place.hosts[0]}",
-        f"--master-port={20000 + place.job % 20000}",  # jobs that share a node have different ports
+        f"--node-rank={job.node}",
+        f"--master-addr={job.hostnames[0]}",
+        f"--master-port={20000 + int(job.raw_job_id) % 20000}",  # jobs that share a node have different ports
         f"--rdzv-conf=timeout={NODES_WAIT_SECONDS}",
         *flags,
     ]
 
 
-class SlurmPlace(NamedTuple):
-    """This node's index in its SLURM job, the host names of all nodes, and the job's ID."""
-
-    node: int
-    hosts: tuple[str, ...]
-    job: int
-
-
-def slurm_place(hardware: HardwareConfig) -> SlurmPlace:
-    """The place of this process among the tasks that submitit started, one on each node.
-
-    Raises:
-        ConfigError: submitit did not start it on this number of nodes.
+def slurm_job(hardware: HardwareConfig) -> JobEnvironment:
+    """The SLURM job of this process, one of the tasks that submitit started, one on each node. Raises ConfigError
+    if submitit did not start it on this number of nodes.
     """
     try:
         import submitit
 
-        place = submitit.JobEnvironment()
+        job = submitit.JobEnvironment()
     except (ImportError, RuntimeError):  # not installed, or not inside one of its jobs
-        place = None
-    if place is None or place.num_nodes != hardware.num_nodes:
+        job = None
+    if job is None or job.num_nodes != hardware.num_nodes:
         raise ConfigError(
             f"hardware.num_nodes: {hardware.num_nodes} nodes must be started by SLURM (rpr-cli train -m "
             "hardware=slurm_8xgpu hardware.num_nodes=...) or by torchrun, with one command on each node: "
             f"torchrun --nnodes {hardware.num_nodes} --nproc-per-node {hardware.devices} --node-rank N --master-addr "
             "HOST -m rpr train ..."
         )
-    return SlurmPlace(place.node, tuple(place.hostnames), int(place.raw_job_id))
+    return job
 
 
-def check_hosts(place: SlurmPlace) -> None:
-    """Check that the host name of every node resolves here: torchrun would retry silently for an hour.
-
-    Raises:
-        ConfigError: a name does not resolve.
+def check_hosts(hosts: Iterable[str]) -> None:
+    """Check that the host name of every node resolves here: torchrun would retry silently for an hour. Raises
+    ConfigError if one does not.
     """
-    for host in place.hosts:
+    for host in hosts:
         try:
             socket.getaddrinfo(host, None)
         except OSError as error:

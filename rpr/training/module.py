@@ -16,12 +16,6 @@ from rpr.model.architectures import build_model
 from rpr.training.loss import label_smoothed_loss
 
 
-def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
-    """Whether this microbatch is the last of a step."""
-    accumulate: int = trainer.accumulate_grad_batches
-    return (batch_idx + 1) % accumulate == 0
-
-
 def learning_rate(step: int, optim: OptimConfig, d_model: int) -> float:
     """The learning rate of a step, counted from 1: linear warm-up, then the schedule.
 
@@ -148,3 +142,16 @@ def as_translation_module(module: pl.LightningModule) -> TranslationModule:
     """Narrow the type that Lightning passes to callbacks."""
     assert isinstance(module, TranslationModule)
     return module
+
+
+class StepCallback(pl.Callback):
+    """A callback with a hook for the end of each step, after its last microbatch."""
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.on_step_end(trainer, as_translation_module(pl_module), batch)
+
+    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
+        """`batch` is the last microbatch."""

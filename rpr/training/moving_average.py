@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from rpr.data.batches import Batch
-from rpr.training.module import as_translation_module, ends_step
+from rpr.training.module import StepCallback, TranslationModule, as_translation_module
 
 
-class MovingAverage(pl.Callback):
+class MovingAverage(StepCallback):
     """average = d * average + (1 - d) * weights after step t, d = min(decay, (1 + t) / (10 + t)), so that the average
     soon forgets the first weights; validation sees the average.
 
@@ -34,13 +34,10 @@ class MovingAverage(pl.Callback):
         source = self.weights or current
         self.weights = {name: source[name].detach().to(weight.device, copy=True) for name, weight in current.items()}
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        if ends_step(trainer, batch_idx):
-            current = [weight.detach() for weight in _weights(pl_module).values()]
-            decay = min(self.decay, (1 + trainer.global_step) / (10 + trainer.global_step))
-            torch._foreach_lerp_(list(self.weights.values()), current, 1 - decay)
+    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
+        current = [weight.detach() for weight in _weights(module).values()]
+        decay = min(self.decay, (1 + trainer.global_step) / (10 + trainer.global_step))
+        torch._foreach_lerp_(list(self.weights.values()), current, 1 - decay)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._swap(pl_module)

@@ -21,7 +21,7 @@ from rpr.io.atomic import remove_leftovers, replacing
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training.callbacks import Stopwatch
 from rpr.training.guards import LOG_EVERY
-from rpr.training.module import ends_step
+from rpr.training.module import StepCallback, TranslationModule
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -60,7 +60,7 @@ def _os_error(error: BaseException) -> str:
     return " ".join(str(error).split())[:120]
 
 
-class PeriodicCheckpoint(pl.callbacks.Checkpoint):
+class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
     """Writes checkpoints every N steps or minutes and at the last step, which is validated in any case, and keeps the
     last of them, as `optim` says. After `stop_after_minutes` it stops the training of this process, with a checkpoint;
     never at the run's last step, after which no training is left.
@@ -68,10 +68,7 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
     They are written between steps: within a step, gradients of some microbatches would be lost. At a step with a
     validation the checkpoint is written after it: a run resumed from it does not validate there again, and would lack
     the validation's results. `before_saving` is called first on every rank, and may raise; the stopwatch is paused
-    while a checkpoint is written.
-
-    Raises:
-        InterruptedRun: the time has passed.
+    while a checkpoint is written. Raises InterruptedRun when the time has passed.
     """
 
     def __init__(
@@ -104,18 +101,14 @@ class PeriodicCheckpoint(pl.callbacks.Checkpoint):
             ) from None
         self._warn_if_disk_is_short(trainer)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        if not ends_step(trainer, batch_idx):
-            return
+    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
         step, limit = trainer.global_step, self._stop_after_minutes
         self._stop_due = limit is not None and step != trainer.max_steps and _have_passed(limit, self._started, trainer)
         self._save_due = self._stop_due or self._is_due(trainer, step)
         if step == trainer.max_steps:
             trainer.should_stop = True  # Lightning then validates, whatever the interval
         elif step % self._optim.validate_every_n_steps:
-            self._save_and_stop(trainer, pl_module)
+            self._save_and_stop(trainer, module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._save_and_stop(trainer, pl_module)

@@ -123,7 +123,7 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
             for micro in range(2):
                 clock.now += seconds / 2
                 clock.of_processor += 0.75 * seconds  # one core and a half
-                watch.on_train_batch_end(trainer, None, None, batch, micro)
+                watch.on_train_batch_end(trainer, module, None, batch, micro)
 
     steps(WARM_UP_STEPS, 60.0)
     assert watch.reading() == (0.0, 0, 0, 0)
