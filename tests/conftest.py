@@ -179,11 +179,11 @@ def small_data(cache_dir: Path) -> PreparedData:
 
 
 @pytest.fixture(scope="session")
-def byte_fallback(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def byte_fallback() -> Vocabulary:
     """1,024 pieces, bytes among them; of a, b, c and marks with the blank before them there is one each."""
     words = ["".join(letters) for letters in itertools.product(string.ascii_lowercase[:12], repeat=3)]
     counts = count_words([*words, 'a b c . ! ? " ) , 。 ！ ？'] * 2)
-    return Vocabulary.learn(counts, 1024, tmp_path_factory.mktemp("vocabulary") / "vocabulary.model")
+    return Vocabulary.learn(counts, 1024)
 
 
 @pytest.fixture(scope="session")
@@ -199,11 +199,11 @@ def random_run(tmp_path_factory: pytest.TempPathFactory, small_data: PreparedDat
 
 
 @pytest.fixture(scope="session")
-def export_inputs(tmp_path_factory: pytest.TempPathFactory, tiny_overrides: tuple[str, ...]) -> Callable[..., Any]:
+def export_inputs(tiny_overrides: tuple[str, ...]) -> Callable[..., Any]:
     """What is exported of a model of tests.small_models, with some sentences."""
     from tests import small_models
 
-    vocabulary = small_models.make_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+    vocabulary = small_models.make_vocabulary()
     config = compose_train([*tiny_overrides])
     return lambda model, sentences=12: small_models.make_export_inputs(model, vocabulary, config, sentences)
 

@@ -66,11 +66,11 @@ SOURCES = [[*tokens, EOS] for tokens in sentences([1 + index * 7 % 40 for index 
 TARGETS = [[*tokens, EOS] for tokens in sentences([index * 11 % 40 for index in range(40)], seed=2)]
 
 
-def make_vocabulary(folder: Path) -> Vocabulary:
+def make_vocabulary() -> Vocabulary:
     """As many tokens as the models have."""
     draw = np.random.default_rng(0)
     words = ["".join(chr(97 + int(letter)) for letter in draw.integers(0, 20, 5)) for _ in range(200)]
-    return Vocabulary.learn(count_words([" ".join(words)]), NUM_TOKENS, folder / "learned.model")
+    return Vocabulary.learn(count_words([" ".join(words)]), NUM_TOKENS)
 
 
 def make_export_inputs(

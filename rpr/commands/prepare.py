@@ -26,7 +26,7 @@ def run(config: PrepareConfig) -> None:
     digest_seconds = time.monotonic() - start
     with progress_bars(config.data) as report:
         data = prepare(config.data, report, config.processes)
-    build = data.build_result
+    build = data.built_by
     document: dict[str, Any] = {
         "cores": num_cores(),
         "git": git_state().model_dump(),

@@ -293,7 +293,7 @@ def _prepare(config: TrainConfig) -> PreparedData:
         check_hooks(scheme, Site(config.model.num_layers, config.model.num_heads, config.model.d_model, causal))
     with progress_bars(config.data) as report:
         data = prepare(config.data, report)
-    for remark in data.meta.notes if data.build_result is not None else ():
+    for remark in data.meta.notes if data.built_by is not None else ():
         note(f"data: {data.meta.name}: {remark}")
     if config.data.text is None:
         check_tokenizer(config, data.text("validation")[1])

@@ -2,10 +2,9 @@
 workers.
 
 A microbatch is a list of pairs whose padded size fits `max_tokens_per_microbatch` on each side, or on both together if
-they are `joined` in one row. A step is one weight
-update from `microbatches_per_step` microbatches; this is part of the recipe. A shard is what one device processes at
-once: a whole microbatch, or every n-th row of one when there are more devices than microbatches. So hardware changes
-neither the pairs of a step nor the order of the steps.
+they are `joined` in one row. A step is one weight update from `microbatches_per_step` microbatches; this is part of the
+recipe. A shard is what one device processes at once: a whole microbatch, or every n-th row of one when there are more
+devices than microbatches. So hardware changes neither the pairs of a step nor the order of the steps.
 
 plan.py groups pairs into microbatches. The microbatch boundaries are the same in every epoch; the pairs are shuffled
 within their cells, and the microbatches are shuffled, for each epoch. So every epoch has the same number of
@@ -87,14 +86,11 @@ class TrainingBatches(Sampler[BatchSpec]):
         *,
         joined: bool = False,
     ) -> None:
-        assert (
-            len(split) > 0 and max_tokens_per_microbatch > 0 and microbatches_per_step > 0 and 0 <= rank < num_devices
-        )
+        assert 0 <= rank < num_devices
         self._start_step = start_step
         self._microbatches_per_step, self._seed = microbatches_per_step, seed
         self._num_devices, self._rank = num_devices, rank
-        self._source_lengths, self._target_lengths = split.source_lengths, split.target_lengths
-        self._plan = Plan(self._source_lengths, self._target_lengths, max_tokens_per_microbatch, joined=joined)
+        self._plan = Plan(split.source_lengths, split.target_lengths, max_tokens_per_microbatch, joined=joined)
         self._epoch_order: EpochOrder | None = None
         self._lock = threading.Lock()
 
@@ -114,8 +110,7 @@ class TrainingBatches(Sampler[BatchSpec]):
         """
         assert step >= 0
         epoch, place = divmod(step, self.steps_per_epoch)
-        with self._lock:  # also called by pin-memory and logging threads
-            shuffled = self._order_of(epoch)
+        shuffled = self._order_of(epoch)
         first = place * self._microbatches_per_step
         chosen = shuffled.microbatch_order[first : first + self._microbatches_per_step]
         starts, ends = self._plan.starts, self._plan.ends
@@ -123,24 +118,23 @@ class TrainingBatches(Sampler[BatchSpec]):
         return microbatches + [NO_PAIRS] * (self._microbatches_per_step - len(microbatches))
 
     def _order_of(self, epoch: int) -> EpochOrder:
-        if self._epoch_order is None or self._epoch_order.epoch != epoch:
-            self._epoch_order = None  # free its memory before the next one is allocated
-            self._epoch_order = self._plan.epoch(self._seed, epoch)  # 3 s for 36 million pairs
-        return self._epoch_order
+        with self._lock:  # also called by pin-memory and logging threads
+            if self._epoch_order is None or self._epoch_order.epoch != epoch:
+                self._epoch_order = None  # free its memory before the next one is allocated
+                self._epoch_order = self._plan.epoch(self._seed, epoch)  # 3 s for 36 million pairs
+            return self._epoch_order
 
     def padding_waste(self) -> float:
         """The fraction, 0 to 1, of the first epoch's source and target positions that are padding; other epochs differ
         only in the last digits.
         """
-        with self._lock:
-            order = self._order_of(0).pair_order
-        return self._plan.padding_waste(order, self._source_lengths, self._target_lengths)
+        return self._plan.padding_waste(self._order_of(0).pair_order)
 
     def step_specs(self, step: int) -> list[BatchSpec]:
         """This rank's shards of a step."""
         microbatches = self.step_microbatches(step)
         pairs = np.concatenate(microbatches)
-        source, target = int(self._source_lengths[pairs].sum()), int(self._target_lengths[pairs].sum())
+        source, target = (int(lengths[pairs].sum()) for lengths in self._plan.lengths)
         if self._num_devices <= self._microbatches_per_step:
             shards = microbatches[self._rank :: self._num_devices]
         else:
@@ -168,8 +162,6 @@ def evaluation_batches(split: TokenSplit | Windows, max_tokens: int, *, joined: 
     longer = np.maximum(split.source_lengths, split.target_lengths)
     order = np.lexsort((split.target_lengths, split.source_lengths, longer)).astype(np.int64)
     ends = np.flatnonzero(np.diff(longer[order], append=-1)) + 1  # one bucket per length
-    if not len(order):
-        return []
     rows = longer[order]
     if joined:
         source, target = (np.maximum.accumulate(side[order]) for side in (split.source_lengths, split.target_lengths))

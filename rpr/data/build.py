@@ -74,13 +74,6 @@ class Meta:
     file_sizes: dict[str, int]
 
 
-class BuildResult(NamedTuple):
-    """What a build took. `peak_bytes` is the peak memory of the largest worker process."""
-
-    processes: int
-    peak_bytes: int
-
-
 class Job(NamedTuple):
     """What every stage of a build needs."""
 
@@ -106,9 +99,9 @@ class Job(NamedTuple):
 
 def build(
     corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Path, progress: Progress, processes: int | None
-) -> BuildResult:
-    """Write every file of the cache into `directory`, resuming an earlier build there. Raises DataError for a bad
-    corpus; RunError when a worker process dies; OSError when the folder cannot be written.
+) -> Workers:
+    """Write every file of the cache into `directory`, resuming an earlier build there; returns the workers, which have
+    ended. Raises DataError for a bad corpus; RunError when one dies; OSError when the folder cannot be written.
     """
     learn: Callable[[Job], Vocabulary]
     encode: Callable[[Job, str], Encoded]
@@ -125,6 +118,7 @@ def build(
         job = Job(data, directory, workers, progress)
         if meta is None:
             vocabulary = learn(job)
+            vocabulary.save(directory / MODEL_NAME)
             meta = Meta(
                 key=key,
                 name=data.name,
@@ -147,7 +141,7 @@ def build(
                 meta = replace(meta, counts=meta.counts | counts, dropped=meta.dropped | lost)
                 meta = _save(meta, directory)
     _save(replace(meta, notes=[*corpus.notes, *_repeats(directory, meta)]), directory)
-    return BuildResult(workers.processes, workers.peak_bytes)
+    return workers
 
 
 def _repeats(directory: Path, meta: Meta) -> Iterator[str]:
@@ -223,7 +217,7 @@ def _new_files(directory: Path, names: Iterable[str]) -> Iterator[Mapping[str, I
 
 
 def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
-    """The vocabulary of the train split, written to its file."""
+    """The vocabulary of the train split."""
     train, data = corpus.splits["train"], job.data
     chosen = training_sample(len(train))
     tasks = (
@@ -231,20 +225,18 @@ def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
     )
     words = _words(job, count_chunk_words, tasks, job.counting("reading for the vocabulary", len(train)))
     assert data.tokenizer != "bytes", "a corpus of pairs"
-    return Vocabulary.learn(words, data.vocabulary_size, job.directory / MODEL_NAME, data.tokenizer)
+    return Vocabulary.learn(words, data.vocabulary_size, data.tokenizer)
 
 
 def _learn_from_documents(corpus: TextCorpus, job: Job) -> Vocabulary:
     """As `_learn_from_pairs`; bytes need no learning."""
-    path = job.directory / MODEL_NAME
     if job.data.tokenizer == "bytes":
-        ByteVocabulary().save(path)
         return ByteVocabulary()
     nth = -(-corpus.splits["train"].size() // LEARNED_FROM)
     train = (block for block in corpus.blocks(job.data.train_limit) if "train" in block.splits)
     read = job.counting("reading for the vocabulary", corpus.size(), MEGABYTE)
     words = _words(job, count_block_words, _tasks(islice(train, 0, None, nth)), lambda size: read(nth * size))
-    return BytePairVocabulary.learn_text(words, job.data.vocabulary_size, path)
+    return BytePairVocabulary.learn_text(words, job.data.vocabulary_size)
 
 
 def _words(

@@ -26,13 +26,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rpr.config.data import DataConfig
-from rpr.data.build import META_NAME, BuildResult, Meta, Progress, build, read_cache
+from rpr.data.build import META_NAME, Meta, Progress, build, read_cache
 from rpr.data.corpus import fingerprint, load_corpus
 from rpr.data.documents import load_documents
 from rpr.data.encode import SIDES
 from rpr.data.pairs import cache_root
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import Vocabulary
+from rpr.data.workers import Workers
 from rpr.errors import DataError
 from rpr.io.atomic import put_in_place, remove_folder, remove_leftovers
 from rpr.io.locks import lock
@@ -46,7 +47,7 @@ class PreparedData:
 
     def __init__(self, directory: Path, meta: Meta, vocabulary: Vocabulary) -> None:
         self.directory, self.meta, self.vocabulary = directory, meta, vocabulary
-        self.build_result: BuildResult | None = None  # set if this process built the cache
+        self.built_by: Workers | None = None  # set if this process built the cache
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -102,7 +103,7 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
             remove_leftovers(root, glob.escape(directory.name))
             if (prepared := _open(directory, key, warn=True)) is not None:
                 return prepared
-            built = _build(data, key, partial, progress or (lambda done, total, what: None), processes)
+            workers = _build(data, key, partial, progress or (lambda done, total, what: None), processes)
             remove_folder(directory)  # before the rename: opening the new cache does not remove leftovers
             put_in_place(partial, directory)
     except OSError as error:
@@ -113,24 +114,24 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
         ) from None
     prepared = _open(directory, key, warn=True)
     assert prepared is not None, "a cache that was just built is complete"
-    prepared.build_result = built
+    prepared.built_by = workers
     return prepared
 
 
-def _build(data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None) -> BuildResult:
+def _build(data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None) -> Workers:
     """Build in `partial`, which is removed after a corpus error, or an interruption before anything is finished."""
     # Outside of `try`: an unreachable hub does not cost what an earlier build finished.
     corpus = load_corpus(data) if data.text is None else load_documents(data)
     partial.mkdir(exist_ok=True)
     try:
-        result = build(corpus, data, key, partial, progress, processes)
+        workers = build(corpus, data, key, partial, progress, processes)
         if cache_key(data) != key:
             raise DataError(f"data.path: {data.path} changed while it was read; run the same command again")
     except BaseException as error:
         if isinstance(error, DataError) or not (partial / META_NAME).exists():
             shutil.rmtree(partial, ignore_errors=True)
         raise
-    return result
+    return workers
 
 
 def cache_key(data: DataConfig) -> str:

@@ -119,10 +119,8 @@ def _python_library() -> Listing:
 
 def _in_train_unless_split(listing: Listing) -> Listing:
     """Documents whose names happen to have a word like test are split only if some are train and all have such a word,
-    or are called so (test.txt, test/a.txt), beside which others are not read.
-
-    Raises:
-        DataError: only some have such a word, and are called so or speak of train too.
+    or are called so (test.txt, test/a.txt), beside which others are not read. Raises DataError: only some have such a
+    word, and are called so or speak of train too.
     """
     unread = [file for file in listing.left_over if kind_of(file) in (TEXT, *TABLES)]
     split = [file for files in listing.splits.values() for file in files]

@@ -81,22 +81,17 @@ def encode_chunk(
     threads: int | None,
 ) -> EncodedChunk:
     """Pairs with an empty side, or one longer than `max_length` tokens, are dropped. `threads`=None uses all cores.
-
-    Raises:
-        DataError: text that is not UTF-8; an empty side in a split that has to be `complete`.
+    Raises DataError: text that is not UTF-8; an empty side in a split that has to be `complete`.
     """
     model = _vocabulary(vocabulary)
     pairs = chunk.pairs()
-    if (
-        complete is not None
-        and (index := next((at for at, pair in enumerate(pairs) if not all(pair)), None)) is not None
-    ):
-        side = SIDES[bool(pairs[index][0])]
+    kept = [pair for pair in pairs if all(pair)]
+    if complete is not None and len(kept) < len(pairs):
+        index, pair = next((index, pair) for index, pair in enumerate(pairs) if not all(pair))
         raise DataError(
-            f"data: the {side} of {chunk.where(index)} of {complete} is empty; "
+            f"data: the {SIDES[bool(pair[0])]} of {chunk.where(index)} of {complete} is empty; "
             "a scored split must be complete: fix or remove the pair"
         )
-    kept = [pair for pair in pairs if all(pair)]
     sentences = [[pair[side] for pair in kept] for side in (0, 1)]
     encoded = [model.encode_batch(texts, eos=True, threads=threads) for texts in sentences]
     if max_length is not None:

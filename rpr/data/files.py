@@ -115,8 +115,7 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
     The README decides, if it has `configs`: of these, `config` or the only one. Otherwise `config` may be a sub-folder.
     A file belongs to the split that its folder or its name speaks of; if there are several such groups of files for
     validation or test (test, test_2016, eval), all but the usual one are splits of their own names; if no file speaks
-    of a split, all are train.
-    Files of datasets' `save_to_disk` are those that its state.json names.
+    of a split, all are train. Files of datasets' `save_to_disk` are those that its state.json names.
 
     Raises:
         DataError: there are none; two files of a split are of different kinds; the README names files outside the

@@ -21,10 +21,8 @@ from rpr.errors import DataError
 def list_line_files(path: Path, languages: tuple[str, str]) -> Listing:
     """The (source, target) files of each split, packed ones included: of a folder, or of the files that begin with
     `path`; without splits if a folder has none. Other stems than those of the standard splits are splits of their own
-    name, except other versions of train.
-
-    Raises:
-        DataError: the path does not exist; one side of a split is missing; a file is there twice.
+    name, except other versions of train. Raises DataError: the path does not exist; one side of a split is missing; a
+    file is there twice.
     """
     folder = path if path.is_dir() else path.parent
     named = re.compile(rf"(.+)\.({'|'.join(map(re.escape, languages))})({'|'.join(map(re.escape, UNPACKED))})?")

@@ -12,26 +12,20 @@ Arrays of N elements use small types and are computed in chunks: N is 36 million
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from rpr.data.windows import WindowLengths
 
 FIRST_BOUNDARY = 8
 GROWTH = 1.1
 PAIRS_AT_ONCE = 1 << 18
 MICROBATCHES_AT_ONCE = 10_000
 Order = NDArray[np.int32]  # (N,) pairs
-
-
-class Lengths(Protocol):
-    """(N,) int32: an array, or what computes its entries when they are read."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, indices: Any, /) -> Any: ...
-
-    def max(self) -> Any: ...
+Lengths: TypeAlias = "NDArray[np.int32] | WindowLengths"  # (N,)
 
 
 class EpochOrder(NamedTuple):
@@ -88,6 +82,7 @@ class Plan:
         joined: bool = False,
     ) -> None:
         assert len(source_lengths) < 1 << 31, "pairs are numbered in 32 bits"
+        self.lengths = source_lengths, target_lengths
         longest = max(int(source_lengths.max()), int(target_lengths.max()))
         boundaries = bucket_boundaries(longest)
         width = 2 * len(boundaries) + 1
@@ -140,13 +135,13 @@ class Plan:
             place += counts
         return result
 
-    def padding_waste(self, order: Order, source_lengths: Lengths, target_lengths: Lengths) -> float:
+    def padding_waste(self, order: Order) -> float:
         """The fraction of an epoch's source and target positions that are padding."""
         real = padded = 0
         for first in range(0, len(self.starts), MICROBATCHES_AT_ONCE):
             starts, ends = (places[first : first + MICROBATCHES_AT_ONCE] for places in (self.starts, self.ends))
             pairs = order[starts[0] : ends[-1]]
-            for side in (source_lengths, target_lengths):
+            for side in self.lengths:
                 lengths = side[pairs]
                 real += int(lengths.sum())
                 padded += int(((ends - starts) * np.maximum.reduceat(lengths, starts - starts[0])).sum())

@@ -186,11 +186,9 @@ def generate(*, seed: int, num_train: int, num_validation: int, num_test: int, n
     """Pairs for "train", "validation", "test" and "long", no source sentence twice.
 
     Every sentence of "long" is longer, in words of either language, than all of the others. The splits are drawn one
-    after the other from random sequences of their own, train last: num_train changes none of the other three, and
-    fewer pairs of a split are the first of more.
-
-    Raises:
-        ValueError: if the grammar has not as many distinct sentences as asked for.
+    after the other from random sequences of their own, train last: num_train changes none of the other three, and fewer
+    pairs of a split are the first of more. Raises ValueError if the grammar has not as many distinct sentences as
+    asked for.
     """
     wanted = {"test": num_test, "validation": num_validation, "long": num_long, "train": num_train}
     seen: set[str] = set()

@@ -106,10 +106,8 @@ class Vocabulary:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @classmethod
-    def learn(
-        cls, words: dict[str, int], size: int, model_path: Path, tokenizer: Literal["bpe", "word"] = "bpe"
-    ) -> Vocabulary:
-        """Learn exactly `size` pieces from word counts and write the model atomically to model_path.
+    def learn(cls, words: dict[str, int], size: int, tokenizer: Literal["bpe", "word"] = "bpe") -> Vocabulary:
+        """Learn exactly `size` pieces from word counts.
 
         bpe: byte-pair encoding; the size includes four special pieces and, from 1,024 on, 256 bytes. word: one piece
         for each of the `size` - 4 most frequent words; a run of other words is one UNK.
@@ -118,13 +116,11 @@ class Vocabulary:
         or too many distinct characters and words for `size`, with sentencepiece's limit.
         """
         with_bytes = tokenizer == "bpe" and size >= BYTE_FALLBACK_FROM
-        model = _train(words, size, tokenizer, character_coverage=1.0, byte_fallback=with_bytes)
-        replace_file(model_path, model)
-        return cls(model)
+        return cls(_train(words, size, tokenizer, character_coverage=1.0, byte_fallback=with_bytes))
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """Open a model written by `learn`. Raises DataError if it is missing or not a sentencepiece model."""
+        """Open a model written by `save`. Raises DataError if it is missing or not a sentencepiece model."""
         try:
             model = path.read_bytes()
             if not model:  # sentencepiece accepts an empty file, then logs an error on every use
@@ -264,15 +260,13 @@ class BytePairVocabulary(TextVocabulary):
     """Byte-pair pieces of UTF-8, and bytes for what has no other piece. Newline and tab are pieces of their own."""
 
     @classmethod
-    def learn_text(cls, words: Mapping[str, int], size: int, model_path: Path) -> BytePairVocabulary:
+    def learn_text(cls, words: Mapping[str, int], size: int) -> BytePairVocabulary:
         """Learn exactly `size` pieces from `count_text_words`, 256 bytes included; as `Vocabulary.learn`."""
-        model = _train(
+        return cls(_train(
             words, size, "bpe", "4 special pieces, 256 bytes, newline and tab", character_coverage=0.9995,
             byte_fallback=True, add_dummy_prefix=False, remove_extra_whitespaces=False,
             allow_whitespace_only_pieces=True, user_defined_symbols=[NEWLINE, "\t"],
-        )  # fmt: skip
-        replace_file(model_path, model)
-        return cls(model)
+        ))  # fmt: skip
 
     def encode_text(self, text: bytes) -> NDArray[np.generic]:
         parts = _PART.findall(text.decode())

@@ -105,11 +105,8 @@ def _exit_after_parent() -> None:
 
 
 def shorten_socket_paths() -> None:
-    """Let this process and its loader workers, which send batches through sockets in the temporary folder, create
-    them in /tmp if TMPDIR is too long for the name of a socket.
-
-    Raises:
-        ConfigError: /tmp cannot be written.
+    """Let this process and its loader workers, which send batches through sockets in the temporary folder, create them
+    in /tmp if TMPDIR is too long for the name of a socket. Raises ConfigError if /tmp cannot be written.
     """
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) <= _LONGEST_FOLDER:

@@ -83,7 +83,9 @@ def all_scores(
     pair = hypotheses, references
     by_name: dict[str, Callable[[], Metric]] = {
         "sacrebleu": lambda: _sacrebleu(*pair, bleu_tokenizer(target_language, tokenizer)),
-        "bleu_tok_split": lambda: _split_bleu(*moses, language),
+        "bleu_tok_split": lambda: _bleu_of_tokens(
+            "bleu_tok_split", split_compounds(moses[0]), split_compounds(moses[1]), f"{language}-compound_split"
+        ),
         "bleu_tok": lambda: _bleu_of_tokens("bleu_tok", *moses, language),
         "chrf": lambda: _metric("chrf", CHRF(), *pair),  # chrF2: character 1- to 6-grams, recall counting twice
         EXACT_MATCH: lambda: _exact_match(*pair),
@@ -124,19 +126,13 @@ def moses_tokenise(sentences: Sequence[str], language: str) -> list[str]:
 
 
 def split_compounds(sentences: Sequence[str]) -> list[str]:
-    """`a-b` becomes `a ##AT##-##AT## b`, left to right, as in the script's s{(\\S)-(\\S)}{...}g."""
+    """`a-b` becomes three tokens, `a ##AT##-##AT## b`, left to right, as in the script's s{(\\S)-(\\S)}{...}g."""
     return [_COMPOUND.sub(r"\1 ##AT##-##AT## \2", sentence) for sentence in sentences]
 
 
 @lru_cache(maxsize=8)
 def _moses(language: str) -> tuple[MosesTokenizer, MosesPunctNormalizer]:
     return MosesTokenizer(language), MosesPunctNormalizer()
-
-
-def _split_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metric:
-    """The paper group's BLEU: `Test-Satz` is three tokens, `Test ##AT##-##AT## Satz`."""
-    split = split_compounds(hypotheses), split_compounds(references)
-    return _bleu_of_tokens("bleu_tok_split", *split, f"{language}-compound_split")
 
 
 def _bleu_of_tokens(name: str, hypotheses: Sequence[str], references: Sequence[str], tokens: str) -> Metric:

@@ -146,10 +146,7 @@ def as_run(path: Path, record: Record) -> Run:
 
 def with_short_names(runs: Sequence[Run]) -> list[Run]:
     """The runs with the shortest unambiguous run and variant names: with the settings that tell apart runs of the same
-    name, else by their folders.
-
-    Raises:
-        RunError: a run is given twice.
+    name, else by their folders. Raises RunError if a run is given twice.
     """
     records = [run.record for run in runs]
     codes = [

@@ -96,9 +96,7 @@ class GeneratedTask(StrictModel):
     @abstractmethod
     def pairs(self) -> dict[str, list[Pair]]:
         """Pairs for "train", "validation", "test" and "long"; the same ones for the same settings on every machine.
-
-        Raises:
-            ValueError: there are fewer distinct examples than asked for.
+        Raises ValueError if there are fewer distinct examples than asked for.
         """
 
     def draw(self, split: str) -> Draw:

@@ -34,10 +34,8 @@ MAX_TRANSLATIONS = 20
 
 
 def tables(record: Record, run_dir: Path) -> dict[str, Any]:
-    """W&B's tables and charts of a finished run, by name; those for which the record has no values are omitted.
-
-    Raises:
-        DataError: the translation files next to the record cannot be read, or differ in length.
+    """W&B's tables and charts of a finished run, by name; those for which the record has no values are omitted. Raises
+    DataError if the translation files next to the record cannot be read, or differ in length.
     """
     return _scores(record, run_dir) | _by_length(record) | _by_context(record)
 

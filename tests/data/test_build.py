@@ -72,8 +72,8 @@ def test_files_do_not_depend_on_processes_and_chunks(data, expected, processes):
     prepared = prepare(data, processes=processes)
     assert prepared.meta.counts == {"train": NUM_TRAIN - 3, "validation": 50, "test": 50}
     assert prepared.meta.dropped == {"train": {"empty": 2, "too_long": 1}}
-    assert prepared.build_result.processes == processes
-    assert (prepared.build_result.peak_bytes > 0) == (processes > 1)
+    assert prepared.built_by.processes == processes
+    assert (prepared.built_by.peak_bytes > 0) == (processes > 1)
     assert content(prepared) == expected
 
 
@@ -81,8 +81,7 @@ def test_large_corpora_start_worker_processes(data, monkeypatch):
     """A small one starts none: tests/data/test_prepare_command.py."""
     monkeypatch.setattr(module, "num_workers", lambda: 2)
     monkeypatch.setattr(module, "WORKERS_FROM", NUM_TRAIN)
-    result = prepare(data).build_result
-    assert result.processes == 2
+    assert prepare(data).built_by.processes == 2
 
 
 def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:

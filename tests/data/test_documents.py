@@ -90,7 +90,8 @@ def test_bytes_give_back_any_text_and_any_content(size, tmp_path):
 
 @SIZES
 def test_byte_pair_pieces_give_back_any_text(size, tmp_path):
-    learned = BytePairVocabulary.learn_text(count_text_words(AWKWARD * 5), 300, tmp_path / "vocabulary.model")
+    learned = BytePairVocabulary.learn_text(count_text_words(AWKWARD * 5), 300)
+    learned.save(tmp_path / "vocabulary.model")
     vocabulary = Vocabulary.load(tmp_path / "vocabulary.model")
     assert isinstance(vocabulary, BytePairVocabulary)
     assert (vocabulary.digest, len(vocabulary), vocabulary.piece_type) == (learned.digest, 300, "uint16")
@@ -111,13 +112,13 @@ def test_byte_pair_pieces_give_back_any_text(size, tmp_path):
         vocabulary.encode("\udcff")
 
 
-def test_the_number_of_pieces_can_be_too_small_or_too_large(tmp_path):
+def test_the_number_of_pieces_can_be_too_small_or_too_large():
     words = count_text_words("some words, and others " * 9)
     for size, limit in ((265, "more"), (3000, "less")):
         with pytest.raises(DataError, match=rf"vocabulary_size: {size} is .*=\d+ or {limit}$") as error:
-            BytePairVocabulary.learn_text(words, size, tmp_path / "v.model")
+            BytePairVocabulary.learn_text(words, size)
         possible = int(str(error.value).rsplit("=", 1)[1].split()[0])
-        assert len(BytePairVocabulary.learn_text(words, possible, tmp_path / "v.model")) == possible
+        assert len(BytePairVocabulary.learn_text(words, possible)) == possible
 
 
 @pytest.mark.parametrize(("processes", "changes"), [(1, {}), (2, {}), (1, BPE), (2, BPE)])

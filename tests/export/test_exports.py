@@ -303,7 +303,7 @@ def test_damaged_vocabulary_and_settings_are_errors(exported):
     (exported / "vocabulary.model").unlink()
     with pytest.raises(DataError, match="vocabulary.model: cannot be read"):
         read_export(exported).vocabulary()
-    Vocabulary.learn(count_words(["ab abc b c"]), 8, exported / "vocabulary.model")
+    Vocabulary.learn(count_words(["ab abc b c"]), 8).save(exported / "vocabulary.model")
     with pytest.raises(DataError, match="vocabulary.model: has 8 pieces but the model has 100; export the run again"):
         read_export(exported).vocabulary()
     (exported / "config.json").write_text('{"format": "rpr-ex')

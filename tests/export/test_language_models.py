@@ -115,7 +115,7 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
 @pytest.mark.parametrize("kind", ["safetensors", *BOTH])
 def test_byte_pair_pieces_are_read_as_such_or_refused(kind, inputs, tmp_path, capsys):
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
-    given = inputs(scheme("rope"), BytePairVocabulary.learn_text(count_text_words(TEXT), 300, tmp_path / "v.model"))
+    given = inputs(scheme("rope"), BytePairVocabulary.learn_text(count_text_words(TEXT), 300))
     if kind == "transformers":
         with pytest.raises(ConfigError, match="data.tokenizer: only bytes, not bpe, are exported as a tokenizer"):
             export(kind, tmp_path / "out", given)
@@ -141,7 +141,7 @@ def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tiny_overr
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
     config = compose_train([*tiny_overrides])
     model = make_model(decoder_positions=scheme("relative", **SHARED), architecture="decoder_only")
-    given = make_export_inputs(model, make_vocabulary(tmp_path), config)
+    given = make_export_inputs(model, make_vocabulary(), config)
     proven, _ = export("ctranslate2", tmp_path / "out", given)
     assert proven.identical is None and 0 < proven.largest_difference <= proven.tolerance < 1e-3
     assert "reads the pieces of the source" in (tmp_path / "out" / "README.md").read_text()

@@ -214,7 +214,7 @@ def resize_weights(loaded):
 
 def replace_vocabulary(run):
     (run / "vocabulary.model").unlink()
-    Vocabulary.learn(count_words([" ".join(pair) for pair in PAIRS]), 60, run / "vocabulary.model")
+    Vocabulary.learn(count_words([" ".join(pair) for pair in PAIRS]), 60).save(run / "vocabulary.model")
 
 
 def interrupt(run):
