@@ -135,7 +135,7 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
             raise DataError(f"data.hub_config: no {config!r} in {root}{did_you_mean(str(config), configs)}")
         chosen = {each: _readme_splits(readme, settings, data) for each, settings in configs.items()}
         splits = chosen[name]
-        separator = configs[name].get("sep", configs[name].get("delimiter"))
+        separator = _separator(configs[name])
         used = {file for each in chosen.values() for files in each.values() for file in files}
     else:
         splits = _splits_by_name(data)
@@ -240,17 +240,24 @@ def _readme_configs(readme: Path) -> dict[str, dict[str, Any]]:
         content = yaml.safe_load(header[1]) if header else None
         entries = content.get("configs") or [] if isinstance(content, dict) else []
         configs = {str(entry.get("config_name", "default")): entry for entry in entries}
-    except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError, yaml.YAMLError) as error:
         raise DataError(
             f"data.path: the header of {readme} cannot be read ({' '.join(str(error).split())[:200]}); fix or remove it"
         ) from None
     for name, entry in configs.items():
-        if unknown := sorted(set(entry) - README_KEYS):
+        if unknown := sorted(set(entry) - README_KEYS, key=str):
             raise DataError(
                 f"data.path: {readme} sets {unknown[0]!r} for {name}, which rpr cannot follow; it reads "
                 f"{', '.join(sorted(README_KEYS))}: remove it, and convert the files if they need it"
             )
+        separator = _separator(entry)
+        if separator is not None and not (isinstance(separator, str) and len(separator) == 1):
+            raise DataError(f"data.path: {readme} sets the separator {separator!r} for {name}; set one character")
     return configs
+
+
+def _separator(entry: Mapping[str, Any]) -> Any:
+    return entry.get("sep", entry.get("delimiter"))
 
 
 def _readme_splits(readme: Path, entry: Mapping[str, Any], data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
@@ -264,12 +271,12 @@ def _readme_splits(readme: Path, entry: Mapping[str, Any], data: Mapping[str, Pa
         given = {"train": given}
     elif isinstance(given, list) and all(isinstance(each, dict) and {"split", "path"} <= set(each) for each in given):
         given = {str(each["split"]): each["path"] for each in given}
-    if not isinstance(given, dict):
+    if not isinstance(given, dict) or not all(isinstance(patterns, (str, list)) for patterns in given.values()):
         raise DataError(f"data.path: data_files in {readme} is not a list of splits and paths; fix it")
     splits: dict[str, tuple[Path, ...]] = {}
     for split, patterns in given.items():
         files: list[Path] = []
-        for pattern in [patterns] if isinstance(patterns, str) else list(patterns):
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
             wanted = prefix + _inside(readme, pattern)
             try:
                 matches = re.compile(glob_translate(wanted))
@@ -310,7 +317,7 @@ def reading(file: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error, lzma.LZMAError) as error:
         passing = isinstance(error, OSError) and error.errno and not isinstance(error, FileNotFoundError)
         raise (RunError if passing else DataError)(
             f"data.path: {file} cannot be read ({' '.join(str(error).split())[:200]}); "
@@ -387,7 +394,7 @@ def file_digests(files: Iterable[Path], store: Path) -> list[str]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -102,7 +102,8 @@ def _arrow_types(fields: Any, within: ColumnPath = ()) -> dict[ColumnPath, str]:
     types: dict[ColumnPath, str] = {}
     for field in fields:
         path, held = (*within, field.name), field.type.value_type if is_dictionary(field.type) else field.type
-        types[path] = ARROW_TYPES.get(str(held), str(field.type))
+        known = ARROW_TYPES.get(str(held), str(field.type))
+        types[path] = "several columns" if path in types else known
         if not within and is_struct(held):
             types |= _arrow_types(held, path)
     return types
@@ -167,7 +168,7 @@ def _json_values(file: Path) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(
                     f"data.path: line {number} of {file} is not JSON ({error}); give an object per line, or one array"
                 ) from None

@@ -110,6 +110,13 @@ def test_splits_of_a_folder(tmp_path, contents, splits):
     ({"README.md": readme(("train", "**.csv")), "a.csv": CSV}, r"lists '\*\*.csv' for train \(Invalid pattern"),
     ({"README.md": readme(("train", "a.csv"), more="  header: 3\n"), "a.csv": CSV}, "sets 'header' for default"),
     ({"README.md": "---\nconfigs: [\n---\n", "a.csv": CSV}, "the header of .*README.md cannot be read"),
+    ({"README.md": readme(("train", "a.csv"), more="  sep: ';;'\n"), "a.csv": CSV}, "separator ';;' for default"),
+    ({"README.md": readme(("train", "a.csv"), more="  delimiter: 5\n"), "a.csv": CSV}, "separator 5 for default"),
+    ({"README.md": readme(("train", "a.csv"), more="  5: x\n  b: y\n"), "a.csv": CSV}, "sets 5 for default, which rpr"),
+    ({"README.md": readme(("train", "a.csv")).replace("'a.csv'", "null"), "a.csv": CSV}, "data_files in .* is no"),
+    ({"README.md": f"---\nconfigs: {'[' * 5000}\n---\n", "a.csv": CSV}, "README.md cannot be read .maximum recursion"),
+    ({"train.jsonl": "[" * 100_000}, "train.jsonl cannot be read .maximum recursion"),
+    ({"train.jsonl": JSONL + '{"en":' * 100_000}, "line 61 of .*train.jsonl is not JSON .maximum recursion"),
 ])  # fmt: skip
 def test_what_cannot_be_read_so_is_refused(tmp_path, contents, message):
     write(tmp_path / "pairs", contents)
@@ -190,6 +197,20 @@ def test_every_format_holds_the_same_rows(tmp_path, suffix):
     for size in (1, 10, 1000):
         read = [cells for batch in read_columns(file, [("en",), ("de",)], size) for cells in zip(*batch, strict=True)]
         assert [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in read] == rows
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_two_columns_of_a_language_are_refused(tmp_path, suffix):
+    file = tmp_path / "pairs" / f"train.{suffix}"
+    file.parent.mkdir()
+    table = pyarrow.table([["a"], ["b"], ["c"]], names=["en", "de", "en"])
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(table, file)
+    else:
+        with pyarrow.ipc.new_stream(file, table.schema) as sink:
+            sink.write_table(table)
+    with pytest.raises(DataError, match="data.source_language: 'en' in the columns of .* holds several columns, not"):
+        load_corpus(data_config(tmp_path))
 
 
 def test_objects_with_other_languages_and_saved_datasets(tmp_path):
