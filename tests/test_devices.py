@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from rpr.compose import composition
 from rpr.data.batches import Batch
 from rpr.data.vocabulary import BOS, EOS, PAD
-from rpr.model.beam_search import beam_search
+from rpr.model.beam_search import Search, beam_search
 from rpr.training.module import TranslationModule
 from tests.shapes import choices
 
@@ -128,9 +128,8 @@ def test_beam_search_waits_once_a_step(beam_size, monkeypatch):
     tolist = torch.Tensor.tolist
     with Waits() as waits:
         monkeypatch.setattr(torch.Tensor, "tolist", lambda x: waits.counts.update(["tolist"]) or tolist(x))
-        found = beam_search(
-            model, make_batch().source_BS, beam_size=beam_size, length_penalty=0.6, max_extra_length=0, min_length=2
-        )
+        search = Search(beam_size, 0.6, 0, 0, n_best=beam_size, min_length=2)
+        found = beam_search(model, make_batch().source_BS, search)
     steps = max(len(hypothesis.pieces) for best in found for hypothesis in best) + 1
     # And a few more at the beginning, and each time one of the three sentences is finished.
     assert 0 < waits.counts[aten.nonzero.default] <= steps + 5 * 3

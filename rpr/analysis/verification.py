@@ -16,11 +16,11 @@ from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import Rows, Search, TorchEngine, pad_pairs, pair_batches
+from rpr.decode.torch_engine import Rows, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.parity import EXACT, largest_of
 from rpr.export.writing import check_supported, prove, write_files
-from rpr.model.beam_search import penalty
+from rpr.model.beam_search import Search, penalty
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import TrainedModel
 

@@ -12,9 +12,9 @@ import torch
 from rpr.config.commands import ComputeType
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import FORMATS, REMEDY, library, read_export
-from rpr.decode.torch_engine import Progress, Rows, Search, length_batches
+from rpr.decode.torch_engine import Progress, Rows, length_batches
 from rpr.errors import ConfigError, DataError
-from rpr.model.beam_search import Hypothesis, penalty
+from rpr.model.beam_search import Hypothesis, Search, penalty
 
 # Differences from our search, for model cards and pages.
 DIFFERENCES = (

@@ -12,8 +12,9 @@ from rpr.config.train import HardwareConfig, TrainConfig
 from rpr.data.vocabulary import TextVocabulary, Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
 from rpr.decode.exported import FORMATS, Exported, is_export
-from rpr.decode.torch_engine import Engine, Search, TorchEngine
+from rpr.decode.torch_engine import Engine, TorchEngine
 from rpr.errors import ConfigError, DataError
+from rpr.model.beam_search import Search
 from rpr.model.transformer import Transformer
 from rpr.runs import loading, runtime
 

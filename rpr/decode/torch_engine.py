@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Protocol
 
 import torch
@@ -15,29 +15,12 @@ from torch import Tensor, nn
 from rpr.config.train import EvaluationConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from rpr.errors import RunError
-from rpr.model.beam_search import Hypothesis, beam_search
+from rpr.model.beam_search import Hypothesis, Search, beam_search
 from rpr.model.incremental import float32_matmuls
 from rpr.model.transformer import Transformer
 
 Progress = Callable[[int, int], None]  # called with (translated, total) sentences after each batch
 Rows = Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True)
-class Search:
-    """Beam search settings, documented in conf/evaluation/default.yaml.
-
-    `n_best` of the `beam_size` hypotheses are returned; a smaller n_best stops earlier with the same best ones.
-    EOS is not allowed before `min_length` tokens.
-    `max_tokens_per_batch` bounds rows * longest source * beam_size of a batch; a longer source is its own batch.
-    """
-
-    beam_size: int
-    length_penalty: float
-    max_extra_length: int
-    max_tokens_per_batch: int
-    n_best: int = 1
-    min_length: int = 0
 
 
 SEARCH_SETTINGS = tuple(field.name for field in fields(Search) if field.name != "n_best")  # of a run and an export
@@ -108,19 +91,8 @@ class TorchEngine:
         translated = 0
         device = self.model.embedding_VM.device
         with self.evaluating():
-            for batch in length_batches(
-                [len(source) for source in sources], search.max_tokens_per_batch // search.beam_size
-            ):
-                hypotheses = beam_search(
-                    self.model,
-                    pad_rows([sources[index] for index in batch], device),
-                    beam_size=search.beam_size,
-                    length_penalty=search.length_penalty,
-                    max_extra_length=search.max_extra_length,
-                    eos=EOS,
-                    n_best=search.n_best,
-                    min_length=search.min_length,
-                )
+            for batch in length_batches([*map(len, sources)], search.max_tokens_per_batch // search.beam_size):
+                hypotheses = beam_search(self.model, pad_rows([sources[index] for index in batch], device), search, EOS)
                 for index, best in zip(batch, hypotheses, strict=True):
                     results[index] = best
                 translated += len(batch)

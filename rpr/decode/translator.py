@@ -24,9 +24,9 @@ from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.decode.engines import check_export, ctranslate2_engine, exported_folder, override_search, torch_engine
 from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.decode.split_long import split_long_source
-from rpr.decode.torch_engine import Engine, Progress, Search, search_of
+from rpr.decode.torch_engine import Engine, Progress, search_of
 from rpr.errors import ConfigError, RecordError, did_you_mean
-from rpr.model.beam_search import Hypothesis
+from rpr.model.beam_search import Hypothesis, Search
 from rpr.paths import data_dir, user_path
 from rpr.runs import loading, runtime
 from rpr.validation import validate

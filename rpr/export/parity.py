@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from rpr.data.vocabulary import EOS
-from rpr.decode.torch_engine import Engine, Progress, Rows, Search, TorchEngine
+from rpr.decode.torch_engine import Engine, Progress, Rows, TorchEngine
 from rpr.export.scorers import Scorer
+from rpr.model.beam_search import Search
 from rpr.model.incremental import float32_matmuls
 from rpr.model.rotation import float32_angles
 from rpr.model.transformer import Transformer

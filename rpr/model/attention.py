@@ -95,8 +95,7 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
     if implementation == "triton" or (implementation == "auto" and _kernel_is_faster(given)):
         from rpr.model.triton_attention import fused_attention
 
-        hiding: dict[str, Any] = {"mask": given.mask, "causal": given.causal, "first_query": given.first_query}
-        return fused_attention(*given[:3], key_table=given.key_table, value_table=given.value_table, **hiding)
+        return fused_attention(given)
     stored = implementation == "dense" or (implementation == "auto" and _stores_weights(given))
     return blockwise(given, None if stored and not _leaves_out_later_keys(given) else _block(given), stored=stored)
 

@@ -40,45 +40,48 @@ class Hypothesis:
     finished: bool
 
 
-def beam_search(
-    model: Transformer,
-    source_BS: Tensor,
-    *,
-    beam_size: int,
-    length_penalty: float,
-    max_extra_length: int,
-    eos: int = 3,
-    n_best: int | None = None,
-    min_length: int = 0,
-) -> list[list[Hypothesis]]:
+@dataclass(frozen=True)
+class Search:
+    """The settings of beam search, documented in conf/evaluation/default.yaml.
+
+    `n_best` of the `beam_size` hypotheses are returned; a smaller n_best stops earlier with the same best ones.
+    `min_length` is the minimum number of pieces before EOS; the maximum length is raised to allow it.
+    `max_tokens_per_batch` bounds rows * longest source * beam_size of a caller's batch; a longer source is its own.
+    """
+
+    beam_size: int
+    length_penalty: float  # alpha >= 0
+    max_extra_length: int
+    max_tokens_per_batch: int
+    n_best: int = 1
+    min_length: int = 0
+
+
+def beam_search(model: Transformer, source_BS: Tensor, search: Search, eos: int = 3) -> list[list[Hypothesis]]:
     """The up to `n_best` best translations of each source, best first.
 
     A sentence is done when the worst of its `n_best` finished hypotheses is at least as good as the best alive one
     can still become (its log p under the penalty of the maximum length), or at the maximum length: the length of the
     source plus `max_extra_length`, EOS included in both. It then leaves the batch; results do not depend on the other
-    sentences. `n_best` below `beam_size` gives the first of all `beam_size` results in fewer steps: no hypothesis that
-    could still rank before them is dropped. Ties: the better parent first, then the lower piece id (ties of one parent
-    around its 2N-th candidate: in the order of torch.topk). PAD and BOS are never generated; probabilities are not
-    renormalised. `beam_size` 1 is greedy search: the most probable piece at each step, up to EOS.
+    sentences. No hypothesis is dropped that could still rank before the `n_best`. Ties: the better parent first, then
+    the lower piece id (ties of one parent around its 2N-th candidate: in the order of torch.topk). PAD and BOS are
+    never generated; probabilities are not renormalised. `beam_size` 1 is greedy search: the most probable piece at each
+    step, up to EOS.
 
     Args:
         model: in evaluation mode.
         source_BS: int64 pieces with EOS, padded.
-        length_penalty: alpha >= 0.
-        n_best: at most `beam_size`; None: all of them.
-        min_length: the minimum number of pieces before EOS; the maximum length is raised to allow it.
     """
     assert not model.training, "beam search without dropout: call model.eval() first"
-    n_best = beam_size if n_best is None else n_best
-    assert 1 <= n_best <= beam_size and length_penalty >= 0 and max_extra_length >= 0 and min_length >= 0
+    assert 1 <= search.n_best <= search.beam_size
+    assert search.length_penalty >= 0 and search.max_extra_length >= 0 and search.min_length >= 0
     if not len(source_BS):
         return []
     with torch.inference_mode():
-        limit_B = ((source_BS != model.config.pad).sum(dim=1) + max_extra_length).clamp(min=min_length + 1)
-        state = model.start_decoding(source_BS)
-        if beam_size == 1:
-            return _greedy(model, state, limit_B, length_penalty, eos, min_length)
-        return _search(model, state, limit_B, beam_size, n_best, length_penalty, eos, min_length)
+        lengths_B = (source_BS != model.config.pad).sum(dim=1)
+        limit_B = (lengths_B + search.max_extra_length).clamp(min=search.min_length + 1)
+        of_beam = _greedy if search.beam_size == 1 else _search
+        return of_beam(model, model.start_decoding(source_BS), limit_B, search, eos)
 
 
 def penalty(length: Tensor | int, length_penalty: float) -> Tensor:
@@ -87,20 +90,13 @@ def penalty(length: Tensor | int, length_penalty: float) -> Tensor:
 
 
 def _search(
-    model: Transformer,
-    state: DecoderState,
-    limit_B: Tensor,
-    beam_size: int,
-    n_best: int,
-    length_penalty: float,
-    eos: int,
-    min_length: int,
+    model: Transformer, state: DecoderState, limit_B: Tensor, search: Search, eos: int
 ) -> list[list[Hypothesis]]:
     """N > 1. Scores and sums of log p are float64, since the stopping rule compares quotients of them."""
-    device, num_sentences = limit_B.device, len(limit_B)
+    device, num_sentences, beam_size = limit_B.device, len(limit_B), search.beam_size
     results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
     sentence_B = torch.arange(num_sentences, device=device)
-    best_possible_B = penalty(limit_B, length_penalty)
+    best_possible_B = penalty(limit_B, search.length_penalty)
     alive_BNT = torch.full((num_sentences, 1, 1), model.config.bos, device=device)  # BOS, then the pieces
     alive_BN = torch.zeros(num_sentences, 1, dtype=torch.float64, device=device)
     done_BNT = torch.full((num_sentences, beam_size, 1), model.config.bos, device=device)
@@ -110,7 +106,7 @@ def _search(
     while True:
         length += 1
         hidden_XM = model.next_hidden(alive_BNT[:, :, -1].reshape(-1, 1), state)
-        never = _never(model, eos, length, min_length)
+        never = _never(model, eos, length, search.min_length)
         log_p_BC, parents_BC, pieces_BC = _extend(model, hidden_XM, alive_BN, 2 * beam_size, never)
         candidates_BCT = torch.cat(
             [torch.take_along_dim(alive_BNT, parents_BC[..., None], dim=1), pieces_BC[..., None]], dim=-1
@@ -118,7 +114,7 @@ def _search(
         ends_BC = pieces_BC == eos
 
         # Finished hypotheses: the new ones compete with those kept so far; older ones win ties.
-        scores_BC = (log_p_BC / penalty(length, length_penalty)).masked_fill(~ends_BC, NEVER)
+        scores_BC = (log_p_BC / penalty(length, search.length_penalty)).masked_fill(~ends_BC, NEVER)
         done_scores_BN, order_BN = _best(torch.cat([done_scores_BN, scores_BC], dim=1), beam_size)
         done_BN = torch.cat([done_BN, log_p_BC], dim=1).gather(1, order_BN)
         done_BNT = torch.cat([F.pad(done_BNT, (0, 1), value=model.config.pad), candidates_BCT], dim=1)
@@ -132,17 +128,17 @@ def _search(
         alive_BN = log_p_BC.gather(1, order_BN)
         alive_BNT = torch.take_along_dim(candidates_BCT, order_BN[..., None], dim=1)
 
-        leaves_B = (done_scores_BN[:, n_best - 1] >= alive_BN[:, 0] / best_possible_B) | (limit_B <= length)
+        leaves_B = (done_scores_BN[:, search.n_best - 1] >= alive_BN[:, 0] / best_possible_B) | (limit_B <= length)
         leaving = leaves_B.nonzero()[:, 0]  # the only synchronisation per step
         if not len(leaving):
             state.select(rows_BN.flatten())
             continue
         stays = _filling_gaps(leaves_B, leaving)
         finished_B = _hypotheses(done_BNT[leaving], done_scores_BN[leaving], done_BN[leaving], eos, finished=True)
-        alive_scores_BN = alive_BN[leaving, :1] / penalty(length, length_penalty)
+        alive_scores_BN = alive_BN[leaving, :1] / penalty(length, search.length_penalty)
         unfinished = _hypotheses(alive_BNT[leaving, :1], alive_scores_BN, alive_BN[leaving, :1], eos, finished=False)
         for sentence, finished, alive in zip(sentence_B[leaving].tolist(), finished_B, unfinished, strict=True):
-            results[sentence] = finished[:n_best] or alive
+            results[sentence] = finished[: search.n_best] or alive
         if not len(stays):
             return results
         state.select(rows_BN[stays].flatten(), stays)
@@ -152,18 +148,18 @@ def _search(
 
 
 def _greedy(
-    model: Transformer, state: DecoderState, limit_B: Tensor, length_penalty: float, eos: int, min_length: int
+    model: Transformer, state: DecoderState, limit_B: Tensor, search: Search, eos: int
 ) -> list[list[Hypothesis]]:
     """N = 1: no candidates, and no reordering except when a sentence leaves."""
     first_B = torch.full_like(limit_B, model.config.bos)
-    extended = extensions(model, state, first_B, limit_B, eos, most_probable, min_length)
+    extended = extensions(model, state, first_B, limit_B, eos, most_probable, search.min_length)
     pieces: list[list[int]] = [[] for _ in limit_B]
     log_p_B = torch.zeros(len(limit_B), dtype=torch.float64)
     for step in list(extended):  # all steps first: reading one waits for the device
         for sentence, piece in zip(step.sentence_B.tolist(), step.piece_B.tolist(), strict=True):
             pieces[sentence].append(piece)
         log_p_B[step.sentence_B.cpu()] = step.log_p_B.cpu()
-    scores_B = log_p_B / penalty(torch.tensor([*map(len, pieces)]), length_penalty)
+    scores_B = log_p_B / penalty(torch.tensor([*map(len, pieces)]), search.length_penalty)
     return [
         [Hypothesis(tuple(row[:-1] if row[-1] == eos else row), score, log_p, row[-1] == eos)] if score > NEVER else []
         for row, score, log_p in zip(pieces, scores_B.tolist(), log_p_B.tolist(), strict=True)

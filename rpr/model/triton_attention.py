@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rpr.model.attention_inputs import AttentionInputs
+from rpr.model.equations import HALF
 from rpr.model.triton_kernels import backward_key_kernel, backward_query_kernel, forward_kernel
-
-HALF = (torch.bfloat16, torch.float16)
 
 
 class Tiles(NamedTuple):
@@ -60,47 +60,33 @@ TILES = {
 }
 
 
-def fused_attention(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    *,
-    key_table: Tensor | None = None,
-    value_table: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    first_query: int = 0,
-    tiles: Tiles | None = None,
-) -> Tensor:
-    """The attention of `rpr.model.attention.reference`, forward and backward, in memory linear in Q and K.
+def fused_attention(given: AttentionInputs, tiles: Tiles | None = None) -> Tensor:
+    """The attention of `rpr.model.equations.reference` with tables alone, forward and backward, in memory linear in Q
+    and K.
 
     A query that sees no key gets zeros and gives no gradient (`reference` gives it the mean of the values). float32
     matmuls use TF32 only if `torch.set_float32_matmul_precision` allows it.
 
     Args:
-        q_BHQD, k_BHKD, v_BHKD: x W^Q, x W^K, x W^V, unscaled, of one dtype, D at most 256; views are read in place
-            where D is contiguous.
-        key_table, value_table: w^K, w^V: [R, D] shared by heads or [H, R, D] per head; None: no such term. Their
-            numbers of rows may differ. Matmuls with them use q's dtype and sum in float32 (or float64).
-        mask: bool, broadcastable to [B, H, Q, K]; False hides the key from the query. Never expanded in memory.
-        causal: the query at position p sees the keys 0 .. p only.
-        first_query: position of the first query among the keys.
+        given: q, k and v of one dtype, D at most 256; views are read in place where D is contiguous. Matmuls with the
+            tables use q's dtype and sum in float32 (or float64). The mask is never expanded in memory.
         tiles: None: from TILES.
 
     Returns:
         z: [B, H, Q, D], laid out so that z.transpose(1, 2).flatten(-2) is a view.
     """
-    assert q_BHQD.dtype == k_BHKD.dtype == v_BHKD.dtype, (q_BHQD.dtype, k_BHKD.dtype, v_BHKD.dtype)
+    q_BHQD, mask = given.q, given.mask
+    assert q_BHQD.dtype == given.k.dtype == given.v.dtype, (q_BHQD.dtype, given.k.dtype, given.v.dtype)
     batch, num_heads, num_queries, d_head = q_BHQD.shape
-    num_keys = k_BHKD.shape[2]
+    num_keys = given.k.shape[2]
     d_tile = max(16, 1 << (d_head - 1).bit_length())
     assert d_tile <= 256, f"d_head: {d_head} is more than the 256 whose tiles fit into shared memory"
     exact = q_BHQD.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
     precision = "ieee" if exact else "tf32"
     if tiles is None:
         tiles = TILES["half" if q_BHQD.dtype in HALF else precision, max(64, d_tile)]
-    key_table, key_clip = _occurring_rows(key_table, causal)
-    value_table, value_clip = _occurring_rows(value_table, causal)
+    key_table, key_clip = _occurring_rows(given.key_table, given.causal)
+    value_table, value_clip = _occurring_rows(given.value_table, given.causal)
     if mask is not None:
         assert mask.dtype == torch.bool, mask.dtype
         # Viewed as bytes; but Triton fails to compile a float64 matmul after a mask of 8 or 16 bits.
@@ -111,7 +97,7 @@ def fused_attention(
         "num_heads": num_heads,
         "num_queries": num_queries,
         "num_keys": num_keys,
-        "first_query": first_query,
+        "first_query": given.first_query,
         "key_rows": 1 if key_table is None else key_table.shape[-2],
         "value_rows": 1 if value_table is None else value_table.shape[-2],
         "key_clip": key_clip,
@@ -121,12 +107,12 @@ def fused_attention(
         "D_HEAD": d_head,
         "D_TILE": d_tile,
         "MASK_BY_QUERY": mask is not None and mask.stride(2) != 0,
-        "CAUSAL": causal,
+        "CAUSAL": given.causal,
         "PRECISION": precision,
         "num_warps": tiles.num_warps,
         "num_stages": tiles.num_stages,
     }
-    inputs = (q_BHQD, k_BHKD, v_BHKD, key_table, value_table, mask)
+    inputs = (*given[:3], key_table, value_table, mask)
     z_BHQD: Tensor = _FusedAttention.apply(*inputs, settings, tiles)  # type: ignore[no-untyped-call]
     return z_BHQD
 

@@ -24,9 +24,10 @@ from rpr.analysis.verification import (
     shift_invariance,
 )
 from rpr.data.vocabulary import EOS
-from rpr.decode.torch_engine import Search, TorchEngine
+from rpr.decode.torch_engine import TorchEngine
 from rpr.export import writing
 from rpr.export.parity import in_float64
+from rpr.model.beam_search import Search
 from rpr.model.stack import Encoded
 from rpr.model.transformer import Transformer
 from tests.model.scheme_variants import KINDS, NORM, VECTORS

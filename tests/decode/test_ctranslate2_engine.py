@@ -10,11 +10,11 @@ import torch
 
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.ctranslate2 import CTranslate2Engine
-from rpr.decode.torch_engine import Search, TorchEngine, pad_rows
+from rpr.decode.torch_engine import TorchEngine, pad_rows
 from rpr.errors import ConfigError, DataError
 from rpr.export import ctranslate2_spec
 from rpr.export.writing import write_files
-from rpr.model.beam_search import Hypothesis, penalty
+from rpr.model.beam_search import Hypothesis, Search, penalty
 from tests.small_models import LEARNED, SINUSOIDAL, SOURCES, make_model
 
 pytest.importorskip("ctranslate2", reason="the engine needs it: pip install ctranslate2")

@@ -19,9 +19,9 @@ from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS
 from rpr.decode import translator as module
 from rpr.decode.engines import evaluated_model
-from rpr.decode.torch_engine import Search, TorchEngine, length_batches
+from rpr.decode.torch_engine import TorchEngine, length_batches
 from rpr.errors import ConfigError, DataError, RecordError, RunError
-from rpr.model.beam_search import Hypothesis, beam_search
+from rpr.model.beam_search import Hypothesis, Search, beam_search
 from rpr.runs import runtime
 from rpr.validation import validate
 
@@ -40,9 +40,8 @@ def translator(random_run):
 def searched(translator: Translator, sentence: str, **changes: Any) -> list[Hypothesis]:
     """The hypotheses of beam_search for one sentence."""
     pieces = translator.vocabulary.encode(normalise(sentence), eos=True)
-    search = dataclasses.asdict(dataclasses.replace(translator.search, **changes))
-    del search["max_tokens_per_batch"]
-    (found,) = beam_search(translator.engine.model, torch.tensor([pieces]), eos=EOS, **search)
+    search = dataclasses.replace(translator.search, **changes)
+    (found,) = beam_search(translator.engine.model, torch.tensor([pieces]), search)
     return found
 
 

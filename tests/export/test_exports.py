@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 
 from rpr.data.vocabulary import Vocabulary, count_words
 from rpr.decode.exported import is_export, load_exported_model, read_export
-from rpr.decode.torch_engine import Search, TorchEngine
+from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
 from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
 from rpr.export.writing import export
+from rpr.model.beam_search import Search
 from rpr.model.config import TransformerConfig
 from rpr.model.transformer import Transformer
 from tests.small_models import BASIC, LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model

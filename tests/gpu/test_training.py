@@ -14,7 +14,7 @@ try:
     from rpr.data.batches import Batch
     from rpr.data.cache import prepare
     from rpr.data.vocabulary import BOS, EOS, PAD
-    from rpr.model.beam_search import beam_search
+    from rpr.model.beam_search import Search, beam_search
     from rpr.paths import data_dir
     from rpr.runs.checkpoints import load_checkpoint
     from rpr.training import fit
@@ -128,12 +128,12 @@ def test_decoding_matches_the_cpu(choice, architecture, beam_size, device):
     config = composition.compose_train(settings_of(choice, architecture))
     model = TranslationModule(config, VOCABULARY).model.double().eval()
     source = batch_on(torch.device("cpu"), sentences=8, longest=20).source_BS
-    sizes = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_length": 5, "min_length": 6}
-    expected = beam_search(model, source, **sizes)
-    exact = beam_search(copy.deepcopy(model).to(device), source.to(device), **sizes)
+    search = Search(beam_size, 0.6, 5, 0, n_best=beam_size, min_length=6)
+    expected = beam_search(model, source, search)
+    exact = beam_search(copy.deepcopy(model).to(device), source.to(device), search)
     for found, wanted in zip(exact, expected, strict=True):
         assert [one.pieces for one in found] == [one.pieces for one in wanted]
         assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-9)
-    rounded = beam_search(copy.deepcopy(model).float().to(device), source.to(device), **sizes)
+    rounded = beam_search(copy.deepcopy(model).float().to(device), source.to(device), search)
     for found, wanted in zip(rounded, expected, strict=True):  # ties may be resolved differently
         assert found[0].score == pytest.approx(wanted[0].score, abs=1e-3)

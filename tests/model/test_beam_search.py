@@ -3,6 +3,7 @@ is itself compared with the enumeration of all outputs and their scores; ties; e
 """
 
 import itertools
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from rpr.model import beam_search as module
 from rpr.model import incremental
 from rpr.model.architectures import build_model
-from rpr.model.beam_search import Hypothesis, beam_search, best_extensions
+from rpr.model.beam_search import Hypothesis, Search, beam_search, best_extensions
 from rpr.model.transformer import Transformer
 from tests.property.sizes import SIZES
 from tests.shapes import shape
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 RELATIVE = {"relative_keys": True, "relative_values": True}
-SEARCH = {"length_penalty": 0.6, "max_extra_length": 3}
 
 
 def build(vocabulary_size: int = 6, seed: int = 0, **settings: object) -> Transformer:
@@ -132,10 +132,8 @@ def test_n_best_match_the_definition(size):
         model.embedding_VM.data[case.eos] *= case.eos_scale
         source_BS = sources([*case.lengths], case.vocabulary_size, case.eos, case.seed)
         n_best = min(case.n_best, case.beam)
-        found = beam_search(
-            model, source_BS, beam_size=case.beam, n_best=n_best, length_penalty=case.alpha,
-            max_extra_length=case.extra, eos=case.eos, min_length=case.min_length,
-        )  # fmt: skip
+        search = Search(case.beam, case.alpha, case.extra, 0, n_best, case.min_length)
+        found = beam_search(model, source_BS, search, case.eos)
         for source_S, length, hypotheses in zip(source_BS, case.lengths, found, strict=True):
             expected = definition(
                 model, source_S[:length], beam=case.beam, alpha=case.alpha, extra=case.extra, eos=case.eos,
@@ -151,8 +149,8 @@ def test_wide_beam_and_definition_match_enumeration(alpha):
     """All 13 outputs up to length 3 and all 40 up to length 4, in order, with their scores."""
     model = build(**RELATIVE)
     source_BS = sources([2, 3], 6)
-    search = {"beam_size": 60, "length_penalty": alpha, "max_extra_length": 1}
-    for row, (limit, found) in enumerate(zip([3, 4], beam_search(model, source_BS, **search), strict=True)):
+    search = Search(60, alpha, 1, 0, n_best=60)
+    for row, (limit, found) in enumerate(zip([3, 4], beam_search(model, source_BS, search), strict=True)):
         expected = []
         for length in range(limit):
             for pieces in itertools.product([UNK, 4, 5], repeat=length):
@@ -179,13 +177,13 @@ def fixed(log_p_of: dict[int, float], vocabulary_size: int = 6) -> Transformer:
 
 def test_ties_prefer_the_lower_piece():
     model = fixed({UNK: 0.0, EOS: 0.0, 4: 0.0, 5: 0.0})
-    (found,) = beam_search(model, torch.tensor([[4, EOS]]), beam_size=3, length_penalty=0.0, max_extra_length=1)
+    (found,) = beam_search(model, torch.tensor([[4, EOS]]), Search(3, 0.0, 1, 0, n_best=3))
     assert [h.pieces for h in found] == [(), (UNK,), (4,)]
     assert [h.score for h in found] == pytest.approx([-1.38629, -2.77259, -2.77259], abs=1e-5)
 
 
 def test_empty_batch_gives_no_hypotheses():
-    assert beam_search(build(), torch.empty(0, 4, dtype=torch.int64), beam_size=2, **SEARCH) == []
+    assert beam_search(build(), torch.empty(0, 4, dtype=torch.int64), Search(2, 0.6, 3, 0)) == []
 
 
 @pytest.mark.parametrize("beam, rows", [(1, 3), (3, 4), (3, 512)])
@@ -193,12 +191,12 @@ def test_growing_caches_and_logits_in_parts_do_not_change_hypotheses(beam, rows,
     """Up to 40 pieces with an initial capacity of 3, while sentences finish and hypotheses are reordered."""
     model = build(30, seed=6, **RELATIVE, tables="shared_by_heads")
     source_BS = sources([9, 3, 30, 12, 5], 30)
-    search = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 10}
-    expected = beam_search(model, source_BS, **search)
+    search = Search(beam, 0.6, 10, 0, n_best=beam)
+    expected = beam_search(model, source_BS, search)
     assert max(len(found[0].pieces) for found in expected) > 20
     monkeypatch.setattr(incremental, "INITIAL_CAPACITY", 3)
     monkeypatch.setattr(module, "ROWS", rows)
-    for found, right in zip(beam_search(model, source_BS, **search), expected, strict=True):
+    for found, right in zip(beam_search(model, source_BS, search), expected, strict=True):
         assert_equal(found, right)
 
 
@@ -208,12 +206,13 @@ def test_smaller_n_best_gives_the_first_hypotheses_in_fewer_steps():
     next_hidden = model.next_hidden
     model.next_hidden = lambda pieces, state: steps.append(len(pieces)) or next_hidden(pieces, state)
     source_BS = sources([4, 6, 3], 8)
-    search = {"beam_size": 4, "length_penalty": 0.6, "max_extra_length": 20}
-    everything = beam_search(model, source_BS, **search)
+    search = Search(4, 0.6, 20, 0, n_best=4)
+    everything = beam_search(model, source_BS, search)
     rows = [sum(steps)]
     for n_best in (2, 1):
         steps.clear()
-        assert beam_search(model, source_BS, n_best=n_best, **search) == [found[:n_best] for found in everything]
+        fewer = beam_search(model, source_BS, replace(search, n_best=n_best))
+        assert fewer == [found[:n_best] for found in everything]
         rows.append(sum(steps))
     assert rows[0] > rows[1] > rows[2]
 

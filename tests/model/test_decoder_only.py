@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rpr.model.attention import Implementation, attention_of, reference
-from rpr.model.beam_search import beam_search
+from rpr.model.beam_search import Search, beam_search
 from rpr.model.transformer import Transformer
 from tests.model import test_transformer
 from tests.model.scheme_variants import KINDS, NORM, OTHERS
@@ -87,11 +87,11 @@ def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind):
 def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind, beam):
     model = make_model(kind, activation="gelu")
     source = sentences(*SOURCES)
-    settings = {"beam_size": beam, "length_penalty": 0.6, "max_extra_length": 3, "eos": 9}
-    for row, found in zip(source, beam_search(model, source, **settings), strict=True):
+    search = Search(beam, 0.6, 3, 0, n_best=beam)
+    for row, found in zip(source, beam_search(model, source, search, eos=9), strict=True):
         alone = torch.tensor(real(row))
         assert_equal(found, definition(model, alone, beam=beam, alpha=0.6, extra=3, eos=9))
-        assert_equal(beam_search(model, alone[None], **settings)[0], found)
+        assert_equal(beam_search(model, alone[None], search, eos=9)[0], found)
 
 
 def test_gradients_do_not_reach_padding_or_other_rows():

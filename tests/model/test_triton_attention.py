@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("triton")
 
+from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.triton_attention import Tiles, fused_attention
 from tests.model.attention_cases import Case, assert_same, reference, results
 
@@ -60,7 +61,7 @@ def test_kernels_in_the_interpreter_with_random_shapes(coverage_environment):
 
 def fused(q, k, v, *, tiles=SMALL, bias_table=None, distance_queries=None, key_bias=None, **options):
     """Called as `attend` is, with key and value tables alone."""
-    return fused_attention(q, k, v, tiles=tiles, **options)
+    return fused_attention(AttentionInputs(q, k, v, **options), tiles)
 
 
 def assert_equals_reference(case, *, dtype=torch.float64, tiles=SMALL, tolerance=1e-11, **more):
@@ -239,7 +240,7 @@ def compile_cases(capability):
         mask = {"no_mask": None, "by_key": torch.ones(2, 1, 1, 100), "by_query": torch.ones(100, 100)}[masked]
         tables = {"key_table": table if on_keys else None, "value_table": table if on_values else None}
         mask = None if mask is None else mask.bool()
-        fused_attention(q, k, v, **tables, causal=causal, mask=mask).sum().backward()
+        fused_attention(AttentionInputs(q, k, v, **tables, causal=causal, mask=mask)).sum().backward()
 
 
 HALF_OR_SINGLE, ON, EACH = (torch.bfloat16, torch.float32), (True,), (True, False)

@@ -9,14 +9,12 @@ attention; for encoders three forms are in use, selected by `encoder_form`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from rpr.model.positions.scheme import Scheme, Site, Tables, register
+from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 MASKED = -1e9  # the bias of masked scores
 
@@ -48,9 +46,7 @@ class Alibi(Scheme):
             )
         return None
 
-    def distance_tables(
-        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
-    ) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         import torch
 
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=torch.float32)

@@ -8,12 +8,11 @@ Shaw et al. 2018, rel-eb.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from rpr.model.positions.scheme import Scheme, Site, Tables, register
+from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -51,8 +50,6 @@ class ClippedScalars(Scheme):
         scalars = {"scalars": torch.zeros(2 * self.clip_distance + 1)}
         return scalars | ({"keys": relative_table(self.clip_distance, site.d_head, None)} if self.keys else {})
 
-    def distance_tables(
-        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
-    ) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         bias_R = parameters["scalars"] * site.d_head**-0.5
         return Tables(keys=parameters.get("keys"), bias=bias_R.expand(site.num_heads, -1))

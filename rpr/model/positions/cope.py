@@ -9,12 +9,11 @@ products are scaled by 1/sqrt(d), which the paper's equations leave out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from rpr.model.positions.scheme import Pairs, Scheme, Site, register
+from rpr.model.positions.scheme import ByName, Pairs, Scheme, Site, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +39,7 @@ class Cope(Scheme):
 
         return {"vectors": torch.zeros(self.num_positions, site.d_head)}
 
-    def scores(self, pairs: Pairs, parameters: Mapping[str, Tensor], site: Site) -> Tensor:
+    def scores(self, pairs: Pairs, parameters: ByName, site: Site) -> Tensor:
         import torch
 
         scores, q = pairs.scores, pairs.q

@@ -9,12 +9,11 @@ MLP, the same for all keys, would cancel in the softmax and is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from rpr.model.positions.scheme import Pairs, Scheme, Site, register
+from rpr.model.positions.scheme import ByName, Pairs, Scheme, Site, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +52,7 @@ class Fire(Scheme):
             "outer_weight": torch.empty(site.num_heads, self.hidden_width).uniform_(-bound, bound),
         }
 
-    def scores(self, pairs: Pairs, parameters: Mapping[str, Tensor], site: Site) -> Tensor:
+    def scores(self, pairs: Pairs, parameters: ByName, site: Site) -> Tensor:
         import torch
 
         with torch.autocast(pairs.q.device.type, enabled=False):

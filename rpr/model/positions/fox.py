@@ -8,10 +8,9 @@ of query i and key j. That is c_i - c_j with running sums c; c_i is the same for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from rpr.model.positions.scheme import Scheme, Site, register
+from rpr.model.positions.scheme import ByName, Scheme, Site, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,9 +42,7 @@ class Fox(Scheme):
 
         return {"bias": torch.full((site.num_heads,), self.initial_bias)}
 
-    def key_bias(
-        self, projected: Mapping[str, Tensor], parameters: Mapping[str, Tensor], site: Site, before: Tensor
-    ) -> Tensor:
+    def key_bias(self, projected: ByName, parameters: ByName, site: Site, before: Tensor) -> Tensor:
         import torch
 
         gate_BPH = projected["gate"].to(before.dtype) + parameters["bias"].to(before.dtype)

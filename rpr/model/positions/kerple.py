@@ -8,10 +8,9 @@ learned per head and layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from rpr.model.positions.scheme import Scheme, Site, Tables, register
+from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +42,7 @@ class Kerple(Scheme):
             "a": torch.empty(site.num_heads, 1).uniform_(0, 1),
         }
 
-    def distance_tables(
-        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
-    ) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         import torch
 
         p_H1, a_H1 = _clamp(parameters["p"], MAXIMUM_POWER if self.form == "power" else None), _clamp(parameters["a"])

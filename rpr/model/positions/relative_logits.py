@@ -8,12 +8,11 @@ layer; 0 from the distance `extent` on. Published for causal attention; in an en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import PositiveInt
 
-from rpr.model.positions.scheme import Scheme, Site, Tables, register
+from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -56,16 +55,12 @@ class RelativeLogits(Scheme):
         directions = self.extent if site.causal else 2 * self.extent - 1  # distances -(extent - 1) .. 0 or extent - 1
         return {"p": torch.empty(directions, self.rank).normal_(std=0.02)}
 
-    def distance_tables(
-        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
-    ) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         import torch
 
         later = self.extent if site.causal else 1  # rows of distances that do not occur, or are out of reach
         return Tables(keys=torch.nn.functional.pad(parameters["p"], (0, 0, 1, later)))
 
-    def distance_queries(
-        self, projected: Mapping[str, Tensor], parameters: Mapping[str, Tensor], site: Site
-    ) -> Tensor | None:
+    def distance_queries(self, projected: ByName, parameters: ByName, site: Site) -> Tensor | None:
         r = projected["w_r"]
         return r.view(*r.shape[:2], site.num_heads, self.rank).transpose(1, 2)

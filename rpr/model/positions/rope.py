@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from rpr.model.positions.scheme import Rotation, Scheme, Site, register
+from rpr.model.positions.scheme import ByName, Rotation, Scheme, Site, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,9 +105,7 @@ class Rope(Scheme):
             yarn = (self.scaling_factor, self.trained_length)
         return Rotation(width, self.layout == "interleaved", base, linear, self.proportion, yarn)
 
-    def prepare(
-        self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
-    ) -> tuple[Tensor, Tensor]:
+    def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
         from rpr.model.rotation import angles, rotate
 
         of = self._rotation(site)

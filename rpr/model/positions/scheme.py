@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+ByName = Mapping[str, "Tensor"]  # a scheme's parameters, or projections of a layer's input
+
 
 @dataclass(frozen=True)
 class Site:
@@ -291,9 +293,7 @@ class Scheme(Described):
         """The distance from which on the tables are constant; None if there is none."""
         return self.k
 
-    def distance_tables(
-        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
-    ) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         """The tables for sentences whose positions are at most max_distance apart.
 
         A table may have fewer rows, 2k+1, if all distances beyond k share the outermost ones.
@@ -309,9 +309,7 @@ class Scheme(Described):
         """Whether the layer's input is projected."""
         return type(self).projections is not Scheme.projections
 
-    def distance_queries(
-        self, projected: Mapping[str, Tensor], parameters: Mapping[str, Tensor], site: Site
-    ) -> Tensor | None:
+    def distance_queries(self, projected: ByName, parameters: ByName, site: Site) -> Tensor | None:
         """What multiplies the rows of the key tables in place of the queries, [B, H, P, X], from the projections of the
         layer's input, [B, P, width] by name; the products are added after the scale. None: the queries do.
         """
@@ -322,9 +320,7 @@ class Scheme(Described):
         """Whether `key_bias` is added."""
         return type(self).key_bias is not Scheme.key_bias
 
-    def key_bias(
-        self, projected: Mapping[str, Tensor], parameters: Mapping[str, Tensor], site: Site, before: Tensor
-    ) -> Tensor:
+    def key_bias(self, projected: ByName, parameters: ByName, site: Site, before: Tensor) -> Tensor:
         """What is added to the scaled scores of each key, [B, H, P], from the projections of the layer's input; 0 where
         no scheme overrides it, as attention then does not ask.
 
@@ -338,7 +334,7 @@ class Scheme(Described):
         """Whether `scores` changes any."""
         return type(self).scores is not Scheme.scores
 
-    def scores(self, pairs: Pairs, parameters: Mapping[str, Tensor], site: Site) -> Tensor:
+    def scores(self, pairs: Pairs, parameters: ByName, site: Site) -> Tensor:
         """Other scores [B, H, Q, K], for what no other hook can do: attention then holds all of them, forward and
         backward. A score may depend on the scores of visible keys of its query alone.
         """
@@ -349,9 +345,7 @@ class Scheme(Described):
         """Whether `prepare` does anything."""
         return type(self).prepare is not Scheme.prepare
 
-    def prepare(
-        self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
-    ) -> tuple[Tensor, Tensor]:
+    def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
         """Transform queries and keys [B, H, P, D] at these positions (int64 [P]) before their product.
 
         Prepared keys are cached, so a key's transformation may depend only on its own position.

@@ -9,13 +9,12 @@ distances. In the encoder half of the buckets are for keys to the right; in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, PositiveInt
 
-from rpr.model.positions.scheme import Scheme, Site, Tables, register
+from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -68,9 +67,7 @@ class T5(Scheme):
 
         return {"buckets": torch.empty(site.num_heads, self.buckets).normal_(std=site.d_model**-0.5)}
 
-    def distance_tables(
-        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
-    ) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         import torch
 
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device)
@@ -95,9 +92,7 @@ class T5(Scheme):
     def changes_queries(self) -> bool:
         return not self.scaled_queries
 
-    def prepare(
-        self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
-    ) -> tuple[Tensor, Tensor]:
+    def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
         scale = self.query_scale(site)
         return (q if scale is None else q * scale), k
 

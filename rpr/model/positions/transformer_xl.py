@@ -8,10 +8,9 @@ Per head that is (q + u).(k + t) + (v - u).t: a query bias, a key table and a bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from rpr.model.positions.scheme import Scheme, Site, Tables, register
+from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -40,9 +39,7 @@ class TransformerXL(Scheme):
             "v": torch.zeros(heads),
         }
 
-    def distance_tables(
-        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
-    ) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         import torch
 
         # In causal attention no key is to the right: those rows are neither read nor computed.
@@ -61,7 +58,5 @@ class TransformerXL(Scheme):
             keys_HRD, bias_HR = pad(keys_HRD, (0, 0, 0, max_distance)), pad(bias_HR, (0, max_distance))
         return Tables(keys=keys_HRD, bias=bias_HR)
 
-    def prepare(
-        self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
-    ) -> tuple[Tensor, Tensor]:
+    def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
         return q + parameters["u"][:, None].to(q.dtype), k

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from rpr.model.positions.scheme import Scheme, Site, Tables, register
+from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +130,5 @@ class Vectors(Scheme):
         heads = site.num_heads if self.tables == "per_head" else None
         return {name: relative_table(self.clip_distance, site.d_head, heads) for name in names}
 
-    def distance_tables(
-        self, parameters: Mapping[str, Tensor], site: Site, max_distance: int, device: torch.device
-    ) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         return Tables(parameters.get("keys"), parameters.get("values"))

@@ -8,13 +8,12 @@ z_i^(-n / 512), z_i = (2i / width + 0.4) / 1.4. For causal attention: later keys
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import PositiveFloat
 
 from rpr.model.positions.rope import Rope
-from rpr.model.positions.scheme import Rotation, Site, register
+from rpr.model.positions.scheme import ByName, Rotation, Site, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,9 +39,7 @@ class XPos(Rope):
     def rotation(self, site: Site) -> Rotation | None:
         return None
 
-    def prepare(
-        self, q: Tensor, k: Tensor, positions: Tensor, parameters: Mapping[str, Tensor], site: Site
-    ) -> tuple[Tensor, Tensor]:
+    def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
         import torch
 
         q, k = super().prepare(q, k, positions, parameters, site)
