@@ -6,6 +6,7 @@ speed drifts: a ratio is the median over rounds of the ratio within a round.
 """
 
 import contextlib
+import itertools
 import statistics
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from rpr.config.commands import BenchConfig
@@ -62,12 +63,7 @@ def take_turns(
         peaks[name] = peak_bytes(step, device)
     for done in range(1, rounds + 1):
         for name, step in steps.items():
-            _synchronise(device)
-            started = time.perf_counter()
-            for _ in range(steps_per_round):
-                step()
-            _synchronise(device)
-            seconds[name].append((time.perf_counter() - started) / steps_per_round)
+            seconds[name].append(_seconds(step, device, steps_per_round))
         progress(done)
     first = seconds[next(iter(steps))]
     timings = {}
@@ -77,6 +73,16 @@ def take_turns(
             statistics.median(own), statistics.median(ratios), min(ratios), max(ratios), peaks[name], resident[name]
         )
     return timings
+
+
+def _seconds(step: Callable[[], object], device: torch.device, times: int = 1) -> float:
+    """Of one step, as the mean over a number of times."""
+    _synchronise(device)
+    started = time.perf_counter()
+    for _ in range(times):
+        step()
+    _synchronise(device)
+    return (time.perf_counter() - started) / times
 
 
 def _reset_resident_peak() -> None:
@@ -92,13 +98,7 @@ def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> fl
     """
     dtype = torch.bfloat16 if hardware.precision == "bf16" else torch.float32
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    seconds = []
-    for _ in range(13):
-        _synchronise(device)
-        started = time.perf_counter()
-        torch.mm(a, b)
-        _synchronise(device)
-        seconds.append(time.perf_counter() - started)
+    seconds = [_seconds(lambda: torch.mm(a, b), device) for _ in range(13)]
     return 2 * size**3 / statistics.median(seconds[3:])
 
 
@@ -159,26 +159,26 @@ def training_steps(
 ) -> dict[str, Callable[[], None]]:
     """A step of each variant on the same batch: forward, label-smoothed loss, backward and Adam."""
     torch.manual_seed(config.seed)
+    vocabulary_size, smoothing = config.data.vocabulary_size, config.optim.label_smoothing
     sizes = ((shape.sentences, length) for length in (shape.source, shape.target))
-    source, target = (torch.randint(4, config.data.vocabulary_size, size, device=device) for size in sizes)
-    return {name: _training_step(config, position, source, target) for name, position in positions.items()}
+    source, target = (torch.randint(4, vocabulary_size, size, device=device) for size in sizes)
 
+    def step_of(position: Positions) -> Callable[[], None]:
+        model = build_model(config.model.transformer(position, vocabulary_size)).to(device)
+        model.use_attention(config.hardware.attention)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
-def _training_step(config: BenchConfig, position: Positions, source: Tensor, target: Tensor) -> Callable[[], None]:
-    model = build_model(config.model.transformer(position, config.data.vocabulary_size)).to(source.device)
-    model.use_attention(config.hardware.attention)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+        def step() -> None:
+            with _autocast(config.hardware, device):
+                hidden = model(source, target).flatten(0, 1)
+                loss = label_smoothed_loss(hidden, model.embedding_VM, target.flatten(), smoothing) / target.numel()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)  # so that a step's memory includes only its own gradients
 
-    def step() -> None:
-        with _autocast(config.hardware, source.device):
-            hidden = model(source, target).flatten(0, 1)
-            smoothing = config.optim.label_smoothing
-            loss = label_smoothed_loss(hidden, model.embedding_VM, target.flatten(), smoothing) / target.numel()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)  # so that a step's memory includes only its own gradients
+        return step
 
-    return step
+    return {name: step_of(position) for name, position in positions.items()}
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,9 @@ class LayerCase:
 
 
 def layer_cases(config: BenchConfig) -> Iterable[LayerCase]:
-    for causal in config.layer.causal:
-        for clip_distance in config.layer.clip_distances:
-            for length in config.layer.lengths:
-                yield LayerCase(max(1, config.layer.positions // length), length, clip_distance, causal)
+    layer = config.layer
+    for causal, clip_distance, length in itertools.product(layer.causal, layer.clip_distances, layer.lengths):
+        yield LayerCase(max(1, layer.positions // length), length, clip_distance, causal)
 
 
 def layer_steps(

@@ -21,7 +21,7 @@ from rpr.data.vocabulary import BOS, EOS, UNK
 from rpr.decode.exported import library
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.positions import Scheme, Tables
-from rpr.model.stack import CrossAttention, FeedForward, Residual, SelfAttention
+from rpr.model.stack import SelfAttention
 from rpr.model.transformer import StackModules, Transformer
 
 # Rows of an exported table: for sinusoids, for a bias that differs at every distance, and for a learned table with
@@ -133,11 +133,22 @@ def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
     _set_positions(spec, stack.positions, model, position_rows(config, longest))
     exact = max(POSITION_ROWS, longest, (stack.shape.scheme.reach or 0) + 1)
     for layer_spec, layer in zip(spec.layer, stack.layers.layers, strict=True):
-        attention, around = layer.self_attention, layer.around_attention
-        _set_self_attention(layer_spec.self_attention, attention, around, stack.shape, exact)
-        if layer.cross_attention is not None and layer.around_cross_attention is not None:
-            _set_cross_attention(layer_spec.attention, layer.cross_attention, layer.around_cross_attention)
-        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward)
+        own, ffn = layer_spec.self_attention, layer_spec.ffn
+        attention, cross, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
+        # Of queries, keys and values in the same order as ours.
+        linears = [(own.linear[0], attention.qkv), (own.linear[1], attention.output)]
+        linears += [(ffn.linear_0, feed_forward.inner), (ffn.linear_1, feed_forward.outer)]
+        norms = [(own, layer.around_attention), (ffn, layer.around_feed_forward)]
+        if cross is not None and layer.around_cross_attention is not None:
+            linears += zip(layer_spec.attention.linear, (cross.query, cross.key_value, cross.output), strict=True)
+            norms.append((layer_spec.attention, layer.around_cross_attention))
+        for linear_spec, linear in linears:
+            linear_spec.weight = _array(linear.weight)
+            if linear.bias is not None:
+                linear_spec.bias = _array(linear.bias)
+        for part_spec, around in norms:
+            _set_norm(part_spec.layer_norm, around.norm)
+        _set_distances(own, attention, stack.shape, exact)
     if config.norm == "pre":
         _set_norm(spec.layer_norm, stack.norm)
     return spec
@@ -193,11 +204,8 @@ def position_table(model: Transformer, positions: nn.Module, rows: int) -> Tenso
     return table
 
 
-def _set_self_attention(spec: Any, attention: SelfAttention, around: Residual, shape: StackShape, exact: int) -> None:
+def _set_distances(spec: Any, attention: SelfAttention, shape: StackShape, exact: int) -> None:
     """`exact` distances have a bias of their own."""
-    _set_norm(spec.layer_norm, around.norm)
-    spec.linear[0].weight = _array(attention.qkv.weight)  # queries, keys, values: the same order as ours
-    spec.linear[1].weight = _array(attention.output.weight)
     scheme, site = shape.scheme, shape.site
     tables = _tables(attention, exact)
     if _needs_vectors(scheme, tables):
@@ -217,19 +225,6 @@ def _as_buckets(bias_HR: Tensor, exact: int, *, causal: bool) -> Tensor:
     sizes = torch.arange(2 * exact, device=bias_HR.device).clamp(max=min(exact, centre))
     left_HL, right_HL = bias_HR[:, centre - sizes], bias_HR[:, centre + sizes]
     return (left_HL if causal else torch.cat([left_HL, right_HL], dim=1)).T
-
-
-def _set_cross_attention(spec: Any, attention: CrossAttention, around: Residual) -> None:
-    _set_norm(spec.layer_norm, around.norm)
-    for linear_spec, linear in zip(spec.linear, (attention.query, attention.key_value, attention.output), strict=True):
-        linear_spec.weight = _array(linear.weight)
-
-
-def _set_feed_forward(spec: Any, feed_forward: FeedForward, around: Residual) -> None:
-    _set_norm(spec.layer_norm, around.norm)
-    for linear_spec, linear in ((spec.linear_0, feed_forward.inner), (spec.linear_1, feed_forward.outer)):
-        linear_spec.weight = _array(linear.weight)
-        linear_spec.bias = _array(linear.bias)
 
 
 def _set_norm(spec: Any, norm: nn.Module) -> None:

@@ -5,7 +5,7 @@ Both are pre-norm. Their input embeddings, apart from the output projection, con
 zero vector of BOS; other biases than those of the feed-forward layers are zero.
 """
 
-# Shape suffixes: H heads, D head width, M model width.
+# Shape suffixes: 3 queries, keys and values, H heads, D head width, M model width.
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ from rpr.model.config import TransformerConfig
 from rpr.model.positions.scheme import Rotation, Site
 from rpr.model.transformer import Transformer
 
+# Names of the embedding, its projection to scores, the last norm and the layers; of a layer's norms before attention
+# and feed-forward, of its projection to q, k and v, of that of the heads, and of its feed-forward matrices.
+_GPT2 = ("transformer.wte", "lm_head", "transformer.ln_f", "transformer.h")
+_GPT2 += ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+_NEOX = ("gpt_neox.embed_in", "embed_out", "gpt_neox.final_layer_norm", "gpt_neox.layers")
+_NEOX += ("input_layernorm", "post_attention_layernorm", "attention.query_key_value", "attention.dense")
+_NEOX += ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
 _SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 
@@ -76,19 +83,19 @@ def write_model(model: Transformer, folder: Path, longest: int) -> None:
     own = _gpt2_config(config, rows) if rotation is None else _neox_config(config, rotation, stack.shape.site, longest)
     _write(folder / "config.json", {**common, **own})
     _write(folder / "generation_config.json", {"do_sample": False, "suppress_tokens": [PAD, BOS], **ids})
-    weights = _gpt2_weights(model, rows) if rotation is None else _neox_weights(model, rotation)
+    weights = _weights(model, rotation, rows)
     weights = {name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     _write(folder / "tokenizer.json", _tokenizer())
-    named = {
-        f"{name}_token": _SPECIAL[index] for name, index in (("pad", PAD), ("unk", UNK), ("bos", BOS), ("eos", EOS))
-    }
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,  # `<s>` in a text is text
-        **named,
+        "pad_token": _SPECIAL[PAD],
+        "unk_token": _SPECIAL[UNK],
+        "bos_token": _SPECIAL[BOS],
+        "eos_token": _SPECIAL[EOS],
     }
     _write(folder / "tokenizer_config.json", settings if rows is None else {**settings, "model_max_length": rows})
 
@@ -136,53 +143,41 @@ def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, long
     }
 
 
-def _gpt2_weights(model: Transformer, rows: int | None) -> dict[str, Tensor]:
+def _weights(model: Transformer, rotation: Rotation | None, rows: int | None) -> dict[str, Tensor]:
     (stack,) = model.stacks()
-    assert rows is not None
+    embedding, projection, last_norm, layers, *names = _GPT2 if rotation is None else _NEOX
     width = model.config.d_model
-    table = torch.zeros(rows, width) if stack.positions is None else position_table(model, stack.positions, rows)
     weights = {
-        "transformer.wte.weight": input_embedding(model) * math.sqrt(width),
-        "transformer.wpe.weight": table,
-        "lm_head.weight": model.embedding_VM,
-        **_named("transformer.ln_f", stack.norm),
+        f"{embedding}.weight": input_embedding(model) * math.sqrt(width),
+        f"{projection}.weight": model.embedding_VM,
+        **_named(last_norm, stack.norm),
     }
+    if rows is not None:
+        table = torch.zeros(rows, width) if stack.positions is None else position_table(model, stack.positions, rows)
+        weights["transformer.wpe.weight"] = table
     for number, layer in enumerate(stack.layers.layers):
-        prefix = f"transformer.h.{number}"
-        weights |= _named(f"{prefix}.ln_1", layer.around_attention.norm)
-        weights |= _named(f"{prefix}.ln_2", layer.around_feed_forward.norm)
-        for name, linear in (
-            ("attn.c_attn", layer.self_attention.qkv),
-            ("attn.c_proj", layer.self_attention.output),
-            ("mlp.c_fc", layer.feed_forward.inner),
-            ("mlp.c_proj", layer.feed_forward.outer),
-        ):
-            weights[f"{prefix}.{name}.weight"] = linear.weight.T
-            bias = torch.zeros(linear.out_features) if linear.bias is None else linear.bias
-            weights[f"{prefix}.{name}.bias"] = bias
+        attention, feed_forward = layer.self_attention, layer.feed_forward
+        linears = (attention.qkv, attention.output, feed_forward.inner, feed_forward.outer)
+        parts = (layer.around_attention.norm, layer.around_feed_forward.norm, *linears)
+        prefixes = [f"{layers}.{number}.{name}" for name in names]
+        for prefix, part in zip(prefixes, parts, strict=True):
+            weights |= _named(prefix, part)
+        if rotation is not None:
+            weights[f"{prefixes[2]}.weight"] = _by_head(attention.qkv.weight, rotation, stack.shape.site)
+            continue
+        for prefix, linear in zip(prefixes[2:], linears, strict=True):
+            weights[f"{prefix}.weight"] = linear.weight.T
+            weights.setdefault(f"{prefix}.bias", torch.zeros(linear.out_features))
     return weights
 
 
-def _neox_weights(model: Transformer, rotation: Rotation) -> dict[str, Tensor]:
-    (stack,) = model.stacks()
-    site, width = stack.shape.site, rotation.width
+def _by_head(qkv_3HDM: Tensor, rotation: Rotation, site: Site) -> Tensor:
+    """The rows of q, k and v head by head, with the pairs that rotate at (i, i + width / 2)."""
+    width = rotation.width
     order = [*range(0, width, 2), *range(1, width, 2)] if rotation.interleaved else [*range(width)]
-    weights = {
-        "gpt_neox.embed_in.weight": input_embedding(model) * math.sqrt(site.d_model),
-        "embed_out.weight": model.embedding_VM,
-        **_named("gpt_neox.final_layer_norm", stack.norm),
-    }
-    for number, layer in enumerate(stack.layers.layers):
-        prefix = f"gpt_neox.layers.{number}"
-        qkv_3HDM = layer.self_attention.qkv.weight.detach().clone().view(3, site.num_heads, site.d_head, site.d_model)
-        qkv_3HDM[:2, :, :width] = qkv_3HDM[:2][:, :, order]  # pairs (i, i + width / 2)
-        weights[f"{prefix}.attention.query_key_value.weight"] = qkv_3HDM.transpose(0, 1).reshape(-1, site.d_model)
-        weights[f"{prefix}.attention.dense.weight"] = layer.self_attention.output.weight
-        weights |= _named(f"{prefix}.input_layernorm", layer.around_attention.norm)
-        weights |= _named(f"{prefix}.post_attention_layernorm", layer.around_feed_forward.norm)
-        weights |= _named(f"{prefix}.mlp.dense_h_to_4h", layer.feed_forward.inner)
-        weights |= _named(f"{prefix}.mlp.dense_4h_to_h", layer.feed_forward.outer)
-    return weights
+    qkv_3HDM = qkv_3HDM.detach().clone().view(3, site.num_heads, site.d_head, site.d_model)
+    qkv_3HDM[:2, :, :width] = qkv_3HDM[:2][:, :, order]
+    return qkv_3HDM.transpose(0, 1).reshape(-1, site.d_model)
 
 
 def _named(prefix: str, module: nn.Module) -> dict[str, Tensor]:
@@ -198,10 +193,8 @@ def _tokenizer() -> dict[str, Any]:
     vocabulary |= {names[byte]: FIRST + byte for byte in range(256)}
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    start, texts = (
-        {"SpecialToken": {"id": "<s>", "type_id": 0}},
-        [{"Sequence": {"id": side, "type_id": 0}} for side in "AB"],
-    )
+    start = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    texts = [{"Sequence": {"id": side, "type_id": 0}} for side in "AB"]
     return {
         "version": "1.0",
         "added_tokens": [{"id": index, "content": name, **plain, "special": True} for index, name in _SPECIAL.items()],

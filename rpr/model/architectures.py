@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rpr.model.config import TransformerConfig
 from rpr.model.incremental import DecoderState, Memory
-from rpr.model.stack import CrossAttention, Encoded
+from rpr.model.stack import CrossAttention, Encoded, Reading
 from rpr.model.transformer import Transformer
 
 
@@ -25,7 +25,7 @@ class EncoderDecoder(Transformer):
     def encode(self, source_BS: Tensor) -> Encoded:
         encoder, _ = self.stacks()
         mask_B11S = (source_BS != self.config.pad)[:, None, None, :]
-        x_BSM = self._hidden(encoder, source_BS, mask_B11S)
+        x_BSM = self._hidden(encoder, source_BS, Reading(mask_B11S))
         return Encoded(encoder.norm(x_BSM), mask_B11S)
 
     def forward(self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0) -> Tensor:
@@ -33,7 +33,7 @@ class EncoderDecoder(Transformer):
             source_BS = F.pad(source_BS, (shift, 0), value=self.config.pad)
         encoded = self.encode(source_BS)
         _, decoder = self.stacks()
-        x_BTM = self._hidden(decoder, target_input_BT, encoded=encoded)
+        x_BTM = self._hidden(decoder, target_input_BT, Reading(encoded=encoded))
         hidden_BTM: Tensor = decoder.norm(x_BTM)
         return hidden_BTM
 
@@ -78,7 +78,7 @@ class DecoderOnly(Transformer):
         if shift:
             pieces_BL = F.pad(pieces_BL, (shift, 0), value=self.config.pad)
             mask_B11L = (pieces_BL != self.config.pad)[:, None, None, :]
-        hidden_BLM: Tensor = stack.norm(self._hidden(stack, pieces_BL, mask_B11L))[:, shift:]
+        hidden_BLM: Tensor = stack.norm(self._hidden(stack, pieces_BL, Reading(mask_B11L)))[:, shift:]
         if not source_BS.shape[1]:
             return hidden_BLM
         batch, length, _ = hidden_BLM.shape
@@ -91,7 +91,7 @@ class DecoderOnly(Transformer):
         (stack,) = self.stacks()
         state = DecoderState.begin(len(source_BS), len(stack.layers), like=self.embedding_VM)
         if source_BS.shape[1]:
-            self._hidden(stack, source_BS, caches=state.caches)
+            self._hidden(stack, source_BS, Reading(caches=state.caches))
             state.follow_prompts(self._lengths(source_BS), source_BS.shape[1])
         return state
 

@@ -37,6 +37,15 @@ class Encoded(NamedTuple):
     mask_B11S: Tensor
 
 
+class Reading(NamedTuple):
+    """What the layers of a stack read besides their input, of all positions at once."""
+
+    mask: Tensor | None = None  # bool, broadcastable to [B, H, T, T]; False hides a key
+    encoded: Encoded | None = None  # of a stack with encoder-decoder attention
+    caches: Sequence[KVCache] | None = None  # get the keys and values of each layer; still empty
+    given: GivenPositions | None = None  # the positions; None: 0, 1, ...
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention; its position parameters may be shared with other layers."""
 
@@ -164,14 +173,8 @@ class Layer(nn.Module):
         self.around_cross_attention = Residual(config) if shape.cross else None
         self.around_feed_forward = Residual(config)
 
-    def forward(
-        self,
-        x_BTM: Tensor,
-        mask: Tensor | None,
-        encoded: Encoded | None = None,
-        cache: KVCache | None = None,
-        given: GivenPositions | None = None,
-    ) -> Tensor:
+    def forward(self, x_BTM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
+        mask, encoded, _, given = reading
         x_BTM = self.around_attention(x_BTM, lambda y_BTM: self.self_attention(y_BTM, mask, cache, given))
         if (cross := self.cross_attention) is not None and self.around_cross_attention is not None:
             assert encoded is not None
@@ -214,24 +217,10 @@ class Stack(nn.ModuleList):
     def layers(self) -> list[Layer]:
         return [cast(Layer, layer) for layer in self]
 
-    def forward(
-        self,
-        x_BTM: Tensor,
-        mask: Tensor | None = None,
-        encoded: Encoded | None = None,
-        caches: Sequence[KVCache] | None = None,
-        given: GivenPositions | None = None,
-    ) -> Tensor:
-        """All positions at once.
-
-        Args:
-            mask: bool, broadcastable to [B, H, T, T]; False hides a key.
-            encoded: what a stack with encoder-decoder attention attends to.
-            caches: get the keys and values of each layer; still empty.
-            given: the positions; None: 0, 1, ...
-        """
+    def forward(self, x_BTM: Tensor, reading: Reading) -> Tensor:
+        """All positions at once."""
         for number, layer in enumerate(self.layers):
-            x_BTM = layer(x_BTM, mask, encoded, None if caches is None else caches[number], given)
+            x_BTM = layer(x_BTM, reading, None if reading.caches is None else reading.caches[number])
         return x_BTM
 
     def step(self, x_BNM: Tensor, state: DecoderState) -> Tensor:

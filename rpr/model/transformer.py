@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -21,10 +20,10 @@ from torch import Tensor, nn
 from rpr.model.attention import Implementation
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
-from rpr.model.incremental import DecoderState, KVCache
+from rpr.model.incremental import DecoderState
 from rpr.model.layer_positions import positions_in_training
 from rpr.model.linear import linear
-from rpr.model.stack import Encoded, SelfAttention, Stack, apart
+from rpr.model.stack import Reading, SelfAttention, Stack, apart
 
 
 class StackModules(NamedTuple):
@@ -111,21 +110,14 @@ class Transformer(nn.Module, ABC):
         hidden_XM: Tensor = stack.norm(x_BNM).flatten(0, 1)
         return hidden_XM
 
-    def _hidden(
-        self,
-        stack: StackModules,
-        pieces_BL: Tensor,
-        mask: Tensor | None = None,
-        encoded: Encoded | None = None,
-        caches: Sequence[KVCache] | None = None,
-    ) -> Tensor:
-        """A stack's hidden states before the last norm, [B, L, M]; the arguments are those of `Stack.forward`."""
+    def _hidden(self, stack: StackModules, pieces_BL: Tensor, reading: Reading) -> Tensor:
+        """A stack's hidden states before the last norm, [B, L, M]; here its positions are drawn."""
         given = vectors = None
         if self.training:
             given = positions_in_training(stack.shape.scheme, pieces_BL.shape[1], pieces_BL.device)
         if stack.positions is not None:
             vectors = stack.positions(0 if given is None else given.positions_P, pieces_BL)
-        x_BLM: Tensor = stack.layers(self._embed(pieces_BL, vectors), mask, encoded, caches, given)
+        x_BLM: Tensor = stack.layers(self._embed(pieces_BL, vectors), reading._replace(given=given))
         return x_BLM
 
     def _embed(self, pieces_BL: Tensor, vectors: Tensor | None) -> Tensor:
