@@ -50,6 +50,7 @@ STORED_BYTES = 100 * 2**20  # but on a CPU it stores causal weights of so many b
 BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries, on a CPU
 GPU_STORED_BYTES = 256 * 2**20  # but on a GPU it stores weights of so many bytes a layer
 GPU_BLOCK_SCORES = 2**25  # of all heads and sentences, on a GPU: 64 MiB in bfloat16
+VECTORS = {"key_table", "value_table"}  # the positions that the fused kernel for a GPU computes
 CAUSAL = 128  # from this many keys on, blocks of causal attention on a CPU leave out later keys
 
 
@@ -83,7 +84,7 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
         return _fused(given)
     if implementation == "auto" and _column_is_faster(given):
         return _with_bias_as_column(given)
-    if implementation == "triton" and not _only_tables(given):
+    if implementation == "triton" and not given.positions <= VECTORS:
         raise ValueError(
             "implementation: triton supports only key and value tables by distance, no labels, score bias or "
             "queries of their own; choose auto"
@@ -113,26 +114,15 @@ def _block(given: AttentionInputs) -> int:
     return max(64, (BLOCK_SCORES if given.q.device.type == "cpu" else GPU_BLOCK_SCORES) // of_a_query)
 
 
-def _only_tables(given: AttentionInputs) -> bool:
-    """Whether tables of vectors by distance are the only positions."""
-    others = (given.bias_table, given.key_bias, given.distance_queries)
-    return not given.dense_alone and all(part is None for part in others)
-
-
-def _only_bias(given: AttentionInputs) -> bool:
-    """Whether there is no position in the scores and values, or a bias by distance alone."""
-    return given.labels is None and given._replace(bias_table=None).plain
-
-
 def _kernel_is_faster(given: AttentionInputs) -> bool:
     """Whether the fused kernel for tables can be used, and was measured to be faster (sweeps/results/gpu/gpu.md)."""
-    tables = [table for table in (given.key_table, given.value_table) if table is not None]
+    positions, tables = given.positions, [table for table in (given.key_table, given.value_table) if table is not None]
     num_keys = given.k.shape[2]
     tf32 = given.q.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
     return (
         given.q.is_cuda
-        and bool(tables)
-        and _only_tables(given)
+        and bool(positions)
+        and positions <= VECTORS
         and (given.q.dtype in (torch.bfloat16, torch.float16) or tf32)
         and given.q.shape[3] <= WIDEST_TRITON_HEAD
         and max(table.shape[-2] for table in tables) < num_keys  # as wide as that, the side tables are weights too
@@ -186,8 +176,8 @@ def _fused_is_faster(given: AttentionInputs) -> bool:
     """
     num_keys = given.k.shape[2]
     if given.q.device.type != "cpu":
-        return _only_bias(given)
-    if not given.plain:
+        return given.positions <= {"bias_table"}
+    if given.positions:
         return False
     through_bfloat16 = given.q.dtype == torch.bfloat16 or (
         given.q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "medium"
@@ -200,7 +190,7 @@ def _column_is_faster(given: AttentionInputs) -> bool:
     """Whether `_with_bias_as_column` can be used, at equal precision, and was measured to be faster."""
     return (
         given.key_bias is not None
-        and given._replace(key_bias=None).plain
+        and given.positions == {"key_bias"}
         and given.only_causal
         and not _stores_weights(given)
         and given.q.device.type == "cpu"

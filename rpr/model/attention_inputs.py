@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 ChangeScores = Callable[[Tensor, Tensor], Tensor]
+_OF_POSITIONS = ("key_table", "value_table", "bias_table", "distance_queries", "key_bias", "labels", "change_scores")
 
 
 class AttentionInputs(NamedTuple):
@@ -48,15 +49,14 @@ class AttentionInputs(NamedTuple):
     change_scores: ChangeScores | None = None
 
     @property
+    def positions(self) -> set[str]:
+        """The names of the given arguments by which positions enter the scores and values."""
+        return {name for name in _OF_POSITIONS if getattr(self, name) is not None}
+
+    @property
     def dense_alone(self) -> bool:
         """Whether only `composed` and the references compute it."""
         return self.labels is not None or self.change_scores is not None
-
-    @property
-    def plain(self) -> bool:
-        """Without positions in the scores and values."""
-        parts = (self.key_table, self.value_table, self.bias_table, self.key_bias, self.change_scores)
-        return all(part is None for part in parts)
 
     @property
     def only_causal(self) -> bool:

@@ -20,7 +20,7 @@ from rpr.model.distances import (
     repeat_edges,
     sum_edges,
 )
-from rpr.model.equations import bias_of_keys, changed, softmax
+from rpr.model.equations import bias_of_keys, changed, softmax, visible_of
 
 
 def composed(given: AttentionInputs) -> Tensor:
@@ -71,7 +71,7 @@ def weights_of(given: AttentionInputs) -> Tensor:
         scores_BHQK = scores_BHQK + bias.to(scores_BHQK.dtype)
     if given.key_bias is not None:
         scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
-    return softmax(changed(scores_BHQK, given), given.mask, causal=given.causal, first_query=given.first_query)
+    return softmax(changed(scores_BHQK, given), visible_of(given))
 
 
 def spread(q_BHQD: Tensor, table: Tensor, num_keys: int, *, first_query: int = 0) -> Tensor:

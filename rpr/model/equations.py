@@ -27,7 +27,7 @@ def reference(given: AttentionInputs) -> Tensor:
     if given.key_table is not None and given.distance_queries is not None:
         scores_BHQK = scores_BHQK + (given.distance_queries[:, :, :, None] * _edges(given, given.key_table)).sum(-1)
     scores_BHQK = _add_biases(scores_BHQK, given)
-    weights_BHQK = softmax(scores_BHQK, given.mask, causal=given.causal, first_query=given.first_query)
+    weights_BHQK = softmax(scores_BHQK, visible_of(given))
     values_BHQKD = v_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if given.value_table is not None:
         values_BHQKD = values_BHQKD + _edges(given, given.value_table)
@@ -46,7 +46,7 @@ def per_position(given: AttentionInputs) -> Tensor:
         queries = q_BHQD / math.sqrt(q_BHQD.shape[-1]) if given.distance_queries is None else given.distance_queries
         scores_BHQK = scores_BHQK + _products_by_query(queries, _edges(given, given.key_table).transpose(-2, -1))
     scores_BHQK = _add_biases(scores_BHQK, given)
-    weights_BHQK = softmax(scores_BHQK, given.mask, causal=given.causal, first_query=given.first_query)
+    weights_BHQK = softmax(scores_BHQK, visible_of(given))
     z_BHQD = weights_BHQK @ v_BHKD
     if given.value_table is not None:
         z_BHQD = z_BHQD + _products_by_query(weights_BHQK, _edges(given, given.value_table))
@@ -69,9 +69,13 @@ def masked_score(dtype: torch.dtype) -> float:
     return max(MASKED, torch.finfo(dtype).min / 2)
 
 
-def softmax(scores_BHQK: Tensor, mask: Tensor | None = None, *, causal: bool = False, first_query: int = 0) -> Tensor:
-    num_queries, num_keys = scores_BHQK.shape[-2:]
-    visible = visible_keys(mask, causal, first_query, num_queries, num_keys, scores_BHQK.device)
+def visible_of(given: AttentionInputs) -> Tensor | None:
+    """As `visible_keys`, for all queries."""
+    lengths = given.q.shape[2], given.k.shape[2]
+    return visible_keys(given.mask, given.causal, given.first_query, *lengths, given.q.device)
+
+
+def softmax(scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
     if visible is not None:
         scores_BHQK = scores_BHQK.masked_fill(~visible, masked_score(scores_BHQK.dtype))
     # float32 whatever the matmul precision: a bfloat16 exponent sum over hundreds of keys loses its tail.
@@ -91,10 +95,9 @@ def changed(scores_BHQK: Tensor, given: AttentionInputs) -> Tensor:
     """The scores after `change_scores`."""
     if given.change_scores is None:
         return scores_BHQK
-    num_queries, num_keys = scores_BHQK.shape[2:]
-    device = scores_BHQK.device
-    visible = visible_keys(given.mask, given.causal, given.first_query, num_queries, num_keys, device)
-    visible = torch.ones(1, 1, dtype=torch.bool, device=device) if visible is None else visible
+    visible = visible_of(given)
+    if visible is None:
+        visible = torch.ones(1, 1, dtype=torch.bool, device=scores_BHQK.device)
     return given.change_scores(scores_BHQK, visible)
 
 

@@ -151,7 +151,7 @@ def blockwise(
 def fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Torch's kernel, as on a GPU, for all that it computes; else `attend`."""
     given = AttentionInputs(q, k, v, **options)
-    return attention._fused(given) if attention._only_bias(given) else attend(q, k, v, **options)
+    return attention._fused(given) if given.positions <= {"bias_table"} else attend(q, k, v, **options)
 
 
 PASSES = {name: partial(attend, implementation=name) for name in ("dense", "blockwise")}
