@@ -3,7 +3,6 @@ equations for one row alone, for every position scheme; shifts; beam search.
 """
 
 import copy
-from functools import partial
 
 import pytest
 import torch
@@ -14,16 +13,7 @@ from rpr.model.transformer import Transformer
 from tests.model import test_transformer
 from tests.model.scheme_variants import KINDS, NORM, OTHERS
 from tests.model.test_beam_search import assert_equal, definition
-from tests.model.test_transformer import (
-    BOS,
-    PAD,
-    TINY,
-    feed_forward_by_hand,
-    norm_by_hand,
-    residual_by_hand,
-    sentences,
-    target_inputs,
-)  # fmt: skip
+from tests.model.test_transformer import PAD, TINY, sentences, stack_by_hand, target_inputs
 from tests.shapes import changed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,23 +27,15 @@ def make_model(kind: str, **changes: object) -> Transformer:
 
 def by_hand(model: Transformer, pieces: list[int]) -> torch.Tensor:
     """Hidden states [L, M] of one sequence alone, by the equations over `reference` attention."""
-    config = model.config
     pieces_1L = torch.tensor([pieces])
-    x = model.embedding_VM[pieces_1L] * config.d_model**0.5
-    x[pieces_1L == BOS] = 0
-    if model.target_positions is not None:
-        x = x + model.target_positions(0, pieces_1L).double()
     causal = torch.ones(len(pieces), len(pieces)).tril().bool()
 
     def attention(part, y):
         given = part.inputs(y, causal)._replace(causal=False)
         return part.output(reference(given).transpose(1, 2).flatten(2))
 
-    for layer in model.decoder:
-        x = residual_by_hand(config, x, layer.around_attention, partial(attention, layer.self_attention))
-        inner = partial(feed_forward_by_hand, config, layer.feed_forward)
-        x = residual_by_hand(config, x, layer.around_feed_forward, inner)
-    return (norm_by_hand(x, model.decoder_norm, config.norm_epsilon) if config.norm == "pre" else x)[0]
+    vectors = 0 if model.target_positions is None else model.target_positions(0, pieces_1L).double()
+    return stack_by_hand(model, "decoder", pieces_1L, vectors, attention)[0]
 
 
 def real(row: torch.Tensor) -> list[int]:

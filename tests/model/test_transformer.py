@@ -107,44 +107,40 @@ def feed_forward_by_hand(config, part, x):
     return inner @ part.outer.weight.T + part.outer.bias
 
 
+def stack_by_hand(model, name, pieces, vectors, self_attention, cross_attention=None):
+    """Hidden states of a stack, pre-norm with a final norm, given what the attention of each layer computes."""
+    config = model.config
+    x = model.embedding_VM[pieces] * config.d_model**0.5
+    x[pieces == BOS] = 0
+    x = x + vectors
+    for layer in getattr(model, name):
+        x = residual_by_hand(config, x, layer.around_attention, partial(self_attention, layer.self_attention))
+        if cross_attention is not None:
+            cross = partial(cross_attention, layer.cross_attention)
+            x = residual_by_hand(config, x, layer.around_cross_attention, cross)
+        inner = partial(feed_forward_by_hand, config, layer.feed_forward)
+        x = residual_by_hand(config, x, layer.around_feed_forward, inner)
+    return norm_by_hand(x, getattr(model, f"{name}_norm"), config.norm_epsilon) if config.norm == "pre" else x
+
+
 def forward_by_hand(model, source, target_input):
-    """Hidden states of all target positions, pre-norm with a final norm."""
+    """Hidden states of all target positions."""
     shape = model.config
-    residual = partial(residual_by_hand, shape)
 
-    def self_attention(part, mask):
+    def self_attention(mask, part, x):
         w_q, w_k, w_v = part.qkv.weight.split(shape.d_model)
-        return lambda x: attention_by_hand(shape, x, x, w_q, w_k, w_v, part.output.weight, mask, part.tables)
+        return attention_by_hand(shape, x, x, w_q, w_k, w_v, part.output.weight, mask, part.tables)
 
-    def feed_forward(part):
-        return partial(feed_forward_by_hand, shape, part)
-
-    def embed(pieces, positions):
-        vectors = model.embedding_VM[pieces] * shape.d_model**0.5
-        vectors[pieces == BOS] = 0
-        return vectors + absolute_by_hand(positions, pieces.shape[1])
+    def cross_attention(part, x):
+        w_k, w_v = part.key_value.weight.split(shape.d_model)
+        return attention_by_hand(shape, x, memory, part.query.weight, w_k, w_v, part.output.weight, source_mask)
 
     source_mask = (source != PAD)[:, None, None, :]
-    x = embed(source, model.source_positions)
-    for layer in model.encoder:
-        x = residual(x, layer.around_attention, self_attention(layer.self_attention, source_mask))
-        x = residual(x, layer.around_feed_forward, feed_forward(layer.feed_forward))
-    memory = norm_by_hand(x, model.encoder_norm, shape.norm_epsilon) if shape.norm == "pre" else x
-
+    vectors = absolute_by_hand(model.source_positions, source.shape[1])
+    memory = stack_by_hand(model, "encoder", source, vectors, partial(self_attention, source_mask))
     causal = torch.ones(target_input.shape[1], target_input.shape[1]).tril().bool()
-    x = embed(target_input, model.target_positions)
-    for layer in model.decoder:
-        x = residual(x, layer.around_attention, self_attention(layer.self_attention, causal))
-        cross = layer.cross_attention
-        w_k, w_v = cross.key_value.weight.split(shape.d_model)
-        w_q, w_o = cross.query.weight, cross.output.weight
-        x = residual(
-            x,
-            layer.around_cross_attention,
-            lambda y, p=(w_q, w_k, w_v, w_o): attention_by_hand(shape, y, memory, *p, source_mask),
-        )
-        x = residual(x, layer.around_feed_forward, feed_forward(layer.feed_forward))
-    return norm_by_hand(x, model.decoder_norm, shape.norm_epsilon) if shape.norm == "pre" else x
+    vectors = absolute_by_hand(model.target_positions, target_input.shape[1])
+    return stack_by_hand(model, "decoder", target_input, vectors, partial(self_attention, causal), cross_attention)
 
 
 @pytest.mark.parametrize("kind, norm, norm_epsilon", [
