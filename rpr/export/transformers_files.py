@@ -171,11 +171,11 @@ def _weights(model: Transformer, rotation: Rotation | None, rows: int | None) ->
     return weights
 
 
-def _by_head(qkv_3HDM: Tensor, rotation: Rotation, site: Site) -> Tensor:
+def _by_head(weight: Tensor, rotation: Rotation, site: Site) -> Tensor:
     """The rows of q, k and v head by head, with the pairs that rotate at (i, i + width / 2)."""
     width = rotation.width
     order = [*range(0, width, 2), *range(1, width, 2)] if rotation.interleaved else [*range(width)]
-    qkv_3HDM = qkv_3HDM.detach().clone().view(3, site.num_heads, site.d_head, site.d_model)
+    qkv_3HDM = weight.detach().clone().view(3, site.num_heads, site.d_head, site.d_model)
     qkv_3HDM[:2, :, :width] = qkv_3HDM[:2][:, :, order]
     return qkv_3HDM.transpose(0, 1).reshape(-1, site.d_model)
 

@@ -25,6 +25,7 @@ from rpr.model.composed_attention import times_table
 from rpr.model.equations import softmax
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Tables
+from rpr.model.vectors import rows_of
 
 INITIAL_CAPACITY = 128  # slots of a new cache, and distances that its tables cover; both double when exceeded
 
@@ -221,9 +222,7 @@ class DecoderState:
     def rows_K(self, num_rows: int) -> Tensor:
         """The row of each slot in a table of 2k+1 rows, relative to the newest piece."""
         if num_rows not in self._rows_K:
-            clip_distance = (num_rows - 1) // 2
-            distances_K = self.places_K - (self.length - 1)
-            self._rows_K[num_rows] = distances_K.clamp(min=-clip_distance) + clip_distance
+            self._rows_K[num_rows] = rows_of(self.places_K - (self.length - 1), num_rows)
         return self._rows_K[num_rows]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rpr.model.attention_inputs import AttentionInputs, ChangeScores
 from rpr.model.positions import Pairs, Scheme, Site, Tables
+from rpr.model.vectors import rows_of
 
 
 class GivenPositions(NamedTuple):
@@ -30,9 +31,7 @@ class GivenPositions(NamedTuple):
         if not present:
             return None
         assert len(set(present)) == 1, f"tables of {present} rows, of which one label per pair selects rows"
-        clip_distance = (present[0] - 1) // 2
-        distances_PP: Tensor = self.positions_P - self.positions_P[:, None]
-        return distances_PP.clamp(-clip_distance, clip_distance) + clip_distance
+        return rows_of(self.positions_P - self.positions_P[:, None], present[0])
 
 
 def positions_in_training(scheme: Scheme, length: int, device: torch.device) -> GivenPositions | None:

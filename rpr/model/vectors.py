@@ -12,21 +12,17 @@ from torch import Tensor, nn
 
 
 def relative_rows(num_queries: int, num_keys: int, clip_distance: int, *, first_query: int = 0) -> Tensor:
-    """Table row of each (query i, key j): clip(j - i, k) + k (Shaw et al. 2018, section 3.2).
-
-    The distance is key position minus query position: row 0 means "k or more to the left", row 2k "k or more
-    to the right". With k = 0 every pair shares row 0.
-
-    Args:
-        num_queries, num_keys: lengths in tokens.
-        clip_distance: k >= 0.
-        first_query: position of the first query among the keys (the cache's length in step-by-step decoding).
-
-    Returns:
-        int64, [Q, K], values in 0..2k.
-    """
+    """`rows_of` each (query, key), int64 [Q, K]; `first_query` is the position of the first query among the keys."""
     distance_QK = torch.arange(num_keys)[None, :] - (first_query + torch.arange(num_queries))[:, None]
-    return distance_QK.clamp(-clip_distance, clip_distance) + clip_distance
+    return rows_of(distance_QK, 2 * clip_distance + 1)
+
+
+def rows_of(distances: Tensor, num_rows: int) -> Tensor:
+    """Rows of a table of 2k+1: clip(j - i, k) + k for the distance from query i to key j (Shaw et al. 2018, section
+    3.2). Row 0 means "k or more to the left", row 2k "k or more to the right".
+    """
+    clip_distance = (num_rows - 1) // 2
+    return distances.clamp(-clip_distance, clip_distance) + clip_distance
 
 
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
