@@ -165,7 +165,7 @@ def _weights(model: Transformer, rotation: Rotation | None, rows: int | None) ->
         if rotation is not None:
             weights[f"{prefixes[2]}.weight"] = _by_head(attention.qkv.weight, rotation, stack.shape.site)
             continue
-        for prefix, linear in zip(prefixes[2:], linears, strict=True):
+        for prefix, linear in zip(prefixes[2:], linears, strict=True):  # GPT-2's are transposed, and all have a bias
             weights[f"{prefix}.weight"] = linear.weight.T
             weights.setdefault(f"{prefix}.bias", torch.zeros(linear.out_features))
     return weights
