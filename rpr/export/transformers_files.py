@@ -27,11 +27,15 @@ from rpr.model.transformer import Transformer
 
 # Names of the embedding, its projection to scores, the last norm and the layers; of a layer's norms before attention
 # and feed-forward, of its projection to q, k and v, of that of the heads, and of its feed-forward matrices.
-_GPT2 = ("transformer.wte", "lm_head", "transformer.ln_f", "transformer.h")
-_GPT2 += ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
-_NEOX = ("gpt_neox.embed_in", "embed_out", "gpt_neox.final_layer_norm", "gpt_neox.layers")
-_NEOX += ("input_layernorm", "post_attention_layernorm", "attention.query_key_value", "attention.dense")
-_NEOX += ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
+_GPT2 = [
+    "transformer.wte", "lm_head", "transformer.ln_f", "transformer.h", "ln_1", "ln_2", "attn.c_attn", "attn.c_proj",
+    "mlp.c_fc", "mlp.c_proj",
+]  # fmt: skip
+_NEOX = [
+    "gpt_neox.embed_in", "embed_out", "gpt_neox.final_layer_norm", "gpt_neox.layers", "input_layernorm",
+    "post_attention_layernorm", "attention.query_key_value", "attention.dense", "mlp.dense_h_to_4h",
+    "mlp.dense_4h_to_h",
+]  # fmt: skip
 _SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 
