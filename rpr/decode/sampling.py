@@ -118,7 +118,8 @@ def draw(sampling: SamplingConfig, streams: Sequence[Callable[[], float]], log_p
         streams: of each row, numbers in [0, 1); one is used.
     """
     values_BV, order_BV = log_p_BV.double().sort(dim=-1, descending=True, stable=True)
-    upto_BK = (values_BV[:, : sampling.top_k] / sampling.temperature).softmax(dim=-1).cumsum(dim=-1)
+    less_BK = values_BV[:, : sampling.top_k] - values_BV[:, :1]  # so that the first stays finite at any temperature
+    upto_BK = (less_BK / sampling.temperature).softmax(dim=-1).cumsum(dim=-1)
     numbers = [streams[row]() for row in row_B.tolist()]
     at_B1 = upto_BK[:, -1:] * torch.tensor(numbers, dtype=torch.float64, device=log_p_BV.device)[:, None]
     # The first place whose sum is above; NaN has none.

@@ -87,7 +87,9 @@ def test_draws_have_the_distribution_of_the_most_probable_pieces():
             share = weight / sum(weights.values())
             assert abs(counts[piece] / number - share) < 5 * math.sqrt(share * (1 - share) / number)
     lowest_and_highest = [lambda: 0.0, lambda: 1 - 2.0**-53]
-    assert draw(settings(temperature=1.0), lowest_and_highest, logits.expand(2, -1), torch.arange(2)).tolist() == [3, 6]
+    for temperature, expected in ((1.0, [3, 6]), (1e-310, [3, 3])):
+        two = logits.log_softmax(0).expand(2, -1)
+        assert draw(settings(temperature=temperature), lowest_and_highest, two, torch.arange(2)).tolist() == expected
 
 
 CHARACTERS = "caf\u00e9 \u4e16\n"
