@@ -14,7 +14,7 @@ from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import FORMATS, REMEDY, library, read_export
 from rpr.decode.torch_engine import Progress, Rows, length_batches
 from rpr.errors import ConfigError, DataError
-from rpr.model.beam_search import Hypothesis, Search, penalty
+from rpr.model.beam_search import Hypothesis, NBest, Search, penalty
 
 # Differences from our search, for model cards and pages.
 DIFFERENCES = (
@@ -80,7 +80,7 @@ class CTranslate2Engine:
                 f"{folder / FORMATS['ctranslate2'].weights}: CTranslate2 cannot load it ({reason}); {REMEDY}"
             ) from None
 
-    def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> list[list[Hypothesis]]:
+    def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> NBest:
         """As Engine.search.
 
         Raises:
@@ -88,7 +88,7 @@ class CTranslate2Engine:
         """
         self._check_lengths([*map(len, sources)])
         limits = [self._limit(source, search) for source in sources]
-        hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
+        hypotheses: NBest = [[] for _ in sources]
         translated = 0
         for limit in sorted(set(limits), reverse=True):
             alike = [index for index, own in enumerate(limits) if own == limit]
@@ -164,7 +164,7 @@ class CTranslate2Engine:
         log_p = float(score) * len(tokens) ** search.length_penalty
         return Hypothesis(pieces, _paper_score(log_p, len(tokens), search), log_p, finished)
 
-    def _rescore(self, sources: Rows, hypotheses: list[list[Hypothesis]], search: Search) -> None:
+    def _rescore(self, sources: Rows, hypotheses: NBest, search: Search) -> None:
         """Score hypotheses with a minimum length again: CTranslate2 renormalises where EOS is not allowed."""
         rows = [(index, place) for index, n_best in enumerate(hypotheses) for place in range(len(n_best))]
         rows = [(index, place) for index, place in rows if hypotheses[index][place].pieces]

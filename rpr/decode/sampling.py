@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rpr.config.commands import SamplingConfig
 from rpr.data.vocabulary import EOS, TextVocabulary, Vocabulary
-from rpr.decode.torch_engine import TorchEngine, length_batches, pad_rows
+from rpr.decode.torch_engine import Rows, TorchEngine, length_batches, pad_rows
 from rpr.errors import ConfigError, RunError
 from rpr.model.beam_search import Extension, extensions, most_probable
 from rpr.model.transformer import Transformer
@@ -57,7 +57,7 @@ class Continuation:
 def continuations(
     engine: TorchEngine,
     vocabulary: Vocabulary,
-    prompts: Sequence[Sequence[int]],
+    prompts: Rows,
     sampling: SamplingConfig,
     max_tokens_per_batch: int,
     on_text: OnText | None = None,
@@ -98,7 +98,7 @@ def continuations(
 
 
 def _steps(
-    model: Transformer, prompts: Sequence[Sequence[int]], rows: Sequence[tuple[int, int]], sampling: SamplingConfig
+    model: Transformer, prompts: Rows, rows: Sequence[tuple[int, int]], sampling: SamplingConfig
 ) -> Iterator[Extension]:
     """The steps of a batch: all but the last piece of each prompt fills the cache at once."""
     device = model.embedding_VM.device
@@ -134,7 +134,7 @@ def _whole_characters(pieces: Sequence[int], vocabulary: Vocabulary) -> str:
     return vocabulary.decode(pieces).rstrip("\ufffd")
 
 
-def _check(model: Transformer, vocabulary: int, prompts: Sequence[Sequence[int]], sampling: SamplingConfig) -> None:
+def _check(model: Transformer, vocabulary: int, prompts: Rows, sampling: SamplingConfig) -> None:
     if sampling.top_k is not None and sampling.top_k > vocabulary:
         raise ConfigError(f"top_k: {sampling.top_k} is more than the vocabulary of {vocabulary} tokens; lower it")
     scheme, longest = model.config.decoder_positions, max(map(len, prompts), default=0)

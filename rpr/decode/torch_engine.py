@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from rpr.config.train import EvaluationConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from rpr.errors import RunError
-from rpr.model.beam_search import Hypothesis, Search, beam_search
+from rpr.model.beam_search import NBest, Search, beam_search
 from rpr.model.incremental import float32_matmuls
 from rpr.model.transformer import Transformer
 
 Progress = Callable[[int, int], None]  # called with (translated, total) sentences after each batch
 Rows = Sequence[Sequence[int]]
+Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # of sources and targets
 
 
 SEARCH_SETTINGS = tuple(field.name for field in fields(Search) if field.name != "n_best")  # of a run and an export
@@ -35,9 +36,7 @@ def search_of(evaluation: EvaluationConfig, *, greedy: bool = False) -> Search:
 class Engine(Protocol):
     """A model that translates."""
 
-    def search(
-        self, sources: Sequence[Sequence[int]], search: Search, *, progress: Progress | None = None
-    ) -> list[list[Hypothesis]]:
+    def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> NBest:
         """Up to `n_best` translations of each source, best first, in the order of the sources.
 
         Args:
@@ -79,15 +78,13 @@ class TorchEngine:
         ):
             yield
 
-    def search(
-        self, sources: Sequence[Sequence[int]], search: Search, *, progress: Progress | None = None
-    ) -> list[list[Hypothesis]]:
+    def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> NBest:
         """As Engine.search; batches sentences of similar length, the longest first.
 
         Raises:
             RunError: the model gives no finite probability.
         """
-        results: list[list[Hypothesis]] = [[] for _ in sources]
+        results: NBest = [[] for _ in sources]
         translated = 0
         device = self.model.embedding_VM.device
         with self.evaluating():
@@ -136,23 +133,19 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
         start += rows
 
 
-def pad_rows(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Tensor:
+def pad_rows(rows: Rows, device: torch.device | str = "cpu") -> Tensor:
     """Token IDs padded on the right: int64 [B, S]."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.int64).to(device)
 
 
-def pad_pairs(
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device | str
-) -> tuple[Tensor, Tensor]:
+def pad_pairs(pairs: Pairs, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """Sources [B, S] and decoder inputs [B, T]: BOS, then the target without EOS."""
     inputs = [[BOS, *target[:-1]] for _, target in pairs]
     return pad_rows([source for source, _ in pairs], device), pad_rows(inputs, device)
 
 
-def pair_batches(
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], max_tokens: int, device: torch.device | str
-) -> Iterator[tuple[Tensor, Tensor]]:
+def pair_batches(pairs: Pairs, max_tokens: int, device: torch.device | str) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches of `length_batches`, by the longer side of each pair, as from `pad_pairs`."""
     for batch in length_batches([max(len(source), len(target)) for source, target in pairs], max_tokens):
         yield pad_pairs([pairs[index] for index in batch], device)

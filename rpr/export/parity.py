@@ -30,6 +30,9 @@ ROUNDINGS, LEAST_TOLERANCE = 5, 1e-5
 EXACT = 1e-8
 
 
+Greedy = tuple[tuple[int, ...], bool]  # the token IDs of a translation, and whether it is finished
+
+
 @runtime_checkable
 class ScoringEngine(Engine, Scorer, Protocol):
     """An engine that can also score given translations."""
@@ -104,7 +107,7 @@ def parity(
     assert len(sources) == len(references)
     exact = TorchEngine(in_float64(model))
     targets, both = [list(reference[:-1]) for reference in references], sources
-    ours: list[tuple[tuple[int, ...], bool]] = []
+    ours: list[Greedy] = []
     if all(sources):
         ours = _greedy(exact, sources, search, progress)
         targets, both = [*(list(row[0]) for row in ours), *targets], [*sources, *sources]
@@ -152,22 +155,13 @@ def _largest_difference(ours: Sequence[Tensor], others: Sequence[Sequence[float]
     return largest_of(torch.cat([our - torch.as_tensor(their, dtype=torch.float64) for our, their in pairs]))
 
 
-def _greedy(
-    engine: Engine, sources: Rows, search: Search, progress: Progress | None = None
-) -> list[tuple[tuple[int, ...], bool]]:
-    """Token IDs of each greedy translation, and whether it is finished."""
+def _greedy(engine: Engine, sources: Rows, search: Search, progress: Progress | None = None) -> list[Greedy]:
     greedy = replace(search, beam_size=1, n_best=1, length_penalty=0.0)
     n_best_lists = engine.search(sources, greedy, progress=progress)
     return [(hypotheses[0].pieces, hypotheses[0].finished) for hypotheses in n_best_lists]
 
 
-def _flips(
-    exact: TorchEngine,
-    sources: Rows,
-    ours: Sequence[tuple[tuple[int, ...], bool]],
-    others: Sequence[tuple[tuple[int, ...], bool]],
-    search: Search,
-) -> list[Flip]:
+def _flips(exact: TorchEngine, sources: Rows, ours: list[Greedy], others: list[Greedy], search: Search) -> list[Flip]:
     flips = []
     for index, (first, second) in enumerate(zip(ours, others, strict=True)):
         if first == second:

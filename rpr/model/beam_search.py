@@ -40,6 +40,9 @@ class Hypothesis:
     finished: bool
 
 
+NBest = list[list[Hypothesis]]  # of each sentence, best first
+
+
 @dataclass(frozen=True)
 class Search:
     """The settings of beam search, documented in conf/evaluation/default.yaml.
@@ -57,8 +60,8 @@ class Search:
     min_length: int = 0
 
 
-def beam_search(model: Transformer, source_BS: Tensor, search: Search, eos: int = 3) -> list[list[Hypothesis]]:
-    """The up to `n_best` best translations of each source, best first.
+def beam_search(model: Transformer, source_BS: Tensor, search: Search, eos: int = 3) -> NBest:
+    """The up to `n_best` best translations of each source.
 
     A sentence is done when the worst of its `n_best` finished hypotheses is at least as good as the best alive one
     can still become (its log p under the penalty of the maximum length), or at the maximum length: the length of the
@@ -89,12 +92,10 @@ def penalty(length: Tensor | int, length_penalty: float) -> Tensor:
     return ((5 + torch.as_tensor(length, dtype=torch.float64)) / 6) ** length_penalty
 
 
-def _search(
-    model: Transformer, state: DecoderState, limit_B: Tensor, search: Search, eos: int
-) -> list[list[Hypothesis]]:
+def _search(model: Transformer, state: DecoderState, limit_B: Tensor, search: Search, eos: int) -> NBest:
     """N > 1. Scores and sums of log p are float64, since the stopping rule compares quotients of them."""
     device, num_sentences, beam_size = limit_B.device, len(limit_B), search.beam_size
-    results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
+    results: NBest = [[] for _ in range(num_sentences)]
     sentence_B = torch.arange(num_sentences, device=device)
     best_possible_B = penalty(limit_B, search.length_penalty)
     alive_BNT = torch.full((num_sentences, 1, 1), model.config.bos, device=device)  # BOS, then the pieces
@@ -147,9 +148,7 @@ def _search(
         done_BN, done_scores_BN, done_BNT = done_BN[stays], done_scores_BN[stays], done_BNT[stays]
 
 
-def _greedy(
-    model: Transformer, state: DecoderState, limit_B: Tensor, search: Search, eos: int
-) -> list[list[Hypothesis]]:
+def _greedy(model: Transformer, state: DecoderState, limit_B: Tensor, search: Search, eos: int) -> NBest:
     """N = 1: no candidates, and no reordering except when a sentence leaves."""
     first_B = torch.full_like(limit_B, model.config.bos)
     extended = extensions(model, state, first_B, limit_B, eos, most_probable, search.min_length)
@@ -310,9 +309,7 @@ def _best(scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
     return values[:, :number], order[:, :number]
 
 
-def _hypotheses(
-    pieces_BNT: Tensor, scores_BN: Tensor, log_p_BN: Tensor, eos: int, *, finished: bool
-) -> list[list[Hypothesis]]:
+def _hypotheses(pieces_BNT: Tensor, scores_BN: Tensor, log_p_BN: Tensor, eos: int, *, finished: bool) -> NBest:
     """Convert rows (BOS first, PAD after EOS) to hypotheses, dropping those with a score of minus infinity."""
     return [
         [

@@ -129,21 +129,13 @@ def _occurring_rows(table: Tensor | None, causal: bool) -> tuple[Tensor | None, 
 
 
 class _FusedAttention(torch.autograd.Function):
-    """The kernels and the matmuls with the tables. Side tables are stored [H, B, Q, R], so that a group is a matrix."""
+    """apply(q, k, v, key table, value table, mask, settings, tiles): the kernels and the matmuls with the tables. Side
+    tables are stored [H, B, Q, R], so that a group is a matrix."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q_BHQD: Tensor,
-        k_BHKD: Tensor,
-        v_BHKD: Tensor,
-        key_table: Tensor | None,
-        value_table: Tensor | None,
-        mask: Tensor | None,
-        settings: dict[str, Any],
-        tiles: Tiles,
-    ) -> Tensor:
-        q_BHQD, k_BHKD, v_BHKD = (_rows_contiguous(x) for x in (q_BHQD, k_BHKD, v_BHKD))
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *qkv, key_table, value_table, mask, settings, tiles = arguments
+        q_BHQD, k_BHKD, v_BHKD = map(_rows_contiguous, qkv)
         batch, heads, queries, width = q_BHQD.shape
         wide = torch.float64 if q_BHQD.dtype == torch.float64 else torch.float32
         # The value table's term is added after the kernel, before the sums are rounded.
