@@ -58,11 +58,9 @@ class SelfAttention(nn.Module):
         self.output = _projection(config.d_model, 1)
         self.tables = positions  # the name in all existing checkpoints
 
-    def forward(
-        self, x_BQM: Tensor, mask: Tensor | None, cache: KVCache | None = None, given: GivenPositions | None = None
-    ) -> Tensor:
+    def forward(self, x_BQM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
         """`cache`, still empty, gets the keys and values."""
-        inputs = self.inputs(x_BQM, mask, given)
+        inputs = self.inputs(x_BQM, reading.mask, reading.given)
         if cache is not None:
             cache.add(inputs.k, inputs.v, inputs.key_bias)
         out_BQM: Tensor = self.output(_join(attention_of(inputs, self.implementation)))
@@ -174,9 +172,9 @@ class Layer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x_BTM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
-        mask, encoded, _, given = reading
-        x_BTM = self.around_attention(x_BTM, lambda y_BTM: self.self_attention(y_BTM, mask, cache, given))
+        x_BTM = self.around_attention(x_BTM, lambda y_BTM: self.self_attention(y_BTM, reading, cache))
         if (cross := self.cross_attention) is not None and self.around_cross_attention is not None:
+            encoded = reading.encoded
             assert encoded is not None
             x_BTM = self.around_cross_attention(x_BTM, lambda y_BTM: cross(y_BTM, encoded))
         out_BTM: Tensor = self.around_feed_forward(x_BTM, self.feed_forward)

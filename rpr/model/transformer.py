@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +49,7 @@ class Transformer(nn.Module, ABC):
         # In this order, which random numbers and the optimiser's state follow.
         for shape in shapes:
             with apart(config):
-                setattr(self, f"{_READS[shape.name]}_positions", shape.scheme.embeddings(config.d_model))
+                setattr(self, _POSITIONS[shape.name], shape.scheme.embeddings(config.d_model))
         self.dropout = Dropout(config.dropout)
         for shape in shapes:
             setattr(self, shape.name, Stack(config, shape))
@@ -61,7 +61,9 @@ class Transformer(nn.Module, ABC):
     def stacks(self) -> tuple[StackModules, ...]:
         """The modules of each stack, as `config.stacks()`."""
         return tuple(
-            StackModules(shape, *(getattr(self, name.format(shape.name, _READS[shape.name])) for name in _MODULES))
+            StackModules(
+                shape, *(getattr(self, name) for name in (_POSITIONS[shape.name], shape.name, f"{shape.name}_norm"))
+            )
             for shape in self.config.stacks()
         )
 
@@ -130,5 +132,4 @@ class Transformer(nn.Module, ABC):
         return dropped
 
 
-_READS: dict[str, Literal["source", "target"]] = {"encoder": "source", "decoder": "target"}
-_MODULES = "{1}_positions", "{0}", "{0}_norm"  # names of a stack's modules, from its own name and what it reads
+_POSITIONS = {"encoder": "source_positions", "decoder": "target_positions"}  # names in all checkpoints
