@@ -12,12 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rpr.model import attention, blockwise_attention
 from rpr.model.attention import attend, split_heads
 from rpr.model.blockwise_attention import SplitHeads
-from tests.model.attention_cases import PASSES, Case, assert_same, blockwise, composed, reference, results
+from tests.model.attention_cases import EACH_PASS, Case, assert_same, blockwise, composed, reference, results
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WIDTH = 4
-EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
 
 
 @pytest.fixture

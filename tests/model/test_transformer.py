@@ -29,9 +29,6 @@ TINY = shape(  # max_positions is less than the length of the sentences
 )  # fmt: skip
 
 
-ALL_KINDS = pytest.mark.parametrize("kind", KINDS)
-
-
 def make_model(kind="none", **changes):
     """A float64 model in eval mode; all parameters are random, also those of norms and biases."""
     torch.manual_seed(0)
@@ -262,7 +259,7 @@ def test_dropout_applies_to_embeddings_and_sublayer_outputs_only(monkeypatch):
     assert_equal(model.train()(source, target), evaluated)
 
 
-@ALL_KINDS
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_parameter_gets_a_gradient(kind):
     model = make_model(kind).requires_grad_(True)
     model.logits(model(sentences(9, 6), target_inputs(9, 4))).square().sum().backward()
