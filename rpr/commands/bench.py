@@ -70,39 +70,41 @@ def as_text(document: dict[str, Any]) -> str:
     config = document["config"]
     hardware, model, layer = (config[part] for part in ("hardware", "model", "layer"))
     versus = f"vs {config['variants'][0]}"
-    size, rate = document["products"].values()
     head = (
         f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} "
-        f"(matmuls: {hardware['matmul_precision']}), attention={hardware['attention']}; "
-        f"MFU is relative to a {size} x {size} matmul: {rate / 1e12:.3g} TFLOP/s"
+        f"(matmuls: {hardware['matmul_precision']}), attention={hardware['attention']}"
     )
+    if products := document.get("products"):
+        rate, size = products["operations_per_second"] / 1e12, products["size"]
+        head += f"; MFU is relative to a {size} x {size} matmul: {rate:.3g} TFLOP/s"
     variant = Column("variant", "variant", itemgetter("variant"), label=True)
-    use = _figures("utilisation", "MFU %", 1, scale=100)
-    step_columns = (
-        variant,
-        _figures("steps_per_second", "steps/s", 3),
-        _figures("target_tokens_per_second", "target tokens/s", 0),
-        Column("relative_speed", f"speed {versus}", _ratio("relative_speed", config["rounds"]), 3),
-        use,
-        _figures("peak_megabytes", "peak MB", 0),
-        _figures("relative_memory", f"memory {versus}", 3),
-        _figures("resident_megabytes", "resident MB", 0),
-    )
-    batch = (_figures("length", "length", 0), _figures("batch", "batch", 0))
-    sizes = f"vocabulary {config['data']['vocabulary_size']}, k = {model['relative_defaults']['clip_distance']}"
+    size = f"vocabulary {config['data']['vocabulary_size']}, k = {model['relative_defaults']['clip_distance']}"
+
+    def step_columns(part: str) -> tuple[Column, ...]:
+        return (
+            variant,
+            _figures("steps_per_second", "steps/s", 3),
+            *_available(document, part, *_USE[:1]),
+            Column("relative_speed", f"speed {versus}", _ratio("relative_speed", config["rounds"]), 3),
+            *_available(document, part, *_USE[1:]),
+            _figures("peak_megabytes", "peak MB", 0),
+            _figures("relative_memory", f"memory {versus}", 3),
+            *_available(document, part, _RESIDENT),
+        )
+
     grids = [
         Grid(
             "step",
             f"Whole training step: model={model['name']}, {config['sentences']} sentences of {config['length']}, "
-            f"{sizes}",
-            step_columns,
+            f"{size}",
+            step_columns("step"),
             tuple(document.get("step", ())),
             notes=(Note(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)"),),
         ),
         Grid(
             "context",
-            f"Whole training step by length of the context: model={model['name']}, decoder-only, {sizes}",
-            (*batch, *step_columns),
+            f"Whole training step by length of the context: model={model['name']}, decoder-only, {size}",
+            (_figures("length", "length", 0), _figures("batch", "batch", 0), *step_columns("context")),
             tuple(document.get("context", ())),
         ),
         Grid(
@@ -110,13 +112,14 @@ def as_text(document: dict[str, Any]) -> str:
             f"One self-attention layer with its projections, forward and backward: d {model['d_model']}, "
             f"{model['num_heads']} heads, about {layer['positions']} positions",
             (
-                *batch,
+                _figures("length", "length", 0),
+                _figures("batch", "batch", 0),
                 _figures("clip_distance", "k", 0),
                 Column("causal", "", lambda row: "causal" if row["causal"] else "", words=True),
                 variant,
                 _figures("seconds", "ms", 2, scale=1e3),
                 Column("relative_time", f"time {versus}", _ratio("relative_time", layer["rounds"]), 3),
-                use,
+                *_available(document, "layer", *_USE[1:]),
                 _figures("extra_megabytes", "extra MB", 1),
             ),
             tuple(document.get("layer", ())),
@@ -130,6 +133,16 @@ def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:
         return missing(row["problem"]) if "problem" in row else single(scale * row[key])
 
     return Column(key, heading, read, digits)
+
+
+_USE = (_figures("target_tokens_per_second", "target tokens/s", 0), _figures("utilisation", "MFU %", 1, scale=100))
+_RESIDENT = _figures("resident_megabytes", "resident MB", 0)
+
+
+def _available(document: dict[str, Any], part: str, *columns: Column) -> tuple[Column, ...]:
+    """The columns for which the document has figures: older documents lack some."""
+    rows = [row for row in document.get(part, ()) if "problem" not in row]
+    return tuple(column for column in columns if all(column.key in row for row in rows))
 
 
 def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
@@ -207,7 +220,10 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
                 if not steps:
                     continue
                 timings = benchmark.take_turns(
-                    steps, rounds=config.layer.rounds, steps_per_round=config.steps_per_round, device=device
+                    steps,
+                    rounds=config.layer.rounds,
+                    steps_per_round=config.steps_per_round,
+                    device=device,
                 )
             except torch.OutOfMemoryError:
                 yield from ({**asdict(case), "variant": name, **_OUT_OF_MEMORY} for name in positions)

@@ -40,7 +40,7 @@ def run(config: DiffConfig) -> None:
     if first[1] == second[1]:
         print("The two records are the same.")
     else:
-        print("\n".join(lines_of(differences)))
+        print("\n".join(lines_of(differences, NAMES)))
 
 
 def read_run_files(run: str | Path) -> RunFiles:
@@ -50,14 +50,14 @@ def read_run_files(run: str | Path) -> RunFiles:
     return path, read_record(path), read_metrics(run_file(path, METRICS_NAME))
 
 
-def lines_of(differences: Difference) -> list[str]:
+def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:
     """The differences as lines of at most WIDTH characters, section by section; empty sections are omitted."""
     scores, figures = differences.scores, differences.figures
     sections = [
-        *(_lines(_part_grid(name, part)) for name, part in differences.parts.items()),
-        _lines(_figure_grid("scores", scores)),
+        *(_lines(_part_grid(name, part, names)) for name, part in differences.parts.items()),
+        _lines(_figure_grid("scores", scores, names)),
         wrapped([COMPARE] if any(pair.difference for pair in scores) else []),
-        _lines(_figure_grid("figures", [pair for pair in figures if not pair.same])),
+        _lines(_figure_grid("figures", [pair for pair in figures if not pair.same], names)),
         wrapped(f"{pair.name}: not comparable: {pair.unlike}" for pair in (*scores, *figures) if pair.unlike),
         wrapped(map(_curve_line, differences.curves)),
         wrapped([_same_line(differences)]),
@@ -83,7 +83,7 @@ def _same_line(differences: Difference) -> str:
     return f"Identical: {', '.join(same)}." if same else ""
 
 
-def _part_grid(name: str, part: Part) -> Grid:
+def _part_grid(name: str, part: Part, names: tuple[str, str]) -> Grid:
     """A row for each key with its two values, in the width left by the keys; long ones from where they differ."""
     rows = tuple((key, _value(first), _value(second)) for key, (first, second) in changes(part).items())
     title = _TITLES.get(name, name)
@@ -91,8 +91,8 @@ def _part_grid(name: str, part: Part) -> Grid:
     width = (WIDTH - key_width - 4) // 2
     columns = (
         Column("key", title, lambda row: shortened(row[0], key_width), label=True),
-        Column("a", NAMES[0], lambda row: shortened(row[1], width, row[2]), words=True),
-        Column("b", NAMES[1], lambda row: shortened(row[2], width, row[1]), words=True),
+        Column("a", names[0], lambda row: shortened(row[1], width, row[2]), words=True),
+        Column("b", names[1], lambda row: shortened(row[2], width, row[1]), words=True),
     )
     return Grid(name, "", columns, rows)
 
@@ -104,7 +104,7 @@ def _value(value: Any) -> str:
     return " ".join(text.split())
 
 
-def _figure_grid(title: str, pairs: Sequence[FigurePair]) -> Grid:
+def _figure_grid(title: str, pairs: Sequence[FigurePair], names: tuple[str, str]) -> Grid:
     """Scores or figures, each with its own number of digits."""
 
     def shown(figure: Figure, digits: int) -> str:
@@ -114,9 +114,9 @@ def _figure_grid(title: str, pairs: Sequence[FigurePair]) -> Grid:
 
     columns = (
         Column("name", title, _name, label=True),
-        Column("a", NAMES[0], lambda pair: shown(pair.a, _digits(pair))),
-        Column("b", NAMES[1], lambda pair: shown(pair.b, _digits(pair))),
-        Column("difference", " - ".join(reversed(NAMES)), lambda pair: _change(pair, _digits(pair))),
+        Column("a", names[0], lambda pair: shown(pair.a, _digits(pair))),
+        Column("b", names[1], lambda pair: shown(pair.b, _digits(pair))),
+        Column("difference", " - ".join(reversed(names)), lambda pair: _change(pair, _digits(pair))),
     )
     return Grid(title, "", columns, tuple(pairs))
 

@@ -156,7 +156,7 @@ def _device(hardware: HardwareConfig) -> str:
 def _outcome(differences: Difference) -> list[str]:
     """One line on whether the results are the same, and the differences."""
     if not differences.reproduced:
-        return ["Different:", *lines_of(differences)]
+        return ["Different:", *lines_of(differences, NAMES)]
     logged = sum(curve.equal for curve in differences.curves)
     also = f", and {logged} logged losses" if logged else ""
     speeds = [pair for pair in differences.figures if pair.name == "steps_per_second" and pair.difference is not None]

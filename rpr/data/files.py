@@ -115,11 +115,8 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
     The README decides, if it has `configs`: of these, `config` or the only one. Otherwise `config` may be a sub-folder.
     A file belongs to the split that its folder or its name speaks of; if there are several such groups of files for
     validation or test (test, test_2016, eval), all but the usual one are splits of their own names; if no file speaks
-    of a split, all are train. Files of datasets' `save_to_disk` are those that its state.json names.
-
-    Raises:
-        DataError: there are none; two files of a split are of different kinds; the README names files outside the
-            folder, or has settings that are not known here.
+    of a split, all are train. Files of datasets' `save_to_disk` are those that its state.json names. Raises DataError
+    if there are none, for two kinds of files in a split, and for what the README names that cannot be followed.
     """
     if root.is_file():
         return Listing(root.parent, {"train": (root,)})
@@ -143,14 +140,8 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
     for split, files in splits.items():
         _check_alike(split, files)
     left = [file for file in everything.values() if file not in used and (file in data.values() or is_left_over(file))]
-    return Listing(
-        root,
-        splits,
-        tuple(left),
-        readme=readme if readme.is_file() else None,
-        configured=bool(configs),
-        separator=separator,
-    )
+    given = readme if readme.is_file() else None
+    return Listing(root, splits, tuple(left), readme=given, configured=bool(configs), separator=separator)
 
 
 def is_left_over(file: Path) -> bool:
