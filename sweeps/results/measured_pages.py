@@ -208,14 +208,18 @@ def step_shares() -> str:
 # Shaw's key table and its descendant
 
 
-def bits_by_length(*folders: str, windows: str = "separate") -> Runs:
-    """Bits per byte of the runs in these folders by positions, seed and length of the windows."""
+LENGTHS, SLIDING = ("64", "256", "1,024", "4,096"), ("256, sliding", "1,024, sliding", "4,096, sliding")
+
+
+def bits_by_length(*folders: str) -> Runs:
+    """Bits per byte of the runs in these folders by positions, seed and length, `1,024` or `1,024, sliding`."""
     found: Runs = {}
     for path in [path for folder in folders for path in sorted((RESULTS / folder).glob("*-s[0-9]-*.json"))]:
         record = read_record(path)
         [scores] = record.by_context
-        of_length = {f"{score.length:,}": score.bits_per_byte for score in scores.scores if score.windows == windows}
-        found.setdefault(position_of(record).label, {})[record.seed] = of_length
+        of_length = found.setdefault(position_of(record).label, {}).setdefault(record.seed, {})
+        for score in scores.scores:
+            of_length[f"{score.length:,}{', sliding' * (score.windows == 'sliding')}"] = score.bits_per_byte
     return found
 
 
@@ -237,13 +241,18 @@ def key_tables(folder: str, extent: int) -> str:
     logits = f"relative logits, rank 4{f', extent {extent}' * (extent != 1024)}"  # 1,024 is the released one
     found = bits_by_length(folder)
     labels = [label for label in ("keys only, k = 16", "relative, k = 16", logits, "T5", "RoPE") if label in found]
-    return compared(found, labels, ("64", "256", "1,024", "4,096"))
+    return compared(found, labels, LENGTHS)
 
 
-def dropped(windows: str) -> str:
+def second_text(folder: str) -> str:
+    """Bits per byte by length of relative positions, and the change with ALiBi."""
+    return compared(bits_by_length(folder), ("relative, k = 16", "ALiBi"), (*LENGTHS, *SLIDING[1:]))
+
+
+def dropped(lengths: Sequence[str]) -> str:
     """Bits per byte of models with RoPE that went on with it or without positions, and of models that never had any."""
     labels = ("RoPE, from RoPE after 2,000 steps", "none, from RoPE after 2,000 steps", "none")
-    return compared(bits_by_length("lm_length", "drope", windows=windows), labels, ("256", "1,024", "4,096"))
+    return compared(bits_by_length("lm_length", "drope"), labels, lengths)
 
 
 # RoPE stretched without training
@@ -386,7 +395,9 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("lm_speed/lm_speed.md", "losses"): partial(precision, "lm_length", "lm_precision", "context", "bits_per_byte", 3),
     ("lm_length/key_tables.md", "key_tables"): partial(key_tables, "lm_length", 256),
     ("lm_length/key_tables.md", "key_tables_1024"): partial(key_tables, "lm_length_1024", 1024),
-    **{("drope/drope.md", f"drope_{windows}"): partial(dropped, windows) for windows in ("separate", "sliding")},
+    **{("lm_state_union/second_text.md", of): partial(second_text, of) for of in ("lm_state_union", "lm_length")},
+    ("drope/drope.md", "drope_separate"): partial(dropped, LENGTHS[1:]),
+    ("drope/drope.md", "drope_sliding"): partial(dropped, SLIDING),
     **{("lm_extension/extension.md", name): table for name, table in STRETCHED.items()},
     ("../../docs/paper.md", "norm"): norm,
     ("../../docs/scale.md", "precision"): partial(precision, "multi30k", "precision", "split", "sacrebleu", 1),
