@@ -117,12 +117,14 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
         {
             "versions.torch": "0.4.1", "versions.fairseq": "1.0", "versions.numpy": ...,
             "git.commit": "fedcba9876543210", "device": "1 thread of an abacus", "data.key": "feed" * 16,
+            "training.matmul_precision": "high",
         },
         [
             "commit: fedcba987654 in the record, 0123456789ab here",
             r"torch: 0\.4\.1 in the record, [\d.]+\S* here",
             r"fairseq: 1\.0 in the record, nothing here",
             "device: 1 thread of an abacus in the record, 1 thread of .+ here",
+            "float32 matmuls: high in the record, (highest|medium) here",
             r"data: key feedfeedfeed in the record, key \w{12} here",
             r"numpy: nothing in the record, [\d.]+ here",
         ],

@@ -133,6 +133,9 @@ def _deviations(record: Record, typed: TrainConfig, git: Git) -> Iterator[str]:
     here |= provenance.versions()
     if record.status == "finished":
         recorded["device"], here["device"] = record.device, _device(typed.hardware)
+        used = "float32 matmuls"  # which hardware.matmul_precision=auto leaves to the device
+        if record.training is not None and record.training.matmul_precision is not None:
+            recorded[used], here[used] = record.training.matmul_precision, runtime.matmul_precision(typed.hardware)
     try:
         key = cache_key(typed.data)
     except DataError as error:

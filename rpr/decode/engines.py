@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig, TrainConfig
 from rpr.data.vocabulary import TextVocabulary, Vocabulary
@@ -116,9 +118,9 @@ class EvaluatedModel:
 
 
 def evaluated_model(config: TrainConfig, model: Transformer, checkpoint: str) -> EvaluatedModel:
-    """The torch engine with this model, as configured."""
+    """The torch engine with this model, as configured; matmuls "as in training" are those of this process."""
     hardware = config.hardware
-    matmuls = config.evaluation.matmul_precision or runtime.matmul_precision(hardware)
+    matmuls = config.evaluation.matmul_precision or torch.get_float32_matmul_precision()
     engine = torch_engine(model, hardware, matmuls)
     rounded = hardware.precision == "32" and matmuls != "highest"
     return EvaluatedModel(engine, checkpoint, f"{hardware.precision}{f', {matmuls} products' * rounded}")

@@ -23,6 +23,7 @@ from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
 from rpr.environment import is_first_rank
 from rpr.errors import DataError, InterruptedRun, RunError
+from rpr.io.escape import note
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints, runtime
@@ -74,6 +75,7 @@ def fit(
     callbacks: list[pl.Callback] = [
         signals,
         SameStart(data.meta.key),
+        SameMatmuls(),
         stopwatch,
         guard,
         Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate, batches.bytes_per_token()),
@@ -123,7 +125,7 @@ def fit(
         peak_memory_kind=kind,
         train_loss=_last(logged, "train/loss"),
         validation_loss=_last(logged, "validation/loss"),
-        matmul_precision=runtime.matmul_precision(config.hardware),
+        matmul_precision=torch.get_float32_matmul_precision(),
         precision=config.hardware.precision,
         skipped_steps=guard.skipped_steps,
         loss_spikes=guard.loss_spikes,
@@ -199,6 +201,19 @@ class SameStart(pl.Callback):
                 raise RunError(f"data: ranks 0 and {rank} have different corpora; {_SHARED}")
             if step != starts[0][0]:
                 raise RunError(f"runs_dir: rank 0 starts at step {starts[0][0]}, rank {rank} at step {step}; {_SHARED}")
+
+
+class SameMatmuls(pl.Callback):
+    """A resumed run multiplies float32 matrices as it began: hardware.matmul_precision=auto depends on the device."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"precision": torch.get_float32_matmul_precision()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        began, here = state_dict["precision"], torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(began)
+        if began != here and is_first_rank():
+            note(f"hardware.matmul_precision: the run began with {began} and goes on so; here it would be {here}")
 
 
 _SHARED = "data.path, data.cache_dir and runs_dir must have the same contents on every node"

@@ -160,7 +160,9 @@ def test_batches_are_complete_and_within_the_budget():
 def test_auto_matmul_precision_is_resolved_for_scoring(translator, tiny_config, monkeypatch, flags, matmuls, recorded):
     monkeypatch.setattr(runtime, "_of_cpuinfo", {"flags": " ".join(flags)}.get)
     words = ("hardware=cpu", "hardware.matmul_precision=auto", "evaluation.matmul_precision=null")
-    scored = evaluated_model(tiny_config(*words), translator.engine.model, "step 1")
+    config = tiny_config(*words)
+    runtime.set_up(config.hardware)
+    scored = evaluated_model(config, translator.engine.model, "step 1")
     assert (scored.engine.matmul_precision, scored.precision) == (matmuls, recorded)
 
 

@@ -106,6 +106,16 @@ def test_resumed_run_equals_uninterrupted_run(config, small_data, full, tmp_path
     assert rows_of(run_dir) == rows_of(full)
 
 
+def test_run_resumed_on_another_device_multiplies_as_it_began(config, small_data, full, tmp_path, assert_same, capsys):
+    """hardware.matmul_precision=auto is "highest" on some CPUs, as for `full`, and "medium" on others."""
+    run_dir = copy_run(full, tmp_path / "resumed", 4)
+    torch.set_float32_matmul_precision("medium")
+    training = fit.fit(config, small_data, run_dir)[2]
+    assert torch.get_float32_matmul_precision() == training.matmul_precision == "highest"
+    assert_same_result(full, run_dir, assert_same)
+    assert "the run began with highest and goes on so; here it would be medium" in capsys.readouterr().err
+
+
 def test_checkpoints_of_which_none_is_readable_are_kept(config, small_data, full, tmp_path):
     """More likely the system's fault than that of all files: training must not start again from nothing."""
     run_dir = copy_run(full, tmp_path / "resumed", 4, 8)
