@@ -3,8 +3,6 @@
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, M model width, R = 2k+1 table rows,
 # W = 2 max_distance + 1 distances.
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack

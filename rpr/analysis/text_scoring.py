@@ -6,8 +6,6 @@ window but its last. `sliding` windows of n tokens end every `stride` tokens, an
 scored. No window crosses documents, and no EOS is scored.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A trained run in Python: `rpr.load`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

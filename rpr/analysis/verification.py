@@ -4,8 +4,6 @@ to compute the same number differ by a relative rounding error of 1e-16, and a b
 
 # Shape suffixes: B sentences, S source length, T target length, M model width, V vocabulary.
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -13,8 +13,6 @@ microbatches, and seeking to a step costs one division and one epoch's shuffle.
 Shapes: B pairs, S source tokens, T target tokens, N pairs of the split.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

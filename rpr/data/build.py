@@ -6,8 +6,6 @@ meta.json, next to the files, tells of the finished splits and is replaced only 
 are byte-identical for any number of processes and interruptions.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -13,8 +13,6 @@ A killed build is resumed by the next one with the same key; otherwise its folde
 cache is rebuilt, with a warning.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import json

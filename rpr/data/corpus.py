@@ -1,7 +1,5 @@
 """Sources of sentence pairs: generated, a local folder or pair of line files, or the Hugging Face hub."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sysconfig

@@ -2,8 +2,6 @@
 of blocks of documents.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence

@@ -9,8 +9,6 @@
 Files are matched by their names, never by the patterns of a library, so any character may stand in a path.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib

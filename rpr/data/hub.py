@@ -3,8 +3,6 @@
 The functions import it themselves: that takes a second or two, for which not every command should wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

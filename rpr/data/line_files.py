@@ -1,7 +1,5 @@
 """Which line files of a folder are read: one for each language and split, plain or packed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

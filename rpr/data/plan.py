@@ -9,8 +9,6 @@ of lognormal lengths), 3% on Multi30k.
 Arrays of N elements use small types and are computed in chunks: N is 36 million for WMT14 EN-FR.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 

@@ -17,8 +17,6 @@ relative clauses are not nested and do not end in an adverb or a place, and neit
 clause. The English past tense is always the German preterite. The sentences make no sense beyond grammar.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Literal, TypeVar

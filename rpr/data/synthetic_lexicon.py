@@ -2,8 +2,6 @@
 rules that complete their forms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ except those of a JSON array.
 A column is named by its path: ("en",), or ("translation", "en") for a field of a column of structs or objects.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

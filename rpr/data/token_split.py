@@ -1,7 +1,5 @@
 """One split of a token cache (rpr/data/cache.py), whose files are mapped into memory."""
 
-from __future__ import annotations
-
 import itertools
 import mmap
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Beam search with CTranslate2, on one of our exports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decoding engines as a command configures them, and what an export allows."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path

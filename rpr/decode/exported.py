@@ -7,8 +7,6 @@ transformers    model.safetensors, config.json, generation_config.json, tokenize
                 Hugging Face's transformers; rpr.json, vocabulary.model, card.json, README.md
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from contextlib import suppress

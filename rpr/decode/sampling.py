@@ -4,8 +4,6 @@ key/value cache. A continuation depends on its prompt, the settings and its numb
 
 # Shape suffixes: B rows still continued, V vocabulary.
 
-from __future__ import annotations
-
 import codecs
 import random
 from collections.abc import Callable, Iterator, Sequence

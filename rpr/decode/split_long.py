@@ -1,7 +1,5 @@
 """Splitting a source that is too long for the model at the least harmful places."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -2,8 +2,6 @@
 README.md has the same content as text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -7,8 +7,6 @@ has any of these.
 
 # Shape suffixes: V vocabulary, M model width, L positions, R = 2k+1 table rows, D head width.
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 log-probabilities of windows of documents.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -2,8 +2,6 @@
 
 # Shape suffixes: B rows, L positions, V vocabulary.
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol

@@ -7,8 +7,6 @@ zero vector of BOS; other biases than those of the feed-forward layers are zero.
 
 # Shape suffixes: 3 queries, keys and values, H heads, D head width, M model width.
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

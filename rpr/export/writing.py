@@ -1,7 +1,5 @@
 """Writing an export: to a temporary folder, checked against the model, and only then renamed."""
 
-from __future__ import annotations
-
 import glob
 import json
 from pathlib import Path

@@ -8,8 +8,6 @@ characters, `exact_match` whole sentences. Different metrics never share a colum
 three differ by a point and more.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

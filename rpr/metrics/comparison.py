@@ -1,7 +1,5 @@
 """Comparing trained runs on the same test sentences: choosing pairs, checking comparability, and testing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

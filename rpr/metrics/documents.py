@@ -1,7 +1,5 @@
 """Bits per byte of runs on the same documents, from the nats of each document that a run's scoring wrote."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

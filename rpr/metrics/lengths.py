@@ -5,8 +5,6 @@ are defined by (its sources may all be equally long). All scored test splits are
 often too small. The longest training length is always a bucket edge, so no bucket mixes seen and unseen lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

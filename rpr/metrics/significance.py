@@ -17,8 +17,6 @@ The samples equal sacreBLEU's for the same seed, whatever the environment (SACRE
 choice of test sentences: the variation between training runs of the same model requires several seeds.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator, Sequence

@@ -2,8 +2,6 @@
 
 # Shape suffixes: B batch, S source length, T target length, L = S + T, M model width.
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

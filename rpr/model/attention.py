@@ -15,8 +15,6 @@ gets finite but meaningless values and finite gradients.
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -2,8 +2,6 @@
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows, X width of a key table.
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

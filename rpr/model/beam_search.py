@@ -8,8 +8,6 @@ remain alive.
 # Shape suffixes: B sentences still searched, S source length, T pieces so far, N hypotheses of one sentence (the beam),
 # C = 2N candidates, V vocabulary, split into W columns of G pieces and a remainder.
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator

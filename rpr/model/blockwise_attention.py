@@ -13,8 +13,6 @@ ones the backward pass recomputes each block's weights: nothing of size [B, H, Q
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R table rows, W table rows that occur,
 # G = H*B matmuls of a part, T tables of a part (its heads, or 1 where heads share it), N positions that share a table.
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 

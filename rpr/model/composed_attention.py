@@ -3,8 +3,6 @@
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows,
 # C = Q+K-1 distances that occur between Q consecutive queries and K keys.
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

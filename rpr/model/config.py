@@ -1,7 +1,5 @@
 """What determines a model: its architecture, sizes and positions. Without torch, for the configuration of runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 

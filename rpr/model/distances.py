@@ -3,8 +3,6 @@
 # Shape suffixes: B batch, H heads, Q queries, K keys, R = 2k+1 table rows,
 # C = Q+K-1 distances that occur between Q consecutive queries and K keys.
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

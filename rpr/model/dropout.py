@@ -1,7 +1,5 @@
 """Dropout, with a CPU implementation that draws 16 random bits per element instead of a whole random float."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

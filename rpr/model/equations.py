@@ -2,8 +2,6 @@
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -2,8 +2,6 @@
 
 # Shape suffixes: B batch, H heads, P positions, D head width, M model width, X width of a key table.
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Linear maps of few rows without gradients, as in decoding step by step."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

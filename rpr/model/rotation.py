@@ -6,8 +6,6 @@ a CPU; this allocates one, and one in the backward pass.
 
 # Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

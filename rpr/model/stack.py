@@ -7,8 +7,6 @@ sublayer's output, projections without bias, Glorot-uniform matrices. Positions 
 # Shape suffixes: B batch, S source length, T target length, H heads, Q queries, K keys, D head width, M model width,
 # F feed-forward width, N hypotheses of one source sentence (the beam), X = B N rows of hypotheses.
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, cast

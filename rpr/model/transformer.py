@@ -7,8 +7,6 @@ embedding, one embedding matrix for source, target and softmax, a zero vector as
 # Shape suffixes: B batch, S source length, T target length, L positions of a stack, M model width, V vocabulary,
 # N hypotheses of one source sentence (the beam), X = B N rows of hypotheses.
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple

@@ -17,8 +17,6 @@ run on an H200 (sweeps/results/gpu/gpu.md).
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows (k+1 with a causal mask);
 # G groups that have a table of their own (1 or H), N = the queries of a group (H*B*Q or B*Q).
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

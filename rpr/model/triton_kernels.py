@@ -7,8 +7,6 @@ written once and compiled for each SIDE, so that only the tiles near the diagona
 # Shape suffixes: Q queries, K keys and D head width, each of one tile. Logits are in units of log 2, since GPUs compute
 # exp2 natively.
 
-from __future__ import annotations
-
 import math
 
 try:

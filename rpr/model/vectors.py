@@ -2,8 +2,6 @@
 
 # Shape suffixes: H heads, Q queries, K keys, D head width, M model width, R = 2k+1 table rows, L positions.
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

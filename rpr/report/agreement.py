@@ -4,8 +4,6 @@ The single rules used by all reports. No sentence compares two variants unless t
 comparison stands beside it and excludes zero: sentences are made from `Comparison`s, which know.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal

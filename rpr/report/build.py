@@ -1,7 +1,5 @@
 """A complete report from run records: tables, plots and one HTML page, each file written atomically."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@
 reads: a fifth of the bytes.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs in groups that were trained alike, and their position variants."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

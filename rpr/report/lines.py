@@ -1,7 +1,5 @@
 """The rows, columns and notes of score tables, for all formats."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial

@@ -3,8 +3,6 @@
 Holm's correction and the verdicts are of the comparisons in each table, computed whenever it is rendered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Every recorded setting in a section that affects results is compared with the pa
 not list, such as one added later, is reported as a difference; it excludes settings that do not affect results.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

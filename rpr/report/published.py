@@ -1,7 +1,5 @@
 """Published figures beside ours: the paper's, of `rpr.paper`, and those of published.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache

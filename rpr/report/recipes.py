@@ -4,8 +4,6 @@ A sweep file names the settings that make up its grid, `best_of: [optim.learning
 runs that differ in these alone are one grid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """sweeps/RESULTS.md: all committed records on one rendered Markdown page."""
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections import Counter

@@ -1,7 +1,5 @@
 """Which variants and sentences are shown where there are too many, and what each variant made of the sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

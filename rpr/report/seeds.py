@@ -1,7 +1,5 @@
 """The scores of a variant's seeds: their mean, and the differences of two variants, paired by seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple

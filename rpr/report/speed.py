@@ -1,7 +1,5 @@
 """Steps per second relative to absolute positions (the paper's "7% slower"), of whole runs and of `rpr-cli bench`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

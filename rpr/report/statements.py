@@ -3,8 +3,6 @@
 A sentence that compares variants is made from `Comparison`s alone, and prints the paired interval of each beside it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The paper's Tables 1 to 3, the table of a generated task and the summary on a te
 different rows. Rows and columns are defined in `rpr.report.lines`, published figures in `rpr.report.published`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Grids as text for a terminal, Markdown, LaTeX, CSV and JSON. A missing figure is a dash with a reason."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -3,8 +3,6 @@ Each is registered in a module of this package, discovered automatically, and ha
 module but the report's published figures names a task.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from typing import TYPE_CHECKING

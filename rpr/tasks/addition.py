@@ -2,8 +2,6 @@
 set, all three have zeros before them up to so many digits, so that digits of one value stand at one position.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 

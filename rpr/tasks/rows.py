@@ -3,8 +3,6 @@ many symbols are copied, reversed or sorted, as Kazemnejad et al. 2023 make them
 their data, a piece of T5's vocabulary.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import ClassVar, Literal
 

@@ -2,8 +2,6 @@
 twice`, to actions, `I_TURN_LEFT I_JUMP I_TURN_LEFT I_JUMP`; the longest has 48.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 

@@ -4,8 +4,6 @@ W&B draws it from the mirrored runs, whose metric and config names are in rpr.tr
 need it: its tables and plots come from the local records.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import itertools

@@ -1,7 +1,5 @@
 """The names of a run's settings, metrics and scores in W&B, to which its charts, tables and reports refer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rpr.config.train import TrainConfig

@@ -1,7 +1,5 @@
 """Helpers around W&B's client library: its key, its service process and shutdown, and its error messages."""
 
-from __future__ import annotations
-
 import contextlib
 import netrc
 import os

@@ -1,7 +1,5 @@
 """Weights & Biases: mirrors a run, and never blocks it, never ends it, and is never read back."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

@@ -2,8 +2,6 @@
 overlays the runs of a workspace. All of it is read from the run's folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Callbacks around the training steps: timing, the metrics file, BLEU on validation sentences."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """Batches for Lightning: the batches of each rank, from the step at which a run starts or resumes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Train one run, from the prepared data to its last checkpoint; resumes from the newest checkpoint there is."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

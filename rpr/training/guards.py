@@ -4,8 +4,6 @@ These stay on their device and are read together every LOG_EVERY steps, since ea
 a non-finite gradient changes no weight even so: the fused optimiser skips it on the device (found_inf).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -2,8 +2,6 @@
 
 # Shape suffixes: N target pieces, M model width, V vocabulary, C the rows of a chunk.
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The LightningModule: a thin wrapper around the model."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The exponential moving average of the weights, as an alternative to averaging checkpoints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytorch_lightning as pl

@@ -1,7 +1,5 @@
 """Writing checkpoints: when, how many are kept, and each one atomically; and stopping with one at a time limit."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Configuration, model, record, report, benchmark and exports use the interface `r
 other module names a scheme. Importing this package does not import torch.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping

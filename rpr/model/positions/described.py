@@ -1,7 +1,5 @@
 """The settings that every position scheme has, and how a scheme is named in tables, plots, records and W&B."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self, get_args
 

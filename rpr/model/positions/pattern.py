@@ -4,8 +4,6 @@ every fourth (SmolLM3, Llama 4; Yang et al. 2025, arXiv 2501.18795).
 Imported after all other schemes, of which its entries are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, Self
