@@ -112,7 +112,9 @@ def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
 
 def marked(figure: Measurement, seeds: int) -> Cell:
     """A figure, with a remark if it is not of as many seeds as the column `n` of its row says."""
-    return Cell(figure, () if figure.value is None or figure.n == seeds else (f"{figure.n} of {seeds} seeds",))
+    if figure.value is None or figure.n == seeds:
+        return Cell(figure)
+    return Cell(figure, (f"{figure.n} of {seeds} seeds" if figure.n < seeds else f"over {figure.n} seeds",))
 
 
 def _score(line: Line, split: str, metric: str | None = None) -> Cell:
