@@ -1,5 +1,6 @@
 """Comparing trained runs on the same test sentences: choosing pairs, checking comparability, and testing."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.difference import corpus_differences
 from rpr.records.measurement import Measurement, mean
-from rpr.records.position import code_differences, names_of
+from rpr.records.position import code_differences, names_of, position_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
 from rpr.records.scores import LOWER_IS_BETTER, Interval
 from rpr.records.translations import Texts, has_translations, read_translations
@@ -134,9 +135,12 @@ def read_run(path: Path) -> Run:
 
 
 def as_run(path: Path, record: Record) -> Run:
-    """The run of a record, with its identity, but for the seed, as `variant`."""
+    """The run of a record; its `variant` is what decides its result but for the seed, as for the rows of reports."""
     config = config_from_record(record.config)
-    run = Run(path, record, config, record.name, config.settings_id)
+    run = Run(path, record, config, record.name, "")
+    origin = config.origin and config.origin.settings_id
+    deciding = json.dumps([_settings_except_positions(run), position_of(record).identity, origin])
+    run = replace(run, variant=hashlib.sha256(deciding.encode()).hexdigest()[:8])
     if record.outcome is not None:
         raise RunError(f"{run.folder}: {record.outcome}; only finished runs can be compared: finish it or omit it")
     return run

@@ -119,7 +119,7 @@ def corpus_differences(records: Sequence[Record]) -> list[str | None]:
     settings, keys = list[str](), dict[str, list[str]]()
     for run in records:
         data = with_earlier_defaults({"data": run.config["data"]})["data"]
-        settings.append(json.dumps(data | {"cache_dir": None}, sort_keys=True))
+        settings.append(json.dumps(data | {"cache_dir": None, "path": None}, sort_keys=True))
         if run.data is not None:
             keys.setdefault(settings[-1], []).append(run.data.key)
     alike = [keys.get(text, [""]) for text in settings]

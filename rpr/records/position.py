@@ -32,6 +32,7 @@ class Position:
     clip_distance: int | None
     tables: str | None
     identity: str = field(repr=False)  # every setting that affects results
+    ordered: bool = True  # whether the encoder, or the single stack, knows the order of its tokens
 
     @property
     def order(self) -> tuple[int, str, int, str]:
@@ -154,7 +155,7 @@ def _position(
             parts = [] if label == "none" else [label]
             kind, label = OTHER, ", ".join([*parts, *(f"{key} = {value}" for key, value in more)])
         identity = json.dumps([known.scheme, known.identity(), *more], sort_keys=True)
-        position = Position(kind, label, known.k, known.sharing, identity)
+        position = Position(kind, label, known.k, known.sharing, identity, known.encoder.ordered)
     if not origin:
         return position
     identity = json.dumps([position.identity, origin])

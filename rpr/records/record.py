@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -30,7 +31,7 @@ _HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 # scores.
 DECIDING = ("model", "data", "optim", "evaluation")
 _NOT_DECIDING = {
-    *("data.cache_dir", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
+    *("data.cache_dir", "data.path", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
     *("evaluation.length_buckets", "evaluation.test_splits", "evaluation.validation_sentences"),
     *("evaluation.context_lengths", "evaluation.stride"),
 }
@@ -334,11 +335,12 @@ def _what_is_wrong(text: str, error: ValidationError) -> str:
 def find_records(root: Path, sweep: str | None = None) -> Found:
     """Every record below `root`: files named record.json, and record files of any name (sweeps/results/<sweep>/*.json).
 
-    Of several records of the same run (run_id, seed and hardware: a repeat, or a committed copy) the newest finished
-    one is kept, and an original rather than its rerun, since one configuration counted twice would pass for two seeds.
+    Of several records of the same run (a repeat, or a committed copy: run_id, seed, hardware, corpus and code of the
+    positions, where both name them) the newest finished one is kept, and an original rather than its rerun, since one
+    configuration counted twice would pass for two seeds.
     With `sweep`, only the runs of that sweep. A damaged record becomes a line among the problems, not an error.
     """
-    kept: dict[tuple[str, int, str, str | None], tuple[Path, Record]] = {}
+    kept: dict[tuple[str, int, str, str | None], list[tuple[Path, Record]]] = {}
     problems: list[str] = []
     others: list[Path] = []
     for path in _candidates(root):
@@ -353,12 +355,19 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
             continue
         if sweep is not None and sweep not in record.sweeps:
             continue
-        key = (record.run_id, record.seed, record.hardware, record.corpus)
-        old = kept.get(key)
-        if old is not None and _rank(record) <= _rank(old[1]):
-            continue
-        kept[key] = (path, record)
-    return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems, sorted(others))
+        alike = kept.setdefault((record.run_id, record.seed, record.hardware, record.corpus), [])
+        at = next((at for at, (_, other) in enumerate(alike) if _same_inputs(record, other)), None)
+        if at is None:
+            alike.append((path, record))
+        elif _rank(record) > _rank(alike[at][1]):
+            alike[at] = path, record
+    return Found(sorted(itertools.chain(*kept.values()), key=lambda item: str(item[0])), problems, sorted(others))
+
+
+def _same_inputs(one: Record, other: Record) -> bool:
+    """Whether two records of a run may be of the same corpus and the same code of its positions."""
+    inputs = ((run.data and run.data.key, run.schemes) for run in (one, other))
+    return all(None in pair or pair[0] == pair[1] for pair in zip(*inputs, strict=True))
 
 
 def _rank(record: Record) -> tuple[bool, bool, str]:

@@ -247,7 +247,8 @@ class ByContext:
 
 def how_scored(score: Score) -> tuple[Any, ...]:
     """The settings that two scores must share to be comparable."""
-    return (score.signature, score.num_sentences, score.beam_size, score.length_penalty, score.min_length)
+    decoding = (score.beam_size, score.length_penalty, score.min_length, score.precision or "32")
+    return (score.signature, score.num_sentences, *decoding)
 
 
 def how_scored_by_context(score: ByContext) -> tuple[Any, ...]:

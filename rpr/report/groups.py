@@ -137,10 +137,9 @@ class Variant:
             scores = self.measurements.items()
             within = [score.value for (split, _, metric), score in scores if (split, metric) == ("test", EXACT_MATCH)]
             return TASK_RULE if any(value is not None and value < TASK_LEARNED for value in within) else None
-        learning, position = mean_over_seeds(self.learning), self.position
+        learning = mean_over_seeds(self.learning)
         # Without positions, or with one vector for all distances, it has no order to learn.
-        orderless = position.kind == "none" or (position.kind in TABULATED and position.clip_distance == 0)
-        if learning is None or self.orderless_loss is None or orderless:
+        if learning is None or self.orderless_loss is None or not self.position.ordered:
             return None
         if learning.loss < (1 - LEAST_GAIN) * self.orderless_loss:
             return None

@@ -222,7 +222,7 @@ def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
     notes: list[Note] = []
     checkpoints: set[str] = set()
     for column, scores in sorted(by_column.items(), key=lambda item: item[0].order):
-        alike = {(how_scored(score), score.precision): score for score in scores}.values()
+        alike = {how_scored(score): score for score in scores}.values()
         ways, counts = {_way(score) for score in alike}, sorted({score.num_sentences for score in alike})
         if len(ways) > 1:
             mixed.setdefault(column.split, []).append(METRIC_NAMES.get(column.metric, column.metric))

@@ -116,7 +116,7 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
         families: dict[str, dict[Setting, Group]] = {}
         for group in groups:
             rest = {key: value for key, value in group.settings.items() if key not in keys}
-            values = (group.runs[0].setting(key) for key in keys)
+            values = (group.settings.get(key) for key in keys)
             setting = tuple(str(value) if isinstance(value, list | dict) else value for value in values)
             families.setdefault(str((group.data, group.model, group.hardware, rest)), {})[setting] = group
         for family in families.values():

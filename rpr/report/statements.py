@@ -84,8 +84,12 @@ def _papers_change(group: Group) -> Iterator[Statement]:
 def _published_order(group: Group) -> Iterator[Statement]:
     """Which pairs of schemes have the published order, where only the order can be compared."""
     for source, figures in published_figures(group).items():
-        in_order = [variant for variant, _ in sorted(figures, key=lambda row: row[1], reverse=not group.documents)]
-        pairs = [Comparison(group, *pair, group.split) for pair in itertools.combinations(in_order, 2)]
+        in_order = sorted(figures, key=lambda row: row[1], reverse=not group.documents)
+        pairs = [
+            Comparison(group, better, worse, group.split)
+            for (better, figure), (worse, other) in itertools.combinations(in_order, 2)
+            if figure != other  # as two variants of one scheme have
+        ]
         pairs = [pair for pair in pairs if pair.change.value is not None]
         same, opposite, undecided = ([pair for pair in pairs if pair.verdict == verdict] for verdict in VERDICTS)
         parts = [
@@ -95,7 +99,7 @@ def _published_order(group: Group) -> Iterator[Statement]:
         ]
         parts += [f"not decided: {len(undecided)} of {len(pairs)} pairs"] if undecided else []
         if pairs:
-            names = ", ".join(variant.label for variant in in_order)
+            names = ", ".join(variant.label for variant, _ in in_order)
             text = f"Published order, best first ({source.citation}): {names}. Here {'; '.join(parts)}."
             yield Statement(text, comparisons=tuple(pairs))
 

@@ -89,6 +89,15 @@ def test_newest_finished_original_of_a_run_counts(tmp_path):
         assert one_per_seed(records) == [original] and one_per_seed([newer, *records]) == [newer]
 
 
+def test_repeats_with_other_code_or_another_corpus_are_runs_of_their_own(tmp_path):
+    inputs = [({"vectors": "1"}, "ab12"), ({"vectors": "2"}, "ab12"), ({"vectors": "2"}, "ef56"), (None, "ef56")]
+    for number, (code, key) in enumerate(inputs):
+        record = fake_record(schemes=code, started=f"2026-01-0{number + 1}", **{"data.key": key})
+        write_record(tmp_path / str(number) / "record.json", record)
+    write_record(tmp_path / "failed" / "record.json", fake_record(status="failed", data=None))
+    assert [path.parent.name for path, _ in find_records(tmp_path).records] == ["0", "1", "3"]
+
+
 def test_invalid_line_of_metrics_is_an_error(tmp_path):
     path = tmp_path / "metrics.jsonl"
     assert read_metrics(path) == []

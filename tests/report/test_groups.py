@@ -89,6 +89,15 @@ def test_runs_on_other_files_of_a_corpus_are_apart_and_those_that_read_none_with
     }  # fmt: skip
 
 
+def test_one_corpus_in_two_folders_is_one_corpus():
+    def run(position, path, key="ab12"):
+        return fake_record(position, settings={"data.path": path}, **{"data.key": key})
+
+    assert len(group_of([run("absolute", "/data"), run("rope", "/scratch/data")]).variants) == 2
+    found = run_groups([run("absolute", "/data"), run("rope", "/scratch/data", "ef56")])
+    assert [group.distinctly() for group in found] == ["corpus ab12", "corpus ef56"]
+
+
 def test_settings_of_one_last_name_are_told_apart():
     values = [(1, 1), (1, 2), (2, 2)]
     changes = [{"model.epsilon": one, "optim.epsilon": other} for one, other in values]

@@ -114,6 +114,16 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, mo
     ]  # fmt: skip
 
 
+def test_settings_of_older_records_are_read_as_today(tmp_path, monkeypatch):
+    runs = [
+        fake_record(kind, settings={f"optim.{name}": value}, scores={"validation": 20.0 + value})
+        for kind in ("absolute", "relative")
+        for name, value in (("units_per_step", 1), ("microbatches_per_step", 2))
+    ]
+    (grid,) = grids_of(monkeypatch, tmp_path, "optim.microbatches_per_step", *runs)
+    assert [*grid.groups] == [(1,), (2,)]
+
+
 def test_the_first_variant_is_the_baseline_where_no_run_has_its_positions():
     runs = [run("relative", one, 1, validation=score) for one, score in GRID["relative"].items()]
     runs += [run("learned", one, 1, validation=score) for one, score in GRID["absolute"].items()]

@@ -90,6 +90,14 @@ def test_corpus_is_not_learned_with_a_loss_like_that_of_no_positions():
     assert finding.startswith("Values only, k = 16: not")
 
 
+def test_models_that_cannot_know_order_are_not_blamed_for_it():
+    tables = ("per_head", "shared_by_heads")
+    records = [fake_record("none"), *(fake_record("relative", 0, settings={"position.tables": one}) for one in tables)]
+    records.append(fake_record("clipped_scalars", settings={"position.clip_distance": 0}))
+    group = group_of(records, {run_key(run): Learning(0.0, 0.0, 1800, 2.0) for run in records})
+    assert len(group.variants) == 4 and not any(variant.unlearned for variant in group.variants)
+
+
 def test_model_that_did_not_learn_leaves_the_ranking():
     records = [fake_record(name) for name in ("none", "rope", "alibi", "shape")]
     rows, remark = ranked(group_of(records, ends(records, {"none": 2.0, "rope": 1.6, "alibi": 1.7, "shape": 1.99})))
@@ -121,6 +129,9 @@ def test_a_second_source_of_published_figures_is_data_alone(monkeypatch):
     assert "Doe 2020: Doe 2020 (a report); another corpus: compare the order only" in notes
     order = "Published order, best first (Doe 2020 (a report)): absolute (learned), none. Here same: absolute (learned)"
     assert any(one.startswith(f"{order} against none +10.0 ± 0.0 (") for one in sentences(records))
+    alike = tuple(one._replace(figure=11.0) if one.source == other else one for one in every)
+    monkeypatch.setattr(published, "published", lambda: alike)
+    assert not any("Published order" in one for one in sentences(records)), "one figure is no order"
 
 
 def test_any_variant_is_the_baseline_of_a_report():

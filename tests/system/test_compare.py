@@ -183,6 +183,20 @@ def test_seeds_are_paired_and_averaged(write_run, compare):
     assert [pair["run"][-1] for pair in only["comparisons"]] == ["2", "3"]
 
 
+def test_seeds_of_a_variant_may_differ_in_what_decides_no_score(write_run, compare):
+    """As in the rows of a report: on other threads, and with the splits that each had to score."""
+    words = ("hardware.threads=3", "evaluation.test_splits=[test]", "evaluation.validation_sentences=7")
+    runs = [
+        write_run(name, noise, seed=seed, words=words if seed == 2 else ())
+        for name, noise in (("absolute", 0.3), ("relative", 0.2))
+        for seed in (1, 2)
+    ]
+    for arguments in (runs, ("sweep=mine",)):
+        [one] = json.loads(compare(*arguments, "metrics=[sacrebleu]", "format=json"))["tests"]
+        assert [variant["n"] for variant in one["variants"]] == [2, 2]
+        assert [(pair["baseline"][-1], pair["run"][-1]) for pair in one["comparisons"]] == [("1", "1"), ("2", "2")]
+
+
 def test_all_given_runs_are_scored(write_run, compare):
     """Also seeds without a counterpart, and a variant whose runs have names of their own."""
     absolute = [write_run("absolute", 0.3, seed=seed, words=[f"name=a{seed}"]) for seed in (1, 2, 3)]
