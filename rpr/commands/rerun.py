@@ -18,7 +18,7 @@ from rpr.environment import started_by_torchrun
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import note
 from rpr.model.positions import changed_code
-from rpr.paths import user_path
+from rpr.paths import schemes_dir, user_path
 from rpr.records import provenance
 from rpr.records.difference import Difference, difference
 from rpr.records.record import RECORD_NAME, Git, Record, RerunOf, read_record
@@ -86,6 +86,8 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
 def _command(config: RerunConfig) -> str:
     given = config.model_dump(include={"data_path", "cache_dir", "runs_dir"}, exclude_none=True)
     settings = [f"{key}={text if _PLAIN.fullmatch(text) else quote_value(text)}" for key, text in given.items()]
+    if (folder := schemes_dir()) is not None:
+        settings.append(f"schemes_dir={folder}")
     return shlex.join(["rpr-cli", "rerun", config.run, *settings, *(["strict=true"] if config.strict else [])])
 
 

@@ -329,7 +329,8 @@ class TrainConfig(StrictModel):
                     f"{longest} (data.context_length, evaluation.context_lengths); at most {LONGEST_SCORES}"
                 )
             window = self.data.context_length or self.data.max_length or 0
-            if problem := stack.scheme.wrong_length(window, longest):
+            joined = 2 if self.data.text is None and self.model.architecture == "decoder_only" else 1  # source, target
+            if problem := stack.scheme.wrong_length(joined * window, longest):
                 raise ValueError(f"position.{problem}")
         check_attention(self.hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
         return self

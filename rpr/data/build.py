@@ -41,7 +41,7 @@ from rpr.io.resources import num_workers
 
 WORKERS_FROM = 50_000  # train pairs; with 2 cores workers break even here (4.0 s) and win at 100,000 (6.1 s, not 7.2 s)
 WORKERS_FROM_BYTES = 64 << 20  # of documents: workers take seconds to start
-LEARNED_FROM = 512 << 20  # bytes: of more, every n-th block of train is read for the vocabulary
+LEARNED_FROM = 512 << 20  # bytes: of more, every n-th block is read for the vocabulary; with train_limit the first
 MEGABYTE = 10**6
 META_NAME = "meta.json"
 MODEL_NAME = "vocabulary.model"
@@ -230,11 +230,21 @@ def _learn_from_documents(corpus: TextCorpus, job: Job) -> Vocabulary:
     """As `_learn_from_pairs`; bytes need no learning."""
     if job.data.tokenizer == "bytes":
         return ByteVocabulary()
-    nth = -(-corpus.splits["train"].size() // LEARNED_FROM)
+    nth = -(-corpus.splits["train"].size() // LEARNED_FROM) if job.data.train_limit is None else 1
     train = (block for block in corpus.blocks(job.data.train_limit) if "train" in block.splits)
+    sample = islice(train, 0, None, nth) if job.data.train_limit is None else _first_bytes(train, LEARNED_FROM)
     read = job.counting("reading for the vocabulary", corpus.size(), MEGABYTE)
-    words = _words(job, count_block_words, _tasks(islice(train, 0, None, nth)), lambda size: read(nth * size))
+    words = _words(job, count_block_words, _tasks(sample), lambda size: read(nth * size))
     return BytePairVocabulary.learn_text(words, job.data.vocabulary_size)
+
+
+def _first_bytes(blocks: Iterable[Block], size: int) -> Iterator[Block]:
+    """The first blocks, up to the one that reaches this size."""
+    for block in blocks:
+        yield block
+        size -= len(block.text)
+        if size <= 0:
+            return
 
 
 def _words(

@@ -189,6 +189,8 @@ def fingerprint(data: DataConfig) -> str:
         parts = [str(data.hub), str(data.hub_config), hub_revision(data)]
         if data.text is not None:  # as above
             parts.append("rows counted over the files of a split")
+    if data.text is not None and data.tokenizer == "bpe" and data.train_limit is not None:
+        parts.append("vocabulary of the first documents")
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 

@@ -364,9 +364,9 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     return Found(sorted(itertools.chain(*kept.values()), key=lambda item: str(item[0])), problems, sorted(others))
 
 
-def _same_inputs(one: Record, other: Record) -> bool:
+def _same_inputs(record: Record, other: Record) -> bool:
     """Whether two records of a run may be of the same corpus and the same code of its positions."""
-    inputs = ((run.data and run.data.key, run.schemes) for run in (one, other))
+    inputs = ((run.data and run.data.key, run.schemes) for run in (record, other))
     return all(None in pair or pair[0] == pair[1] for pair in zip(*inputs, strict=True))
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,8 @@ class Launcher:
                 f"runs_dir: {folder} cannot be written; choose another runs_dir=..., and leave hydra.sweep.dir as it is"
             )
         self._overrides, self._config_dir, self._options = [*first, *own], config_dir, options or Options()
+        if self._options.jobs is not None:  # of all jobs, so that each has as many threads when few are left to do
+            self._options = replace(self._options, jobs=min(self._options.jobs, len(jobs)))
         self._name = targets[0].rpartition(".")[2]
         self.local = self._name == "BasicLauncher"
         for word in own if self.local else ():

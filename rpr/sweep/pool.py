@@ -72,8 +72,10 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
         "jobs_per_gpu": options.jobs_per_gpu,
     }
     environment = for_child()
-    if at_once > 1:  # more threads than cores wait for each other: several times slower
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, resources.num_cores() // at_once)))
+    # More threads than cores wait for each other: several times slower. As many when few of the sweep's jobs are left:
+    # with other threads a resumed run would round otherwise than one that never stopped, and than its other seeds.
+    if (shared_by := options.jobs or 1) > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, resources.num_cores() // shared_by)))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "rpr.sweep.pool"],
         env=environment,

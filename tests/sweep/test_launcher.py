@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -14,6 +15,7 @@ from rpr.runs import runtime
 from rpr.sweep import pool
 from rpr.sweep.gpus import Options, share
 from rpr.sweep.launcher import Launcher
+from rpr.sweep.status import Job
 from tests.system.patches import forked_jobs
 
 ONE_GPU = composition.compose_train(["hardware=1xgpu"]).hardware
@@ -91,6 +93,20 @@ def test_each_job_gets_a_gpu_and_its_lock(monkeypatch, tmp_path, capsys):
         "rpr-cli: gpus: this machine has no GPU 8, GPU-9 (nvidia-smi -L lists: 0, 1, 2, 3, 4, 5, 6, 7)\n"
     )
     assert not assigned.exists()
+
+
+def test_the_last_jobs_of_a_sweep_have_as_many_threads_as_all(monkeypatch, tmp_path, tiny_config):
+    """Else a sweep that is continued would finish its runs with other rounding."""
+    environments = []
+    process = MagicMock(returncode=0, **{"poll.return_value": 0})
+    monkeypatch.setattr(pool.subprocess, "Popen", lambda *_, env, **__: environments.append(env) or process)
+    monkeypatch.setattr(pool, "_problem", lambda *_: None)
+    monkeypatch.setattr(pool.resources, "num_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    job = Job((), tiny_config(), tmp_path)
+    for jobs in (1, 4, 8):
+        Launcher([[f"seed={seed}"] for seed in range(4)], [], Options(jobs)).run([job], "mine")
+    assert [env.get("OMP_NUM_THREADS") for env in environments] == [None, "2", "2"]
 
 
 FAKE_TRAINING = """

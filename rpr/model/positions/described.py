@@ -47,7 +47,7 @@ class Described(StrictModel):
     max_positions: PositiveInt
     query_log_scale: float = Field(ge=0)
     query_log_floor: PositiveInt
-    random_positions: PositiveInt | None
+    random_positions: int | None = Field(ge=2)
     random_offset: NonNegativeInt
 
     @model_validator(mode="before")

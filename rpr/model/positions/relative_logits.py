@@ -40,6 +40,10 @@ class RelativeLogits(Scheme):
         return self.extent
 
     @property
+    def ordered(self) -> bool:
+        return self.absolute != "none" or self.extent > 1
+
+    @property
     def has_bias(self) -> bool:
         return False
 

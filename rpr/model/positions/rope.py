@@ -67,6 +67,11 @@ class Rope(Scheme):
                 f"rotated_share: {self.rotated_share:g} of a head's {site.d_head} dimensions is {width:g}, "
                 "not an even number; dimensions are rotated in pairs: choose another share"
             )
+        if 0 < self.proportion * (width // 2) < 1:
+            return (
+                f"proportion: {self.proportion:g} of {width // 2:g} pairs of dimensions rotates none; raise it, or "
+                "choose position=none"
+            )
         if self.scaling == "yarn" and self.trained_length is None:
             return "trained_length: yarn scaling needs the length in training, in tokens; give position.trained_length="
         if self.scaling == "ntk" and width == 2:
@@ -90,6 +95,10 @@ class Rope(Scheme):
                 "leave it out"
             )
         return None
+
+    @property
+    def ordered(self) -> bool:
+        return self.absolute != "none" or self.proportion > 0
 
     def rotation(self, site: Site) -> Rotation | None:
         return None if self.query_log_scale else self._rotation(site)

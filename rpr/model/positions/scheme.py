@@ -226,7 +226,9 @@ class Scheme(Described):
                 f"random_positions: {self.random_positions} leave windows of {window} tokens (data.context_length) no "
                 "choice; raise it"
             )
-        reached, floors = longest or 2 * window, [part.query_log_floor for part in self.parts if part.query_log_scale]
+        placed = max(self.random_positions or 0, self.random_offset and self.random_offset + window)  # in training
+        reached = max(longest or 2 * window, placed)
+        floors = [part.query_log_floor for part in self.parts if part.query_log_scale]
         if reached < min(floors, default=0):
             return (
                 f"query_log_floor: no context reaches {min(floors)} tokens (data.context_length, "

@@ -39,6 +39,11 @@ class TransformerXL(Scheme):
             "v": torch.zeros(heads),
         }
 
+    def problem(self, site: Site) -> str | None:
+        if self.query_log_scale:  # u would grow with the queries, v would not
+            return "query_log_scale: is not defined for Transformer-XL, whose biases act as queries; leave it out"
+        return super().problem(site)
+
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         import torch
 
