@@ -49,7 +49,7 @@ def usage() -> str:
     lines += [
         "",
         "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
-        "If rows of the file have a value given (position=rope,none), only those rows run, with theirs.",
+        "position=rope,none: of the rows that set position, those with these values run; all others run with both.",
         "The same command again skips finished jobs and resumes interrupted ones.",
         "",
         "  jobs=N              run N jobs at a time on this machine",
