@@ -94,31 +94,48 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
 def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) -> list[tuple[str, ...]]:
     """The rows to run, each with the overrides: `data=reverse` selects the rows with data=reverse, if there are any,
     each with its own recipe; `position=rope,none` takes each value from the rows that have it. An override, or one of
-    its values, that no row has applies to all rows instead.
+    its values, that no row has applies to all rows instead. Raises ConfigError if no row has what all overrides select.
     """
-    given = {override_key(override) for override in overrides}
-    selection = [(row, tuple[str, ...]()) for row in rows]
-    for override in overrides:
-        key, chosen = override_key(override), _values(override)
-        stated = [{override_key(word): _values(word) for word in row}.get(key, []) for row, _ in selection]
-        known = {value for values in stated for value in values}
-        selects = bool(known & {*chosen})
-        selected = []
-        for (row, own), values in zip(selection, stated, strict=True):
-            kept = (
-                [value for value in chosen if value in values or value not in known] if selects and values else chosen
-            )
-            if not selects or not values or {*kept} & {*values}:
-                word = override if kept == chosen else f"{override.partition('=')[0]}={','.join(kept)}"
-                selected.append((row, (*own, word)))
-        selection = selected
-    return [(*(word for word in row if override_key(word) not in given), *own) for row, own in selection]
+    stated = [{override_key(word): _values(word) for word in row} for row in rows]
+    known = {key: {value for settings in stated for value in settings.get(key, ())} for row in stated for key in row}
+    given = {override_key(override): _values(override) for override in overrides}
+    selecting = [word for word in overrides if known.get(override_key(word), set()) & given[override_key(word)].keys()]
+    selected = []
+    for row, settings in zip(rows, stated, strict=True):
+        words = {override_key(word): word for word in (*row, *overrides)}
+        for word in selecting:
+            key, _, _ = word.partition("=")
+            values, chosen = settings.get(override_key(word)), given[override_key(word)]
+            if values is None:
+                continue
+            if not values.keys() & chosen.keys():
+                break
+            added = chosen.keys() - known[override_key(word)]
+            kept = [values.get(value, text) for value, text in chosen.items() if value in values or value in added]
+            words[override_key(word)] = f"{key}={','.join(kept)}"
+        else:
+            selected.append(tuple(words.values()))
+    if not selected:
+        raise ConfigError(
+            f"{' and '.join(selecting)}: no row of the sweep has them together; give one of them, or write a sweep of "
+            "your own"
+        )
+    return selected
 
 
-def _values(override: str) -> list[str]:
-    """The values of an override such as seed=1,2; lists and functions count as one value."""
+def _values(override: str) -> dict[str | float, str]:
+    """The values of an override such as seed=1,2 as they are written, by what they mean: 1e-3 is 0.001. Lists and
+    functions count as one value.
+    """
     value = override.partition("=")[2]
-    return [value] if set(value) & set("([{'\"") else value.split(",")
+    return {_number(word): word for word in ([value] if set(value) & set("([{'\"") else value.split(","))}
+
+
+def _number(word: str) -> str | float:
+    try:
+        return float(word)
+    except ValueError:
+        return word
 
 
 def _reject_hydra_settings(settings: list[str], file: str) -> None:

@@ -221,6 +221,8 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(cli):
         ("seed=1,3", ["1 3", "3 3"]),
         ("seed=7", ["7 3", "7 5"]),  # no row has it: set in all
         ("seed=2 model=tiny", ["2 5"]),  # rows without the setting stay
+        ("seed=2 optim.max_steps=5.0,9", ["2 5", "2 9"]),  # what no row has, in the rows that have the rest
+        ("optim.max_steps=9,5 seed=2", ["2 5", "2 9"]),  # whatever the order
         ("model=tiny", ["1 3", "2 5"]),
     ],
 )
@@ -230,6 +232,14 @@ def test_settings_select_the_rows_that_have_them(given, seeds_and_steps, cli):
     lines = cli("sweep", "mine.yaml", *given.split(), "--dry-run").out.splitlines()
     found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
     assert sorted(f"{one['seed']} {one['optim.max_steps']}" for one in found if "seed" in one) == seeds_and_steps
+
+
+@pytest.mark.usefixtures("in_tmp_path")
+def test_settings_that_no_row_has_together_are_refused(cli):
+    Path("mine.yaml").write_text("overrides: [model=tiny]\njobs: [seed=1 optim.max_steps=3, seed=2 optim.max_steps=5]")
+    for given in (["seed=1", "optim.max_steps=5"], ["optim.max_steps=5", "seed=1"]):
+        message = cli("sweep", "mine.yaml", *given, "--dry-run", code=2).err
+        assert message.startswith(f"rpr-cli: {' and '.join(given)}: no row of the sweep has them together; ")
 
 
 @pytest.mark.usefixtures("in_tmp_path")
