@@ -10,11 +10,13 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from rpr.config.train import HardwareConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.metrics import SHOWN_METRICS, read_metrics
+from rpr.runs.runtime import device_name, peak_memory
 from rpr.training.guards import LOG_EVERY, NonFiniteGuard
 from rpr.training.module import StepCallback, TranslationModule, as_translation_module
 
@@ -25,10 +27,13 @@ _MEASURED = ("seconds", "processor_seconds", "steps", "source_tokens", "target_t
 class Stopwatch(StepCallback):
     """Time spent on training steps, including data wait; excluding warm-up, validation and checkpoints.
 
-    Saved in checkpoints: a resumed run reports the time of all its parts (each with a warm-up of its own).
+    Saved in checkpoints with the peak memory: a resumed run reports those of all its parts (each with a warm-up of its
+    own), or, on another device, of the parts since.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hardware: HardwareConfig) -> None:
+        self.hardware = hardware
+        self.earlier_peak = 0  # bytes
         self.seconds = 0.0
         self.processor_seconds: float | None = 0.0  # of all threads of this process; None if unknown
         self.steps = 0
@@ -39,11 +44,20 @@ class Stopwatch(StepCallback):
 
     def state_dict(self) -> dict[str, Any]:
         self.pause()  # until the next step, if it is running
-        return {name: getattr(self, name) for name in _MEASURED}
+        measured = {name: getattr(self, name) for name in _MEASURED}
+        return measured | {"earlier_peak": self.peak_memory()[0], "device": device_name(self.hardware)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name in _MEASURED:
-            setattr(self, name, {"processor_seconds": None, **state_dict}[name])  # which older checkpoints lack
+        here = device_name(self.hardware)
+        state = {"processor_seconds": None, "earlier_peak": 0, "device": here, **state_dict}  # older ones lack these
+        if state["device"] == here:
+            for name in (*_MEASURED, "earlier_peak"):
+                setattr(self, name, state[name])
+
+    def peak_memory(self) -> tuple[int, str]:
+        """Of all parts in bytes, and what was counted."""
+        peak, kind = peak_memory(self.hardware)
+        return max(peak, self.earlier_peak), kind
 
     def pause(self) -> None:
         if self._since is not None:

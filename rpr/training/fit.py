@@ -24,7 +24,7 @@ from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.io.escape import note
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Training
-from rpr.runs import checkpoints, runtime
+from rpr.runs import checkpoints
 from rpr.runs.origin import start_from
 from rpr.signals import die_on_sigterm, stop_before
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
@@ -64,7 +64,7 @@ def fit(
     if config.hardware.precision == "64":  # Lightning does it only after it has read the checkpoint, into float32
         module.double()
     batches = TranslationData(config, data)
-    stopwatch = Stopwatch()
+    stopwatch = Stopwatch(config.hardware)
     guard = NonFiniteGuard(run_dir, optim, batches)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
     signals = SignalPolicy()
@@ -110,7 +110,7 @@ def fit(
         ) from None
     seconds, steps, source, target = stopwatch.reading()
     measured = steps > 0 and seconds > 0
-    peak, kind = runtime.peak_memory(config.hardware)
+    peak, kind = stopwatch.peak_memory()
     logged = read_metrics(run_dir / METRICS_NAME) if is_first_rank() else []
     training = Training(
         excludes=EXCLUDES,
@@ -211,7 +211,7 @@ class SameMatmuls(pl.Callback):
         began, here = state_dict["precision"], torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(began)
         if began != here and is_first_rank():
-            note(f"hardware.matmul_precision: the run began with {began} and goes on so; here it would be {here}")
+            note(f"hardware.matmul_precision: the run began with {began} and keeps it; here auto would be {here}")
 
 
 _SHARED = "data.path, data.cache_dir and runs_dir must have the same contents on every node"

@@ -113,7 +113,7 @@ def test_run_resumed_on_another_device_multiplies_as_it_began(config, small_data
     training = fit.fit(config, small_data, run_dir)[2]
     assert torch.get_float32_matmul_precision() == training.matmul_precision == "highest"
     assert_same_result(full, run_dir, assert_same)
-    assert "the run began with highest and goes on so; here it would be medium" in capsys.readouterr().err
+    assert "the run began with highest and keeps it; here auto would be medium" in capsys.readouterr().err
 
 
 def test_checkpoints_of_which_none_is_readable_are_kept(config, small_data, full, tmp_path):

@@ -106,7 +106,8 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
     clock = SimpleNamespace(now=100.0, of_processor=100.0)
     monkeypatch.setattr(callbacks.time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(callbacks.time, "process_time", lambda: clock.of_processor)
-    watch = Stopwatch()
+    hardware = tiny_config().hardware
+    watch = Stopwatch(hardware)
 
     def translate(module):
         clock.now += 1000.0
@@ -143,8 +144,13 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
     clock.now += 1000.0
     clock.of_processor += 1000.0
     assert watch.reading() == (10.0, 5, 250, 350) and watch.cores_used == pytest.approx(1.5)
-    resumed = Stopwatch()
+    resumed = Stopwatch(hardware)
     resumed.load_state_dict(watch.state_dict())
     assert resumed.reading() == (10.0, 5, 250, 350) and resumed.cores_used == pytest.approx(1.5)
     resumed.load_state_dict({key: value for key, value in watch.state_dict().items() if key != "processor_seconds"})
     assert resumed.cores_used is None  # from an older checkpoint
+    resumed.load_state_dict(watch.state_dict() | {"earlier_peak": 10**15})
+    assert resumed.peak_memory()[0] == 10**15
+    elsewhere = Stopwatch(hardware)
+    elsewhere.load_state_dict(watch.state_dict() | {"earlier_peak": 10**15, "device": "1 x another GPU"})
+    assert elsewhere.reading() == (0.0, 0, 0, 0) and elsewhere.peak_memory()[0] < 10**15
