@@ -190,7 +190,7 @@ def load_documents(data: DataConfig) -> TextCorpus:
     if unread := [*map(Path, sorted(listing.splits.keys() - splits)), *listing.left_over]:
         notes += (not_read(unread),)
     if data.train_limit is not None:
-        notes += (f"train: the first {data.train_limit} documents",)
+        notes += (f"train: the first documents, at most {data.train_limit}",)
     return TextCorpus(data.name, splits, missing, named, notes)
 
 

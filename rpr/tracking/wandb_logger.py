@@ -16,6 +16,7 @@ from pytorch_lightning.loggers import WandbLogger
 
 from rpr.config.train import LONGEST_TAG, TrainConfig
 from rpr.errors import RecordError
+from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
 from rpr.records.provenance import git_state
 from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_record
@@ -26,6 +27,7 @@ from rpr.tracking.wandb_tables import tables
 
 INIT_TIMEOUT_SECONDS = 30
 FLUSH_SECONDS = 1.0  # the lag of W&B's file on disk; at the default of 15 a killed run left an empty file
+MIRRORED_NAME = "wandb/mirrored_step"  # of the newest row that was logged: later parts may not have been mirrored
 RESULTS = (RECORD_NAME, "config.yaml", METRICS_NAME)  # and the translations, *.txt
 
 
@@ -65,6 +67,8 @@ class WandbMirror(WandbLogger):
         else:
             self._run.log(row if step is None else {**row, STEP: step})
             self._next_step += 1
+        if step is not None:
+            replace_file(self.run_dir / MIRRORED_NAME, str(step))
 
     def _catch_up(self, missing_from: int, until: int) -> None:
         """Log rows of the run's earlier parts that W&B lacks: lost in a kill, or never mirrored."""
@@ -236,7 +240,10 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     if online:
         _report(without_login(run.url))
     # Online, the server knows where its history ends. Offline, at most the newest row had not yet been written.
-    missing_from = logged[-1]["step"] if not online and earlier and logged else run.starting_step
+    missing_from = run.starting_step
+    if not online and earlier and logged:
+        mirrored = run_dir / MIRRORED_NAME
+        missing_from = int(mirrored.read_text()) if mirrored.exists() else logged[-1]["step"]
     return WandbMirror(run, run_dir, artifacts=config.logger.artifacts, missing_from=missing_from)
 
 

@@ -207,6 +207,17 @@ def test_later_part_of_an_offline_run_repeats_the_row_that_may_be_missing(tiny_c
     assert found["run"].run_id == config.run_id
 
 
+def test_offline_run_gets_the_rows_of_a_part_that_was_not_mirrored(tiny_config, run_dir):
+    config = tiny_config(*OFFLINE)
+    finished(start(config, run_dir), run_dir, [25, 50])
+    (part,) = (run_dir / "wandb").glob("offline-run-*")
+    part.rename(run_dir / "first")  # so that read_back finds the later one
+    (run_dir / "wandb" / "offline-run-1-x").mkdir()
+    write(run_dir, (25, 50, 75, 100))  # with logger=none
+    finished(start(config, run_dir), run_dir, [125], resumed_from=100)
+    assert [line["_step"] for line in read_back(run_dir)["history"]] == [50, 75, 100, 125]
+
+
 def test_failed_run_is_closed(tiny_config, small_data, monkeypatch):
     def fails(*arguments, **settings):
         raise RunError("the loss became non-finite")
