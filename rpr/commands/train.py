@@ -64,7 +64,7 @@ def run(
         config = config.model_copy(update={"again": False})  # once: an interrupted run resumes
         if started_by_torchrun() or hardware.num_nodes > 1:
             raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
-        lifecycle.set_aside(run_dir)
+        lifecycle.set_aside(run_dir, command)
     if _report_if_finished(config, run_dir):
         return run_dir
     check_tokenizer(config)

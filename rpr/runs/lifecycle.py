@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rpr.config.train import REPORTED, TrainConfig, config_from_record
-from rpr.errors import ConfigError, DataError, InterruptedRun, RprError, RunError, TimeLimitReached
+from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, RprError, RunError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
@@ -83,13 +83,18 @@ def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
     return [name for name in REPORTED if asked[name] != recorded[name]]
 
 
-def set_aside(run_dir: Path) -> None:
-    """Move the folder of an earlier run of the same settings out of the way (again=true); a later report skips it.
-    Raises BusyError if another process is working on it, ConfigError if it cannot be moved.
+def set_aside(run_dir: Path, command: str) -> None:
+    """Move the folder of an earlier run of the same settings out of the way (again=true); a later report skips it. One
+    that this same command began and that was interrupted stays, to be resumed. Raises BusyError if another process is
+    working on it, ConfigError if it cannot be moved.
     """
     if not run_dir.exists():
         return
     with locks.acquire(run_dir):
+        with contextlib.suppress(RecordError):
+            record = read_record(run_dir / RECORD_NAME)
+            if record.status in ("interrupted", "running") and record.command == command:
+                return
         earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
         try:
             run_dir.rename(earlier)

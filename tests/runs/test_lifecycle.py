@@ -33,6 +33,24 @@ def test_run_is_added_to_a_sweep_once(tmp_path):
     assert read_record(tmp_path / RECORD_NAME).sweeps == ("a", "b")
 
 
+@pytest.mark.parametrize(
+    "status, command, stays",
+    [
+        ("interrupted", "rpr-cli train again=true", True),  # as with stop_after_minutes: the same command resumes it
+        ("running", "rpr-cli train again=true", True),  # killed
+        ("interrupted", "rpr-cli train", False),
+        ("failed", "rpr-cli train again=true", False),
+        ("finished", "rpr-cli train again=true", False),
+    ],
+)
+def test_again_sets_a_run_aside_but_for_one_that_it_began_itself(tmp_path, status, command, stays):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    write_record(run_dir / RECORD_NAME, fake_record(status=status).model_copy(update={"command": command}))
+    lifecycle.set_aside(run_dir, "rpr-cli train again=true")
+    assert run_dir.exists() == stays and len([*tmp_path.iterdir()]) == 1
+
+
 def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path):
     for folder, left in ((tmp_path / "new" / "run", []), (tmp_path / "old", [LOCK_NAME, "checkpoints"])):
         if left:
