@@ -17,6 +17,7 @@ from rpr.model.vectors import SinusoidalPositions, sinusoids
 from tests.model.attention_cases import FORMS
 from tests.model.scheme_variants import CAUSAL, VARIANTS, variant_scheme
 from tests.shapes import choices, scheme
+from tests.small_models import make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -381,3 +382,26 @@ def test_label_shows_every_setting_that_is_not_the_default(choice):
     for name in set(type(default).model_fields) - fixed:
         for value in others(type(default), name, getattr(default, name)):
             assert scheme(choice, **{name: value}).label != default.label, name
+
+
+ORDER = {
+    **{name: variant_scheme(name) for name in VARIANTS if name.split()[0] not in CAUSAL},
+    **{name: scheme(name) for name in ("none", "learned", "absolute", "centred", "rope_none", "relative_rope")},
+    "k = 0": scheme("relative", clip_distance=0),
+    "k = 0, shared": scheme("relative_keys", clip_distance=0, tables="shared_by_heads"),
+    "k = 0 and sinusoids": scheme("absolute_and_relative", clip_distance=0),
+    "scalars of k = 0": scheme("clipped_scalars", clip_distance=0),
+    "rope that rotates nothing": scheme("rope", proportion=0),
+    "logits of one distance": scheme("relative_logits", extent=1),
+}
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_an_encoder_without_order_translates_permuted_tokens_alike(name):
+    """`ordered` decides which runs a report calls not learned, and a warning before training."""
+    model = make_model(encoder_positions=ORDER[name], decoder_positions=scheme("none"))
+    tokens, permuted = torch.tensor([[11, 12, 13, 14, 15, 3]]), torch.tensor([[13, 11, 15, 14, 12, 3]])
+    target = torch.tensor([[7, 8, 9]])
+    with torch.inference_mode():
+        difference = (model(tokens, target) - model(permuted, target)).abs().max()
+    assert (difference > 1e-4) == ORDER[name].ordered, difference
