@@ -33,18 +33,20 @@ class Position:
     tables: str | None
     identity: str = field(repr=False)  # every setting that affects results
     ordered: bool = True  # whether the encoder, or the single stack, knows the order of its tokens
+    code: str = ""  # the end of the label: versions of the scheme's code, where others differ in them alone
 
     @property
     def order(self) -> tuple[int, str, int, str]:
-        """The sort key of rows: by scheme and kind, then by k; unknown kinds last."""
+        """The sort key of rows: by scheme and kind, then by k; unknown kinds last. Other code has the same place."""
         known = list(COLOURS)
         own = self.kind in SCHEMES or self.kind not in known
         clip_distance = -1 if self.clip_distance is None else self.clip_distance
+        label = self.label.removesuffix(self.code)
         return (
             known.index(self.kind) if self.kind in known else len(known),
-            self.label if own else "",
+            label if own else "",
             clip_distance,
-            f"{self.tables} {self.label}",
+            f"{self.tables} {label}",
         )
 
 
@@ -71,12 +73,22 @@ def positions_of(records: Sequence[Record]) -> list[Position]:
     them.
     """
     read = [_read(json.dumps(run.config["position"], sort_keys=True)) for run in records]
-    others = [unknown | code for (_, unknown), code in zip(read, code_differences(records), strict=True)]
+    others = [unknown for _, unknown in read]
     varying = {key for key in set[str]().union(*others) if len({unknown.get(key) for unknown in others}) > 1}
+    codes = code_differences(records)
     return [
-        _position(known, unknown, varying, run, origin)
-        for (known, _), unknown, run, origin in zip(read, others, records, origins_of(records), strict=True)
+        _with_code(_position(known, unknown, varying, run, origin), code)
+        for (known, unknown), code, run, origin in zip(read, codes, records, origins_of(records), strict=True)
     ]
+
+
+def _with_code(position: Position, versions: Mapping[str, str]) -> Position:
+    """Another variant, but of the same kind: what it is compared with, and what is said of it, stays."""
+    if not versions:
+        return position
+    code = "".join(f", {name} = {version}" for name, version in versions.items())
+    identity = json.dumps([position.identity, *versions.items()])
+    return replace(position, label=position.label + code, identity=identity, code=code)
 
 
 def origins_of(records: Sequence[Record]) -> list[str]:

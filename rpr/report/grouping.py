@@ -8,12 +8,15 @@ from pydantic_core import to_json
 
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
+from rpr.migrations import with_earlier_defaults
 from rpr.model.positions.vectors import SHARING
 from rpr.records.difference import corpus_differences
-from rpr.records.position import OTHER, Position, code_differences, names_of, positions_of
+from rpr.records.position import OTHER, Position, names_of, positions_of
 from rpr.records.record import DECIDING, Record, deciding_settings, flat, varying
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, mean_over_seeds, run_key
+
+_TRAINED_ON = ("devices", "num_nodes", "threads", "attention")  # otherwise the rounding differs
 
 
 def run_groups(
@@ -30,18 +33,19 @@ def run_groups(
     Raises:
         RecordError: there are no records, or none with the positions of the baseline.
     """
-    by_key: dict[tuple[str, str, int, str], list[Record]] = {}
-    for run in sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started)):
-        by_key.setdefault((run.data_name, run.model_name, run.max_steps, run.hardware), []).append(run)
+    by_key: dict[tuple[str, str, int, str], list[tuple[Record, str | None]]] = {}
+    of_all = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))
+    for run, corpus in zip(of_all, corpus_differences(of_all), strict=True):
+        by_key.setdefault((run.data_name, run.model_name, run.max_steps, run.hardware), []).append((run, corpus))
     if not by_key:
         raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
     groups = []
     deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
     for key, runs in sorted(by_key.items()):
-        trained = [run.training.matmul_precision for run in runs if run.training is not None]
+        trained = [run.training.matmul_precision for run, _ in runs if run.training is not None]
         usual = next(filter(None, trained), "highest")
         alike: dict[str, list[Record]] = {}
-        for run, corpus in zip(runs, corpus_differences(runs), strict=True):
+        for run, corpus in runs:
             # `auto` leaves the precision of float32 matmuls to the device; of a run that has not ended it is not known.
             used = (run.training.matmul_precision or "highest") if run.training is not None else usual
             same = to_json([used, corpus, run.config.get("hardware"), *map(run.config.get, DECIDING)])
@@ -79,9 +83,9 @@ def _joined(records: Iterable[Record]) -> list[Record]:
     finished: dict[str, Record] = {}
     others: list[Record] = []
     runs = sorted(records, key=lambda run: (run.rerun_of is None, run.started))
-    for run, code in zip(runs, code_differences(runs), strict=True):
-        varied = (run.config["position"], code, run.setting("origin.weights"), run.config["hardware"], run.seed)
-        key = json.dumps(varied, sort_keys=True)
+    for run, position in zip(runs, positions_of(runs), strict=True):
+        hardware = with_earlier_defaults({"hardware": run.config["hardware"]})["hardware"]
+        key = json.dumps((position.identity, run.setting("origin.weights"), *map(hardware.get, _TRAINED_ON), run.seed))
         older = finished.get(key)
         if run.status != "finished":
             others.append(run)
@@ -105,8 +109,8 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
     papers = paper.MODELS[paper.size_of(records[0].model_name)].tables
     usual = papers if papers in shared else min(shared, default=None)
     variants = []
-    for position in sorted(by_position, key=lambda position: position.order):
-        runs = by_position[position]
+    # Of several versions of its code the one with most runs stands for a kind.
+    for position, runs in sorted(by_position.items(), key=lambda item: (item[0].order, -len(item[1]), item[0].code)):
         sharing = f", {SHARING.get(position.tables, position.tables)}" if len(shared) > 1 and position.tables else ""
         # The paper's tables are of one way to share the tables of vectors; another one is a scheme like all others.
         kind = OTHER if position.tables not in (None, usual) else position.kind

@@ -113,6 +113,8 @@ class Variant:
         if unknown := len(self.finished) - len(self.learning):
             how_many = "" if unknown == len(self.finished) else f" of {unknown} of its {len(self.finished)} seeds"
             lines.append(f"whether it was still learning is not known{how_many}: fewer than two validations")
+        if self.finished and self._within is None:
+            lines.append("whether it learned the task is not known: exact match on test was not scored")
         return tuple(lines)
 
     @cached_property
@@ -134,9 +136,7 @@ class Variant:
     def unlearned(self) -> str | None:
         """Why it counts as not learned, by TASK_RULE or LEARNED_RULE; None if it learned, or if that is unknown."""
         if self.records and self.records[0].task is not None:
-            scores = self.measurements.items()
-            within = [score.value for (split, _, metric), score in scores if (split, metric) == ("test", EXACT_MATCH)]
-            return TASK_RULE if any(value is not None and value < TASK_LEARNED for value in within) else None
+            return TASK_RULE if self._within is not None and self._within < TASK_LEARNED else None
         learning = mean_over_seeds(self.learning)
         # Without positions, or with one vector for all distances, it has no order to learn.
         if learning is None or self.orderless_loss is None or not self.position.ordered:
@@ -150,7 +150,20 @@ class Variant:
         """Why no comparison with it is decided: `not learned` or `still learning`; empty if there is no such reason."""
         # Language models are compared at equal numbers of tokens, which their table names.
         learning = self.still_learning and self.records[0].headline_metric != BITS_PER_BYTE
+        if self.finished and self._within is None:
+            return "not known to be learned"
         return "not learned" if self.unlearned else "still learning" if learning else ""
+
+    @property
+    def _within(self) -> float | None:
+        """Percent exact match within the training lengths of a task, the lowest if there are several test sets; None if
+        it is not known. Of other corpora 100.
+        """
+        if self.records and self.records[0].task is None:
+            return 100.0
+        scores = self.measurements.items()
+        within = [score.value for (split, _, metric), score in scores if (split, metric) == ("test", EXACT_MATCH)]
+        return min((value for value in within if value is not None), default=None)
 
     @cached_property
     def measurements(self) -> dict[Key, Measurement]:

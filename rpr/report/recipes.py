@@ -15,6 +15,7 @@ from rpr.errors import RecordError
 from rpr.model.positions.vectors import SHARING
 from rpr.paths import sweep_files
 from rpr.records.measurement import Measurement, missing
+from rpr.records.position import Position, positions_of
 from rpr.records.record import short_names
 from rpr.records.scores import LOWER_IS_BETTER
 from rpr.report.groups import LOSS, Group, Key, Variant, never_run
@@ -138,15 +139,21 @@ def _order(setting: Setting) -> list[tuple[bool, bool, Any]]:
 
 def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]:
     """The variants of the groups by the longest label that any group has for one, as it tells it from others."""
-    variants: dict[str, dict[Setting, Variant]] = {}
-    for setting, group in family.items():
-        for variant in group.variants:
-            variants.setdefault(variant.position.identity, {})[setting] = variant
-    labels = [max((variant.label for variant in cells.values()), key=len) for cells in variants.values()]
-    positions = [next(iter(cells.values())).position for cells in variants.values()]
+    cells = [(setting, variant) for setting, group in family.items() for variant in group.variants]
+    variants: dict[Position, dict[Setting, Variant]] = {}
+    of_all = positions_of([variant.records[0] for _, variant in cells])  # which may differ between groups alone
+    for (setting, variant), position in zip(cells, of_all, strict=True):
+        variants.setdefault(position, {})[setting] = variant
+    labels = [
+        max((variant.label.removesuffix(variant.position.code) for variant in by_setting.values()), key=len)
+        + position.code
+        for position, by_setting in variants.items()
+    ]
     return {
-        label if labels.count(label) == 1 else f"{label}, {SHARING.get(str(position.tables), position.identity)}": cells
-        for label, position, cells in zip(labels, positions, variants.values(), strict=True)
+        label
+        if labels.count(label) == 1
+        else f"{label}, {SHARING.get(str(position.tables), position.identity)}": by_setting
+        for label, (position, by_setting) in zip(labels, variants.items(), strict=True)
     }
 
 

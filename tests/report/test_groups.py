@@ -46,6 +46,25 @@ def test_runs_scored_on_different_splits_are_joined():
     assert [variant.label[-19:] for variant in group.variants] == ["code of vectors = 1", "code of vectors = 2"]
     group = group_of([coded[0], other.model_copy(update={"schemes": None})])
     assert len(group.variants) == 1, "not recorded"
+    later = other.config | {
+        "position": other.config["position"] | {"query_log_scale": 0.0},  # as a version writes that has this setting
+        "hardware": other.config["hardware"] | {"num_workers": 7},
+    }
+    group = group_of([one, other.model_copy(update={"config": later})])
+    assert [group.score(group.variants[0], split).value for split in ("test", "validation")] == [30.0, 28.0]
+
+
+def test_other_code_of_a_scheme_is_a_variant_of_the_same_kind():
+    """What a kind stands for stays: the baseline, the model without positions, the paper's comparison."""
+    runs = [fake_record(kind, seed=seed) for kind in ("absolute", "none", "relative") for seed in (1, 2, 3)]
+    coded = [run.model_copy(update={"schemes": {"vectors": "b" if run.seed > 1 else "a"}}) for run in runs]
+    group = group_of(coded)
+    assert [(variant.position.kind, variant.label, len(variant.finished)) for variant in group.variants] == [
+        (kind, f"{label}, code of vectors = {code}", number)
+        for kind, label in (("absolute", "absolute (sinusoidal)"), ("none", "none"), ("relative", "relative, k = 16"))
+        for code, number in (("b", 2), ("a", 1))
+    ]
+    assert group.baseline is group.variants[0] and group.papers_relative is group.variants[4]
 
 
 def test_runs_that_started_from_another_are_rows_of_their_own():

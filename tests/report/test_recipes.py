@@ -10,7 +10,7 @@ from rpr.paths import SCHEMES_DIR
 from rpr.records.record import Record
 from rpr.report.grouping import run_groups
 from rpr.report.recipes import Recipes, recipe_grids, recipes
-from tests.fake_records import fake_record
+from tests.fake_records import edited, fake_record
 
 KEYS = ("optim.learning_rate_scale", "model.dropout")  # those of fair
 # Validation BLEU by learning rate and dropout. Relative is best at 3.0, 0.1, absolute at 1.5, 0.1.
@@ -112,6 +112,23 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, mo
     assert [(label, len(grid.levels[label])) for label in grid.variants] == [
         ("absolute (sinusoidal)", 2), ("relative, k = 16, per head", 2), ("relative, k = 16, shared by heads", 1)
     ]  # fmt: skip
+
+
+def test_other_code_or_files_are_not_mixed_though_each_setting_has_but_one(tmp_path, monkeypatch):
+    def run(position, dropout, code="1", key="a"):
+        made = fake_record(position, settings={"model.dropout": dropout}, scores={"validation": 20.0 + dropout})
+        return made.model_copy(update={"schemes": {"vectors": code}, "data": made.data.model_copy(update={"key": key})})
+
+    runs = [run(kind, dropout) for kind in ("absolute", "relative") for dropout in (0.1, 0.2)]
+    (grid,) = grids_of(monkeypatch, tmp_path, "model.dropout", *runs[:3], run("relative", 0.2, code="2"))
+    assert [(label, len(grid.levels[label])) for label in grid.variants] == [
+        ("absolute (sinusoidal), code of vectors = 1", 2),
+        *((f"relative, k = 16, code of vectors = {code}", 1) for code in "12"),
+    ]
+    of_steps = [run.model_copy(update={"config": edited(run.config, {"optim.max_steps": 9})}) for run in runs]
+    assert len(grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs, *of_steps)) == 2
+    others = [run.model_copy(update={"data": run.data.model_copy(update={"key": "b"})}) for run in of_steps]
+    assert grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs, *others) == []
 
 
 def test_settings_of_older_records_are_read_as_today(tmp_path, monkeypatch):

@@ -123,8 +123,9 @@ def test_summary_of_many_groups_and_variants_fits_one_screen(tmp_path, groups, v
 
 def test_long_findings_leave_room_for_a_table(tmp_path):
     found = [
-        fake_record(*kind, seed=seed, scores=[fake_score("long", kind[-1] + 9.0 * seed, "exact_match")],
-                    settings={"data.name": name, "data.task": {"kind": name}})
+        fake_record(*kind, seed=seed, settings={"data.name": name, "data.task": {"kind": name}},
+                    scores=[fake_score(split, score, "exact_match") for split, score in
+                            (("test", 99.0), ("long", kind[-1] + 9.0 * seed))])
         for name in ("reverse", "duplicate", "addition") for seed in (1, 2)
         for kind in (("absolute", 0), *(("relative", k) for k in range(12)))
     ]  # fmt: skip

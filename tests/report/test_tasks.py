@@ -183,6 +183,17 @@ def test_task_that_is_not_learned_or_still_learning_says_so():
 
 
 @pytest.mark.usefixtures("unrendered")
+def test_task_that_was_not_scored_within_the_training_lengths_is_not_known_to_be_learned():
+    scored = [
+        run(position, long, seed=seed) for position, long in (("absolute", 9.0), ("relative", 60.0)) for seed in (1, 2)
+    ]
+    beyond = [each.model_copy(update={"scores": each.scores[-1:]}) for each in scored]
+    for records, why in ((scored, ""), (beyond, "not known to be learned")):
+        group = group_of(records)
+        assert [variant.undecided for variant in group.variants] == [why, why]
+        assert any("exact match on test was not scored" in line for line in group.variants[0].caveats) == bool(why)
+
+
 def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
     translation = [fake_record("absolute", scores={"test": 36.2}), fake_record("relative", scores={"test": 37.7})]
     folder = tmp_path / "runs"
