@@ -19,7 +19,6 @@ from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import is_first_rank, started_by_torchrun
 from rpr.errors import ConfigError, RprError, RunError
 from rpr.io.escape import escape_control_characters, note
-from rpr.model.positions import Site
 from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.position import check_same_code
@@ -289,8 +288,8 @@ def _prepare(config: TrainConfig) -> PreparedData:
     from rpr.metrics.languages import check_tokenizer
     from rpr.model.positions.check import check_hooks
 
-    for causal, scheme in ((False, config.position.encoder), (True, config.position.decoder)):
-        check_hooks(scheme, Site(config.model.num_layers, config.model.num_heads, config.model.d_model, causal))
+    for stack in config.transformer(config.data.vocabulary_size).stacks():
+        check_hooks(stack.scheme, stack.site)
     with progress_bars(config.data) as report:
         data = prepare(config.data, report)
     for remark in data.meta.notes if data.built_by is not None else ():

@@ -167,9 +167,9 @@ def compose_train(
         )
     if problem := too_few_samples(config.evaluation.bootstrap_samples):
         raise ConfigError(f"evaluation.{problem}")
-    window, contexts = config.data.context_length or config.data.max_length or 0, config.evaluation.context_lengths
+    longest = max(config.data.context_length or 0, *config.evaluation.context_lengths, 0)
     for scheme in (config.position.encoder, config.position.decoder):
-        if problem := scheme.without_effect(window, max(config.data.context_length or 0, *contexts, 0)):
+        if problem := scheme.without_effect(config.longest_row, longest):
             raise ConfigError(f"position.{problem}")
     if run is None:
         return config

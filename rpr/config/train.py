@@ -328,12 +328,16 @@ class TrainConfig(StrictModel):
                     f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for contexts of "
                     f"{longest} (data.context_length, evaluation.context_lengths); at most {LONGEST_SCORES}"
                 )
-            window = self.data.context_length or self.data.max_length or 0
-            joined = 2 if self.data.text is None and self.model.architecture == "decoder_only" else 1  # source, target
-            if problem := stack.scheme.wrong_length(joined * window, longest):
+            if problem := stack.scheme.wrong_length(self.longest_row, longest):
                 raise ValueError(f"position.{problem}")
         check_attention(self.hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
         return self
+
+    @property
+    def longest_row(self) -> int:
+        """Tokens of the longest row in training; 0 if the settings do not say."""
+        joined = 2 if self.data.text is None and self.model.architecture == "decoder_only" else 1  # source, target
+        return joined * (self.data.context_length or self.data.max_length or 0)
 
     def transformer(self, vocabulary_size: int) -> TransformerConfig:
         """The run's model with this vocabulary size."""

@@ -22,7 +22,11 @@ class GivenPositions(NamedTuple):
     max_distance: int
 
     def rows(self, tables: Tables) -> Tensor | None:
-        """The row of each pair of positions in tables, [P, P]; None without any."""
+        """The row of each pair of positions in tables, [P, P]; None without any, or if positions are consecutive: their
+        distances are those of 0, 1, ...
+        """
+        if self.max_distance == len(self.positions_P) - 1:
+            return None
         present: list[int] = [
             table.shape[1 if name == "bias" else -2] for name, table in tables._asdict().items() if table is not None
         ]

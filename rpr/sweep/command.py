@@ -102,7 +102,7 @@ def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) ->
     selecting = [word for word in overrides if known.get(override_key(word), set()) & given[override_key(word)].keys()]
     selected = []
     for row, settings in zip(rows, stated, strict=True):
-        words = {override_key(word): word for word in (*row, *overrides)}
+        by_key = {override_key(word): word for word in (*row, *overrides)}
         for word in selecting:
             key, _, _ = word.partition("=")
             values, chosen = settings.get(override_key(word)), given[override_key(word)]
@@ -112,9 +112,9 @@ def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) ->
                 break
             added = chosen.keys() - known[override_key(word)]
             kept = [values.get(value, text) for value, text in chosen.items() if value in values or value in added]
-            words[override_key(word)] = f"{key}={','.join(kept)}"
+            by_key[override_key(word)] = f"{key}={','.join(kept)}"
         else:
-            selected.append(tuple(words.values()))
+            selected.append(tuple(by_key.values()))
     if not selected:
         raise ConfigError(
             f"{' and '.join(selecting)}: no row of the sweep has them together; give one of them, or write a sweep of "

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_in_training, positions_of_layers
-from rpr.model.positions import COLOURS, SCHEMES, Site
+from rpr.model.positions import COLOURS, SCHEMES, Site, Tables
 from rpr.model.positions.alibi import slopes_of
 from rpr.model.rotation import cosines_and_sines, frequencies, rotate
 from rpr.model.vectors import SinusoidalPositions, sinusoids
@@ -243,6 +243,17 @@ def test_positions_in_training_are_a_sorted_random_subset_or_start_at_an_offset(
     firsts = [positions_in_training(offsets, 4, torch.device("cpu")).positions_P for _ in range(99)]
     assert {int(one[0]) for one in firsts} == {*range(4)} and all((one.diff() == 1).all() for one in firsts)
     assert positions_in_training(scheme("rope"), 4, torch.device("cpu")) is None
+    bias = Tables(bias=torch.zeros(2, 17))
+    assert draws[0].rows(bias).shape == (4, 4)
+    for consecutive in (full, positions_in_training(offsets, 4, torch.device("cpu"))):
+        assert consecutive.rows(bias) is None, "any kernel knows the distances"
+
+
+def test_random_positions_have_an_effect_where_queries_grow():
+    site = Site(num_layers=2, num_heads=2, d_model=8, causal=True)
+    usual, grows = {"clip_distance": 2, "tables": "per_head"}, {"query_log_scale": 0.1, "query_log_floor": 4}
+    assert scheme("none", random_positions=99, **grows).wrong_setting(site, usual) is None
+    assert "no effect" in str(scheme("none", random_positions=99).wrong_setting(site, usual))
 
 
 @pytest.mark.parametrize("choice", ["absolute", "learned", "shape", "centred"])

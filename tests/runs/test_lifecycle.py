@@ -3,6 +3,7 @@
 import pytest
 
 from rpr.commands import train
+from rpr.compose.composition import compose_train
 from rpr.errors import RunError, TimeLimitReached
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
@@ -77,6 +78,15 @@ def test_run_with_the_same_training_is_found(tiny_config, tmp_path):
         write_record(folder / RECORD_NAME, record)
     assert lifecycle.trained_alike(config, tmp_path / "new") == tmp_path / f"{config.label}-c"
     assert lifecycle.trained_alike(tiny_config("optim.max_steps=9"), tmp_path / "new") is None
+
+
+@pytest.mark.parametrize("architecture, causal", [("decoder_only", [True]), ("encoder_decoder", [False, True])])
+def test_hooks_are_tried_for_the_stacks_that_the_model_has(monkeypatch, small_data, architecture, causal):
+    sites = []
+    monkeypatch.setattr("rpr.model.positions.check.check_hooks", lambda scheme, site: sites.append(site.causal))
+    monkeypatch.setattr("rpr.data.cache.prepare", lambda data, report: small_data)
+    train._prepare(compose_train(["data=reverse", "model=tiny", f"model.architecture={architecture}"]))
+    assert sites == causal
 
 
 def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys):

@@ -197,7 +197,9 @@ class Scheme(Described):
         if self.random_offset and (self.shift_invariant or self.random_positions):
             why = "with position.random_positions" if self.random_positions else "on distances"
             return f"random_offset: {self.random_offset} has no effect {why}; leave it out"
-        placed = embeds or any(part.has_tables or part.changes_queries or part.has_scores for part in self.parts)
+        placed = embeds or any(
+            part.has_tables or part.changes_queries or part.has_scores or part.query_log_scale for part in self.parts
+        )
         if (last := self.random_positions) and not placed:
             return f"random_positions: {last} have no effect with position={self.name}; leave it out"
         if self.absolute == "learned" and (last or 0) > self.max_positions:
@@ -220,11 +222,11 @@ class Scheme(Described):
         return None
 
     def without_effect(self, window: int, longest: int) -> str | None:
-        """As `unused_setting`, for the lengths of `wrong_length`."""
-        if longest and self.random_positions is not None and self.random_positions <= window:
+        """As `unused_setting`, for the lengths of `wrong_length` (0: of a generated task, of any length)."""
+        if self.random_positions is not None and self.random_positions <= window:
             return (
-                f"random_positions: {self.random_positions} leave windows of {window} tokens (data.context_length) no "
-                "choice; raise it"
+                f"random_positions: {self.random_positions} leave rows of {window} tokens (data.context_length, "
+                "data.max_length) no choice; raise it"
             )
         placed = max(self.random_positions or 0, self.random_offset and self.random_offset + window)  # in training
         reached = max(longest or 2 * window, placed)
