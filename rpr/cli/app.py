@@ -13,7 +13,15 @@ from rpr import environment
 from rpr.cli import stdio
 from rpr.cli.positionals import take_schemes_dir, to_overrides, whole
 from rpr.compose import hydra_bridge, hydra_settings
-from rpr.compose.composition import compose, compose_train, override_key, recorded_command, reject_path_traversal
+from rpr.compose.composition import (
+    compose,
+    compose_train,
+    entries_of_layers,
+    override_key,
+    recorded_command,
+    reject_path_traversal,
+    typed_choices,
+)
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.io.escape import note
@@ -157,7 +165,8 @@ def _run(name: str, arguments: list[str]) -> int:
     if not flags.hydra_help:
         hydra_settings.check(config_name, flags.overrides, config_dir)
     if question:
-        _print_hydra_output(name, arguments)
+        entries = [] if flags.hydra_help else entries_of_layers(config_name, typed_choices(flags.overrides), config_dir)
+        _print_hydra_output(name, [*entries, *arguments])
         return 0
     for override in flags.overrides:
         if hydra_settings.is_hydra_override(override) and override_key(override) != "hydra.searchpath":

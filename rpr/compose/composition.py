@@ -104,10 +104,7 @@ def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None)
     """Compose the settings of one job of a command, as plain values; raises ConfigError as `to_plain`."""
     overrides = typed_choices(overrides)
     reject_path_traversal(overrides)
-    folders = [data_dir("conf"), *choice_dirs(config_dir)]
-    groups = {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
-    choices = [word for word in overrides if override_key(word).partition("@")[0] in groups]
-    entries = _entries_of_layers(name, overrides, choices, config_dir)
+    choices, entries = _choices(overrides, config_dir), entries_of_layers(name, overrides, config_dir)
     if not all(_CHOICE_OR_VALUE.match(word) for word in overrides):
         return to_plain(hydra_bridge.compose(name, [*overrides, *entries], config_dir))
     settings = copy.deepcopy(_of_choices(name, (*choices, *entries), config_dir))
@@ -115,16 +112,21 @@ def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None)
     return to_plain(settings)
 
 
-def _entries_of_layers(
-    name: str, overrides: Sequence[str], choices: Sequence[str], config_dir: Path | None
-) -> list[str]:
+def _choices(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
+    """The overrides that choose a file of a group."""
+    folders = [data_dir("conf"), *choice_dirs(config_dir)]
+    groups = {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
+    return [word for word in overrides if override_key(word).partition("@")[0] in groups]
+
+
+def entries_of_layers(name: str, overrides: Sequence[str], config_dir: Path | None) -> list[str]:
     """The choices that the layers of a pattern name, as overrides: `position.layers=[rope,none]` needs position=rope at
     position.entries.rope. Names may end in a number: `rope_1` and `rope_2` are two position=rope with settings of their
     own.
     """
     if not any("position" in override_key(word) for word in overrides):
         return []
-    known, settings = choices_of("position"), _of_choices(name, tuple(choices), config_dir)
+    known, settings = choices_of("position"), _of_choices(name, tuple(_choices(overrides, config_dir)), config_dir)
     entries = []
     for path in ("position", "position.encoder", "position.decoder"):
         section = functools.reduce(lambda part, key: part and part.get(key), path.split("."), settings)

@@ -1,5 +1,6 @@
 """The command line from argv to exit code, without training; the installed script's speed and imports."""
 
+import functools
 import json
 import os
 import subprocess
@@ -59,6 +60,19 @@ def test_cfg_job_prints_the_composed_configuration(cli, started):
     assert err == "" and started == []
     assert shown["optim"]["max_steps"] == 300_000 and shown["position"]["clip_distance"] == 8
     assert "hydra" not in shown
+
+
+@pytest.mark.parametrize(
+    "words, path, value",
+    [
+        ("position=relative_rope position.entries.relative.clip_distance=8", "entries relative clip_distance", 8),
+        ("position=pattern position.layers=[rope_1,rope_2] position.entries.rope_2.base=77", "entries rope_2 base", 77),
+        ("position.decoder=rope_none position.decoder.entries.rope.base=77", "decoder entries rope base", 77),
+    ],
+)
+def test_cfg_job_prints_the_layers_of_a_pattern(words, path, value, cli):
+    found = yaml.safe_load(cli("train", *words.split(), "--cfg", "job").out)["position"]
+    assert functools.reduce(lambda part, key: part[key], path.split(), found) == value
 
 
 @pytest.mark.parametrize(
