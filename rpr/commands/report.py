@@ -4,15 +4,19 @@ import contextlib
 import glob
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError, did_you_mean
 from rpr.io.atomic import replace_file
+from rpr.io.escape import note
 from rpr.io.locks import exclusive
+from rpr.model.positions import SCHEMES
 from rpr.paths import user_path
-from rpr.records.record import find_records
+from rpr.records.record import Record, find_records
 from rpr.report.build import build_report
+from rpr.report.groups import Group
 from rpr.report.results_page import results_markdown
 from rpr.report.speed import read_benches
 from rpr.runs.locks import with_killed_runs
@@ -43,6 +47,8 @@ def run(config: ReportConfig) -> None:
     out_dir = user_path(config.output_dir) / name
     with exclusive(out_dir, "*"):
         report = build_report(records, out_dir, title, problems, benches, config.baseline, pdf=config.pdf)
+    for remark in _remarks([chapter.group for chapter in report.chapters]):
+        note(remark)
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
     if config.results_page is not None:
         page = user_path(config.results_page)
@@ -59,6 +65,23 @@ def run(config: ReportConfig) -> None:
         print("\n".join(f"written: {path}" for path in written), file=sys.stderr)
     elif config.results_page is not None:
         print(f"written: {config.results_page}", file=sys.stderr)
+
+
+def _remarks(groups: Sequence[Group]) -> Iterator[str]:
+    """What the reader could give for a better report."""
+    schemes = dict.fromkeys(str(run.setting("position.scheme")) for group in groups for run in group.runs)
+    for scheme in schemes.keys() - {*SCHEMES, "sides", "None"}:
+        yield f"position.scheme={scheme} is none of this version; give the folder of your own, schemes_dir=DIR"
+    alone = [group for group in groups if not group.baseline.finished and len({*map(_name, group.finished)}) > 1]
+    for names in dict.fromkeys(" or ".join(dict.fromkeys(map(_name, group.finished))) for group in alone):
+        yield (
+            f"no run with position={alone[0].baseline_name} has finished, so no changes are shown; choose what the others "
+            f"are compared with: baseline={names}"
+        )
+
+
+def _name(run: Record) -> str:
+    return str(run.setting("position.name"))
 
 
 def _check_writable(path: Path) -> None:

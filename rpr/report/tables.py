@@ -39,7 +39,7 @@ def score_table(
     scoring = dict.fromkeys(
         note for group in groups for note in scoring_notes([line.variant for line in lines if line.group is group])
     )
-    about = [f"Δ: change from {lines[0].reference.label}, {CHANGE}"]
+    about = [f"Δ: change from {lines[0].reference.label}, {CHANGE}"] if lines[0].reference.records else []
     for source in sources:
         on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
         about.append(f"{source.heading}{on}: {source.citation}; {source.protocol}")
