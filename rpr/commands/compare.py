@@ -16,6 +16,7 @@ from rpr.metrics.comparison import (
     pairs_of_runs,
     pairs_of_sweep,
     read_run,
+    settings_differences,
     with_short_names,
 )
 from rpr.paths import user_path
@@ -58,6 +59,12 @@ def run(config: CompareConfig) -> None:
         for its, own in [corpus_differences([baseline.record, run.record])]
         if own
     ]
+    remarks += [
+        f"{run.name} was trained or decoded otherwise than {baseline.name}: {differences}."
+        for baseline, run in every
+        if (differences := settings_differences(run, baseline))
+    ]
+    remarks = [escape_control_characters(remark) for remark in remarks]  # settings of a record are untrusted
     title = f"Paired tests{f': sweep {config.sweep}' if config.sweep else ''}"
     report = PairedReport(title=title, tests=families, remarks=tuple(remarks), **numbers)
     if config.format == "json":

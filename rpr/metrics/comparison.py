@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
@@ -13,7 +14,7 @@ from rpr.io.escape import escape_control_characters
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
-from rpr.records.difference import corpus_differences
+from rpr.records.difference import corpus_differences, decoding
 from rpr.records.measurement import Measurement, mean
 from rpr.records.position import code_differences, names_of, position_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
@@ -150,6 +151,9 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
     """The runs with the shortest unambiguous run and variant names: with the settings that tell apart runs of the same
     name, else by their folders. Raises RunError if a run is given twice.
     """
+    paths = [run.path.resolve() for run in runs]
+    if repeated := next((run for run, path in zip(runs, paths, strict=True) if paths.count(path) > 1), None):
+        raise RunError(f"runs: {repeated.folder} is given twice; give each run once")
     records = [run.record for run in runs]
     codes = [
         "".join(f", {key} = {code}" for key, code in of_run.items()) + (f", data.corpus = {corpus}" if corpus else "")
@@ -163,8 +167,6 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
         label = run.config.label.removesuffix(f"-s{run.config.seed}")
         variants.setdefault(key, [label, f"{label}{more}", f"{label}-{key}"])
     of_runs, of_variants = _distinct(names), dict(zip(variants, _distinct([*variants.values()]), strict=True))
-    if repeated := next((name for name in of_runs if of_runs.count(name) > 1), None):
-        raise RunError(f"runs: {repeated} is given twice; give each run once")
     return [
         replace(run, name=name, variant=of_variants[key]) for run, name, key in zip(runs, of_runs, keys, strict=True)
     ]
@@ -255,11 +257,29 @@ def pairs_of_sweep(
 
 
 def _settings_except_positions(run: Run) -> str:
-    deciding = deciding_settings(run.config.model_dump(mode="json"))
+    return json.dumps([_decided_by(run), run.record.data and run.record.data.key], sort_keys=True)
+
+
+def _decided_by(run: Run) -> dict[str, Any]:
+    """The settings that decide a result, besides positions and seed, with the precision of the arithmetic."""
     training = run.record.training
     used = (training.matmul_precision if training else None) or "highest"  # `auto` leaves it to the device
-    corpus = run.record.data and run.record.data.key
-    return json.dumps([deciding, run.config.hardware.precision, used, corpus], sort_keys=True)
+    arithmetic = {"hardware.precision": run.config.hardware.precision, "hardware.matmul_precision": used}
+    return deciding_settings(run.config.model_dump(mode="json")) | arithmetic
+
+
+def settings_differences(run: Run, baseline: Run) -> str:
+    """How the run was trained and decoded otherwise than the baseline, besides positions and seed: `beam_size 4, not
+    1; checkpoint step 9, not step 8`; empty if both were alike.
+    """
+    of_both = []
+    for each in (run, baseline):
+        decoded = {f"evaluation.{name}": value for name, value in decoding(each.record).items()}
+        decoded["evaluation.precision"] = decoded.get("evaluation.precision") or "32"  # None in older records
+        of_both.append(_decided_by(each) | decoded)
+    own, its = of_both
+    names = short_names(varying(of_both))
+    return "; ".join(f"{name} {own.get(key)}, not {its.get(key)}" for key, name in names.items())
 
 
 def compare_runs(

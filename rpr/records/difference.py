@@ -129,6 +129,12 @@ def corpus_differences(records: Sequence[Record]) -> list[str | None]:
     ]
 
 
+def decoding(record: Record) -> dict[str, Any]:
+    """How the translations of a record were decoded: each field's value, or a list if its scores have several."""
+    fields = {name: list(dict.fromkeys(getattr(score, name) for score in record.scores)) for name in _HOW_DECODED}
+    return {name: values[0] if len(values) == 1 else values for name, values in fields.items() if values}
+
+
 def changes(part: Part) -> Part:
     """The keys whose values differ."""
     return {key: (a, b) for key, (a, b) in part.items() if a != b}
@@ -140,7 +146,6 @@ def _parts(record: Record) -> dict[str, dict[str, Any]]:
     run = {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command}
     # Until a run is finished, `device` is only the name of the configured hardware.
     run |= {"device": shown.device} if record.status == "finished" else {}
-    decoding = {name: list(dict.fromkeys(getattr(score, name) for score in record.scores)) for name in _HOW_DECODED}
     return {
         "settings": with_earlier_defaults(shown.config),
         "run": run,
@@ -149,7 +154,7 @@ def _parts(record: Record) -> dict[str, dict[str, Any]]:
         "schemes": record.schemes or {},
         "data": {} if record.data is None else record.data.model_dump(mode="json", exclude={"name", "synthetic"}),
         "measuring": _fields(record.training, _HOW_MEASURED),
-        "decoding": {name: values[0] if len(values) == 1 else values for name, values in decoding.items() if values},
+        "decoding": decoding(shown),
     }
 
 

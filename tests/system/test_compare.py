@@ -20,7 +20,7 @@ from rpr.records.translations import read_translations, write_archive
 from rpr.report.paired import as_markdown, from_json
 from rpr.validation import validate
 from tests.fake_records import fake_document, fake_score
-from tests.system.bad_files import edit_record, update_record
+from tests.system.bad_files import edit_record, set_config, update_record
 
 REFERENCES = [f"Der Hund Nummer {number} läuft heute schnell durch den großen Park ." for number in range(60)]
 SOURCES = [f"Dog number {number} runs fast through the big park today ." for number in range(60)]
@@ -258,7 +258,8 @@ def test_error_messages_are_one_line(write_run, compare):
     first = write_run("absolute", 0.3)
     running = write_run("relative", 0.3, status="running")
     assert "still running, or killed (started 2026-01-02" in compare(first, running, code=2)
-    assert "is given twice; give each run once" in compare(first, first, code=2)
+    for again in (first, first.relative_to(first.parents[1]), f"{first}/../{first.name}", first / "record.json"):
+        assert "is given twice; give each run once" in compare(first, again, code=2)
     other = write_run("none", 0.3)
     for expected, texts in {
         "different references of test, first in line 5 (60 and 60 lines)": {
@@ -372,6 +373,28 @@ def test_runs_on_other_files_of_a_corpus_are_no_seeds_of_one_variant_and_no_base
     out, err = compare("sweep=mine", "metrics=[sacrebleu]", "format=json", with_err=True)
     assert [pair["run"][-2:] for one in json.loads(out)["tests"] for pair in one["comparisons"]] == ["s1"]
     assert "left out: synthetic-tiny-relative-k16-s2 has no finished baseline with position=absolute, seed=2" in err
+
+
+def test_what_differs_between_two_runs_besides_positions_and_seed_is_said(write_run, compare):
+    """From the settings and, for decoding, from the scores; once for a pair; a record's text is escaped."""
+    runs = [write_run("absolute", 0.3), write_run("relative", 0.2, words=["position.clip_distance=2"])]
+    for run, precision in zip(runs, (None, "32"), strict=True):  # older records have none
+        edit_record(lambda document, value=precision: document["scores"][0].update(precision=value))(run)
+    assert json.loads(compare(*runs, "format=json"))["remarks"] == []
+    other = write_run("relative", 0.2, words=["optim.max_steps=999999", "evaluation.beam_size=16"])
+    decoded = {"checkpoint": "step 12", "beam_size": 16, "precision": "bf16"}
+    edit_record(lambda document: document["scores"][0].update(decoded))(other)
+    set_config("optim.name", "a\x1bb")(other)
+    names = [f"synthetic-tiny-{position}-s1" for position in ("relative-k16", "absolute")]
+    first = json.loads((runs[0] / "record.json").read_text())
+    steps, checkpoint = first["config"]["optim"]["max_steps"], first["scores"][0]["checkpoint"]
+    differences = (
+        rf"name a\x1bb, not tiny; max_steps 999999, not {steps}; beam_size 16, not 4; "
+        f"checkpoint step 12, not {checkpoint}; precision bf16, not 32"
+    )
+    remark = f"{' was trained or decoded otherwise than '.join(names)}: {differences}."
+    assert json.loads(compare(runs[0], other, "format=json"))["remarks"] == [remark]
+    assert one_line(compare(runs[0], other)).endswith(remark)
 
 
 def test_any_variant_is_the_baseline_of_a_sweep(write_run, compare):
