@@ -243,7 +243,7 @@ def test_moved_corpus_needs_data_path(call_rerun, changed, started, tmp_path):
 
 
 @pytest.mark.parametrize("edits, line", [
-    ({"config.hardware.nodes": 1}, "this version of rpr cannot run its configuration (hardware.nodes: no such"),
+    ({"config.hardware.nodes": 1}, "this version of rpr cannot read its configuration (hardware.nodes: no such"),
     ({"run_id": "x/../../../y"}, "which is not a valid folder name; correct the record"),
     (
         {"config.hardware.accelerator": "gpu", "config.hardware.devices": 64,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rpr.config.commands import CompareConfig
-from rpr.errors import RunError
+from rpr.errors import RecordError, RunError
 from rpr.io.escape import escape_control_characters
 from rpr.metrics.comparison import (
     Run,
@@ -83,13 +83,23 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
     for line in (*problems, *(f"{record.name}: {record.outcome}" for _, record in records if record.outcome)):
         print(f"left out: {line}", file=sys.stderr)
     finished = [(path, record) for path, record in records if record.outcome is None]
-    runs = [
-        as_run(path, record)
+    compared = [
+        (path, record)
         for path, record in finished
         if any(can_be_compared(path, split) for split in {score.split for score in record.scores})
     ]
-    if not runs:
+    if not compared:
         files = "the translations next to them, or SPLIT.documents.txt of language models"
         why = f"only records, but compare needs {files}," if finished else "no finished run"
         raise RunError(f"sweep {sweep}: {why} in {runs_dir}; train it first (rpr-cli sweep {sweep})")
+    runs, unread = list[Run](), list[RecordError]()
+    for path, record in compared:
+        try:
+            runs.append(as_run(path, record))
+        except RecordError as error:  # of another version
+            unread.append(error)
+    if not runs:
+        raise unread[0]
+    for problem in unread:
+        print(f"left out: {escape_control_characters(str(problem))}", file=sys.stderr)
     return runs

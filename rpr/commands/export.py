@@ -6,6 +6,7 @@ from rpr.export import writing
 from rpr.export.card import verified
 from rpr.paths import user_path
 from rpr.progress import Progress
+from rpr.records.record import RECORD_NAME
 from rpr.runs import loading
 
 
@@ -17,7 +18,7 @@ def run(config: ExportConfig) -> None:
     """
     run_dir = user_path(config.run).absolute()
     out = run_dir / "exports" / config.format if config.output_dir is None else user_path(config.output_dir).absolute()
-    settings = config_from_record(loading.record_of(run_dir).config)
+    settings = config_from_record(loading.record_of(run_dir).config, run_dir / RECORD_NAME)
     model, tokenizer = settings.transformer(settings.data.vocabulary_size), settings.data.tokenizer
     writing.check(config.format, out, model, tokenizer)
     _, trained = loading.load_with_examples(run_dir, config, config.split, config.sentences)

@@ -64,12 +64,7 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
     """The record's configuration with this command's folders; without a sweep, and without W&B, where the rerun would
     write to the original's run: both have the same ID.
     """
-    try:
-        typed = config_from_record(record.config)
-    except ConfigError as error:
-        raise RecordError(
-            f"{path}: this version of rpr cannot run its configuration ({error}); use the version that wrote it"
-        ) from None
+    typed = config_from_record(record.config, path)
     given = {"path": config.data_path, "cache_dir": config.cache_dir}
     if config.data_path is not None and typed.data.generated:
         raise ConfigError("data_path: the record's corpus is generated, not read; omit data_path")

@@ -91,7 +91,8 @@ def resume(run_dir: Path) -> Path:
     from rpr.runs.loading import record_of
 
     record = record_of(run_dir)
-    return run(config_from_record(record.config), command=record.command, run_dir=run_dir.absolute())
+    config = config_from_record(record.config, run_dir / RECORD_NAME)
+    return run(config, command=record.command, run_dir=run_dir.absolute())
 
 
 def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from rpr.config.data import LONGEST_NAME, NAME, DataConfig
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, RecordError
 from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
 from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme
@@ -385,6 +386,15 @@ class TrainConfig(StrictModel):
         return f"{self.label}-{self.run_id}"
 
 
-def config_from_record(settings: Mapping[str, Any]) -> TrainConfig:
-    """The configuration of a record; newer settings have the earlier behaviour. Raises ConfigError as `validate`."""
-    return validate(TrainConfig, with_earlier_defaults(settings))
+def config_from_record(settings: Mapping[str, Any], path: Path | None = None) -> TrainConfig:
+    """The configuration of a record; newer settings have the earlier behaviour. Raises RecordError if this version
+    cannot read it, with the record's path; ConfigError as `validate` if none is given.
+    """
+    try:
+        return validate(TrainConfig, with_earlier_defaults(settings))
+    except ConfigError as error:
+        if path is None:
+            raise
+        raise RecordError(
+            f"{path}: this version of rpr cannot read its configuration ({error}); use the version that wrote it"
+        ) from None

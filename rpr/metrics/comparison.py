@@ -126,7 +126,7 @@ def read_run(path: Path) -> Run:
     """The run of a folder, or of the file of a record with its translations beside it.
 
     Raises:
-        RecordError: there is no readable record.
+        RecordError: there is no record, or none that this version can read.
         RunError: the run is not finished, or the file is no record's.
     """
     if path.is_file() and path.suffix != ".json":
@@ -136,8 +136,10 @@ def read_run(path: Path) -> Run:
 
 
 def as_run(path: Path, record: Record) -> Run:
-    """The run of a record; its `variant` is what decides its result but for the seed, as for the rows of reports."""
-    config = config_from_record(record.config)
+    """The run of a record; its `variant` is what decides its result but for the seed, as for the rows of reports.
+    Raises as `read_run`.
+    """
+    config = config_from_record(record.config, path)
     run = Run(path, record, config, record.name, "")
     origin = config.origin and config.origin.settings_id
     deciding = json.dumps([_settings_except_positions(run), position_of(record).identity, origin])

@@ -9,7 +9,7 @@ from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.data.windows import sample_windows
-from rpr.errors import DataError, RecordError, RunError
+from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.io.escape import note
 from rpr.model.architectures import build_model
 from rpr.model.transformer import Transformer
@@ -34,7 +34,8 @@ def record_of(run_dir: Path, setting: str = "run") -> Record:
 
 def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfig:
     """The run's own configuration, with the hardware and cache folder of a command. Of a run that has not finished, a
-    line on stderr says so: its weights are those of an earlier step. Raises RecordError as `record_of`.
+    line on stderr says so: its weights are those of an earlier step. Raises RecordError as `record_of`, or if this
+    version cannot read the configuration; ConfigError if the hardware does not fit it.
     """
     record = record_of(run_dir)
     if record.outcome is not None:
@@ -42,7 +43,11 @@ def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfi
     settings = {**record.config, "hardware": command.hardware.model_dump(mode="json")}
     if command.cache_dir is not None:
         settings["data"] = {**settings["data"], "cache_dir": command.cache_dir}
-    return config_from_record(settings)
+    try:
+        return config_from_record(settings)
+    except ConfigError:
+        config_from_record(record.config, run_dir / RECORD_NAME)  # raises unless the cause is the command's hardware
+        raise
 
 
 def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:

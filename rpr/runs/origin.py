@@ -25,13 +25,13 @@ _MAY_DIFFER = {"name", "dropout", "relative_defaults"}  # of a model's settings
 
 def origin_of(config: TrainConfig, run: str) -> Origin:
     """The run in this folder, from whose weights a run with this configuration can start. Raises RecordError if there
-    is no record or the code of its positions has changed, ConfigError if it has not finished or has another model,
-    DataError if its weights cannot be read.
+    is no record that this version can read, or the code of its positions has changed, ConfigError if it has not
+    finished or has another model, DataError if its weights cannot be read.
     """
     record = record_of(user_path(run), "from")
     if record.status != "finished" or record.steps is None:
         raise ConfigError(f"from: {run} {record.outcome}; finish it first, or choose another run")
-    earlier = config_from_record(record.config)
+    earlier = config_from_record(record.config, user_path(run) / RECORD_NAME)
     check_same_code(earlier.position, record)
     own, its = (of.model.model_dump(exclude=_MAY_DIFFER) for of in (config, earlier))
     if differing := {key: value for key, value in its.items() if own[key] != value}:

@@ -199,8 +199,8 @@ DAMAGES = [
     ("train", bad.replace_by_link("record.json"), "truncated or not JSON ("),
     ("report of all", bad.replace_by_link("record.json"), "no run record to report"),
     # its configuration: no code is run, no path leads outside
-    ("rerun", bad.set_config("optim.max_steps", 0), "this version of rpr cannot run its config"),
-    ("evaluate", bad.set_config("model.depth", 3), "model.depth: no such setting"),
+    ("rerun", bad.set_config("optim.max_steps", 0), "this version of rpr cannot read its config"),
+    ("evaluate", bad.set_config("model.depth", 3), "cannot read its configuration (model.depth: no such setting"),
     ("train", bad.set_config("model.d_ff", ..., **INTERRUPTED), "model.d_ff: missing; every"),
     ("verify", bad.set_config("data.max_length", [1]), "data.max_length: invalid value [1]"),
     ("train", bad.set_config("model._target_", "os.system", **INTERRUPTED), "model._target_: no such setting"),

@@ -237,6 +237,19 @@ def test_sweep_is_compared_with_its_absolute_runs(write_run, compare):
     assert first.startswith(f"| 2 - 1 | {pair['difference']:+.2f} [{pair['interval']['low']:+.2f}, ")
 
 
+def test_a_record_of_another_version_is_left_out_of_a_sweep_and_refused_by_name(write_run, compare):
+    runs = [write_run(position, 0.3) for position in ("absolute", "relative", "none")]
+    set_config("optim.brand\x1bnew", 1)(runs[2])
+    problem = "this version of rpr cannot read its configuration (optim.brand\\x1bnew: no such setting"
+    problem = f"runs/{runs[2].name}/record.json: {problem}"
+    assert problem in compare(*runs, code=2)
+    out, err = compare("sweep=mine", "metrics=[chrf]", with_err=True)
+    assert f"left out: {problem}" in err and "relative-k16-s1" in out and "none" not in out
+    for run in runs[:2]:
+        shutil.rmtree(run)
+    assert problem in compare("sweep=mine", code=2)
+
+
 def test_sweep_without_baseline_is_refused(write_run, compare):
     assert "does not exist; train the sweep first" in compare("sweep=mine", code=2)
     write_run("absolute", 0.3, seed=2)
