@@ -230,11 +230,16 @@ def _json(cell: Cell) -> Any:
 
 
 _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", **{character: f"\\{character}" for character in "\\|*`#"}})
+# Where brackets make a link, an image or a definition of one, not an interval or a number; and addresses.
+_LINK = re.compile(
+    r"""(?=\][(\[]) | (?=\]:\s*\S+(\s+["'(].*)?$) | (?=\[\^) | (?<=:)(?=//) | (?<=www)(?=\.)""",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 def escape_markdown(text: str) -> str:
-    """Escape text so that Markdown shows it literally."""
-    return escape_control_characters(" ".join(text.translate(_MARKDOWN).split()))
+    """Escape text so that Markdown shows it literally, without images and links, but to e-mail addresses."""
+    return escape_control_characters(_LINK.sub(r"\\", " ".join(text.translate(_MARKDOWN).split())))
 
 
 _ESCAPES = {

@@ -12,7 +12,7 @@ from rpr.report import lines
 from rpr.report.build import build_report
 from rpr.tables import render
 from rpr.tables.grid import Cell, Column, Grid, Note, figure_text, legend, number
-from rpr.tables.render import as_json, escape_latex, latex, latex_narrow, markdown, terminal
+from rpr.tables.render import as_json, escape_latex, escape_markdown, latex, latex_narrow, markdown, terminal
 from tests.fake_records import fake_record
 
 SENTENCES = Interval(29.0, 31.0, 0.95, kind="sentences", samples=1000, seed=1, method="bootstrap")
@@ -117,6 +117,16 @@ def test_markdown_folds_details_and_shows_warnings():
     assert "| a\\|b | 30.0 [29.0, 31.0] | 0.0 | data [1] |" in head
     assert "| position | chrF |" in folded and "- [2] never run" in folded
     assert "&lt;e>" in text
+
+
+@pytest.mark.parametrize("text, escaped", [
+    ("![x](http://h/p.png)", r"![x\](http:\//h/p.png)"), ("[x][y] [z]", r"[x\][y] [z]"), ("\\](h)", r"\\\](h)"),
+    ("[1]: h", r"[1\]: h"), ("[1]:\nh 'a title'", r"[1\]: h 'a title'"), ("[^1]: some words", r"\[^1]: some words"),
+    ("a_WWW.h.org ftp://h", r"a_WWW\.h.org ftp:\//h"), ("<http://h>", r"&lt;http:\//h>"),
+    *((text, text) for text in ("0.3 [0.1, 0.2] (2 seeds) [1]", "[a, b]: the 95% interval", "a: b/c", "wwwx.")),
+])  # fmt: skip
+def test_markdown_of_a_record_makes_no_link(text, escaped):
+    assert escape_markdown(text) == escaped
 
 
 def test_latex_escapes_and_typesets_minus():
