@@ -66,7 +66,7 @@ def run_groups(
 
 
 def _check_baseline(groups: Iterable[Group], baseline: str) -> None:
-    """Refuse a name that no run has, or runs of several clip distances."""
+    """Refuse a name that no run has, or several variants of a group."""
     known = {name for group in groups for run in group.runs for name in names_of(run)}
     if baseline not in known:
         raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
@@ -76,6 +76,12 @@ def _check_baseline(groups: Iterable[Group], baseline: str) -> None:
         if len(ks) > 1:
             one_of = ", ".join(f"{baseline}-k{k}" for k in ks if k is not None)
             raise RecordError(f"baseline: {baseline} has several clip distances; choose one of {one_of}")
+        if len(named) > 1:
+            labels = "; ".join(variant.label for variant in named)
+            raise RecordError(
+                f"baseline: several variants have position={baseline} ({labels}); report one of them at a time, from a "
+                "runs_dir of its own, or name the runs: rpr-cli compare BASELINE RUN ..."
+            )
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:

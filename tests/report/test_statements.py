@@ -149,6 +149,11 @@ def test_any_variant_is_the_baseline_of_a_report():
     several = [fake_record("relative", k) for k in (0, 16)]
     with pytest.raises(RecordError, match="^baseline: relative has .*; choose one of relative-k0, relative-k16$"):
         run_groups(several, baseline="relative")
+    rope = [fake_record("rope", settings={"position.base": base}) for base in (10_000.0, 500_000.0)]
+    message = r"^baseline: several variants have position=rope \(RoPE.*; RoPE.*\); report one .*: rpr-cli compare"
+    with pytest.raises(RecordError, match=message):
+        run_groups(rope, baseline="rope")
+    assert group_of(rope[:1], baseline="rope").baseline.finished
     assert group_of(several, baseline="relative-k16").baseline.label == "relative, k = 16"
 
 
