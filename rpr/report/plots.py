@@ -231,9 +231,15 @@ def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> sty
     smoothed = ", smoothed labels" if group.runs[0].setting("optim.label_smoothing") else ""  # validation's are not
     titles = {"validation/bleu": "validation BLEU", "validation/loss": f"loss (thin: training{smoothed})"}
     titles = {name: title for name, title in titles.items() if any(curves.get(name) for _, curves in runs)}
+    remark = lines_of(group)[1]
+    curved = [run for variant, _ in runs for run in variant.finished or variant.records]
+    sentences = {str(run.setting("evaluation.validation_sentences")) for run in curved} - {"0"}
+    if len(sentences) > 1 and "validation/bleu" in titles:
+        del titles["validation/bleu"]
+        remark = "; ".join(filter(None, (remark, "no validation BLEU: it is of other sentences in some runs")))
     if not titles:
         return None
-    means, looks, remark = _means(runs), style.variant_looks(variant for variant, _ in runs), lines_of(group)[1]
+    means, looks = _means(runs), style.variant_looks(variant for variant, _ in runs)
 
     def draw(panels: Sequence[Axes]) -> None:
         for axes, (name, title) in zip(panels, titles.items(), strict=True):

@@ -134,6 +134,18 @@ def test_schemes_beyond_the_paper_are_ranked():
     assert [text.get_text() for text in axes.texts] == ["30.0", "22.0 ± 1.4", "4.0"]
 
 
+def test_validation_bleu_of_other_sentences_is_not_averaged():
+    for counts, remark in (((200, 20), "no validation BLEU: it is of other sentences in some runs"), ((200, 0), "")):
+        runs = [
+            fake_record("relative", seed=seed, settings={"evaluation.validation_sentences": count})
+            for seed, count in enumerate(counts)
+        ]
+        group = group_of(runs)
+        curves = [(group.variants[0], {"validation/bleu": {1: 2.0}, "validation/loss": {1: 2.0}}) for _ in runs]
+        plot = plots.learning_curves(group, curves)
+        assert (plot.remark, len(plot.figure().axes)) == (remark, 1 if remark else 2)
+
+
 def test_lines_differ_in_marker_and_dashes_too():
     lengths = fake_by_length(40, 30, 20, 10)
     runs = [fake_record(kind, by_length=lengths) for kind in ("absolute", "learned", "none", "relative")]
