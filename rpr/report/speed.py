@@ -11,6 +11,7 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 from rpr import paper
 from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.measurement import Measurement, mean, missing, single
+from rpr.records.record import flat, varying
 from rpr.records.scores import Interval
 from rpr.report.agreement import speed_agreement
 from rpr.report.groups import SPEED, Group, Variant
@@ -100,36 +101,50 @@ class _Document(BaseModel):
     length: int = _setting("length")
     rounds: int = _setting("rounds", ge=1)
     step: list[_Step]
+    config: dict[str, Any]
+
+    @property
+    def batch(self) -> str:
+        return f"{self.sentences} sentences of {self.length}, vocabulary {self.vocabulary_size:,}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the speed besides the batch, the position and the arithmetic."""
+        return flat({**self.config["model"], "attention": self.config["hardware"].get("attention")})
 
 
 def read_benches(paths: Iterable[Path]) -> tuple[list[SpeedRow], list[str]]:
     """The speeds of all bench documents among JSON files, and a line for each damaged one."""
-    benches: list[SpeedRow] = []
+    documents: list[_Document] = []
     problems: list[str] = []
     for path in paths:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
-                benches += _of_a_document(_Document.model_validate(escape_tree(document)))
+                documents.append(_Document.model_validate(escape_tree(document)))
         except ValidationError as error:
             text = f"{path}: not a valid rpr-cli bench document ({first_problem(error)}); rerun the benchmark"
             problems.append(escape_control_characters(text))
         except (OSError, ValueError, RecursionError):
             continue  # not JSON: find_records reports those that should be records
-    return benches, problems
+    return [row for document in documents for row in _of_a_document(document, documents)], problems
 
 
-def _of_a_document(document: _Document) -> Iterator[SpeedRow]:
-    """The speeds of a document, timed alternately, with ratios within a round; none if its baseline is not absolute."""
+def _of_a_document(document: _Document, documents: Iterable[_Document]) -> Iterator[SpeedRow]:
+    """The speeds of a document, timed alternately, with ratios within a round; none if its baseline is not absolute.
+    Its settings distinguish it from other documents with its labels.
+    """
     if document.variants[0] != "absolute":
         return
-    batch = f"{document.sentences} sentences of {document.length}, vocabulary {document.vocabulary_size:,}"
+    labelled = (document.model, document.batch)
+    names = varying([other.settings for other in documents if (other.model, other.batch) == labelled])
+    own = "".join(f"; {name} {document.settings.get(name)}" for name in names)
     for step in document.step:
         interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
         memory = step.resident_megabytes if document.accelerator == "cpu" else None
         yield SpeedRow(
-            (document.model, batch, step.variant),
-            _arithmetic(document.precision, document.matmul_precision),
+            (*labelled, step.variant),
+            _arithmetic(document.precision, document.matmul_precision) + own,
             document.device,
             True,
             Measurement(step.steps_per_second, document.rounds),

@@ -210,6 +210,15 @@ def test_bench_documents_decide_the_papers_speed(tmp_path):
     assert value(found["paper"]) == paper.RELATIVE_SPEED
 
 
+def test_benches_of_models_of_one_name_are_told_apart_by_their_sizes(tmp_path):
+    for width in (256, 512):
+        document = bench()
+        document["config"]["model"] |= {"d_model": width, "d_ff": 2048}
+        (tmp_path / f"{width}.json").write_text(json.dumps(document))
+    benches, _ = read_benches(find_records(tmp_path).others)
+    assert [one.settings for one in benches[1::2]] == ["float32; d_model 256", "float32; d_model 512"]
+
+
 def test_scores_by_length():
     lengths = {seed: fake_by_length(50.0 + seed, 40.0, 30.0, 20.0) for seed in (1, 2)}
     records = [fake_record("relative", seed=seed, by_length=found) for seed, found in lengths.items()]
