@@ -139,7 +139,8 @@ def build_report(
     *,
     pdf: bool = False,
 ) -> Report:
-    """Write report.md, .csv, .json and .tex, index.html and the plots as SVG into `out_dir`.
+    """Write report.md, .csv, .json and .tex, index.html and the plots as SVG into `out_dir`, and remove the plots of an
+    earlier report there.
 
     Learning curves and samples are read from the files next to each record, if they exist. With several groups the
     file names of the plots include the group's name.
@@ -187,6 +188,10 @@ def build_report(
         for name, content in contents.items():
             report.files.append(out_dir / name)
             replace_file(report.files[-1], content)
+        drawn_now = {path.stem for path in report.files}
+        for path in out_dir.iterdir():  # with plots of an earlier report, whose groups had other names
+            if plots.FILE.fullmatch(path.name) and path.stem not in drawn_now:
+                path.unlink()
     except OSError as error:
         raise RecordError(f"{out_dir}: cannot write the report ({error}); choose another directory") from None
     return report

@@ -13,7 +13,6 @@ from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, find_records
 from rpr.report.build import CURVES, build_report
-from rpr.report.html import PICTURE_NAME
 from rpr.report.paired import as_markdown, from_json
 from rpr.report.results_page import results_markdown
 
@@ -27,7 +26,7 @@ def thinned(metrics: Path) -> str:
 
 
 def render_report(folder: Path, out_dir: Path) -> None:
-    """The report of a sweep's folder, without plots that an earlier one had beside it.
+    """The report of a sweep's folder.
 
     Raises:
         RecordError: a record is damaged, or `out_dir` cannot be written.
@@ -36,8 +35,6 @@ def render_report(folder: Path, out_dir: Path) -> None:
     report = build_report(files.records, out_dir, f"Sweep {folder.name}", files.problems)
     if report.problems:
         raise RecordError("; ".join(report.problems))
-    for picture in {*out_dir.glob("*.svg")}.difference(report.files, out_dir.glob(f"*.{PICTURE_NAME}")):
-        picture.unlink()
 
 
 def paired_page(document: Path) -> str:

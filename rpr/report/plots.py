@@ -5,6 +5,7 @@ Each function returns None if there is nothing to plot.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BASELINES = ("absolute", "learned", "none")
+_NAMES = "bleu_by_k|scores_by_position|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves"
+FILE = re.compile(rf"({_NAMES})(-.*)?\.(svg|pdf)")  # of a plot, with the name of its group
 MOST_ROWS = 24
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 Curves = dict[str, dict[int, float]]  # of each training metric its values by step

@@ -12,10 +12,12 @@ from rpr.commands import report as command
 from rpr.compose.composition import compose
 from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
+from rpr.paths import data_dir
 from rpr.records.record import find_records, write_record
 from rpr.report.build import MOST_LINES, Report, build_report
 from rpr.report.grouping import run_groups
-from rpr.report.html import Chapter
+from rpr.report.html import PICTURE_NAME, Chapter
+from rpr.report.plots import FILE
 from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables
@@ -151,6 +153,19 @@ def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
     [problem] = built.problems
     assert "metrics.jsonl:1: not JSON" in problem
     assert "Not in this report: 1 file that cannot be read." in built.summary
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_plots_of_an_earlier_report_are_removed(tmp_path):
+    out, run = tmp_path / "out", fake_record("relative")
+    out.mkdir()
+    kept = ["positions.svg", "bleu_by_k.txt", "bleu_by_kilo.svg", "bleu_by_k.pdf"]
+    for name in (*kept, "bleu_by_k-news-small-1800-cpu.svg", "learning_curves-news-small-1800-cpu.pdf"):
+        (out / name).touch()
+    built = build_report([(tmp_path / "record.json", run)], out, "x")
+    assert {path.name for path in out.iterdir()} == {*kept, *(path.name for path in built.files)}
+    pictures = [path.name for path in data_dir("sweeps").rglob("*.svg") if not path.name.endswith(PICTURE_NAME)]
+    assert len(pictures) > 50 and all(map(FILE.fullmatch, pictures))
 
 
 def test_results_page_shows_the_group_with_most_variants(tmp_path):
