@@ -5,7 +5,7 @@ import re
 from dataclasses import asdict
 
 from rpr.commands.printing import with_legend
-from rpr.commands.scoring import length_grid, score_grid, score_run
+from rpr.commands.scoring import check_scorable, length_grid, score_grid, score_run
 from rpr.commands.text_scoring import context_grids
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import REPORTED, TrainConfig
@@ -74,6 +74,7 @@ def run(config: EvaluateConfig) -> None:
         name += "".join(f"-{split}" for split in config.splits)
     for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
         data.split(split) if documents else data.text(split)
+    check_scorable(trained, data)
     out_dir = run_dir / "evaluations" / name
     with exclusive(out_dir, "*"):
         scored = score_run(trained, data, system, out_dir)

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from rpr.commands.text_scoring import score_documents
 from rpr.config.train import EvaluationConfig, TrainConfig
 from rpr.data.cache import PreparedData
+from rpr.data.windows import context_blocks
 from rpr.decode.engines import EvaluatedModel, evaluated_model
 from rpr.decode.torch_engine import Engine, search_of, translate_sources
+from rpr.errors import DataError
 from rpr.metrics import lengths
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.significance import interval
@@ -57,6 +59,30 @@ def validation_bleu(config: TrainConfig, data: PreparedData, model: Transformer)
     references = data.text("validation")[1][: len(hypotheses)]
     language, tokenizer = config.data.target_language, config.evaluation.bleu_tokenizer
     return all_scores(hypotheses, references, language, [HEADLINE_METRIC], tokenizer)[0].score
+
+
+def check_scorable(config: TrainConfig, data: PreparedData) -> None:
+    """Raises DataError, before anything is trained or scored, if no document of a test split has the longest of the
+    contexts, or if right answers of a task could not be generated: they would count as errors, whatever was learned.
+    """
+    evaluation = config.evaluation
+    for split in (split for split in evaluation.test_splits if split in data.splits):
+        if evaluation.context_lengths:
+            context_blocks(data, split, evaluation.context_lengths[-1], 1)
+        if config.data.task is None:
+            continue
+        pairs = data.split(split)
+        if (more := int((pairs.target_lengths - pairs.source_lengths).max())) > evaluation.max_extra_length:
+            raise DataError(
+                f"evaluation.max_extra_length: {evaluation.max_extra_length} cuts off right answers of {split}, of "
+                f"which the longest has {more} tokens more than its input; train with {more} or more, or score other "
+                "splits"
+            )
+        if (least := int(pairs.target_lengths.min()) - 1) < evaluation.min_length:  # EOS is not counted
+            raise DataError(
+                f"evaluation.min_length: {evaluation.min_length} rules out right answers of {split}, of which the "
+                f"shortest has {least} tokens; set {least} or less"
+            )
 
 
 def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, run_dir: Path) -> RunScores:

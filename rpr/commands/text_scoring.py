@@ -27,10 +27,7 @@ def score_documents(
     assert isinstance(engine, TorchEngine)
     scores: list[Score] = []
     contexts: list[ByContext] = []
-    splits = [split for split in evaluation.test_splits if split in data.splits]
-    for split in splits if evaluation.context_lengths else ():
-        context_blocks(data, split, evaluation.context_lengths[-1], 1)  # raises before anything is scored
-    for split in splits:
+    for split in (split for split in evaluation.test_splits if split in data.splits):
         windows = scored_split(data, config.data, split, evaluation.text_tokens)
         assert isinstance(windows, Windows)
         with Progress(len(windows), "windows", f"scoring {split}", lines="last") as bar:

@@ -163,6 +163,7 @@ def _run_recorded(
     """Lock the run's folder, prepare its data and start its record, which gets any error from then on; then train, in
     this process or in as many as there are ranks, and unless a sweep does, print the result.
     """
+    from rpr.commands.scoring import check_scorable
     from rpr.runs import locks
 
     created = lifecycle.create_run_dir(run_dir)
@@ -173,6 +174,7 @@ def _run_recorded(
         with exit_on_sigterm():
             with lifecycle.rollback_on_error(run_dir, created):
                 data = _prepare(config)
+                check_scorable(config, data)
                 jobs = 1 if sweep_job is None else sweep_job.concurrent_jobs
                 job = lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=jobs)
             log = run_dir / LOG_NAME if sweep_job is not None else None

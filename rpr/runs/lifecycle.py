@@ -128,8 +128,7 @@ def start_record(
 ) -> Path:
     """Write the run's record, with status running, and its configuration; remove what a killed process left behind. A
     rerun that is resumed stays a rerun. Returns the path of the job file. Raises DataError if the run was started on
-    another corpus, if the corpus has none of the splits to score, or if what is scored could not be generated whole;
-    ConfigError if the folder cannot be written.
+    another corpus, or if the corpus has none of the splits to score; ConfigError if the folder cannot be written.
     """
     import yaml
 
@@ -150,18 +149,6 @@ def start_record(
             f"evaluation.test_splits: {data.meta.name} has no {' or '.join(sorted(absent))}; choose splits that it has "
             f"({', '.join(data.splits[1:])}), or [] to score nothing"
         )
-    if config.evaluation.context_lengths:
-        from rpr.data.windows import context_blocks
-
-        for split in set(splits) & set(data.splits):
-            context_blocks(data, split, config.evaluation.context_lengths[-1], 1)  # raises, before hours of training
-    for split in sorted(splits & set(data.splits)) if config.data.task is not None else ():
-        pairs = data.split(split)
-        if (more := int((pairs.target_lengths - pairs.source_lengths).max())) > config.evaluation.max_extra_length:
-            raise DataError(
-                f"evaluation.max_extra_length: {config.evaluation.max_extra_length} cuts off right answers of {split}, "
-                f"of which the longest has {more} tokens more than its input; set {more} or more"
-            )
     try:
         remove_leftovers(run_dir, *_WRITTEN)
         sweeps = earlier.sweeps if earlier else ()

@@ -47,6 +47,8 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli):
     outcomes = {check["name"]: check["outcome"] for check in checks}
     assert outcomes.pop("export, ctranslate2") == "not applicable" and {*outcomes.values()} == {"passed"}
     assert "exact_match" in command("evaluate", run, *out)
+    refused = command("evaluate", run, "min_length=4", *out, code=2)
+    assert "evaluation.min_length: 4 rules out right answers of test, of which the shortest has" in refused
     refused = command("evaluate", run, "backend=ctranslate2", *out, code=2)
     assert "backend: " in refused and "for other programs alone" in refused
     refused = command("export", run, "format=ctranslate2", *out, code=2)
@@ -76,4 +78,7 @@ def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path, monkeypatch, c
     words = [word.replace("data=copy", "data=duplicate") for word in TASK]
     line = cli("train", *words, "evaluation.max_extra_length=4", code=2).err.splitlines()[-1]
     assert line.startswith("rpr-cli: evaluation.max_extra_length: 4 cuts off right answers of long, of which")
-    assert line.endswith("; set 5 or more")
+    assert line.endswith("; train with 5 or more, or score other splits")
+    line = cli("train", *words, "evaluation.min_length=9", code=2).err.splitlines()[-1]
+    assert line.startswith("rpr-cli: evaluation.min_length: 9 rules out right answers of test, of which the shortest")
+    assert line.endswith(" or less") and not Path("runs").exists()
