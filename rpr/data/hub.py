@@ -12,6 +12,8 @@ from rpr.data.files import read_json, standard_split, update_json
 from rpr.data.pairs import cache_root
 from rpr.errors import DataError
 
+REVISIONS_NAME = "hub_revisions.json"
+
 
 def hub_files(data: DataConfig) -> dict[str, tuple[Path, ...]]:
     """The Arrow files of each split, by its standard name, as the library has downloaded and converted them."""
@@ -26,14 +28,19 @@ def hub_files(data: DataConfig) -> dict[str, tuple[Path, ...]]:
 
 def hub_revision(data: DataConfig) -> str:
     """The commit of the hub dataset that this cache_dir is pinned to."""
-    store = cache_root(data) / "hub_revisions.json"
-    revision = read_json(store).get(str(data.hub))
-    if not isinstance(revision, str):
+    revision = pinned_revision(data)
+    if revision is None:
         import datasets
 
         revision = str(_call(data, datasets.load_dataset_builder).hash)
-        update_json(store, {str(data.hub): revision})
+        update_json(cache_root(data) / REVISIONS_NAME, {str(data.hub): revision})
     return revision
+
+
+def pinned_revision(data: DataConfig) -> str | None:
+    """The same if it is pinned already; never asks the hub."""
+    revision = read_json(cache_root(data) / REVISIONS_NAME).get(str(data.hub))
+    return revision if isinstance(revision, str) else None
 
 
 def _call(data: DataConfig, function: Callable[..., Any], **arguments: Any) -> Any:

@@ -258,11 +258,14 @@ def mark_stopped(run_dir: Path, error: BaseException) -> None:
 
 
 def check_same_corpus(config: TrainConfig, run_dir: Path, record: Record) -> None:
-    """Raises ConfigError if the files at data.path are no longer those that a finished run was trained on."""
+    """Raises ConfigError if the corpus is no longer the one that a finished run was trained on: the files at data.path,
+    what the code of a generator makes, or the commit of the hub that this cache_dir is pinned to, if it is.
+    """
     from rpr.data.cache import cache_key
+    from rpr.data.hub import pinned_revision
 
     data = config.data
-    if (data.path is None and data.text is None) or record.data is None:
+    if record.data is None or (data.on_hub and pinned_revision(data) is None):
         return
     try:
         same = record.data.key == cache_key(data)

@@ -1,10 +1,14 @@
 """The status of a run in its record."""
 
+import json
+
 import pytest
 
 from rpr.commands import train
 from rpr.compose.composition import compose_train
-from rpr.errors import RunError, TimeLimitReached
+from rpr.data import hub, synthetic
+from rpr.data.cache import cache_key
+from rpr.errors import ConfigError, RunError, TimeLimitReached
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
 from rpr.runs.locks import LOCK_NAME
@@ -87,6 +91,34 @@ def test_hooks_are_tried_for_the_stacks_that_the_model_has(monkeypatch, small_da
     monkeypatch.setattr("rpr.data.cache.prepare", lambda data, report: small_data)
     train._prepare(compose_train(["data=reverse", "model=tiny", f"model.architecture={architecture}"]))
     assert sites == causal
+
+
+def trained_on(data):
+    record = fake_record()
+    return record.model_copy(update={"data": record.data.model_copy(update={"key": cache_key(data)})})
+
+
+def test_finished_run_refuses_what_another_generator_makes(tiny_config, tmp_path, monkeypatch):
+    task = compose_train(["data=copy"])
+    for config, generator in ((tiny_config(), synthetic), (task, type(task.data.task))):
+        record = trained_on(config.data)
+        lifecycle.check_same_corpus(config, tmp_path, record)
+        monkeypatch.setattr(generator, "VERSION", "new")
+        with pytest.raises(ConfigError, match=f"^data: {config.data.name} has changed since"):
+            lifecycle.check_same_corpus(config, tmp_path, record)
+
+
+def test_finished_run_refuses_another_commit_of_the_hub_without_asking_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(hub, "_call", lambda *arguments, **more: pytest.fail("asked the hub"))
+    config, pins = compose_train(["data=wmt14_en_de", f"data.cache_dir={tmp_path}"]), tmp_path / "hub_revisions.json"
+    pins.write_text(json.dumps({config.data.hub: "old"}))
+    record = trained_on(config.data)
+    lifecycle.check_same_corpus(config, tmp_path, record)
+    pins.unlink()
+    lifecycle.check_same_corpus(config, tmp_path, record)
+    pins.write_text(json.dumps({config.data.hub: "new"}))
+    with pytest.raises(ConfigError, match="^data: wmt14_en_de has changed since"):
+        lifecycle.check_same_corpus(config, tmp_path, record)
 
 
 def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys):
