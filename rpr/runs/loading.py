@@ -59,13 +59,18 @@ def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
 def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedData) -> None:
     """Raises DataError if token ids mean other pieces than in the run: every translation would be silently wrong."""
     path = run_dir / VOCABULARY_NAME
-    if record is not None and record.data is not None and record.data.key == data.meta.key:
+    if not path.exists() or Vocabulary.load(path).digest == data.meta.vocabulary_digest:
         return
-    if path.exists() and Vocabulary.load(path).digest != data.vocabulary.digest:
+    again = "or move that run's folder away and train it again"
+    if record is not None and record.data is not None and record.data.key == data.meta.key:
         raise DataError(
-            f"data: {data.meta.name} is not the corpus that {run_dir.name} was trained on (it has another vocabulary); "
-            "restore the old one, or move that run's folder away and train it again"
+            f"data: {data.directory} has another vocabulary than {run_dir.name}, though of the same corpus: other "
+            f"versions of sentencepiece or Python built it; delete it and use those in that run's record, {again}"
         )
+    raise DataError(
+        f"data: {data.meta.name} is not the corpus that {run_dir.name} was trained on (it has another vocabulary); "
+        f"restore the old one, {again}"
+    )
 
 
 def check_corpus(run_dir: Path, data: PreparedData) -> None:

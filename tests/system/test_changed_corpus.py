@@ -11,7 +11,7 @@ import pytest
 from rpr.cli import app
 from rpr.records.record import read_record
 from tests.data.helpers import write_lines
-from tests.system.bad_files import update_record
+from tests.system.bad_files import replace_vocabulary, update_record
 
 WORDS = {
     "old": ("the", "a", "cat", "dog", "cow", "bird", "sees", "hears", "small", "old"),
@@ -96,6 +96,13 @@ def test_finished_run_refuses_changed_corpus(run, refused, cli):
     assert "already finished" in cli(*COMMAND).err
 
 
+def test_vocabulary_of_another_version_of_sentencepiece_is_refused(run, refused):
+    """The key of the token cache is the same, but not what its token ids mean."""
+    replace_vocabulary(run)
+    message = refused("evaluate", f"run={run}", "hardware.threads=1")
+    assert message.startswith("data: /") and f"has another vocabulary than {run.name}, though of the same" in message
+
+
 @pytest.mark.parametrize("old_record", [False, True], ids=["corpus recorded", "corpus not recorded"])
 def test_interrupted_run_resumes_only_with_same_corpus(original, interrupted, refused, old_record):
     scores, data = record(next(original.glob("runs/*"))).scores, record(interrupted).data
@@ -107,12 +114,11 @@ def test_interrupted_run_resumes_only_with_same_corpus(original, interrupted, re
         assert "another vocabulary" in refused(*train)
     assert files(interrupted) == before
     write("old")
-    vocabulary = before[Path("vocabulary.model")]
     if not old_record:
-        (interrupted / "vocabulary.model").write_bytes(vocabulary[:100])  # to be rewritten
+        (interrupted / "vocabulary.model").unlink()  # to be rewritten
     assert app.main(COMMAND) == 0
     assert record(interrupted).scores == scores and record(interrupted).data == data
-    assert files(interrupted)[Path("vocabulary.model")] == vocabulary
+    assert files(interrupted)[Path("vocabulary.model")] == before[Path("vocabulary.model")]
 
 
 def test_resume_refuses_changed_test_sentences(interrupted, refused):
