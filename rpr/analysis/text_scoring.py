@@ -23,7 +23,7 @@ from rpr.data.windows import Windows
 from rpr.decode.torch_engine import TorchEngine
 from rpr.metrics.significance import interval
 from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
-from rpr.records.scores import ContextScore, Interval, PositionScore
+from rpr.records.scores import ContextScore, PositionScore
 
 ROWS_AT_ONCE, LOGITS_AT_ONCE = 4096, 2**22
 Progress = Callable[[int, int], None]
@@ -72,13 +72,6 @@ def document_statistics(
     return SufficientStatistics(np.stack(sums, axis=1), bits_from_sums), documents
 
 
-def interval_over_documents(statistics: SufficientStatistics, samples: int) -> Interval | None:
-    """None without samples, and for a single document, which says nothing about others."""
-    if not samples or len(statistics) == 1:
-        return None
-    return interval(statistics, samples)
-
-
 def by_context_length(
     engine: TorchEngine,
     blocks: Windows,
@@ -106,7 +99,7 @@ def by_context_length(
 
         nats = token_nats(engine, windows, evaluation.max_tokens_per_batch, show, last=last)
         statistics, _ = document_statistics(windows, nats, vocabulary)
-        size, ends_at = int(statistics.rows[:, 1].sum()), interval_over_documents(statistics, samples)
+        size, ends_at = int(statistics.rows[:, 1].sum()), interval(statistics, samples)
         scores.append(ContextScore(kind, n, statistics.score, size, ends_at))  # type: ignore[arg-type]
         if (kind, n) == ("separate", longest):
             positions = by_position(blocks, np.stack(nats), vocabulary)

@@ -120,7 +120,6 @@ def _translate(config: TrainConfig, data: PreparedData, split: str, engine: Engi
 
 def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: EvaluatedModel) -> Score:
     evaluation = config.evaluation
-    samples = evaluation.bootstrap_samples
     return Score(
         split=split,
         test_set=data.set_name(split),
@@ -128,7 +127,7 @@ def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, 
         score=metric.score,
         signature=metric.signature,
         num_sentences=metric.num_sentences,
-        interval=interval(metric.statistics, samples) if samples else None,
+        interval=interval(metric.statistics, evaluation.bootstrap_samples),
         empty_hypotheses=metric.empty,
         tokenised_references=metric.tokenised,
         **_decoding(evaluation, system),

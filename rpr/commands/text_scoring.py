@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rpr.analysis.text_scoring import by_context_length, document_statistics, interval_over_documents, token_nats
+from rpr.analysis.text_scoring import by_context_length, document_statistics, token_nats
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.data.windows import Windows, context_blocks, scored_split
@@ -11,6 +11,7 @@ from rpr.decode.engines import EvaluatedModel
 from rpr.decode.torch_engine import TorchEngine
 from rpr.io.atomic import replace_file
 from rpr.metrics.documents import documents_file
+from rpr.metrics.significance import interval
 from rpr.progress import Progress, bars
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import BITS_PER_BYTE, ByContext, PositionScore, Score
@@ -51,7 +52,7 @@ def score_documents(
                 beam_size=1,
                 length_penalty=0.0,
                 precision=system.precision,
-                interval=interval_over_documents(statistics, evaluation.bootstrap_samples),
+                interval=interval(statistics, evaluation.bootstrap_samples),
             )
         )
         if evaluation.context_lengths:

@@ -18,7 +18,7 @@ from rpr.records.difference import corpus_differences, decoding
 from rpr.records.measurement import Measurement, mean
 from rpr.records.position import code_differences, names_of, position_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
-from rpr.records.scores import LOWER_IS_BETTER, Interval
+from rpr.records.scores import LOWER_IS_BETTER, Interval, counted
 from rpr.records.translations import Texts, has_translations, read_translations
 
 ALPHA = 0.05
@@ -300,7 +300,8 @@ def compare_runs(
         numbers: samples, trials and seed of the tests.
 
     Raises:
-        DataError: a run has no translations of a split, or the runs have different sentences or ways of scoring.
+        DataError: a run has no translations of a split, or the runs have different sentences or ways of scoring,
+            or there is one sentence or document alone.
     """
     splits = _common(runs) if splits is None else splits
     if any(run.config.data.text is not None for run in runs):
@@ -334,7 +335,13 @@ def _family(
     systems = []
     for run in runs:
         metric = by_run[run.name]
+        if metric.num_sentences == 1:
+            raise DataError(
+                f"splits: {split} of {run.record.data_name} has {counted(1, metric.name)}, which says nothing about "
+                "others; choose other splits=[...], or train several seeds and compare them with rpr-cli report"
+            )
         ends = interval(metric.statistics, numbers["samples"], numbers["seed"])
+        assert ends is not None, "samples of several sentences"
         folder = escape_control_characters(str(run.folder))
         systems.append(System(run.name, folder, run.variant, run.config.seed, metric.score, ends, metric.empty))
     comparisons = []

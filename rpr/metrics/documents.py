@@ -22,7 +22,7 @@ def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> di
     """The metric of each run, (name, path of its record, record).
 
     Raises:
-        DataError: a run has no documents of this split, or others than the first run; or there is only one.
+        DataError: a run has no documents of this split, or others than the first run.
         RecordError: a file cannot be read.
     """
     metrics: dict[str, Metric] = {}
@@ -48,11 +48,6 @@ def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> di
             raise DataError(
                 f"runs: {runs[0][0]} and {name} were scored on other documents of {split} or in other windows, or "
                 "trained on another corpus; compare runs of one corpus and context length"
-            )
-        if len(scored) == 1:
-            raise DataError(
-                f"splits: {split} of {record.data_name} is one document, which says nothing about others; choose other "
-                "splits=[...], or train several seeds and compare them with rpr-cli report"
             )
         statistics = SufficientStatistics(values, bits_from_sums)
         metrics[name] = Metric(BITS_PER_BYTE, statistics.score, score.signature, len(values), statistics)

@@ -43,7 +43,7 @@ def by_length(
     Args:
         lengths: per split, the length of each example.
         scored: per split, its metrics, the same for all splits.
-        samples: bootstrap samples; 0: no intervals. A bucket of one sentence has none.
+        samples: bootstrap samples; 0: no intervals.
     """
     all_lengths = np.concatenate(lengths)
     names = [metric.name for metric in scored[0] if metric.name in METRICS]
@@ -63,11 +63,7 @@ def by_length(
                 beyond_training=shortest > longest_training_source,
                 num_sentences=int(mask.sum()),
                 scores=tuple(
-                    LengthScore(
-                        metric=name,
-                        score=part.score,
-                        interval=interval(part, samples) if samples and mask.sum() > 1 else None,
-                    )
+                    LengthScore(metric=name, score=part.score, interval=interval(part, samples))
                     for name, part in parts.items()
                 ),
             )

@@ -45,10 +45,16 @@ class PairedTests(NamedTuple):
     p_randomisation: float
 
 
-def interval(scored: SufficientStatistics, samples: int, seed: int = SEED) -> Interval:
-    """95% interval of a score over its test sentences; `samples` (at least 1) and `seed` are for a bootstrap."""
+def interval(scored: SufficientStatistics, samples: int, seed: int = SEED) -> Interval | None:
+    """95% interval of a score over its test sentences; `samples` and `seed` are for a bootstrap. None without samples,
+    and for a bootstrap of a single sentence or document, which says nothing about others.
+    """
+    if not samples:
+        return None
     if scored.formula is share_from_sums:
         return _wilson(*scored.rows.sum(0))
+    if len(scored) == 1:
+        return None
     (scores,) = _bootstrap_scores([scored], samples, seed)
     return _percentile_interval(scores, samples, seed, _method(scored))
 

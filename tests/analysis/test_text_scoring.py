@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from rpr.analysis.text_scoring import by_context_length, document_statistics, interval_over_documents, token_nats
+from rpr.analysis.text_scoring import by_context_length, document_statistics, token_nats
 from rpr.config.train import EvaluationConfig
 from rpr.data.cache import prepare
 from rpr.data.vocabulary import BOS, FIRST, text_vocabulary
 from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError
+from rpr.metrics.significance import interval
 from rpr.model.architectures import build_model
 from rpr.model.config import TransformerConfig
 from tests.data.helpers import memory_growth
@@ -92,9 +93,9 @@ def test_documents_are_scored_whole_and_their_bits_do_not_depend_on_the_batch(tm
     assert np.allclose(*results, rtol=0, atol=1e-9)
     assert results[0][:, 1].tolist() == (data.split("test").target_lengths - 1).tolist(), "bytes, without EOS"
     assert statistics.score == pytest.approx(results[0][:, 0].sum() / math.log(2) / results[0][:, 1].sum())
-    found = interval_over_documents(statistics, 200)
+    found = interval(statistics, 200)
     assert found.low < statistics.score < found.high
-    assert interval_over_documents(statistics.select(np.arange(len(statistics)) == 0), 200) is None
+    assert interval(statistics.select(np.arange(len(statistics)) == 0), 200) is None
 
 
 def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path):

@@ -13,6 +13,7 @@ from rpr.data.cache import prepare
 from rpr.decode.engines import EvaluatedModel
 from rpr.metrics.bleu import all_scores
 from rpr.metrics.lengths import bounds, by_length, task_lengths
+from rpr.metrics.significance import WILSON
 from rpr.model.beam_search import Hypothesis
 from rpr.tasks import TASKS
 from tests.fake_records import fake_by_length, fake_record
@@ -52,6 +53,7 @@ def test_bucket_scores_equal_the_metrics_on_its_sentences():
             assert scores[metric.name].score == pytest.approx(metric.score)
         interval = scores["chrf"].interval
         assert (interval is None) == (len(chosen) == 1), "one sentence has no interval"
+        assert scores["exact_match"].interval.method == WILSON, "but for that of a share"
         assert interval is None or interval.low <= scores["chrf"].score <= interval.high
 
 

@@ -332,11 +332,16 @@ def test_language_models_are_compared_over_documents_of_one_corpus_in_the_same_w
     assert "has no documents with their nats of a split that every run has (test)" in compare(*runs, code=2)
 
 
-def test_a_single_document_is_no_sample(write_language_model, compare):
+def test_a_single_document_or_sentence_is_no_sample(write_language_model, write_run, compare):
     """Every bootstrap sample would be the same: an interval of no width, and the smallest p."""
     runs = [write_language_model(position, nats, documents=1) for position, nats in (("none", 1.5), ("rope", 1.4))]
     message = compare(*runs, code=2)
-    assert message.startswith("rpr-cli: splits: test of text is one document, which says nothing about others; choose")
+    assert message.startswith("rpr-cli: splits: test of text has 1 document, which says nothing about others; choose")
+    texts = {"sources": SOURCES[:1], "references": REFERENCES[:1], "hypotheses": REFERENCES[:1]}
+    runs = [write_run(position, 0, **texts) for position in ("absolute", "relative")]
+    for metrics in ("[chrf]", "[exact_match]"):
+        message = compare(*runs, f"metrics={metrics}", code=2)
+        assert " has 1 sentence, which says nothing about others; choose other splits=[...], or train" in message
 
 
 def test_rerun_is_not_counted_as_another_seed(write_run, compare):
