@@ -7,6 +7,7 @@ A column is named by its path: ("en",), or ("translation", "en") for a field of 
 import csv
 import itertools
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -186,26 +187,21 @@ def _csv_rows(file: Path, separator: str | None) -> Iterator[list[str]]:
     """Header and rows as plain text: `NA` stays a word, and `007` keeps its zeros. Raises DataError for a row with
     other than the header's number of fields, a cell with a line break, and a quote within or after a quoted cell.
     """
-    lines = (line for _, line in text_lines(file))
-    rows = csv.reader(lines, delimiter=separator or ("\t" if kind_of(file) == ".tsv" else ","), strict=True)
+    separator = separator or ("\t" if kind_of(file) == ".tsv" else ",")
+    csv.field_size_limit(sys.maxsize)  # Python's own limit is shorter than a long document
     header: list[str] | None = None
-    while True:
-        first = rows.line_num + 1
+    for number, line in text_lines(file):
         try:
-            row = next(rows, None)
+            row = next(csv.reader([line], delimiter=separator, strict=True))  # an open quote does not read on
         except csv.Error as error:
-            raise _csv_error(file, first, f"cannot be read ({error}, up to line {rows.line_num})") from None
-        if row is None:
-            break
-        if rows.line_num > first:
-            raise _csv_error(file, first, f"has a quoted cell that goes on to line {rows.line_num}")
+            raise _csv_error(file, number, f"cannot be read ({error})") from None
         if not row:
             continue
         header = header or row
         if len(set(header)) < len(header):
-            raise _csv_error(file, first, "names a column twice")
+            raise _csv_error(file, number, "names a column twice")
         if len(row) != len(header):
-            raise _csv_error(file, first, f"has {len(row)} fields, and the header has {len(header)}")
+            raise _csv_error(file, number, f"has {len(row)} fields, and the header has {len(header)}")
         yield row
     if header is None:
         raise _csv_error(file, 1, "is missing: no header with the names of the columns")

@@ -157,7 +157,7 @@ def test_reading_a_large_table_keeps_memory_bounded(config, folder, monkeypatch)
 def test_csv_fields_are_plain_text(config, folder):
     nulls_of_pandas = ["NA", "N/A", "n/a", "null", "NULL", "None", "nan", "NaN", "#N/A", "-1.#IND", "<NA>"]
     odd = [(word, f"{word} {index}") for index, word in enumerate(nulls_of_pandas)]
-    odd += [("007", "1e5"), ("True", "2024-01-01"), ("3.50", "null")]
+    odd += [("007", "1e5"), ("True", "2024-01-01"), ("3.50", "null"), ("long" * 50_000, "lang")]
     rows = "".join(f"{source},{target}\n" for source, target in odd)
     (folder / "train.csv").write_text(f'en,de\n{rows}"a, ""b""",\n')
     for split in ("dev", "test"):
