@@ -109,7 +109,8 @@ def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> list[EncodedBloc
     encoded = []
     model = text_vocabulary(_vocabulary(vocabulary))
     for block in blocks:
-        if not isinstance(model, ByteVocabulary) and block.text.count(b"\0") > len(block.text) // 4:
+        # The last block of a file is its last character, which may be a NUL.
+        if not isinstance(model, ByteVocabulary) and block.text.count(b"\0") > max(1, len(block.text) // 4):
             raise block.not_utf8(block.text.index(b"\0"))
         try:
             pieces = model.encode_text(block.text)
