@@ -1,5 +1,6 @@
 """rpr-cli evaluate: translate and score a trained run again, from a checkpoint or an average of the last N."""
 
+import hashlib
 import json
 import re
 from dataclasses import asdict
@@ -23,10 +24,12 @@ from rpr.tables.render import wrapped
 from rpr.validation import validate
 
 _OF_TRANSLATIONS = ("beam_size", "length_penalty", "min_length", "bleu_tokenizer")  # settings that documents lack
+_LONGEST_NAME = 200  # bytes; file systems allow 255
 
 
 def run(config: EvaluateConfig) -> None:
-    """Prints the scores and writes them with the hypotheses to <run>/evaluations/<settings>.
+    """Prints the scores and writes them with the hypotheses to <run>/evaluations/<settings>; if these are too many for
+    the name of a folder, their beginning and a hash.
 
     The run's record is not changed.
     """
@@ -75,6 +78,8 @@ def run(config: EvaluateConfig) -> None:
     for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
         data.split(split) if documents else data.text(split)
     check_scorable(trained, data)
+    if len(name.encode()) > _LONGEST_NAME:
+        name = f"{name[:40]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     out_dir = run_dir / "evaluations" / name
     with exclusive(out_dir, "*"):
         scored = score_run(trained, data, system, out_dir)

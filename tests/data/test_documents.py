@@ -307,7 +307,7 @@ def test_byte_pair_pieces_need_utf8(tmp_path, monkeypatch, processes):
             prepare(good, processes=processes)
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()], "nothing half-written"
     file.write_bytes(b"ends in NUL\0")  # which is UTF-8
-    assert contents(prepare(good, processes=processes), "test")[-1] == b"ends in NUL\0"
+    assert b"ends in NUL\0" in contents(prepare(good, processes=processes), "test")
     for path in (tmp_path / "texts").iterdir():
         path.unlink()
     table = pyarrow.table({"text": pyarrow.array([b"row"] * 30 + [b"\xc3"], pyarrow.binary()).view(pyarrow.string())})

@@ -24,6 +24,8 @@ SMALL = [
     "evaluation.bootstrap_samples=100",
 ]  # fmt: skip
 
+MANY_LENGTHS = f"context_lengths=[{','.join(map(str, range(115, 180)))}]"  # too many for the name of a folder
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
@@ -79,9 +81,10 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained, cli):
     assert by_context["num_tokens"] <= 512
     by_length = {(one["windows"], one["length"]): one["bits_per_byte"] for one in by_context["scores"]}
     assert by_length["separate", 8] == pytest.approx(by_length["sliding", 8], abs=1e-6)
-    for words, kinds in ((["context_lengths=[32]"], ["separate"]), (["context_lengths=[]"], [])):  # without its stride
-        contexts = json.loads(cli("evaluate", f"run={folder}", "hardware.threads=1", "format=json", *words).out)
-        assert [one["windows"] for by in contexts["by_context"] for one in by["scores"]] == kinds
+    for lengths, number in (("context_lengths=[32]", 1), ("context_lengths=[]", 0), (MANY_LENGTHS, 65)):
+        contexts = json.loads(cli("evaluate", f"run={folder}", "hardware.threads=1", "format=json", lengths).out)
+        kinds = [one["windows"] for by in contexts["by_context"] for one in by["scores"]]
+        assert kinds == ["separate"] * number  # without the run's stride
     kept = {path.parent.name.partition("-tokens")[2] for path in folder.glob("evaluations/*/scores.json")}
     assert kept >= {"512-8-32-stride8", "2048-32", "2048"}, "scores by other lengths are kept"
     out = cli("evaluate", f"run={folder}", "hardware.threads=1").out
