@@ -11,12 +11,13 @@ from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig, TrainConfig
 from rpr.data.vocabulary import TextVocabulary, Vocabulary
 from rpr.decode.ctranslate2 import CTranslate2Engine
-from rpr.decode.exported import FORMATS, Exported, is_export
+from rpr.decode.exported import FORMATS, Exported, is_export, read_export
 from rpr.decode.torch_engine import Engine, TorchEngine
 from rpr.errors import ConfigError, DataError
 from rpr.model.beam_search import Search
 from rpr.model.transformer import Transformer
 from rpr.runs import loading, runtime
+from rpr.runs.checkpoints import checkpoints, last_step
 
 CTRANSLATE2_FOLDER = Path("exports", "ctranslate2")  # in the run folder, where rpr-cli export writes it
 
@@ -75,13 +76,19 @@ def exported_folder(run_dir: Path, typed: str) -> Path:
 
     Raises:
         RecordError: the folder is not a run.
-        DataError: the run has no such export yet.
+        DataError: the run has no such export yet, or one that is damaged or of an earlier checkpoint.
     """
     loading.record_of(run_dir)
     folder = run_dir / CTRANSLATE2_FOLDER
+    command = shlex.join(["rpr-cli", "export", f"run={typed}", "format=ctranslate2"])
     if not is_export(folder):
-        command = shlex.join(["rpr-cli", "export", f"run={typed}", "format=ctranslate2"])
         raise DataError(f"run: {run_dir} has no {CTRANSLATE2_FOLDER}; create it with: {command}")
+    exported, saved = read_export(folder).settings.checkpoint, checkpoints(run_dir / "checkpoints")
+    if saved and last_step(exported) not in (None, saved[-1][0]):
+        raise DataError(
+            f"run: {folder} is of an earlier checkpoint than the run's last one, step {saved[-1][0]} ({exported}); "
+            f"export it again with: {command}"
+        )
     return folder
 
 

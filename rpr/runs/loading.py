@@ -17,6 +17,7 @@ from rpr.records.position import check_same_code
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime
 from rpr.runs.checkpoints import averaged_weights, checkpoints
+from rpr.runs.locks import current_record
 
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
 
@@ -158,10 +159,11 @@ class TrainedModel:
 def load_with_examples(
     run_dir: Path, command: OneRunConfig | ReportConfig, split: str, count: int
 ) -> tuple[PreparedData, TrainedModel]:
-    """The data of a run that has not failed (else RunError), and its model with the first sentences of a split. Raises
-    RecordError or DataError as `load`, or if there is no such split, or an empty one.
+    """The data of a run that has not failed or been killed (else RunError), and its model with the first sentences of a
+    split. Raises RecordError or DataError as `load`, or if there is no such split, or an empty one.
     """
-    record = record_of(run_dir)
+    record_of(run_dir)  # raises with the setting
+    record, _ = current_record(run_dir / RECORD_NAME)
     if record.status in ("failed", "interrupted"):
         raise RunError(f"run: {run_dir.name} {record.outcome}; its weights are not usable: finish the run first")
     config = config_of(run_dir, command)

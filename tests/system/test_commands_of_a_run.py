@@ -12,6 +12,7 @@ from rpr.analysis.verification import Check
 from rpr.commands import verify as verify_command
 from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.records.record import read_record, write_record
+from rpr.runs.locks import acquire
 
 SHARED = "position.tables=shared_by_heads"  # CTranslate2 supports no others
 LEARNED = ("position=learned", "optim.ema_decay=0.9", "optim.average_checkpoints=1")
@@ -106,6 +107,17 @@ def test_evaluate_with_ctranslate2_matches_torch(run_dir, run_command):
     assert [name.partition("-")[0] for name in names] == ["average3", "average3", "ctranslate2"]
 
 
+def test_export_of_an_earlier_checkpoint_is_not_used(run_dir, run_command):
+    pytest.importorskip("ctranslate2")
+    run_command("export", run_dir, "format=ctranslate2", "sentences=2")
+    folder = run_dir / "checkpoints"
+    shutil.copy(folder / "step00000004.ckpt", folder / "step00000006.ckpt")
+    for command, words in (("evaluate", ()), ("translate", (f"input='{run_dir / 'config.yaml'}'",))):
+        err = run_command(command, run_dir, "backend=ctranslate2", *words, code=2)[1]
+        assert f"{run_dir / 'exports/ctranslate2'} is of an earlier checkpoint than the run's last one, step 6" in err
+        assert err.endswith(f"export it again with: rpr-cli export 'run={run_dir}' format=ctranslate2\n")
+
+
 def test_evaluations_of_other_weights_or_splits_are_kept(small_run, tmp_path, run_command):
     run = Path(shutil.copytree(small_run(*LEARNED), tmp_path / "run"))
     for words in (["splits=[test]"], ["splits=[validation]"], ["splits=[test]", "average_checkpoints=1"]):
@@ -153,9 +165,11 @@ def test_report_of_unfinished_run_with_learned_positions(small_run, tmp_path, ru
     run = Path(shutil.copytree(small_run(*LEARNED), tmp_path / "learned"))
     record = read_record(run / "record.json").model_copy(update={"status": "running", "finished": None})
     write_record(run / "record.json", record)
-    out, err = run_command(
-        "report", run, "validation_sentences=5", "max_distance=6", "average_checkpoints=1", "title=Mine"
-    )
+    words = ("report", run, "validation_sentences=5", "max_distance=6", "average_checkpoints=1", "title=Mine")
+    err = run_command(*words, code=2)[1]
+    assert "learned interrupted: killed" in err and "its weights are not usable: finish the run first" in err
+    with acquire(run):
+        out, err = run_command(*words)
     assert err.startswith("rpr-cli: learned: still running, or killed") and "in its last checkpoint\n" in err
     assert out.startswith("learned: absolute (learned) | step 4 | not finished | synthetic data\n")
     page = (run / "positions.svg").read_text()
