@@ -84,14 +84,19 @@ class Windows:
         return self.spans(np.arange(len(self)))[0]
 
     def spread(self, max_tokens: int) -> Windows:
-        """Evenly spaced windows of these with at most `max_tokens` tokens altogether, at least one."""
+        """Evenly spaced windows of these with at most `max_tokens` tokens altogether, at least one. Where that would be
+        the first windows of runs alone, and all runs have as many, it is the first of one, the second of the next...
+        """
         number = len(self)
         while number > 1:
             chosen = np.arange(number) * len(self) // number
             if (tokens := int(self.target_lengths[chosen].sum())) <= max_tokens:
                 break
             number = min(number - 1, number * max_tokens // tokens)
-        starts, lengths = self.spans(np.arange(max(number, 1)) * len(self) // max(number, 1))
+        chosen, per_run = np.arange(max(number, 1)) * len(self) // max(number, 1), np.diff(self._first)
+        if (per_run == per_run[0]).all() and not (chosen % per_run[0]).any():
+            chosen += np.arange(len(chosen)) % per_run[0]
+        starts, lengths = self.spans(chosen)
         return Windows(self.documents, starts, starts + lengths)
 
     def document_of(self) -> NDArray[np.int64]:

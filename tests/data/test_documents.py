@@ -235,6 +235,14 @@ def test_spread_windows_are_even_and_within_the_budget(tmp_path):
     assert set(map(tuple, rows)) <= beginnings
 
 
+def test_spread_windows_are_not_all_at_the_beginnings_of_documents():
+    offsets = np.arange(513) * 1024
+    windows = Windows(SimpleNamespace(target_offsets=offsets), offsets[:-1], offsets[1:], 512).spread(262_144)
+    assert len(windows) == 512 and int(windows.target_lengths.sum()) == 262_144
+    assert (windows.starts % 1024).tolist() == [0, 512] * 256
+    assert windows.document_of().tolist() == [*range(512)]
+
+
 def test_windows_need_no_memory_of_their_own(tmp_path):
     tokens = 80_000_000
     np.asarray([0, tokens], np.int64).tofile(tmp_path / "train.target.offsets")
