@@ -75,8 +75,8 @@ def _remarks(groups: Sequence[Group]) -> Iterator[str]:
     alone = [group for group in groups if not group.baseline.finished and len({*map(_name, group.finished)}) > 1]
     for names in dict.fromkeys(" or ".join(dict.fromkeys(map(_name, group.finished))) for group in alone):
         yield (
-            f"no run with position={alone[0].baseline_name} has finished, so no changes are shown; choose what the others "
-            f"are compared with: baseline={names}"
+            f"no run with position={alone[0].baseline_name} has finished, so no changes are shown; choose what the "
+            f"others are compared with: baseline={names}"
         )
 
 
