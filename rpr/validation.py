@@ -95,7 +95,7 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
             return f"{key}: renamed to {new}"
         return f"{key}: no such setting" + did_you_mean(last, settings_at(kind, sections))
     if problem["type"] == "missing":
-        return f"{key}: missing; every default is in conf/"
+        return f"{key}: missing; every default is in conf/, or in the folder of a choice of your own"
     message = rule_of(problem)
     if problem["type"] == "value_error":
         return f"{key}.{message}" if key else message

@@ -238,9 +238,11 @@ def pairs_of_sweep(
                     "baseline=relative-k16, or name the runs: rpr-cli compare BASELINE RUN ..."
                 )
         others = [run for run in group if baseline not in names_of(run.record)]
+        other = min((run.config.position.name for run in others), default=baseline)
         alone += [
             f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed}, the same "
-            "corpus and otherwise the same settings; train one, or name the runs: rpr-cli compare BASELINE RUN ..."
+            f"corpus and otherwise the same settings; train one, choose another, as baseline={other}, or name the "
+            "runs: rpr-cli compare BASELINE RUN ..."
             for run in others
             if run.config.seed not in baselines
         ]

@@ -45,6 +45,15 @@ class PairedReport:
             corrected = " after Holm's correction"
         if not any(verdict for family in self.tests for verdict in family.verdicts):
             notes.append(f"No difference is below p = {ALPHA} by both tests{corrected}: no run is shown to be better.")
+        for family in self.tests:
+            least = 2 ** (1 - family.num_sentences)  # no swap, and the swap of all, are as extreme as can be
+            if least * len(family.comparisons) > ALPHA:
+                notes.append(
+                    f"{family.split}: of {family.num_sentences} {family.items} p rand. is never below {least:.2g}, and "
+                    f"of {len(family.comparisons)} comparisons Holm's not below "
+                    f"{min(least * len(family.comparisons), 1):.2g}: nothing can be found; score more "
+                    f"{family.items}, or compare fewer runs."
+                )
         seeds = [one.n for family in self.tests for one in family.variants.values()]
         if max(seeds) == 1:
             notes.append("One run per variant: these tests do not show how much another seed would differ.")

@@ -26,6 +26,8 @@ def record_of(run_dir: Path, setting: str = "run") -> Record:
     """The record in a run's folder, which this setting names; raises RecordError if there is no readable one."""
     if run_dir.name == RECORD_NAME and run_dir.is_file():
         raise RecordError(f"{setting}: {run_dir} is the record itself; give its folder, {setting}={run_dir.parent}")
+    if run_dir.is_file() and run_dir.suffix == ".json":
+        raise RecordError(f"{setting}: {run_dir} has no checkpoints beside it; repeat its run: rpr-cli rerun {run_dir}")
     if not (run_dir / RECORD_NAME).exists():
         raise RecordError(
             f"{setting}: {run_dir} has no {RECORD_NAME}; give the folder of a run, e.g. {setting}=runs/NAME-HASH"
@@ -60,10 +62,16 @@ def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
 def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedData) -> None:
     """Raises DataError if token ids mean other pieces than in the run: every translation would be silently wrong."""
     path = run_dir / VOCABULARY_NAME
-    if not path.exists() or Vocabulary.load(path).digest == data.meta.vocabulary_digest:
-        return
+    same_key = record is not None and record.data is not None and record.data.key == data.meta.key
+    try:
+        if not path.exists() or Vocabulary.load(path).digest == data.meta.vocabulary_digest:
+            return
+    except DataError:
+        if same_key:  # of a damaged file the key is enough; a run that is resumed writes it again
+            return
+        raise
     again = "or move that run's folder away and train it again"
-    if record is not None and record.data is not None and record.data.key == data.meta.key:
+    if same_key:
         raise DataError(
             f"data: {data.directory} has another vocabulary than {run_dir.name}, though of the same corpus: other "
             f"versions of sentencepiece or Python built it; delete it and use those in that run's record, {again}"

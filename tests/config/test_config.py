@@ -178,7 +178,7 @@ def test_invalid_setting(typed, answer):
 
 @pytest.mark.parametrize("key", ["model", "data.synthetic.seed"])
 def test_missing_setting_is_named(plain, key):
-    with pytest.raises(ConfigError, match=rf"^{key}: missing; every default is in conf/$"):
+    with pytest.raises(ConfigError, match=rf"^{key}: missing; every default is in conf/, or in the folder of a choice"):
         validate(TrainConfig, edited(plain, {key: ...}))
 
 

@@ -260,7 +260,7 @@ def test_sweep_without_baseline_is_refused(write_run, compare):
     write_run("absolute", 0.3, words=("optim.max_steps=9", "optim.warmup_steps=3"))  # another recipe is no baseline
     message = compare("sweep=mine", code=2)
     alone = "synthetic-tiny-relative-k16-s1 has no finished baseline with position=absolute, seed=1"
-    assert f"sweep mine: {alone}" in message
+    assert f"sweep mine: {alone}" in message and "choose another, as baseline=relative, or name" in message
     write_run("relative", 0.3, seed=2)
     out, err = compare("sweep=mine", with_err=True)
     assert f"left out: {alone}" in err and "k16-s2" in out and "k16-s1" not in out
@@ -330,6 +330,15 @@ def test_language_models_are_compared_over_documents_of_one_corpus_in_the_same_w
     for run in runs:
         (run / "test.documents.txt").unlink()
     assert "has no documents with their nats of a split that every run has (test)" in compare(*runs, code=2)
+
+
+def test_too_few_documents_for_any_finding_are_said(write_language_model, compare):
+    """Of 5 documents two of 32 swaps are as extreme as can be, whatever the models do."""
+    runs = [write_language_model(scheme, nats, documents=5) for scheme, nats in (("none", 1.5), ("rope", 1.4))]
+    said = "of 5 documents p rand. is never below 0.062, and of 1 comparisons Holm's not below 0.062: nothing can be"
+    assert said in one_line(compare(*runs))
+    runs = [write_language_model(scheme, nats, documents=6) for scheme, nats in (("none", 1.5), ("rope", 1.4))]
+    assert "is never below" not in compare(*runs)
 
 
 def test_a_single_document_or_sentence_is_no_sample(write_language_model, write_run, compare):

@@ -66,7 +66,7 @@ COLOURS: Mapping[str, str] = MappingProxyType(
 
 _NO_SCHEME = (
     f"no such scheme; choose position=... from conf/position/ ({', '.join(SCHEMES)}), "
-    "or give the folder of one of your own, schemes_dir=DIR"
+    "or give the folder of one of your own, schemes_dir=DIR, with @register above its class"
 )
 
 if TYPE_CHECKING:
