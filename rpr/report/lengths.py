@@ -12,10 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rpr.records.scores import (
+    BITS_PER_BYTE,
     METRIC_NAMES,
     ByContext,
     ByLength,
     LengthBucket,
+    counted,
     how_scored_by_context,
     how_scored_by_length,
     pooled,
@@ -161,7 +163,7 @@ def _telling(scored: Sequence[ByContext]) -> set[int]:
 def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
     first = scored[0]
     yield Note(
-        f"every length is scored on the same {first.num_bytes:,} bytes of {first.num_documents:,} documents of "
+        f"every length is scored on the same {first.num_bytes:,} bytes of {counted(first.num_documents, BITS_PER_BYTE)} of "
         f"{first.test_set}; trained at {first.training_length:,} tokens; less is better"
     )
     if len(set(map(how_scored_by_context, scored))) > 1:
