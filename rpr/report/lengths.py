@@ -163,8 +163,9 @@ def _telling(scored: Sequence[ByContext]) -> set[int]:
 def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
     first = scored[0]
     yield Note(
-        f"every length is scored on the same {first.num_bytes:,} bytes of {counted(first.num_documents, BITS_PER_BYTE)} of "
-        f"{first.test_set}; trained at {first.training_length:,} tokens; less is better"
+        f"every length is scored on the same {first.num_bytes:,} bytes of "
+        f"{counted(first.num_documents, BITS_PER_BYTE)} of {first.test_set}; "
+        f"trained at {first.training_length:,} tokens; less is better"
     )
     if len(set(map(how_scored_by_context, scored))) > 1:
         yield Note(
