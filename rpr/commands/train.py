@@ -143,9 +143,12 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, hosts: Sequence[str])
 
 
 def _warn(config: TrainConfig, run_dir: Path) -> None:
-    """What may not be meant: an encoder without positions, a warm-up that never ends, a run that differs from another
-    only in its evaluation.
+    """What may not be meant: an encoder without positions, random positions that evaluation does not have, a warm-up
+    that never ends, a run that differs from another only in its evaluation.
     """
+    if drawn := config.position.encoder.random_positions or config.position.decoder.random_positions:
+        what = f"positions are drawn of {drawn} (position.random_positions) in training, but evaluation counts from 0"
+        note(f"warning: {what}; Ruoss et al. 2023 draw them there too, so scores are not those of their method")
     if config.model.architecture == "encoder_decoder" and not config.position.encoder.ordered:
         label = config.position.encoder.label
         note(f"warning: with positions {label} the encoder ignores word order")

@@ -138,7 +138,12 @@ def context_grids(group: Group) -> Iterator[Grid]:
         for last in sorted(places)
     }
     title = f"Bits per byte by position in windows of {longest:,} side by side, {split}"
-    yield _grid("by_position", title, group, positions, (about, *warnings))
+    counts = " or ".join(f"{count:,}" for count in sorted({each.num_tokens // longest for each in scored}))
+    few = Note(
+        f"of {counts} windows, so that a position by itself is {counts} tokens, the same for all seeds: the intervals "
+        "do not show how much other tokens would differ"
+    )
+    yield _grid("by_position", title, group, positions, (few, *warnings))
 
 
 def _by_context(group: Group) -> list[ByContext]:

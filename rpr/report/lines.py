@@ -103,6 +103,7 @@ def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
         "data": group.data,
         "model": group.model,
         "size": group.size,
+        "architecture": run.setting("model.architecture") or "encoder_decoder",
         "task": run.task,
         "languages": group.languages if group.translation else None,
         "context_length": run.setting("data.context_length"),

@@ -219,6 +219,7 @@ def _draw_published(
     if run.task is None:
         return []
     facts = {"task": run.task, "max_train_length": run.setting("data.task.max_train_length")}
+    facts |= {"architecture": run.setting("model.architecture") or "encoder_decoder"}
     places = {bucket.shortest: place for place, bucket in enumerate(columns) if bucket.shortest == bucket.longest}
     variants = [variant for variant in group.variants if variant.label in looks]
     for (source, _), by_label in published_curves(variants, facts).items():

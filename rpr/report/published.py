@@ -82,8 +82,9 @@ def published() -> tuple[Published, ...]:
         source = Source(key, about["heading"], about["citation"], about["protocol"])
         for facts in about["figures"]:
             [(by, figures)] = [fact for fact in facts.items() if isinstance(fact[1], dict)]
+            match = {**about.get("facts", {}), **facts}
             found += [
-                Published({**facts, by: value}, about["metric"], about["split"], float(figure), source)
+                Published({**match, by: value}, about["metric"], about["split"], float(figure), source)
                 for value, figure in figures.items()
             ]
     return tuple(found)

@@ -110,7 +110,8 @@ def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -
     if ema_decay is not None:
         own, kept = model_weights(paths[-1]), moving_average(paths[-1])
         places = {own[name].data_ptr(): name for name in kept}  # what layers share is kept once, and saved at one place
-        weights = {name: kept[places[weight.data_ptr()]] for name, weight in own.items()}
+        # Buffers, as a user's embeddings may have, are not averaged.
+        weights = {name: kept.get(places.get(weight.data_ptr(), ""), weight) for name, weight in own.items()}
         return weights, f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
     share = f", {1 - steps[0] / steps[-1]:.0%} of the training" if len(steps) < last else ""
     several = f"average of {len(steps)} (steps {steps[0]} to {steps[-1]}{share})"

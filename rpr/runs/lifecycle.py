@@ -170,7 +170,7 @@ def start_record(
             schemes=codes((config.position.encoder, config.position.decoder)),
             device=config.hardware.name,
             hardware=config.hardware.name,
-            concurrent_jobs=_concurrent_jobs(earlier, concurrent_jobs),
+            concurrent_jobs=_concurrent_jobs(earlier if resumes else None, concurrent_jobs),
             seed=config.seed,
             started=earlier.started if earlier else provenance.now(),
             finished=None,
@@ -232,15 +232,16 @@ def _data_record(data: PreparedData) -> Data:
     )
 
 
-def mark_stopped(run_dir: Path, error: BaseException) -> None:
+def mark_stopped(run_dir: Path, error: BaseException, *, is_earlier: bool = False) -> None:
     """Set the record's status to failed or interrupted, with the reason. What the training process itself wrote is not
-    replaced by its parent's report, except that a time limit ended it, and a finished run stays finished: what can
-    still fail then is its logging. On a full disk the record stays as it is, like that of a killed run.
+    replaced by its parent's report, except that a time limit ended it, unless `is_earlier`: the record is that of an
+    earlier attempt. A finished run stays finished: what can still fail then is its logging. On a full disk the record
+    stays as it is, like that of a killed run.
     """
     path = run_dir / RECORD_NAME
     record = read_record(path)
     reported = isinstance(error, RunError) and not isinstance(error, TimeLimitReached)
-    if record.status == "finished" or (record.status in ("failed", "interrupted") and reported):
+    if record.status == "finished" or (record.status in ("failed", "interrupted") and reported and not is_earlier):
         return
     if not isinstance(error, RprError):
         error = stop_before(error) or error

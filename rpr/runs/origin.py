@@ -68,6 +68,9 @@ def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
+    for name, buffer in model.named_buffers():  # of a user's embeddings
+        if name in weights and weights[name].shape == buffer.shape:
+            buffer.copy_(weights.pop(name))
     new = []
     for parameter, own_names in names.items():
         taken = [name for name in own_names if name in weights and weights[name].shape == parameter.shape]

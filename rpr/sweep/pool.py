@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rpr import progress
@@ -21,7 +20,7 @@ from rpr.config.train import config_from_record
 from rpr.environment import for_child
 from rpr.errors import BusyError, ProcessEnded, RprError, RunError
 from rpr.io import resources
-from rpr.records.record import RECORD_NAME
+from rpr.records.record import RECORD_NAME, read_record
 from rpr.runs import lifecycle, locks
 from rpr.signals import die_with_parent, exit_on_sigterm
 from rpr.sweep.gpus import Options, share
@@ -51,13 +50,13 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
             if not (finished := [process for process in running if process.poll() is not None]):
                 time.sleep(_POLL_SECONDS)
             for process in finished:
-                if (problem := _problem(process, running[process].run_dir, ended(process.returncode))) is not None:
+                if (problem := _problem(process, running[process], ended(process.returncode))) is not None:
                     problems[running[process].overrides] = problem
                 del running[process]
     finally:
         terminate(running, TORCHRUN_GRACE_SECONDS)
         for process, job in running.items():
-            _problem(process, job.run_dir, ended(-signal.SIGTERM))
+            _problem(process, job, ended(-signal.SIGTERM))
     return problems
 
 
@@ -89,9 +88,9 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
     return process
 
 
-def _problem(process: subprocess.Popen[bytes], run_dir: Path, otherwise: RunError) -> RunError | None:
+def _problem(process: subprocess.Popen[bytes], job: Job, otherwise: RunError) -> RunError | None:
     """Why a job that has ended did not succeed: as it reported, else as given, which is recorded unless the record has
-    a reason.
+    a reason, of this attempt and not of an earlier one.
     """
     assert process.stdout is not None
     with process.stdout:
@@ -101,10 +100,12 @@ def _problem(process: subprocess.Popen[bytes], run_dir: Path, otherwise: RunErro
         return None
     if reported:
         return RunError(reported.decode())
-    if (run_dir / RECORD_NAME).exists():
-        with contextlib.suppress(RprError), locks.acquire(run_dir):
-            lifecycle.mark_stopped(run_dir, otherwise)
-    return otherwise
+    path, is_earlier = job.run_dir / RECORD_NAME, False
+    if path.exists():
+        with contextlib.suppress(RprError), locks.acquire(job.run_dir):
+            is_earlier = read_record(path) == job.record
+            lifecycle.mark_stopped(job.run_dir, otherwise, is_earlier=is_earlier)
+    return RunError(str(otherwise)) if is_earlier else otherwise
 
 
 def main() -> int:

@@ -66,8 +66,11 @@ def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training
         buckets = tuple(replace(bucket, shortest=length, longest=length) for bucket, length in lengths)
         return run.model_copy(update={"by_length": replace(run.by_length, buckets=buckets)})
 
-    def grey(cut_off):
-        group = group_of(map(of_one_length, runs("symbols_reverse", cut_off=cut_off)))
+    def grey(cut_off, architecture="decoder_only"):
+        group = group_of(
+            run.model_copy(update={"config": edited(run.config, {"model.architecture": architecture})})
+            for run in map(of_one_length, runs("symbols_reverse", cut_off=cut_off))
+        )
         [axes] = scores_by_length(group).figure().axes
         lines = [line for line in axes.get_lines() if line.get_color() == PAPER]
         return [(list(line.get_xdata()), list(line.get_ydata())) for line in lines], axes.get_xlabel()
@@ -75,7 +78,7 @@ def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training
     # Of absolute positions, at 21, 24, 25 and 27, of which 24 and 27 have no bucket; none of relative ones.
     [(places, figures)], words = grey(20)
     assert (places, figures) == ([1, 2], [46.1, 0.0]) and "Kazemnejad" in words
-    assert grey(26)[0] == []
+    assert grey(26)[0] == grey(20, "encoder_decoder")[0] == [], "figures are of decoders alone"
 
 
 def test_schemes_are_plotted_best_first_beside_published_accuracies():

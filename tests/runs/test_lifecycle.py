@@ -126,5 +126,7 @@ def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys)
     assert capsys.readouterr().err == ""
     train._warn(tiny_config("optim.warmup_steps=9", "optim.max_steps=8", "position=none"), tmp_path)
     order, rate = capsys.readouterr().err.splitlines()
+    train._warn(tiny_config("position=rope", "position.random_positions=2048"), tmp_path)
+    assert "drawn of 2048 (position.random_positions) in training, but evaluation counts" in capsys.readouterr().err
     assert "the encoder ignores word order" in order
     assert "rises over 9 steps (optim.warmup_steps), more than there are, so it never reaches its highest" in rate

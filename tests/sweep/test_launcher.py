@@ -11,11 +11,14 @@ from rpr.cli import app
 from rpr.commands import train
 from rpr.compose import composition
 from rpr.errors import ConfigError
+from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import runtime
-from rpr.sweep import pool
+from rpr.sweep import pool, status
 from rpr.sweep.gpus import Options, share
 from rpr.sweep.launcher import Launcher
 from rpr.sweep.status import Job
+from rpr.training.launch import ended
+from tests.fake_records import fake_record
 from tests.system.patches import forked_jobs
 
 ONE_GPU = composition.compose_train(["hardware=1xgpu"]).hardware
@@ -107,6 +110,21 @@ def test_the_last_jobs_of_a_sweep_have_as_many_threads_as_all(monkeypatch, tmp_p
     for jobs in (1, 4, 8):
         Launcher([[f"seed={seed}"] for seed in range(4)], [], Options(jobs)).run([job], "mine")
     assert [env.get("OMP_NUM_THREADS") for env in environments] == [None, "2", "2"]
+
+
+@pytest.mark.parametrize("before", ["failed", "interrupted"])
+def test_a_job_killed_before_it_wrote_its_record_has_its_own_reason(tmp_path, tiny_config, before):
+    """As when memory runs out while the corpus is prepared."""
+    path = tmp_path / RECORD_NAME
+    write_record(path, fake_record(status=before).model_copy(update={"error": "yesterday's"}))
+    job = Job((), tiny_config(), tmp_path).read()
+    reading, writing = os.pipe()
+    os.close(writing)
+    process = MagicMock(returncode=-9, stdout=os.fdopen(reading, "rb"))
+    problem = pool._problem(process, job, ended(-9))
+    record = read_record(path)
+    assert (record.status, record.error) == ("interrupted", str(ended(-9))) and "SIGKILL" in record.error
+    assert status._failure_reason(record, problem) == record.error
 
 
 FAKE_TRAINING = """

@@ -68,3 +68,15 @@ def test_moving_average_of_a_table_that_layers_share_fits_the_model(tiny_config,
     kept = moving_average(checkpoints(tmp_path / "checkpoints")[-1][1])
     assert all(torch.equal(kept[name], weight) for name, weight in model.named_parameters())
     assert len(dict(model.named_parameters(remove_duplicate=False))) > len(kept)
+
+
+def test_buffers_are_not_averaged(tiny_config, small_data, tmp_path):
+    """As a user's own embeddings may have them."""
+    fit.fit(tiny_config(*RECIPE, "optim.max_steps=1", "optim.ema_decay=0.4"), small_data, tmp_path)
+    [(_, path)] = checkpoints(tmp_path / "checkpoints")
+    document = torch.load(path, weights_only=True)
+    document["state_dict"]["model.table"] = torch.arange(3.0)
+    torch.save(document, path)
+    weights, _ = averaged_weights(tmp_path, 1, 0.4)
+    assert weights["table"].tolist() == [0, 1, 2]
+    assert all(torch.equal(weights[name], weight) for name, weight in moving_average(path).items())
