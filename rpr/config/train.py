@@ -126,7 +126,9 @@ class OptimConfig(StrictModel):
 
 
 class HardwareConfig(StrictModel):
-    """Where a run executes. Nothing here changes what is learned, except for rounding."""
+    """Where a run executes. Nothing here changes what is learned, except for rounding, and for what dropout
+    draws if there are more devices than microbatches a step.
+    """
 
     name: str
     accelerator: Literal["cpu", "gpu"]
