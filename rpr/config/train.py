@@ -126,9 +126,7 @@ class OptimConfig(StrictModel):
 
 
 class HardwareConfig(StrictModel):
-    """Where a run executes. Nothing here changes what is learned, except for rounding, and for what dropout
-    draws if there are more devices than microbatches a step.
-    """
+    """Where a run executes. It changes rounding alone, or, with more devices than microbatches, what dropout draws."""
 
     name: str
     accelerator: Literal["cpu", "gpu"]

@@ -127,9 +127,12 @@ def test_repeatedly_interrupted_sweep_matches_uninterrupted_sweep(sweep, concurr
 
 
 def test_resumed_run_records_most_concurrent_jobs(tiny_config, small_data, tmp_path):
-    """Unknown if it was unknown before, as in records of older versions."""
+    """Unknown if it was unknown before, as in records of older versions; without a checkpoint nothing is left of it."""
     path = tmp_path / "record.json"
-    for jobs, most in ((2, 2), (1, 2), (3, 3)):
+    for trained, jobs, most in ((False, 2, 2), (False, 1, 1), (True, 2, 2), (True, 1, 2), (True, 3, 3)):
+        if trained:
+            (tmp_path / "checkpoints").mkdir(exist_ok=True)
+            (tmp_path / "checkpoints" / "step00000001.ckpt").touch()
         start_record(tiny_config(), "rpr-cli train", tmp_path, small_data, concurrent_jobs=jobs)
         assert read_record(path).concurrent_jobs == most
     write_record(path, read_record(path).model_copy(update={"concurrent_jobs": None}))
