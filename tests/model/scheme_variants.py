@@ -20,6 +20,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rope p": {"proportion": 0.5},
     "rope yarn": {"scaling": "yarn", "scaling_factor": 4.0, "trained_length": 300, "base": 50.0},
     "xpos": {"scale_base": 9.0},
+    "xpos linear": {"scale_base": 9.0, "scaling": "linear", "scaling_factor": 2.5},
     "xpos partial": {"rotated_share": 0.75, "layout": "interleaved", "gamma": 0.3},
     "t5": {"buckets": 8, "max_distance": 5},
     "t5 unscaled": {"buckets": 8, "max_distance": 5, "scaled_queries": False, "one_table": False},

@@ -1,7 +1,8 @@
 """xPos: RoPE whose queries and keys also grow and shrink with their position, so that scores decay with the distance.
 
 Sun et al. 2022 (arXiv 2212.10554): pair i of a query at position m is multiplied by z_i^(m / 512), of a key at n by
-z_i^(-n / 512), z_i = (2i / width + 0.4) / 1.4. For causal attention: later keys would grow.
+z_i^(-n / 512), z_i = (2i / width + 0.4) / 1.4. For causal attention: later keys would grow. Linear scaling is of the
+positions in both.
 """
 
 # Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
@@ -43,9 +44,10 @@ class XPos(Rope):
         import torch
 
         q, k = super().prepare(q, k, positions, parameters, site)
-        width = round(self.rotated_share * site.d_head)
+        rotation = self._rotation(site)
+        width, scaled_P = rotation.width, positions.double() / rotation.linear_scale
         pairs_W = torch.arange(0, width, 2, device=q.device, dtype=torch.float64) / width
-        growth_PW = ((pairs_W + self.gamma) / (1 + self.gamma)) ** (positions.double()[:, None] / self.scale_base)
+        growth_PW = ((pairs_W + self.gamma) / (1 + self.gamma)) ** (scaled_P[:, None] / self.scale_base)
         of_dimensions = growth_PW.repeat_interleave(2, 1) if self.layout == "interleaved" else growth_PW.repeat(1, 2)
         growth_PD = torch.nn.functional.pad(of_dimensions, (0, site.d_head - width), value=1.0)
         wide = torch.promote_types(q.dtype, torch.float32)
