@@ -18,7 +18,7 @@ from rpr.records.scores import (
     tokenised_in_words,
 )
 from rpr.report.agreement import Agreement, agreement, why_undecided
-from rpr.report.groups import Group, TestColumn, Variant
+from rpr.report.groups import TASK_LEARNED, Group, TestColumn, Variant
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.protocol import Difference, differences
 from rpr.report.published import PAPER, Source, find
@@ -126,6 +126,12 @@ def _change(line: Line, split: str) -> Cell:
     return marked(line.group.change(line.variant, line.reference, split), len(line.variant.finished))
 
 
+def _solved(line: Line) -> str:
+    """`4 of 5`: the seeds that solve a task on the split of its findings, for a mean of two kinds of outcome."""
+    scores = line.variant.scores.get(line.group.column(line.group.split) or (), {}).values()
+    return f"{sum(score.value >= TASK_LEARNED for score in scores)} of {len(scores)}" if scores else ""
+
+
 def labels(*headings: str) -> tuple[Column, ...]:
     """A text column for each of a row's labels."""
 
@@ -191,6 +197,8 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
         if split in first.changed:
             rank = 0 if split == first.changed[0] else 1
             columns.append(Column(f"{split}_change", f"Δ {split}", change, digits, signed=True, priority=rank))
+        if first.group.task and split == first.group.split:
+            columns.append(Column(f"{split}_solved", f"seeds ≥ {TASK_LEARNED:g}%", _solved, priority=2))
     for source in sources:
         if source.compares == "order":
             columns.append(Column(source.key, source.heading, partial(Line.figure, source=source), digits, priority=1))

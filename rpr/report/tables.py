@@ -11,7 +11,7 @@ from typing import Any
 
 from rpr import paper
 from rpr.report.agreement import EQUAL_TOKENS, FINDINGS_RULE, RULE
-from rpr.report.groups import TASK_RULE, Group, Variant
+from rpr.report.groups import TASK_LEARNED, TASK_RULE, Group, Variant
 from rpr.report.learning import LEARNED_RULE
 from rpr.report.learning import RULE as LEARNING_RULE
 from rpr.report.lengths import context_grids, length_grid
@@ -240,7 +240,8 @@ def task_table(groups: Sequence[Group]) -> Grid:
     lengths = " or ".join(map(str, longest))
     beyond = f", up to {' or '.join(map(str, most))}" if any(most) else ""
     about = f"test: lengths up to {lengths}, as in training; long: longer inputs{beyond}"
-    return _table_of_all("task", f"Exact match on {runs[0].task}, percent", groups, about, f"model: {sizes}")
+    solved = f"seeds ≥ {TASK_LEARNED:g}%: those with at least as much exact match on {groups[0].split}"
+    return _table_of_all("task", f"Exact match on {runs[0].task}, percent", groups, solved, about, f"model: {sizes}")
 
 
 def document_table(groups: Sequence[Group]) -> Grid:

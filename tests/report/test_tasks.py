@@ -49,7 +49,8 @@ def test_exact_match_of_a_task_comes_first_and_by_length():
     tables = build_tables([group])
     assert (group.task, group.synthetic, "paper" in tables.sections) == (True, True, False)
     [task] = tables.sections["tasks"]
-    assert [column.key for column in task.columns][:5] == ["position", "n", "long", "long_change", "test"]
+    keys = [column.key for column in task.columns]
+    assert keys[:6] == ["position", "n", "long", "long_change", "long_solved", "test"]
     assert "seeds (Wilson's)" in " ".join(legend([task.only(lambda column: column.key == "test")]))
     assert tables.by_length[0].title == "exact match by length, test and long together"
     notes = " ".join(note.text for grid in tables.by_length for note in grid.notes)
@@ -58,6 +59,14 @@ def test_exact_match_of_a_task_comes_first_and_by_length():
     assert axes.get_ylabel() == "exact match, percent"
     vertical = [line for line in axes.get_lines() if list(line.get_xdata()) == [1.5, 1.5]]
     assert len(vertical) == 1  # between the buckets of training, 1 to 10 and 11 to 22, and the others
+
+
+def test_the_seeds_that_solve_a_task_are_counted():
+    by_seed = ((1, 43.6), (2, 95.0), (3, 96.7))
+    group = group_of([run("relative", long, seed=seed) for seed, long in by_seed])
+    [task] = build_tables([group]).sections["tasks"]
+    [(_, solved)] = task.only(lambda column: column.key == "long_solved").cells
+    assert solved.value == "2 of 3"
 
 
 def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training_are_the_same():
