@@ -18,7 +18,7 @@ from rpr.decode.torch_engine import pair_batches
 from rpr.model.composed_attention import weights_of
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.stack import SelfAttention
-from rpr.model.transformer import Transformer
+from rpr.model.transformer import StackModules, Transformer
 from rpr.model.vectors import LearnedPositions, glorot_bound, relative_rows
 
 MASKING_BIAS = -1e8  # a bias below this masks the key
@@ -49,10 +49,7 @@ def measure(
     """
     assert not model.training, "attention without dropout: call model.eval() first"
     assert len(pairs) > 0, "at least one pair is needed to measure attention"
-    stacks = [
-        _StackAttention(stack.shape.name, [layer.self_attention for layer in stack.layers.layers], max_distance)
-        for stack in model.stacks()
-    ]
+    stacks = [_StackAttention(stack, max_distance) for stack in model.stacks()]
     measured = 0
     with ExitStack() as hooks, torch.inference_mode():
         for stack in stacks:
@@ -77,9 +74,7 @@ def measure(
 
 
 def attention_weights(model: Transformer, source_1S: Tensor, target_input_1T: Tensor) -> dict[str, Tensor]:
-    """The attention weights of one pair without padding, by stack, [layers, H, Q, K]; `cross`: of encoder-decoder
-    attention. The model is in evaluation mode.
-    """
+    """The attention weights of one unpadded pair, by stack and `cross`, [layers, H, Q, K]; in evaluation mode."""
     by_name: dict[str, list[Tensor]] = {}
     with ExitStack() as hooks:
         for stack in model.stacks():
@@ -113,17 +108,14 @@ def table_numbers(table: Tensor) -> Numbers:
 
 
 class _StackAttention:
-    """The self-attention of one stack, and its float64 sums by distance over all batches so far.
+    """The self-attention of one stack, and its float64 sums by distance over all batches so far."""
 
-    The columns are -max_distance - 1 .. max_distance + 1; the outermost two collect all larger distances.
-    """
-
-    def __init__(self, name: str, attention: Sequence[SelfAttention], max_distance: int) -> None:
-        self.name = name
-        self.attention = attention
-        self.max_distance = max_distance
+    def __init__(self, stack: StackModules, max_distance: int) -> None:
+        self.name, self.max_distance = stack.shape.name, max_distance
+        self.attention: list[SelfAttention] = [layer.self_attention for layer in stack.layers.layers]
+        # -max_distance - 1 .. max_distance + 1: the outermost two collect all larger distances.
         num_columns = 2 * max_distance + 3
-        self.sums_HW = [torch.zeros(a.num_heads, num_columns, dtype=torch.float64) for a in attention]
+        self.sums_HW = [torch.zeros(a.num_heads, num_columns, dtype=torch.float64) for a in self.attention]
         self.even_W = torch.zeros(num_columns, dtype=torch.float64)
         self.pairs_W = torch.zeros(num_columns, dtype=torch.float64)
         self.longest = 0
@@ -145,7 +137,9 @@ class _StackAttention:
         for attention, sums_HW in zip(self.attention, self.sums_HW, strict=True):
 
             def add(attention: Any, inputs: Any, _: Tensor, sums: Tensor = sums_HW) -> None:
-                sums += self._by_distance(self._summed_over_sentences(attention, inputs[0]))
+                p_BHQK = weights_of(attention.inputs(inputs[0], self.mask))
+                # Summed over the sentences of the batch in which neither position is padding.
+                sums += self._by_distance(torch.einsum("bhqk,bqk->hqk", p_BHQK.double(), self.visible_BQK))
 
             hooks.enter_context(attention.register_forward_hook(add))
 
@@ -157,11 +151,6 @@ class _StackAttention:
         counts = [int(count) for count in self.pairs_W[1:-1]]
         return {"stack": self.name, "pairs": counts, "even_attention": self._means(self.even_W)}
 
-    def _summed_over_sentences(self, attention: SelfAttention, x_BQM: Tensor) -> Tensor:
-        """Sum of P_ij over the sentences of the batch in which i and j are not padding: [H, Q, K]."""
-        p_BHQK = weights_of(attention.inputs(x_BQM, self.mask))
-        return torch.einsum("bhqk,bqk->hqk", p_BHQK.double(), self.visible_BQK)
-
     def _by_distance(self, values: Tensor) -> Tensor:
         """Sums over the diagonals of [..., Q, K]: [..., W + 2]."""
         num_queries, num_keys = values.shape[-2:]
@@ -171,19 +160,17 @@ class _StackAttention:
         return sums.index_add_(-1, columns_QK.flatten(), values.flatten(-2).cpu())
 
     def _means(self, sums_W: Tensor) -> list[float | None]:
-        return [
-            float(total / count) if count else None
-            for total, count in zip(sums_W[1:-1], self.pairs_W[1:-1], strict=True)
-        ]
+        counted = zip(sums_W[1:-1], self.pairs_W[1:-1], strict=True)
+        return [float(total / count) if count else None for total, count in counted]
 
 
 def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, list[int]]]:
     """Each LayerPositions object with the layers, counted from 1, that share it."""
-    owners: dict[int, tuple[LayerPositions, list[int]]] = {}
+    owners: dict[LayerPositions, list[int]] = {}  # a module is equal to itself alone
     for number, attention in enumerate(layers, start=1):
         if attention.tables is not None:
-            owners.setdefault(id(attention.tables), (attention.tables, []))[1].append(number)
-    yield from owners.values()
+            owners.setdefault(attention.tables, []).append(number)
+    yield from owners.items()
 
 
 def _tables(stack: str, layers: Sequence[SelfAttention]) -> Iterator[Numbers]:
@@ -204,11 +191,10 @@ def _biases(stack: str, layers: Sequence[SelfAttention], max_distance: int) -> I
             continue
         clip_distance = (bias_HR.shape[1] - 1) // 2
         rows_W = torch.arange(-max_distance, max_distance + 1).clamp(-clip_distance, clip_distance) + clip_distance
-        seen = max_distance + 1 if layers[0].causal else 2 * max_distance + 1
-        heads = bias_HR.detach().double().cpu()[:, rows_W].tolist()
-        bias = [
-            [value if at < seen and value > MASKING_BIAS else None for at, value in enumerate(head)] for head in heads
-        ]
+        bias_HW = bias_HR.detach().double().cpu()[:, rows_W]
+        if layers[0].causal:
+            bias_HW[:, max_distance + 1 :] = MASKING_BIAS
+        bias = [[value if value > MASKING_BIAS else None for value in head] for head in bias_HW.tolist()]
         yield {"stack": stack, "layers": numbers, "bias": bias}
 
 

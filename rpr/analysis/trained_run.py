@@ -106,11 +106,9 @@ class TrainedRun:
 
     def pieces(self, source: str, target: str) -> dict[str, list[str]]:
         """The pieces that each stack reads."""
-        model = self.engine.model
+        model, piece = self.engine.model, self.translator.vocabulary.piece
         rows = zip(model.stacks(), model.inputs(*self._inputs(source, target)), strict=True)
-        return {
-            stack.shape.name: [*map(self.translator.vocabulary.piece, ids_1L[0].tolist())] for stack, ids_1L in rows
-        }
+        return {stack.shape.name: [*map(piece, ids_1L[0].tolist())] for stack, ids_1L in rows}
 
     def logits(self, source: str, target: str) -> Tensor:
         """The scores of every piece of the vocabulary, [pieces of the target + 1, vocabulary]."""

@@ -29,17 +29,15 @@ SHIFTS = (1, 7)
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check; `reason` explains it, or why the check does not apply. `difference` is the largest one
-    found, of the quantity that `what` names.
-    """
+    """The result of one check."""
 
     name: str
     what: str
     outcome: Outcome
     sentences: int
-    difference: float | None = None
+    difference: float | None = None  # the largest one found, of the quantity that `what` names
     tolerance: float | None = None
-    reason: str | None = None
+    reason: str | None = None  # also why it does not apply
 
 
 def check_model(exact: Transformer, pairs: Pairs, search: Search, max_length: int) -> Iterator[Check]:
@@ -61,9 +59,7 @@ def check_model(exact: Transformer, pairs: Pairs, search: Search, max_length: in
 
 
 def cached_decoding(exact: Transformer, pairs: Pairs, max_tokens: int, name: str) -> Check:
-    """log p of the whole vocabulary at every target position: token by token with the KV cache, compared with teacher
-    forcing.
-    """
+    """log p of the whole vocabulary at every target position: token by token with the KV cache, and teacher-forced."""
     largest = 0.0
     with torch.inference_mode():
         for source_BS, inputs_BT in pair_batches(pairs, max_tokens, exact.embedding_VM.device):
@@ -113,12 +109,14 @@ def shift_invariance(exact: Transformer, pairs: Pairs) -> Check:
         reason += "" if least > EXACT else ", of longer sentences"
         return Check("shift", what, "not applicable", len(pairs), largest, None, reason)
     reason = f"{positions.label} should depend on a shift, but for some text it changes nothing"
-    return Check("shift", what, "failed", len(pairs), least, EXACT, reason)
+    return _check("shift", what, least, len(pairs), reason)
 
 
 def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Check:
     """Translations of each sentence alone, in batches as configured, and all in one batch."""
-    searches = [TorchEngine(exact).search(sources, each) for each in _budgets(search, sources)]
+    everything = search.beam_size * len(sources) * max(1, *map(len, sources))
+    budgets = (1, search.max_tokens_per_batch, everything)
+    searches = [TorchEngine(exact).search(sources, replace(search, max_tokens_per_batch=tokens)) for tokens in budgets]
     different = sum(len({hypotheses[0].pieces for hypotheses in same}) > 1 for same in zip(*searches, strict=True))
     log_ps = [[hypotheses[0].log_probability for hypotheses in same] for same in zip(*searches, strict=True)]
     largest = max(max(row) - min(row) for row in log_ps)
@@ -151,10 +149,8 @@ def exact_matches(exact: Transformer, pairs: Pairs, search: Search) -> Check:
     longest = max(len(target) for _, target in pairs)
     greedy = replace(search, beam_size=1, n_best=1, min_length=0, max_extra_length=longest)
     sources = [source for source, _ in pairs]
-    generated = [
-        [*hypotheses[0].pieces, *([EOS] if hypotheses[0].finished else [])]
-        for hypotheses in TorchEngine(exact).search(sources, greedy)
-    ]
+    best = [hypotheses[0] for hypotheses in TorchEngine(exact).search(sources, greedy)]
+    generated = [[*hypothesis.pieces, *([EOS] if hypothesis.finished else [])] for hypothesis in best]
     device, largest, different = exact.embedding_VM.device, 0.0, 0
     with torch.inference_mode():
         for (source, target), own in zip(pairs, generated, strict=True):
@@ -218,12 +214,6 @@ def _score(log_p_T: Tensor, finished: bool, length_penalty: float) -> float:
     """The score of a hypothesis from the log p of its tokens and of EOS."""
     counted = log_p_T if finished else log_p_T[:-1]
     return float(counted.sum() / penalty(len(counted), length_penalty))
-
-
-def _budgets(search: Search, sources: Rows) -> list[Search]:
-    """The search with each sentence alone, with batches as configured, and with all in one batch."""
-    everything = search.beam_size * len(sources) * max(1, *map(len, sources))
-    return [replace(search, max_tokens_per_batch=tokens) for tokens in (1, search.max_tokens_per_batch, everything)]
 
 
 def _check(name: str, what: str, largest: float, sentences: int, wrong: str | None = None) -> Check:

@@ -62,13 +62,9 @@ def test_mean_attention_equals_loops(choices, pairs):
     numbers = measured(model, pairs)
     assert [label(layer) for layer in numbers["attention"]] == LAYERS
     expected = by_loops(model, pairs, max_distance=4)
-    found = torch.tensor(
-        [
-            [[math.nan if p is None else p for p in head] for head in layer["attention"]]
-            for layer in numbers["attention"]
-        ],
-        dtype=torch.float64,
-    )
+    heads = [[[math.nan if p is None else p for p in head] for head in layer["attention"]]
+             for layer in numbers["attention"]]  # fmt: skip
+    found = torch.tensor(heads, dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14, equal_nan=True)
     assert expected[:2].isfinite().all() and expected[2:, :, :5].isfinite().all()
     assert expected[2:, :, 5:].isnan().all()  # the decoder attends to no later position

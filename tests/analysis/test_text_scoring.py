@@ -63,16 +63,14 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path)
     assert {one.num_bytes for one in scores} == {64}, "the same number of bytes for every length"
     assert got.keys() == {(kind, length) for kind in ("separate", "sliding") for length in LENGTHS}
     for n in LENGTHS:
-        separate = [
-            nats_by_loop(model, text, first + at // n * n, first + at) for text, first in places for at in range(16)
-        ]
-        sliding = [
-            nats_by_loop(model, text, first + (at // 4 + 1) * 4 - n, first + at)
-            for text, first in places
-            for at in range(16)
-        ]
-        assert got["separate", n] == pytest.approx(sum(separate) / 64 / math.log(2), abs=1e-9)
-        assert got["sliding", n] == pytest.approx(sum(sliding) / 64 / math.log(2), abs=1e-9)
+        starts = {"separate": [at // n * n for at in range(16)], "sliding": [at // 4 * 4 + 4 - n for at in range(16)]}
+        for kind, of_kind in starts.items():
+            nats = [
+                nats_by_loop(model, text, first + start, first + at)
+                for text, first in places
+                for at, start in enumerate(of_kind)
+            ]
+            assert got[kind, n] == pytest.approx(sum(nats) / 64 / math.log(2), abs=1e-9)
     assert [(one.first, one.last) for one in positions] == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16)]
     third = [nats_by_loop(model, text, first, first + at) for text, first in places for at in (2, 3)]
     assert positions[2].bits_per_byte == pytest.approx(sum(third) / len(third) / math.log(2), abs=1e-9)

@@ -51,6 +51,13 @@ def documents(tmp_path_factory, tiny_overrides):
     return random_run(folder / "documents", settings, ByteVocabulary())
 
 
+def next_logits(run, ids):
+    """Those of the piece after these, of a model of documents."""
+    row = torch.tensor([ids])
+    with torch.no_grad():
+        return run.engine.model.logits(run.engine.model(row.new_empty(1, 0), row)[0, -1])
+
+
 def heads_of(x_QM):
     """[1, H, Q, D]"""
     return x_QM.unflatten(-1, (2, -1)).transpose(0, 1)[None]
@@ -59,22 +66,22 @@ def heads_of(x_QM):
 def test_attention_is_that_of_the_equations(pairs):
     inputs = {"encoder": [], "decoder": [], "cross": []}
     model, hooks = pairs.engine.model, []
+
+    def hook(name, module):
+        def add(module, given, _):
+            memory = [given[1].memory_BSM[0]] if name == "cross" else []
+            inputs[name].append((module, given[0][0], *memory))
+
+        hooks.append(module.register_forward_hook(add))
+
     for name in ("encoder", "decoder"):
         for layer in getattr(model, name):
-            hooks.append(
-                layer.self_attention.register_forward_hook(
-                    lambda module, given, _, name=name: inputs[name].append((module, given[0][0]))
-                )
-            )
+            hook(name, layer.self_attention)
             if name == "decoder":
-                hooks.append(
-                    layer.cross_attention.register_forward_hook(
-                        lambda module, given, _: inputs["cross"].append((module, given[0][0], given[1].memory_BSM[0]))
-                    )
-                )
+                hook("cross", layer.cross_attention)
     attention = pairs.attention(SOURCE, TARGET)
-    for hook in hooks:
-        hook.remove()
+    for registered in hooks:
+        registered.remove()
     for name, found in attention.items():
         assert len(found) == len(inputs[name]) == 2
         for of_layer, (module, x, *memory) in zip(found, inputs[name], strict=True):
@@ -110,12 +117,8 @@ def test_probabilities_are_those_of_decoding_by_steps(pairs):
 def test_loss_of_a_document_is_that_of_single_tokens(documents):
     text = "caf\u00e9\n\tau lait"
     tokens = [BOS, *(4 + byte for byte in text.encode())]
-    nats = []
-    for at in range(len(tokens) - 1):
-        inputs = torch.tensor([tokens[at // 4 * 4 : at + 1]])
-        with torch.no_grad():
-            hidden = documents.engine.model(inputs.new_empty(1, 0), inputs)
-            nats.append(-float(documents.engine.model.logits(hidden[0, -1]).log_softmax(0)[tokens[at + 1]]))
+    logits = [next_logits(documents, tokens[at // 4 * 4 : at + 1]) for at in range(len(tokens) - 1)]
+    nats = [-float(row.log_softmax(0)[piece]) for row, piece in zip(logits, tokens[1:], strict=True)]
     assert documents.loss(text) == pytest.approx(sum(nats) / len(nats), abs=1e-12)
     first = documents.log_probabilities("", text[:3])
     assert [-float(first[at, tokens[at + 1]]) for at in range(3)] == pytest.approx(nats[:3], abs=1e-12)
@@ -136,9 +139,7 @@ def test_losses_and_continuations_are_those_of_the_probabilities(pairs, document
     [[greedy]] = documents.continuations([text], validate(SamplingConfig, GREEDY))
     ids = [4 + byte for byte in text.encode()]
     for piece in greedy.pieces:
-        row = torch.tensor([[BOS, *ids]])
-        with torch.no_grad():
-            logits = documents.engine.model.logits(documents.engine.model(row.new_empty(1, 0), row))[0, -1]
+        logits = next_logits(documents, [BOS, *ids])
         logits[[0, BOS]] = -math.inf
         assert piece == int(logits.argmax())
         ids.append(piece)
