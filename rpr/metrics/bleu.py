@@ -32,19 +32,15 @@ _MOSES = ("bleu_tok_split", "bleu_tok")
 
 @dataclass(frozen=True)
 class Metric:
-    """A score between 0 and 100 over `num_sentences` pairs, with its signature and per-sentence statistics.
-
-    `empty` is the number of empty hypotheses; `tokenised` that of references with a separate full stop at the end, if
-    the references are so written.
-    """
+    """A score between 0 and 100 (or bits per byte) with its signature and per-sentence statistics."""
 
     name: str
     score: float
     signature: str
     num_sentences: int
     statistics: SufficientStatistics = field(repr=False, compare=False)
-    empty: int = 0
-    tokenised: int | None = None
+    empty: int = 0  # hypotheses
+    tokenised: int | None = None  # references with a separate full stop at the end, if they are so written
 
 
 def metrics_of(target_language: str) -> tuple[str, ...]:
@@ -117,10 +113,8 @@ def moses_language(language: str) -> str:
 def moses_tokenise(sentences: Sequence[str], language: str) -> list[str]:
     """Replace Unicode punctuation by ASCII, then join the Moses tokens with spaces; nothing is escaped."""
     tokenizer, normalizer = _moses(language)
-    return [
-        str(tokenizer.tokenize(normalizer.replace_unicode_punct(sentence), escape=False, return_str=True))
-        for sentence in sentences
-    ]
+    ascii_only = map(normalizer.replace_unicode_punct, sentences)
+    return [str(tokenizer.tokenize(sentence, escape=False, return_str=True)) for sentence in ascii_only]
 
 
 def split_compounds(sentences: Sequence[str]) -> list[str]:

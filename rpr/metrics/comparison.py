@@ -28,15 +28,13 @@ _MOST_IN_A_NAME = 3  # settings
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, with the file of its record. Runs that differ only in their seed, names and folders have the same
-    `variant`; runs of different code of a scheme do not.
-    """
+    """A finished run."""
 
-    path: Path
+    path: Path  # the file of its record
     record: Record
     config: TrainConfig
     name: str
-    variant: str
+    variant: str  # the same of runs that differ only in their seed, names and folders, not in the code of a scheme
 
     @property
     def folder(self) -> Path:
@@ -91,11 +89,9 @@ class Family:
     @property
     def corrected(self) -> list[tuple[Comparison, float, float]]:
         """Each comparison with both p-values (of bootstrap and randomisation) after Holm's correction."""
-        both = (
-            holm([comparison.p_bootstrap for comparison in self.comparisons]),
-            holm([comparison.p_randomisation for comparison in self.comparisons]),
-        )
-        return list(zip(self.comparisons, *both, strict=True))
+        bootstrap = holm([comparison.p_bootstrap for comparison in self.comparisons])
+        randomisation = holm([comparison.p_randomisation for comparison in self.comparisons])
+        return list(zip(self.comparisons, bootstrap, randomisation, strict=True))
 
     @property
     def items(self) -> str:
@@ -162,16 +158,18 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
         for of_run, corpus in zip(code_differences(records), corpus_differences(records), strict=True)
     ]
     names, keys = [], [f"{run.variant}{code}" for run, code in zip(runs, codes, strict=True)]
+    settings = [deciding_settings(run.config.model_dump(mode="json")) for run in runs]
+    varied = varying(settings)
+    shown = short_names(varied if len(varied) <= _MOST_IN_A_NAME else [])
     variants: dict[str, list[str]] = {}
-    for run, key, more, code in zip(runs, keys, _varied_settings(runs), codes, strict=True):
-        more += code
+    for run, key, own, code in zip(runs, keys, settings, codes, strict=True):
+        more = "".join(f", {name} = {own.get(setting)}" for setting, name in shown.items()) + code
         names.append([run.record.name, f"{run.record.name}{more}", run.folder.name, str(run.folder)])
         label = run.config.label.removesuffix(f"-s{run.config.seed}")
         variants.setdefault(key, [label, f"{label}{more}", f"{label}-{key}"])
     of_runs, of_variants = _distinct(names), dict(zip(variants, _distinct([*variants.values()]), strict=True))
-    return [
-        replace(run, name=name, variant=of_variants[key]) for run, name, key in zip(runs, of_runs, keys, strict=True)
-    ]
+    named = zip(runs, of_runs, keys, strict=True)
+    return [replace(run, name=name, variant=of_variants[key]) for run, name, key in named]
 
 
 def _distinct(choices: Sequence[Sequence[str]]) -> list[str]:
@@ -180,16 +178,6 @@ def _distinct(choices: Sequence[Sequence[str]]) -> list[str]:
     for longer in zip(*(rest for _, *rest in choices), strict=True):
         names = [other if names.count(name) > 1 else name for name, other in zip(names, longer, strict=True)]
     return names
-
-
-def _varied_settings(runs: Sequence[Run]) -> list[str]:
-    """For each run the settings in which the runs differ, besides positions and seed: `, learning_rate_scale = 1.5`;
-    nothing if they are too many for a name.
-    """
-    settings = [deciding_settings(run.config.model_dump(mode="json")) for run in runs]
-    keys = varying(settings)
-    names = short_names(keys if len(keys) <= _MOST_IN_A_NAME else [])
-    return ["".join(f", {name} = {each.get(key)}" for key, name in names.items()) for each in settings]
 
 
 def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:

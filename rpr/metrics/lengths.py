@@ -25,12 +25,6 @@ def task_lengths(task: GeneratedTask, data: PreparedData, split: str) -> NDArray
     return np.array([task.length(*pair) for pair in zip(*data.text(split), strict=True)], np.int64)
 
 
-def bounds(edges: Iterable[int], longest_training_source: int) -> list[tuple[int, int | None]]:
-    """First and last length of each bucket: up to and including each edge, then an open last bucket (None)."""
-    ends = sorted({*edges, longest_training_source})
-    return [(before + 1, end) for before, end in zip([0, *ends], [*ends, None], strict=False)]
-
-
 def by_length(
     lengths: Sequence[NDArray[np.integer]],
     scored: Sequence[Sequence[Metric]],
@@ -38,7 +32,8 @@ def by_length(
     longest_training_source: int,
     samples: int,
 ) -> tuple[LengthBucket, ...]:
-    """The scores of each non-empty bucket, by those of METRICS that were computed.
+    """The scores of each non-empty bucket, up to and including each edge and beyond the last one, by those of METRICS
+    that were computed.
 
     Args:
         lengths: per split, the length of each example.
@@ -51,16 +46,17 @@ def by_length(
               for name in names}  # fmt: skip
     assert all(len(own) == len(all_lengths) for own in pooled.values()), "a length for each scored sentence"
     buckets = []
-    for shortest, longest in bounds(edges, longest_training_source):
-        mask = (all_lengths >= shortest) & (all_lengths <= (all_lengths.max() if longest is None else longest))
+    ends = sorted({*edges, longest_training_source})
+    for before, longest in zip([0, *ends], [*ends, None], strict=True):
+        mask = (all_lengths > before) & (all_lengths <= (longest or all_lengths.max()))
         if not mask.any():
             continue
         parts = {name: statistics.select(mask) for name, statistics in pooled.items()}
         buckets.append(
             LengthBucket(
-                shortest=shortest,
+                shortest=before + 1,
                 longest=longest,
-                beyond_training=shortest > longest_training_source,
+                beyond_training=before >= longest_training_source,
                 num_sentences=int(mask.sum()),
                 scores=tuple(
                     LengthScore(metric=name, score=part.score, interval=interval(part, samples))

@@ -46,15 +46,13 @@ class PairedTests(NamedTuple):
 
 
 def interval(scored: SufficientStatistics, samples: int, seed: int = SEED) -> Interval | None:
-    """95% interval of a score over its test sentences; `samples` and `seed` are for a bootstrap. None without samples,
-    and for a bootstrap of a single sentence or document, which says nothing about others.
-    """
+    """95% interval of a score over its test sentences, by a bootstrap if it is no share; None without samples."""
     if not samples:
         return None
     if scored.formula is share_from_sums:
         return _wilson(*scored.rows.sum(0))
     if len(scored) == 1:
-        return None
+        return None  # a single sentence or document says nothing about others
     (scores,) = _bootstrap_scores([scored], samples, seed)
     return _percentile_interval(scores, samples, seed, _method(scored))
 
@@ -78,10 +76,8 @@ def paired_tests(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm-corrected p-values of one family of comparisons, in the given order.
-
-    The smallest of m is multiplied by m, the next by m - 1 and so on; each is at least its predecessor and at most 1.
-    """
+    """Holm-corrected p-values of one family of comparisons, in the given order."""
+    # The smallest of m is multiplied by m, the next by m - 1 and so on; each is at least its predecessor and at most 1.
     adjusted = [0.0] * len(p_values)
     least = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):

@@ -23,12 +23,10 @@ SAME = 1e-9  # smaller score differences are rounding
 
 @dataclass(frozen=True)
 class SufficientStatistics:
-    """`rows`: (N, C), the C counts of each of N sentences or documents; `formula`: (S, C) sums to (S,) scores, between
-    0 and 100, or bits per byte.
-    """
+    """The counts that a score is computed from, and how."""
 
-    rows: Array
-    formula: Callable[[Array], Array]
+    rows: Array  # (N, C), the C counts of each of N sentences or documents
+    formula: Callable[[Array], Array]  # (S, C) sums to (S,) scores, between 0 and 100, or bits per byte
 
     @property
     def score(self) -> float:

@@ -12,7 +12,7 @@ from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
 from rpr.decode.engines import EvaluatedModel
 from rpr.metrics.bleu import all_scores
-from rpr.metrics.lengths import bounds, by_length, task_lengths
+from rpr.metrics.lengths import by_length, task_lengths
 from rpr.metrics.significance import WILSON
 from rpr.model.beam_search import Hypothesis
 from rpr.tasks import TASKS
@@ -27,15 +27,8 @@ def scored(chosen: slice) -> list:
     return all_scores(HYPOTHESES[chosen], REFERENCES[chosen], "de")
 
 
-def test_bounds():
-    """The longest training length is an edge too."""
-    assert bounds([10, 20], 15) == [(1, 10), (11, 15), (16, 20), (21, None)]
-    assert bounds([10, 20], 20) == [(1, 10), (11, 20), (21, None)]
-    assert bounds([10, 20], 33) == [(1, 10), (11, 20), (21, 33), (34, None)]
-
-
 def test_bucket_scores_equal_the_metrics_on_its_sentences():
-    """The 40 sentences as two splits, divided within a bucket."""
+    """The 40 sentences as two splits, divided within a bucket. The longest training length is an edge, too."""
     parts = [slice(0, 17), slice(17, None)]
     buckets = by_length(
         [LENGTHS[part] for part in parts], [scored(part) for part in parts], [10, 24, 30, 60], 25, samples=100
