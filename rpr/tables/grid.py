@@ -24,26 +24,23 @@ class Cell:
     value: str | Measurement
     remarks: tuple[str, ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        return self.value.value is None if isinstance(self.value, Measurement) else not (self.value or self.remarks)
+
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `key` is its name in CSV and JSON, `heading` everywhere else.
-
-    Args:
-        read: computes the cell of a row.
-        label: whether it names the row (text, at the left).
-        words: whether it is text, aligned left; figures are aligned right.
-        priority: narrow terminals drop columns with the highest number first; columns of priority 3 are folded.
-    """
+    """One column. `key` is its name in CSV and JSON, `heading` everywhere else; `read` computes the cell of a row."""
 
     key: str
     heading: str
     read: Callable[[Any], str | Measurement | Cell]
     digits: int = 1
     signed: bool = False
-    label: bool = False
-    words: bool = False
-    priority: int = 0
+    label: bool = False  # whether it names the row (text, at the left)
+    words: bool = False  # whether it is text, aligned left; figures are aligned right
+    priority: int = 0  # narrow terminals drop columns with the highest number first; columns of priority 3 are folded
 
     @property
     def kind(self) -> str:
@@ -110,14 +107,8 @@ class Grid:
 
     def without_empty_columns(self, *kept: str) -> Grid:
         """The grid without columns that are empty in every row, but with those of these keys."""
-        empty = {
-            column.key
-            for column, cells in zip(self.columns, zip(*self.cells, strict=True), strict=False)
-            if not any(
-                cell.value or cell.remarks if isinstance(cell.value, str) else cell.value.value is not None
-                for cell in cells
-            )
-        }
+        by_column = zip(self.columns, zip(*self.cells, strict=True), strict=False)
+        empty = {column.key for column, cells in by_column if all(cell.empty for cell in cells)}
         return self.only(lambda column: column.key in kept or column.key not in empty)
 
 
@@ -145,11 +136,8 @@ class Layout:
     def only(self, columns: Collection[Column]) -> Layout:
         """Some of the columns, in their order."""
         kept = [column in columns for column in self.columns]
-        return Layout(
-            tuple(compress(self.columns, kept)),
-            tuple(tuple(compress(line, kept)) for line in self.lines),
-            self.footnotes,
-        )
+        lines = tuple(tuple(compress(line, kept)) for line in self.lines)
+        return Layout(tuple(compress(self.columns, kept)), lines, self.footnotes)
 
     def without_shared_text(self) -> tuple[Layout, list[tuple[str, Shown]]]:
         """Without the columns of text that are the same in every row; their headings and text."""
@@ -163,13 +151,11 @@ class Layout:
 
 
 class Page(NamedTuple):
-    """A grid as text, for pages: the main columns and the folded ones (None without any), both without the columns that
-    have the same text in every row; the headings and text of those; footnotes of both, warnings and notes.
-    """
+    """A grid as text, for pages: the columns that are not folded, and those that are."""
 
     main: Layout
     more: Layout | None
-    shared: list[tuple[str, Shown]]
+    shared: list[tuple[str, Shown]]  # headings and text of the columns that have the same text in every row
     footnotes: tuple[str, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -191,9 +177,7 @@ def layout(grid: Grid, footnotes: list[str] | None = None) -> Layout:
         text, interval = figure_text(cell.value, column.digits, signed=column.signed)
         return Shown(text, interval, tuple(map(mark, (*reason, *cell.remarks))))
 
-    lines = tuple(
-        tuple(shown(cell, column) for cell, column in zip(line, grid.columns, strict=True)) for line in grid.cells
-    )
+    lines = tuple(tuple(map(shown, line, grid.columns)) for line in grid.cells)
     return Layout(grid.columns, lines, tuple(texts))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from rpr.io.escape import escape_control_characters
 from rpr.records.measurement import Measurement
 from rpr.records.scores import Interval
-from rpr.tables.grid import DASH, Cell, Column, Grid, Layout, Shown, layout, legend
+from rpr.tables.grid import DASH, Cell, Grid, Layout, Shown, layout, legend
 
 WIDTH = 100
 _CONTEXT = 3  # common characters of two texts shown before the first difference
@@ -76,21 +76,18 @@ def aligned(page: Layout, *, intervals: bool = True) -> list[str]:
     headings = [column.heading for column in page.columns]
     cells = [[shown.line(intervals=intervals) for shown in line] for line in page.lines]
     widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
+    sides = [str.rjust if column.kind == "figures" else str.ljust for column in page.columns]
 
     def line(texts: Sequence[str]) -> str:
-        placed = zip(texts, widths, page.columns, strict=True)
-        return "  ".join(
-            text.ljust(width) if column.label or column.words else text.rjust(width) for text, width, column in placed
-        ).rstrip()
+        return "  ".join(side(text, width) for side, text, width in zip(sides, texts, widths, strict=True)).rstrip()
 
     return [line(headings), "-" * (sum(widths) + 2 * (len(widths) - 1)), *map(line, cells)]
 
 
 def wrapped(texts: Iterable[str], mark: str = "") -> list[str]:
     """Wrap texts to lines of at most WIDTH characters, each after the mark."""
-    wrapper = textwrap.TextWrapper(
-        WIDTH, initial_indent=mark, subsequent_indent=" " * (len(mark) or 2), break_long_words=False
-    )
+    indent = " " * (len(mark) or 2)
+    wrapper = textwrap.TextWrapper(WIDTH, initial_indent=mark, subsequent_indent=indent, break_long_words=False)
     return [line for text in texts for line in wrapper.wrap(text)]
 
 
@@ -180,15 +177,12 @@ def as_csv(grids: Iterable[Grid]) -> str:
     writer.writerow(CSV_COLUMNS)
     for grid in grids:
         for line in grid.cells:
-            start = [grid.name, grid.setting, grid.synthetic, _label(grid.columns, line)]
+            labels = (str(cell.value) for column, cell in zip(grid.columns, line, strict=True) if column.label)
+            start = [grid.name, grid.setting, grid.synthetic, " | ".join(labels)]
             for column, cell in zip(grid.columns, line, strict=True):
                 if not column.label:
                     writer.writerow([*start, column.key, *_csv(cell.value), "; ".join(cell.remarks)])
     return out.getvalue()
-
-
-def _label(columns: Sequence[Column], line: Sequence[Cell]) -> str:
-    return " | ".join(str(cell.value) for column, cell in zip(columns, line, strict=True) if column.label)
 
 
 def _csv(value: str | Measurement) -> list[Any]:
@@ -242,17 +236,11 @@ def escape_markdown(text: str) -> str:
     return escape_control_characters(_LINK.sub(r"\\", " ".join(text.translate(_MARKDOWN).split())))
 
 
-_ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "Δ": r"$\Delta$",
-    DASH: "--",
-}
-_ESCAPES |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "×": r"$\times$"}
-_ESCAPES |= {character: f"\\{character}" for character in "&%$#_{}"}
-_LATEX = {ord(character): escape for character, escape in _ESCAPES.items()}
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "×": r"$\times$", "Δ": r"$\Delta$", DASH: "--",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+})  # fmt: skip
 
 
 def escape_latex(text: str) -> str:
