@@ -49,9 +49,7 @@ class Report:
 
     @cached_property
     def headlines(self) -> list[Statement]:
-        """The first statements of the groups, round robin; of several groups only comparisons, as their rows say which
-        did not learn or were still learning.
-        """
+        """The first statements of the groups in turn; of several only comparisons, as their rows say the rest."""
         several = len(self.chapters) > 1
         by_chapter = [[one for one in each.statements if one.comparisons or not several] for each in self.chapters]
         in_turn = [statement for turn in zip_longest(*by_chapter) for statement in turn if statement is not None]
@@ -74,9 +72,8 @@ class Report:
         several = len(groups) > 1
         findings: list[str] = []
         for finding in self.headlines:
-            lines = render.wrapped(
-                [f"{finding.group.heading}: {finding}" if several and finding.group else str(finding)], "- "
-            )
+            heading = f"{finding.group.heading}: " if several and finding.group else ""
+            lines = render.wrapped([f"{heading}{finding}"], "- ")
             if findings and len(findings) + len(lines) > MOST_LINES // 2:
                 break  # the other half is for the tables
             findings += lines
@@ -261,11 +258,8 @@ def suffixes(groups: Sequence[Group]) -> list[str]:
     if len(groups) == 1:
         return [""]
     names = [f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups]
-    slugs = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in names]
-    return [
-        slug if slugs.count(slug) == 1 else f"{slug}-{slugs[: index + 1].count(slug)}"
-        for index, slug in enumerate(slugs)
-    ]
+    names = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in names]
+    return [f"{name}-{names[:at].count(name) + 1}" if names.count(name) > 1 else name for at, name in enumerate(names)]
 
 
 def _curves(group: Group, file_of: FileOf) -> list[tuple[Variant, plots.Curves]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from rpr import paper
-from rpr.records.measurement import Measurement, missing
+from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
 from rpr.records.position import Position, names_of
 from rpr.records.record import Record, short_names
 from rpr.records.scores import (
@@ -17,12 +18,12 @@ from rpr.records.scores import (
     METRIC_NAMES,
     SHARES,
     SPLITS,
+    Interval,
     how_scored,
     how_scored_by_context,
     how_scored_by_length,
 )
 from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, mean_over_seeds
-from rpr.report.seeds import SeedScore, one_per_seed, over_seeds, paired_change
 
 # Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
 TASK_LEARNED = 95.0
@@ -40,10 +41,16 @@ class TestColumn(NamedTuple):
     @property
     def order(self) -> tuple[int, str, int, str, str]:
         """Headline metric first, `test` before other splits."""
-        metrics, splits = list(METRIC_NAMES), list(SPLITS)
-        metric = metrics.index(self.metric) if self.metric in metrics else len(metrics)
-        split = splits.index(self.split) if self.split in splits else len(splits)
+        metric, split = [*METRIC_NAMES, self.metric].index(self.metric), [*SPLITS, self.split].index(self.split)
         return (metric, self.metric, split, self.split, self.test_set)
+
+
+class SeedScore(NamedTuple):
+    """One run's score or speed. Only those that were measured in the same `way` have a mean or a difference."""
+
+    value: float
+    way: tuple[Any, ...]
+    interval: Interval | None = None
 
 
 # What was measured: a TestColumn, one of these two, or by length or context as `_scores_of` has it.
@@ -93,7 +100,9 @@ class Variant:
     @cached_property
     def finished(self) -> tuple[Record, ...]:
         """One run for each seed: the newest, an original before a rerun of it."""
-        return tuple(one_per_seed([run for run in self.records if run.status == "finished"]))
+        finished = [run for run in self.records if run.status == "finished"]
+        newest = {run.seed: run for run in sorted(finished, key=lambda run: (run.rerun_of is None, run.started))}
+        return tuple(newest[seed] for seed in sorted(newest))
 
     @cached_property
     def unfinished(self) -> tuple[str, ...]:
@@ -105,8 +114,8 @@ class Variant:
     def caveats(self) -> tuple[str, ...]:
         """What a reader must know of its finished runs."""
         skipped = {run.seed: run.training.skipped_steps for run in self.finished if run.training is not None}
-        lines = [f"seed {seed}: {steps:,} steps, whose gradient was not finite, were skipped"
-                 for seed, steps in skipped.items() if steps]  # fmt: skip
+        what = "steps, whose gradient was not finite, were skipped"
+        lines = [f"seed {seed}: {steps:,} {what}" for seed, steps in skipped.items() if steps]
         if seeds := [str(run.seed) for run in self.finished if run.git.dirty]:
             what = "trained from a checkout with uncommitted changes, so no commit names the code"
             lines.append(f"seed {', '.join(seeds)}: {what}")
@@ -156,9 +165,7 @@ class Variant:
 
     @property
     def _within(self) -> float | None:
-        """Percent exact match within the training lengths of a task, the lowest if there are several test sets; None if
-        it is not known. Of other corpora 100.
-        """
+        """Percent exact match within a task's training lengths, the lowest of its test sets; of other corpora 100."""
         if self.records and self.records[0].task is None:
             return 100.0
         scores = self.measurements.items()
@@ -168,7 +175,7 @@ class Variant:
     @cached_property
     def measurements(self) -> dict[Key, Measurement]:
         """The mean over seeds of each score; of a single seed its score with the interval in its record."""
-        return {key: over_seeds(scores, shares=_of_shares(key)) for key, scores in self.scores.items()}
+        return {key: _over_seeds(key, [*by_seed.values()]) for key, by_seed in self.scores.items()}
 
     def measured(self, key: Key | None, absent: str) -> Measurement:
         """The measurement of a key, or why there is none: no finished run, or `absent`."""
@@ -177,7 +184,9 @@ class Variant:
         return missing(absent if self.finished else "; ".join(self.unfinished) or "never run")
 
     def change(self, reference: Variant, key: Key | None, absent: str) -> Measurement:
-        """Its score minus the reference's, by `paired_change`, or why there is none; `absent` as in `measured`."""
+        """The mean of its differences from the reference over the seeds of both, or why there is none; with fewer than
+        two such seeds the difference of the means, without an interval. `absent` as in `measured`.
+        """
         own, its = self.measured(key, absent), reference.measured(key, absent)
         if own.value is None:
             return own
@@ -188,13 +197,25 @@ class Variant:
         both = self.scores[key], reference.scores[key]
         if len({score.way for scores in both for score in scores.values()}) > 1:
             return missing(f"scored in another way than {reference.label}")
-        values = ({seed: score.value for seed, score in scores.items()} for scores in both)
-        return paired_change(*values, shares=_of_shares(key))
+        ours, others = ({seed: score.value for seed, score in scores.items()} for scores in both)
+        seeds = sorted(ours.keys() & others.keys())
+        if len(seeds) > 1 or ours.keys() == others.keys():
+            return _mean(key, [ours[seed] - others[seed] for seed in seeds], lowest=-100.0)
+        means = [math.fsum(each.values()) / len(each) for each in (ours, others)]
+        return Measurement(means[0] - means[1], min(len(ours), len(others)))
 
 
-def _of_shares(key: Key) -> bool:
-    """Whether its metric is a percentage."""
-    return not SHARES.isdisjoint(key)
+def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
+    if len({score.way for score in scores}) > 1:
+        return missing("the seeds were measured in different ways, so they have no mean")
+    if len(scores) == 1:
+        return single(scores[0].value, scores[0].interval)
+    return _mean(key, [score.value for score in scores])
+
+
+def _mean(key: Key, values: Sequence[float], lowest: float = 0.0) -> Measurement:
+    """Of a percentage with an interval that stays within `lowest` and 100."""
+    return mean(values) if SHARES.isdisjoint(key) else mean_of_shares(values, lowest, 100.0)
 
 
 def never_run(kind: str, k: int | None = None) -> Variant:
@@ -259,9 +280,7 @@ class Group:
 
     @cached_property
     def split(self) -> str:
-        """The split of its findings: `test`, or `long` for a task, as most variants learn the training lengths; without
-        these a test set of the user's own.
-        """
+        """The split of its findings; of a task `long`, as most variants learn the training lengths."""
         first = ("long", "test") if self.task else ("test",)
         order = (*first, *self.own_splits, "validation")
         return next((split for split in order if self.column(split) is not None), first[-1])
@@ -269,9 +288,8 @@ class Group:
     @cached_property
     def own_splits(self) -> tuple[str, ...]:
         """The test sets of names of the user's own, scored by the metric of the findings."""
-        return tuple(
-            column.split for column in self.columns if column.metric == self.metric and column.split not in SPLITS
-        )
+        columns = (column for column in self.columns if column.metric == self.metric)
+        return tuple(column.split for column in columns if column.split not in SPLITS)
 
     @property
     def development(self) -> str:
@@ -319,10 +337,8 @@ class Group:
     @property
     def advice(self) -> str:
         """What to do about runs that were still learning."""
-        steps = max(
-            (variant.still_learning.steps for variant in self.variants if variant.still_learning),
-            default=self.max_steps,
-        )
+        falling = (end.steps for variant in self.variants if (end := variant.still_learning))
+        steps = max(falling, default=self.max_steps)
         return f"train at least twice as long: optim.max_steps={2 * steps}"
 
     @property

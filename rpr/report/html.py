@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,10 +45,8 @@ class Chapter:
 
 
 def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[tuple[str, bytes], ...], str]:
-    """Captions and figures written by `rpr-cli report run=...`, one per variant, and a line about those left out.
-
-    An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
-    """
+    """Captions and figures written by `rpr-cli report run=...`, one per variant, and a line about those left out."""
+    # An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
     having = []
     for variant in group.variants:
         pictures = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
@@ -59,19 +57,8 @@ def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[tuple[str, by
 
 def html_page(report: Report) -> str:
     """The whole page. The same report gives the same bytes, so it contains no times except those of the runs."""
-    return _TEMPLATES.get_template("page.html.j2").render(
-        title=report.title,
-        policy=POLICY,
-        extent=_extent(report.chapters),
-        chapters=report.chapters,
-        # With a single chapter its first findings are already at the top of the page.
-        above=report.headlines if len(report.chapters) == 1 else (),
-        tables=report.tables,
-        headlines=report.headlines,
-        hero=_first_plot(report.chapters),
-        problems=report.problems,
-        source=paper.SOURCE,
-    )
+    first_plot, extent = _first_plot(report.chapters), _extent(report.chapters)
+    return _TEMPLATES.get_template("page.html.j2").render(report=report, hero=first_plot, extent=extent)
 
 
 def _first_plot(chapters: Sequence[Chapter]) -> Plot | None:
@@ -98,35 +85,22 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _details(group: Group) -> dict[str, Any]:
-    """The provenance of a group's figures, as the template shows it: what the first run's record says beside its
-    results, and for each run the command and what its record says otherwise.
-    """
-    first = _recorded(group.runs[0])
-
-    def own(run: Record) -> str:
-        recorded = _recorded(run)
-        return f"{run.command}\n{_lines({key: recorded.get(key) for key in varying([first, recorded])})}".rstrip()
-
-    return {"first": _lines(first), "own": own}
-
-
 def _recorded(run: Record) -> dict[str, Any]:
     """What a record says beside its command and its results, by dotted key."""
     results = {"command", "config", "training", "scores", "by_length", "by_context"}
     return flat(run.config) | flat(run.model_dump(exclude=results))
 
 
-def _lines(recorded: Mapping[str, Any]) -> str:
-    return "\n".join(f"{key}={_JSON.encode(value)}" for key, value in sorted(recorded.items()))
+def _lines(run: Record, first: dict[str, Any] | None = None) -> str:
+    """What a record says; if `first` is given, only what that one says otherwise."""
+    recorded = _recorded(run)
+    keys = recorded if first is None else varying([first, recorded])
+    return "\n".join(f"{key}={_JSON.encode(recorded.get(key))}" for key in sorted(keys))
 
 
+_FILES = FileSystemLoader(Path(__file__).parent / "templates")
 _TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
+    loader=_FILES, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 _TEMPLATES.filters |= {
     "image": lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}",
@@ -135,9 +109,12 @@ _TEMPLATES.filters |= {
 }
 _TEMPLATES.globals |= {
     "count": _count,
-    "details_of": _details,
+    "recorded": _recorded,
+    "lines_of": _lines,
     "legend_of": lambda grid: legend([grid]),
     "headings": HEADINGS,
     "most_items": MOST_ITEMS,
     "most_tables": MOST_TABLES,
+    "policy": POLICY,
+    "source": paper.SOURCE,
 }

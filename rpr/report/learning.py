@@ -41,14 +41,12 @@ def run_key(record: Record) -> RunKey:
 
 @dataclass(frozen=True)
 class Learning:
-    """How the validation loss of one run, or on average of several, ended: its fall over the last tenth of training,
-    relative and in nats per piece, and the last loss.
-    """
+    """How the validation loss of one run, or on average of several, ended."""
 
-    fall: float
-    nats: float
+    fall: float  # over the last tenth of training, as a share
+    nats: float  # the same per piece
     steps: int
-    loss: float
+    loss: float  # the last
 
     @property
     def falling(self) -> bool:
@@ -59,9 +57,8 @@ def mean_over_seeds(of_seeds: Sequence[Learning]) -> Learning | None:
     """The mean fall and loss of the seeds of one variant; None without any."""
     if not of_seeds:
         return None
-    fall, nats, loss = (
-        statistics.fmean(each) for each in zip(*((seed.fall, seed.nats, seed.loss) for seed in of_seeds), strict=True)
-    )
+    ends = ((seed.fall, seed.nats, seed.loss) for seed in of_seeds)
+    fall, nats, loss = map(statistics.fmean, zip(*ends, strict=True))
     return Learning(fall, nats, max(seed.steps for seed in of_seeds), loss)
 
 

@@ -40,9 +40,7 @@ FEW = 10  # buckets with fewer sentences are flagged
 
 
 def buckets(group: Group) -> dict[LengthBucket, str]:
-    """Every bucket of the group's finished runs, the shortest sources first, with its number of sentences: a dash if
-    that differs between runs.
-    """
+    """Every bucket of the finished runs, the shortest first, with its number of sentences: a dash if they differ."""
     by_key: dict[tuple[int, int], list[LengthBucket]] = {}
     for bucket in (bucket for by_length in _scored(group) for bucket in by_length.buckets):
         by_key.setdefault(bucket.key, []).append(bucket)
@@ -52,12 +50,9 @@ def buckets(group: Group) -> dict[LengthBucket, str]:
 
 def length_grid(group: Group) -> Iterator[Grid]:
     """The group's metric by length; nothing if no finished run has such scores."""
-    scored, metric = _scored(group), group.metric
-    if not any(
-        score.metric == metric for by_length in scored for bucket in by_length.buckets for score in bucket.scores
-    ):
+    scored, shown, metric = _scored(group), buckets(group), group.metric
+    if not any(variant.measurements.get((metric, *bucket.key)) for variant in group.variants for bucket in shown):
         return
-    shown = buckets(group)
     headings: dict[Key, str] = {
         (metric, *bucket.key): f"{bucket.label}{'*' * bucket.beyond_training} ({count})"
         for bucket, count in shown.items()
@@ -72,13 +67,11 @@ def _grid(
     group: Group,
     headings: Mapping[Key, str],
     notes: tuple[Note, ...],
-    *,
     folded: Collection[Key] = (),
+    *,
     changes: bool = False,
 ) -> Grid:
-    """A row for each variant of a group, and a column with this heading for each of these keys of its scores, folded on
-    a page for some; with `changes` their changes from the baseline.
-    """
+    """A row for each variant, and for each key of its scores a column, or with `changes` one of changes."""
 
     def read(variant: Variant, key: Key) -> Cell:
         change = variant.change(group.baseline, key, ABSENT) if changes else None
@@ -119,18 +112,18 @@ def context_grids(group: Group) -> Iterator[Grid]:
     scored, baseline = _by_context(group), group.baseline
     if not scored:
         return
-    (about, *warnings), sliding, split = _context_notes(scored), _sliding_notes(scored), scored[0].split
-    notes = (about, *sliding, *warnings)
+    (about, *warnings), split = _context_notes(scored), scored[0].split
+    notes = (about, *_sliding_notes(scored), *warnings)
     lengths: dict[Key, str] = {
         (split, windows, length): f"{length:,}" + ", sliding" * (windows == "sliding")
         for windows, length in _lengths(scored)
     }
     folded = {key for key in lengths if key[2] not in _telling(scored)}
-    yield _grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes, folded=folded)
+    yield _grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes, folded)
     if baseline.records and len(group.variants) > 1:
         how = f"change from {baseline.label}: {CHANGE}; below zero is better"
         title = f"{CONTEXTS}: change from {baseline.label}, {split}"
-        yield _grid("context_changes", title, group, lengths, (*notes, Note(how)), folded=folded, changes=True)
+        yield _grid("context_changes", title, group, lengths, (*notes, Note(how)), folded, changes=True)
     longest = max(score.length for by_context in scored for score in by_context.scores)
     places = {place.last: place.first for by_context in scored for place in by_context.by_position}
     positions: dict[Key, str] = {
@@ -139,11 +132,9 @@ def context_grids(group: Group) -> Iterator[Grid]:
     }
     title = f"Bits per byte by position in windows of {longest:,} side by side, {split}"
     counts = " or ".join(f"{count:,}" for count in sorted({each.num_tokens // longest for each in scored}))
-    few = Note(
-        f"of {counts} windows, so that a position by itself is {counts} tokens, the same for all seeds: the intervals "
-        "do not show how much other tokens would differ"
-    )
-    yield _grid("by_position", title, group, positions, (few, *warnings))
+    few = f"of {counts} windows, so that a position by itself is {counts} tokens, the same for all seeds: the "
+    few += "intervals do not show how much other tokens would differ"
+    yield _grid("by_position", title, group, positions, (Note(few), *warnings))
 
 
 def _by_context(group: Group) -> list[ByContext]:
@@ -167,17 +158,12 @@ def _telling(scored: Sequence[ByContext]) -> set[int]:
 
 def _context_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
     first = scored[0]
-    yield Note(
-        f"every length is scored on the same {first.num_bytes:,} bytes of "
-        f"{counted(first.num_documents, BITS_PER_BYTE)} of {first.test_set}; "
-        f"trained at {first.training_length:,} tokens; less is better"
-    )
+    documents = f"{counted(first.num_documents, BITS_PER_BYTE)} of {first.test_set}"
+    same = f"every length is scored on the same {first.num_bytes:,} bytes of {documents}"
+    yield Note(f"{same}; trained at {first.training_length:,} tokens; less is better")
     if len(set(map(how_scored_by_context, scored))) > 1:
-        yield Note(
-            "not comparable: the rows were scored on different bytes, with other longest windows, or trained at "
-            "different lengths",
-            "warning",
-        )
+        how = "on different bytes, with other longest windows, or trained at different lengths"
+        yield Note(f"not comparable: the rows were scored {how}", "warning")
 
 
 def _sliding_notes(scored: Sequence[ByContext]) -> Iterator[Note]:

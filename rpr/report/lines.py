@@ -27,19 +27,13 @@ from rpr.tables.grid import Cell, Column, Note
 
 @dataclass(frozen=True)
 class Line:
-    """A row: a variant of a group next to published figures.
+    """A row: a variant of a group next to published figures."""
 
-    Args:
-        labels: one for each label column.
-        reference: the variant that changes are relative to.
-        changed: the splits that are shown first, with changes; the first one with a score decides agreement.
-    """
-
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # one for each label column
     group: Group
     variant: Variant
-    reference: Variant
-    changed: tuple[str, ...]
+    reference: Variant  # that changes are relative to
+    changed: tuple[str, ...]  # splits that are shown first, with changes; the first one with a score decides agreement
     papers_split: str = "test"
 
     @cached_property
@@ -177,9 +171,7 @@ AFTER_THE_SCORES = (
 
 
 def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Column, ...]:
-    """The settings that tell the groups apart, published changes, our scores on each split with their changes, figures
-    of which only the order compares, the verdict, then all other scores.
-    """
+    """The groups' own settings, published changes, our scores with changes, other published figures, other scores."""
     first, digits = lines[0], lines[0].group.digits
     groups = {id(line.group): line.group for line in lines}.values()
     tested = sorted({column for group in groups for column in group.columns}, key=lambda column: column.order)

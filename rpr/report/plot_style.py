@@ -66,27 +66,18 @@ def styled() -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot that can be drawn in any width: WIDE, or COLUMN for a column of a paper.
-
-    Args:
-        heading: what it is of, below the title.
-        looks: how the line of each label is drawn, for the legend.
-        panels, columns: how many, and how many beside each other if there is room.
-        remark: what it leaves out.
-        caption: what its marks mean.
-        height: of a row of panels in inches, if it is not the usual one.
-    """
+    """A plot that can be drawn in any width: WIDE, or COLUMN for a column of a paper."""
 
     name: str
     title: str
-    heading: str
+    heading: str  # what it is of, below the title
     draw: Callable[[Sequence[Axes]], None]
-    looks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    looks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the line of each label, for the legend
     panels: int = 1
-    columns: int = 1
-    remark: str = ""
-    caption: str = ""
-    height: float | None = None
+    columns: int = 1  # panels beside each other if there is room
+    remark: str = ""  # what it leaves out
+    caption: str = ""  # what its marks mean
+    height: float | None = None  # of a row of panels in inches, if it is not the usual one
 
     @property
     def description(self) -> str:
@@ -195,10 +186,7 @@ def plain(text: str) -> str:
 
 
 def reach(figure: Measurement) -> tuple[float, float] | None:
-    """The extent of the error bar below and above a point; None if its error is unknown.
-
-    For several seeds the standard deviation, for one the record's interval over sentences.
-    """
+    """How far the error bar reaches below and above: the deviation over seeds, or the interval of one run."""
     if figure.value is None:
         return None
     if figure.deviation is not None:

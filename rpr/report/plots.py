@@ -79,9 +79,7 @@ def bleu_by_k(group: Group) -> style.Plot | None:
 
 
 def _series(group: Group) -> Iterator[tuple[str, dict[str, Any], list[tuple[int | None, Measurement]]]]:
-    """Label, look and points over k of the relative variants, then of the baselines, which have one point without k; on
-    every split with a score.
-    """
+    """Label, look and points over k of relative variants, then of baselines (one point, without k), on each split."""
     families = {"relative": [variant for variant in group.variants if variant.position.kind == "relative"]}
     for kind, variants in (families | {kind: [group.get(kind)] for kind in _BASELINES}).items():
         colour = style.COLOURS[kind]
@@ -120,9 +118,7 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
 
 
 def scores_by_position(group: Group) -> style.Plot | None:
-    """A dot for each scheme at its score, with the deviation over seeds or the interval over sentences, and published
-    figures of which the order can be compared; None without schemes to rank.
-    """
+    """A dot for each scheme with its error bar, and published figures to compare the order with; None without any."""
     rows, remark = ranked(group)
     if not rows:
         return None
@@ -172,15 +168,10 @@ def scores_by_length(group: Group) -> style.Plot | None:
     Lengths beyond all training examples are shaded. The axis is categorical: every bucket gets the same space.
     """
     columns, (variants, remark) = buckets(group), lines_of(group)
-    by_label = {
-        variant.label: [variant.measured((group.metric, *bucket.key), ABSENT) for bucket in columns]
-        for variant in variants
-    }
-    last = {  # the value of the longest bucket with a score
-        label: known[-1]
-        for label, scores in by_label.items()
-        if (known := [score.value for score in scores if score.value is not None])
-    }
+    keys = [(group.metric, *bucket.key) for bucket in columns]
+    by_label = {variant.label: [variant.measured(key, ABSENT) for key in keys] for variant in variants}
+    known = {label: [one.value for one in scores if one.value is not None] for label, scores in by_label.items()}
+    last = {label: values[-1] for label, values in known.items() if values}  # of the longest bucket with a score
     if not last:
         return None
     by_length = next(run.by_length for run in group.finished if run.by_length is not None)
@@ -195,9 +186,8 @@ def scores_by_length(group: Group) -> style.Plot | None:
         style.set_places(axes, names, beyond[0] if beyond else None)
         for number, label in enumerate(last):
             shift = _ROOM * (number - (len(last) - 1) / 2) / max(len(last), 2)
-            style.draw_points(
-                axes, [(place + shift, score) for place, score in enumerate(by_label[label])], looks[label]
-            )
+            points = [(place + shift, score) for place, score in enumerate(by_label[label])]
+            style.draw_points(axes, points, looks[label])
         published = _draw_published(axes, group, columns, looks)
         axes.set_ylim(bottom=0)
         bars = style.bar_words(score for label in last for score in by_label[label] if score.value is not None)
@@ -212,9 +202,7 @@ def scores_by_length(group: Group) -> style.Plot | None:
 def _draw_published(
     axes: Axes, group: Group, columns: Iterable[LengthBucket], looks: Mapping[str, dict[str, Any]]
 ) -> list[str]:
-    """Published curves of the same task and schemes, grey, with the markers and dashes of ours, at the lengths that
-    have a bucket of their own; their sources.
-    """
+    """Published curves of the same task and schemes, in grey, at lengths with a bucket of their own; their sources."""
     run, sources = group.runs[0], dict[str, None]()
     if run.task is None:
         return []

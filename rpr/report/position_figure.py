@@ -22,15 +22,14 @@ Entry = dict[str, Any]  # one of the lists of rpr.analysis.positions.measure
 PANELS_PER_LINE = 6
 TABLES = (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"]))
 _HEAD = 0.135  # height in inches of the line of a head
+_REFERENCE: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
 _HEADS = "Light: each head; full: their mean."
 _RARE = "Distances that fewer than one query in a hundred has are left out."
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of the figure: a panel of this height (in inches) for each entry, drawn by `draw`, on a scale from
-    `bottom`, or from the lowest value.
-    """
+    """A panel of this height (in inches) for each entry, on a scale from `bottom`, or from the lowest value."""
 
     heading: str
     words: str
@@ -105,10 +104,7 @@ def label(entry: Entry) -> str:
 
 
 def often(pairs: Sequence[int]) -> slice:
-    """The distances that at least 1% of the queries have; means over fewer pairs are too noisy.
-
-    Pairs decrease with distance, so these are contiguous and include 0.
-    """
+    """The distances that at least 1% of the queries have, which are contiguous; means over fewer are too noisy."""
     places = [place for place, count in enumerate(pairs) if 100 * count >= pairs[len(pairs) // 2]]
     return slice(places[0], places[-1] + 1)
 
@@ -116,67 +112,69 @@ def often(pairs: Sequence[int]) -> slice:
 def _parts(numbers: Entry) -> Iterator[_Part]:
     tables, shown = numbers["tables"], {stack["stack"]: often(stack["pairs"]) for stack in numbers["stacks"]}
 
-    def norms(axes: Axes, entry: Entry) -> None:
+    def of_vectors(axes: Axes, entry: Entry, name: str, shift: float = 0.0) -> None:
         for kind, colour, table in _tables(entry):
-            _heads(axes, range(-_k(table), _k(table) + 1), table["norms"], colour, f"$w^{kind}$")
-            _offset_axis(axes, _k(table))
-        look: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
-        axes.axhline(table["expected_initial_norm"], **look, label="root mean square before training")
+            k = _k(table)
+            places = [at - k + shift for at in range(len(table[name][0]))]
+            _heads(axes, places, table[name], colour, f"$w^{kind}$")
+            axes.set_xlim(-k - 0.5, k + 0.5)
+            axes.set_xticks(sorted({-k, -(k // 2), 0, k // 2, k}))
 
-    heading, axis = "Norm of each vector of the relative tables", ("offset j - i", "norm")
-    explanation = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
-    yield _Part(heading, _defined("norms", explanation), tables, axis, norms)
+    def norms(axes: Axes, entry: Entry) -> None:
+        of_vectors(axes, entry, "norms")
+        initial = _tables(entry)[-1][-1]["expected_initial_norm"]
+        axes.axhline(initial, **_REFERENCE, label="root mean square before training")
+
+    heading = "Norm of each vector of the relative tables"
+    words = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
+    yield _Part(heading, _defined("norms", words), tables, ("offset j - i", "norm"), norms)
 
     def cosines(axes: Axes, entry: Entry) -> None:
-        axes.axhline(0, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
-        for kind, colour, table in _tables(entry):
-            places = [offset + 0.5 for offset in range(-_k(table), _k(table))]
-            _heads(axes, places, table["cosines"], colour, f"$w^{kind}$")
-            _offset_axis(axes, _k(table))
+        axes.axhline(0, **_REFERENCE)
+        of_vectors(axes, entry, "cosines", 0.5)
         axes.margins(y=0.08)
 
-    heading, axis = "Cosine similarity of the vectors of neighbouring offsets", ("between the offsets j - i", "cosine")
-    explanation = f"1: the two are hardly told apart; 0: unrelated, as on average before training. {_HEADS}"
+    heading = "Cosine similarity of the vectors of neighbouring offsets"
+    words = f"1: the two are hardly told apart; 0: unrelated, as on average before training. {_HEADS}"
     neighbours = [entry for entry in tables if any(_k(table) for _, _, table in _tables(entry))]
-    yield _Part(heading, _defined("cosines", explanation), neighbours, axis, cosines, None)
+    axis = ("between the offsets j - i", "cosine")
+    yield _Part(heading, _defined("cosines", words), neighbours, axis, cosines, None)
     yield from _attention(numbers, shown)
 
     def absolute(axes: Axes, entry: Entry) -> None:
         values = entry["absolute"][: 2 * entry["longest"]]
         axes.plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
-        axes.axvline(entry["longest"] - 0.5, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
+        axes.axvline(entry["longest"] - 0.5, **_REFERENCE)
         axes.set_xlim(-0.5, len(values) - 0.5)
 
     heading = "Norm of each vector of the learned absolute tables"
-    explanation = (
-        "Drawn up to twice its length, which is the upright line. Positions that no training sentence reached stay as "
-        "they began."
-    )
-    yield _Part(heading, _defined("absolute", explanation), numbers["absolute"], ("position", "norm"), absolute)
+    words = "Drawn up to twice its length, which is the upright line. "
+    words += "Positions that no training sentence reached stay as they began."
+    yield _Part(heading, _defined("absolute", words), numbers["absolute"], ("position", "norm"), absolute)
 
     def bias(axes: Axes, entry: Entry) -> None:
         places = shown[entry["stack"]]
         _heads(axes, _distances(numbers)[places], [head[places] for head in entry["bias"]], TABLES[0][2])
 
-    explanation, axis = f"{_HEADS} {_RARE}", ("distance j - i", "bias")
-    yield _Part("Bias by signed distance", _defined("bias", explanation), numbers["biases"], axis, bias, None)
+    words, axis = _defined("bias", f"{_HEADS} {_RARE}"), ("distance j - i", "bias")
+    yield _Part("Bias by signed distance", words, numbers["biases"], axis, bias, None)
 
     def losses(axes: Axes, entry: Entry) -> None:
         edges = [entry["first"][0] - 0.5, *(last + 0.5 for last in entry["last"])]
         axes.stairs(entry["bits_per_byte"], edges, baseline=None, color=COLOURS["relative"], lw=1.6)
-        axes.axvline(entry["trained"] + 0.5, color=PAPER, lw=1.2, ls=DASHED, zorder=1)
+        axes.axvline(entry["trained"] + 0.5, **_REFERENCE)
         axes.set_xscale("log", base=2)
         axes.set_xticks(entry["last"], [f"{last:,}" for last in entry["last"]])
         axes.minorticks_off()
         axes.set_xlim(edges[0], max(edges[-1], entry["trained"] + 0.5))
 
-    explanation = "".join(
+    words = "".join(
         f"Of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows; less is better. Upright line: "
         f"`trained`, {entry['trained']:,}."
         for entry in numbers["losses"]
     )
     heading, axis = "Loss by position in the window", ("position", "bits per byte")
-    yield _Part(heading, _defined("losses", explanation), numbers["losses"], axis, losses, None)
+    yield _Part(heading, _defined("losses", words), numbers["losses"], axis, losses, None)
 
 
 def _attention(numbers: Entry, shown: dict[str, slice]) -> Iterator[_Part]:
@@ -253,8 +251,3 @@ def _heads(
             axes.plot(xs, row, color=colour, lw=0.7, alpha=0.35, marker=marker, ms=3, zorder=2)
     mean = np.ma.masked_invalid(rows).mean(axis=0)
     axes.plot(xs, mean, color=colour, label=name, lw=1.9, marker=marker, ms=3.5, zorder=4)
-
-
-def _offset_axis(axes: Axes, k: int) -> None:
-    axes.set_xlim(-k - 0.5, k + 0.5)
-    axes.set_xticks(sorted({-k, -(k // 2), 0, k // 2, k}))

@@ -42,10 +42,7 @@ def not_compared() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which runs differ from the paper's. `kind`: one word for a table's cell; `text`: the details.
-
-    `smaller`: whether it is smaller than in the paper (data, model, steps).
-    """
+    """One way in which runs differ from the paper's, in a word or two and in detail; `smaller`: than in the paper."""
 
     kind: str
     text: str
@@ -97,10 +94,8 @@ def _as_trained(run: Record) -> dict[str, Any]:
         "hardware.matmul_precision": run.training and run.training.matmul_precision,
     }
     if run.scores and (averaged := _AVERAGE.fullmatch(run.scores[0].checkpoint)):
-        known |= {
-            "optim.average_checkpoints": int(averaged[1]),
-            SHARE: round(1 - int(averaged[2]) / int(averaged[3]), 3),
-        }
+        share = round(1 - int(averaged[2]) / int(averaged[3]), 3)
+        known |= {"optim.average_checkpoints": int(averaged[1]), SHARE: share}
     elif run.scores and re.fullmatch(r"step \d+", run.scores[0].checkpoint):
         known["optim.average_checkpoints"] = 1
     return {key: value for key, value in known.items() if value}

@@ -18,23 +18,15 @@ Curves = dict[str, dict[int, Measurement]]  # figures by label and length
 
 @dataclass(frozen=True)
 class Source:
-    """Where figures come from.
-
-    Args:
-        key, heading: of its column.
-        protocol: how its models and scores differ from ours.
-        compares: whether its changes or only the order of its figures can be compared with ours.
-        absent: the reason in the cell of a row without a figure.
-        test_sets: the test set of each split.
-    """
+    """Where figures come from; `key` and `heading` are those of its column."""
 
     key: str
     heading: str
     citation: str
-    protocol: str
-    compares: Literal["changes", "order"] = "order"
-    absent: str = "no published figure known to us"
-    test_sets: Mapping[str, str] = field(default_factory=dict, hash=False)
+    protocol: str  # how its models and scores differ from ours
+    compares: Literal["changes", "order"] = "order"  # what of its figures can be compared with ours
+    absent: str = "no published figure known to us"  # the reason in the cell of a row without a figure
+    test_sets: Mapping[str, str] = field(default_factory=dict, hash=False)  # of each split
 
 
 class Published(NamedTuple):
@@ -83,29 +75,21 @@ def published() -> tuple[Published, ...]:
         for facts in about["figures"]:
             [(by, figures)] = [fact for fact in facts.items() if isinstance(fact[1], dict)]
             match = {**about.get("facts", {}), **facts}
-            found += [
-                Published({**match, by: value}, about["metric"], about["split"], float(figure), source)
-                for value, figure in figures.items()
-            ]
+            on = about["metric"], about["split"]
+            found += [Published({**match, by: value}, *on, float(figure), source) for value, figure in figures.items()]
     return tuple(found)
 
 
 def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> Published | None:
     """The source's figure for a row with these facts, on a split if given; None without one."""
-    nothing = object()
-    for row in published():
-        fits = row.source is source and split in (None, row.split)
-        if fits and all(facts.get(key, nothing) == value for key, value in row.match.items()):
-            return row
-    return None
+    rows = (row for row in published() if row.source is source and split in (None, row.split))
+    return next((row for row in rows if row.match.items() <= facts.items()), None)
 
 
 def published_curves(variants: Sequence[Variant], facts: Mapping[str, Any]) -> dict[tuple[Source, Any], Curves]:
-    """The figures by length that match all of `facts`, for each source and length of training, if that is said; beside
-    the first variant of each kind of positions.
-    """
+    """The figures by length that match all of `facts`, for each source and length of training, if that is said."""
     by_source: dict[tuple[Source, Any], Curves] = {}
-    labels = {variant.position.kind: variant.label for variant in reversed(variants)}
+    labels = {variant.position.kind: variant.label for variant in reversed(variants)}  # of the first of each kind
     for kind, label in labels.items():
         for row in published():
             if "length" in row.match and {**facts, "kind": kind}.items() <= row.match.items():

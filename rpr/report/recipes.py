@@ -113,7 +113,8 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
         RecordError: the file of a sweep cannot be read.
     """
     sweeps = dict.fromkeys(name for group in groups for run in group.runs for name in run.sweeps)
-    for keys in dict.fromkeys(keys for name in sweeps if (keys := _grid_keys(name))):
+    best_of = [keys for name in sweeps if isinstance(keys := sweep_file(name).get("best_of"), list) and keys]
+    for keys in dict.fromkeys(tuple(map(str, keys)) for keys in best_of):
         families: dict[str, dict[Setting, Group]] = {}
         for group in groups:
             rest = {key: value for key, value in group.settings.items() if key not in keys}
@@ -124,12 +125,9 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
             if len(family) > 1:
                 in_order = {setting: family[setting] for setting in sorted(family, key=_order)}
                 variants = _by_label(in_order)
-                baselines = (
-                    label
-                    for label, by_setting in variants.items()
-                    if any(variant is family[setting].baseline for setting, variant in by_setting.items())
-                )
-                yield Recipes(keys, in_order, variants, next(baselines, next(iter(variants))))
+                baselines = {id(group.baseline) for group in family.values()}
+                named = (label for label, tried in variants.items() if baselines & {*map(id, tried.values())})
+                yield Recipes(keys, in_order, variants, next(named, next(iter(variants))))
 
 
 def _order(setting: Setting) -> list[tuple[bool, bool, Any]]:
@@ -173,12 +171,6 @@ def sweep_file(sweep: str) -> dict[str, Any]:
             f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); mend it, or give it another name"
         ) from None
     return content if isinstance(content, dict) else {}
-
-
-def _grid_keys(sweep: str) -> tuple[str, ...]:
-    """What the file of a sweep says under best_of."""
-    keys = sweep_file(sweep).get("best_of")
-    return tuple(map(str, keys)) if isinstance(keys, list) else ()
 
 
 def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:

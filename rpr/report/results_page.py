@@ -4,7 +4,6 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -55,10 +54,8 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
     folders = {run_key(record): path.parent for path, record in files.records}
-    translations, tasks, models = (
-        [group for group in groups if getattr(group, kind)] for kind in ("translation", "task", "documents")
-    )
-    largest = [max(kind, key=_size) for kind in (translations, tasks, models) if kind]
+    kinds = ([group for group in groups if getattr(group, kind)] for kind in ("translation", "task", "documents"))
+    largest = [max(of_kind, key=_size) for of_kind in kinds if of_kind]
     for name, caption in _PICTURES.items():
         parts += _picture(name, caption, largest, folders, home)
     tables = build_tables(groups)
@@ -69,11 +66,9 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
         parts += ["## Beside published figures", bullets(published)]
         parts.append(f"Comparisons with the paper: {verdicts.total()}. By the column `agreement`: {counts}.")
     pages = {path.parent for path in root.rglob("report.md")}
-    on_this_page = [
-        group
-        for group in groups
-        if any(group is one for one in largest) or not {folders[run_key(run)] for run in group.runs} <= pages
-    ]
+    without_page = [group for group in groups if not {folders[run_key(run)] for run in group.runs} <= pages]
+    shown_here = {id(group) for group in (*largest, *without_page)}
+    on_this_page = [group for group in groups if id(group) in shown_here]
     shown = [*_tables(build_tables(on_this_page))]
     # The speeds of whole runs decide nothing; they are in the reports of their sweeps.
     compared = [row for row in benches if row.labels[-1] != "absolute"]  # a row of 1.00 beside each
@@ -102,23 +97,22 @@ def _folded(summary: str, text: str) -> str:
 
 
 def _tables(tables: Tables) -> Iterator[Grid]:
-    """All but the speeds. Of models that were scored by the length of the context, the changes by length take the place
-    of the scores.
-    """
+    """All but the speeds; the changes by length of the context, where there are some, take the place of the scores."""
     by_context = [grid for grid in tables.by_length if grid.name == "context_changes"]
     scored = {grid.setting for grid in by_context}
     for name, grids in tables.sections.items():
         for grid in grids:
             replaced = name == "documents" and {line.group.heading for line in grid.rows} <= scored
             if name != "speed" and not replaced:
-                tested = any(column.key == "test" for column in grid.columns)
-                yield grid.only(partial(_is_shown, tested=tested))
+                yield _shortened(grid)
     yield from by_context
 
 
-def _is_shown(column: Column, *, tested: bool) -> bool:
-    """What differs from the paper is the same in most rows, and the first of the limits."""
-    return column.key != "differs" and not (tested and column.key in ("validation", "validation_change"))
+def _shortened(grid: Grid) -> Grid:
+    """Without the scores of validation beside test, and what differs from the paper, the first of the limits."""
+    tested = any(column.key == "test" for column in grid.columns)
+    left = ("differs", "validation", "validation_change")[: 3 if tested else 1]
+    return grid.only(lambda column: column.key not in left)
 
 
 def _picture(

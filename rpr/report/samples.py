@@ -1,6 +1,8 @@
 """Which variants and sentences are shown where there are too many, and what each variant made of the sentences."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +28,9 @@ def sampled(items: Sequence[Any], most: int, what: str) -> tuple[list[Any], str]
 
 
 def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:
-    """At most `most` items: for each kind of positions evenly spaced ones, including its first and last.
+    """At most `most` variants, or tuples that begin with one: of each kind evenly spaced ones, with the first and last.
 
     The choice never depends on results. Kinds get places in turn, so a kind with many items leaves room for others.
-
-    Args:
-        items: variants, or tuples whose first element is one.
     """
     if len(items) <= most:
         return list(items)
@@ -39,12 +38,8 @@ def sample_evenly(items: Sequence[Any], most: int) -> list[Any]:
     for place, item in enumerate(items):
         variant = item[0] if isinstance(item, tuple) else item
         places.setdefault(variant.position.kind, []).append(place)
-    room, free = dict.fromkeys(places, 0), most
-    while free:
-        for kind, of_kind in places.items():
-            if free and room[kind] < len(of_kind):
-                room[kind] += 1
-                free -= 1
+    turns = zip_longest(*([kind] * len(of_kind) for kind, of_kind in places.items()))
+    room = Counter(islice((kind for turn in turns for kind in turn if kind is not None), most))
     shown = (place for kind, of_kind in places.items() for place in evenly_spaced(of_kind, room[kind]))
     return [items[place] for place in sorted(shown)]
 
@@ -105,8 +100,6 @@ def _translated(variant: Variant, split: str, file_of: FileOf) -> Record | None:
 def _texts(run: Record, split: str, file_of: FileOf) -> tuple[list[str], ...] | None:
     """Sources, references and hypotheses; None if their numbers of lines differ."""
     # Split at newlines only: splitlines() would also split at unusual separators inside real sentences.
-    texts = tuple(
-        path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
-        for path in _files(run, split, file_of)
-    )
+    whole = (path.read_text(encoding="utf-8", errors="replace") for path in _files(run, split, file_of))
+    texts = tuple(text.removesuffix("\n").split("\n") for text in whole)
     return texts if len(set(map(len, texts))) == 1 else None

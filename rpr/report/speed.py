@@ -51,18 +51,12 @@ def ratio_to_absolute(group: Group, variant: Variant) -> Measurement:
 
 
 class SpeedRow(NamedTuple):
-    """A variant's speed.
+    """A variant's speed."""
 
-    Args:
-        labels: model, runs and position.
-        settings: the arithmetic, and what distinguishes the runs from others with their labels.
-        benchmark: whether rpr-cli bench measured it, interleaved with the others of the benchmark.
-    """
-
-    labels: tuple[str, str, str]
-    settings: str
+    labels: tuple[str, str, str]  # model, runs and position
+    settings: str  # the arithmetic, and what distinguishes the runs from others with their labels
     device: str
-    benchmark: bool
+    benchmark: bool  # whether rpr-cli bench measured it, interleaved with the others of the benchmark
     steps: Measurement
     ratio: Measurement
     papers_model: bool
@@ -131,9 +125,7 @@ def read_benches(paths: Iterable[Path]) -> tuple[list[SpeedRow], list[str]]:
 
 
 def _of_a_document(document: _Document, documents: Iterable[_Document]) -> Iterator[SpeedRow]:
-    """The speeds of a document, timed alternately, with ratios within a round; none if its baseline is not absolute.
-    Its settings distinguish it from other documents with its labels.
-    """
+    """The speeds of a document, timed alternately, with ratios within a round; none if its baseline is not absolute."""
     if document.variants[0] != "absolute":
         return
     labelled = (document.model, document.batch)
@@ -179,9 +171,7 @@ _COLUMNS = (
     Column("ratio", "vs absolute", lambda row: marked(row.ratio, row.steps.n), digits=2),
     Column("paper", "paper", lambda row: _PAPERS[row.papers_model], digits=2),
     Column("agreement", "agreement", _verdict, words=True, priority=1),
-    Column(
-        "measured", "measured", lambda row: "interleaved" if row.benchmark else "whole runs", words=True, priority=1
-    ),
+    Column("measured", "measured", lambda row: ("whole runs", "interleaved")[row.benchmark], words=True, priority=1),
     Column("peak_memory", "peak MB", lambda row: row.memory, digits=0, priority=2),
     Column("parameters", "M parameters", lambda row: row.parameters, digits=2, priority=3),
 )

@@ -70,10 +70,8 @@ def _learning(group: Group) -> Iterator[Statement]:
 def _papers_change(group: Group) -> Iterator[Statement]:
     """The paper's own comparison: relative positions with its k against absolute ones, on the group's test split."""
     relative, absolute = group.papers_relative, group.get("absolute")
-    line, comparison = (
-        Line((), group, relative, absolute, (group.split,)),
-        Comparison(group, relative, absolute, group.split),
-    )
+    line = Line((), group, relative, absolute, (group.split,))
+    comparison = Comparison(group, relative, absolute, group.split)
     papers = line.figure_change(PAPER).value
     if comparison.change.value is not None and papers is not None:
         text = f"{_first_upper(relative.label)} against {absolute.label} on {group.split}: {comparison.figures} BLEU"
@@ -92,11 +90,8 @@ def _published_order(group: Group) -> Iterator[Statement]:
         ]
         pairs = [pair for pair in pairs if pair.change.value is not None]
         same, opposite, undecided = ([pair for pair in pairs if pair.verdict == verdict] for verdict in VERDICTS)
-        parts = [
-            f"{words}: {_listed(pairs_of_verdict, pairs=True)}"
-            for words, pairs_of_verdict in (("same", same), ("opposite", opposite))
-            if pairs_of_verdict
-        ]
+        parts = [f"same: {_listed(same, pairs=True)}"] if same else []
+        parts += [f"opposite: {_listed(opposite, pairs=True)}"] if opposite else []
         parts += [f"not decided: {len(undecided)} of {len(pairs)} pairs"] if undecided else []
         if pairs:
             names = ", ".join(variant.label for variant, _ in in_order)
@@ -105,9 +100,7 @@ def _published_order(group: Group) -> Iterator[Statement]:
 
 
 def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> Iterator[Statement]:
-    """Every other variant against the baseline on a split, but what was said already: the better, the worse, the
-    undecided ones.
-    """
+    """The variants that are better, worse or undecided against the baseline on a split, but what was said already."""
     baseline = group.baseline
     comparisons = [Comparison(group, variant, baseline, split) for variant in group.variants if variant is not baseline]
     comparisons = [pair for pair in comparisons if pair.change.value is not None and pair not in said]
@@ -115,9 +108,8 @@ def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> I
     unit = "points of exact match" if group.task else "bits per byte" if group.documents else "BLEU"
     for verdict, heading in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
         if of_verdict := tuple(pair for pair in comparisons if pair.verdict == verdict):
-            yield Statement(
-                f"{heading} {baseline.label} on {split}, in {unit}: {_listed(of_verdict)}.", comparisons=of_verdict
-            )
+            text = f"{heading} {baseline.label} on {split}, in {unit}: {_listed(of_verdict)}."
+            yield Statement(text, comparisons=of_verdict)
 
 
 def _listed(comparisons: Sequence[Comparison], *, pairs: bool = False) -> str:

@@ -26,19 +26,15 @@ from rpr.tables.grid import Cell, Column, Grid, Note
 def score_table(
     name: str, title: str, setting: str, headings: Sequence[str], lines: Sequence[Line], *notes: str
 ) -> Grid:
-    """Rows of scores with their changes, beside the figures of every source that has one for a row.
-
-    The paper's columns are in every table of translations, also without a figure.
-
-    `headings` are of the labels of each line; `notes` follow those on scores, sources and changes.
+    """Rows of scores with their changes, beside the figures of every source that has one for a row, and of the paper if
+    they are of translations. `headings` are of the labels of each line; `notes` follow those on scores and sources.
     """
     groups = list({id(line.group): line.group for line in lines}.values())
     sources = [source for source in all_sources() if any(line.figure(source).value is not None for line in lines)]
     if groups[0].translation and PAPER not in sources:
         sources = [PAPER, *sources]
-    scoring = dict.fromkeys(
-        note for group in groups for note in scoring_notes([line.variant for line in lines if line.group is group])
-    )
+    by_group = ([line.variant for line in lines if line.group is group] for group in groups)
+    scoring = dict.fromkeys(note for variants in by_group for note in scoring_notes(variants))
     about = [f"Δ: change from {lines[0].reference.label}, {CHANGE}"] if lines[0].reference.records else []
     for source in sources:
         on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
@@ -69,10 +65,9 @@ class Tables:
     @property
     def rules(self) -> list[str]:
         """What verdicts, `still learning` and `not learned` mean in these tables."""
-        documents = [
-            run for grid in self.sections.get("documents", ()) for line in grid.rows for run in line.group.runs
-        ]
-        equal = [] if any(run.continued for run in documents) else [("documents", EQUAL_TOKENS)]
+        groups = [line.group for grid in self.sections.get("documents", ()) for line in grid.rows]
+        continued = any(run.continued for group in groups for run in group.runs)
+        equal = [] if continued else [("documents", EQUAL_TOKENS)]
         by_section = (
             *(("paper", RULE), ("", FINDINGS_RULE), *equal, ("", f"{LEARNING_RULE}.")),
             *(("paper", f"{LEARNED_RULE}."), ("tasks", f"{TASK_RULE}.")),
@@ -89,10 +84,7 @@ class Tables:
 
 
 def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Tables:
-    """Every table for which the groups have rows.
-
-    Each variant of a translation corpus is in one of the paper's three tables, the paper's k in all.
-    """
+    """Every table for which the groups have rows; each translation variant is in one of the paper's three tables."""
     translation = [group for group in groups if group.translation]
     papers = [*_tables1(translation)]
     for group in translation:
@@ -120,18 +112,16 @@ def alike(groups: Sequence[Group]) -> list[list[Group]]:
 def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
     """Variants of groups that are alike in one table for a terminal: scores and published figures."""
     first = rows[0][1]
-    lines = [_summary_line(variant, group) for variant, group in rows]
+    lines = []
+    for variant, group in rows:
+        papers = group.translation and group.baseline_name == "absolute" and group.papers_relative.records
+        reference = group.papers_relative if papers else group.baseline
+        lines.append(Line((variant.label,), group, variant, reference, (group.development,), "validation"))
     grid = score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
     kept = [column for column in grid.columns if column not in AFTER_THE_SCORES]
     grid = Grid("summary", grid.title, (*kept, _NOTE), tuple(lines)).without_empty_columns()
     changes = any(column.key.endswith("_change") for column in grid.columns)
     return replace(grid, setting=f"Δ: change from {lines[0].reference.label}" if changes else "")
-
-
-def _summary_line(variant: Variant, group: Group) -> Line:
-    papers = group.translation and group.baseline_name == "absolute" and group.papers_relative.records
-    reference = group.papers_relative if papers else group.baseline
-    return Line((variant.label,), group, variant, reference, (group.development,), "validation")
 
 
 # Without a footnote on learning: the findings below the table give the advice.
@@ -190,7 +180,7 @@ def _table2(group: Group) -> Iterator[Grid]:
         return
     variants = {k: group.get("relative", k) for k in sorted({*paper.TABLE2, *run})}
     reference = variants[paper.MODELS["base"].clip_distance]
-    lines = [_line_of_base((str(k),), group, variant, reference) for k, variant in variants.items()]
+    lines = _lines_of_base(group, {(str(k),): variant for k, variant in variants.items()}, reference)
     yield score_table("table2", "Table 2: BLEU by clip distance k", group.heading, ("k",), lines)
 
 
@@ -202,17 +192,16 @@ def _table3(group: Group) -> Iterator[Grid]:
     assumption = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
     for k in sorted(alone or {paper.MODELS[group.size].clip_distance}):
         variants = {sides: none if kind == "none" else group.get(kind, k) for sides, kind in KIND_OF_SIDES.items()}
-        lines = [
-            _line_of_base(tuple("yes" if on else "no" for on in sides), group, variants[sides], variants[True, True])
-            for sides in paper.TABLE3
-        ]
+        rows = {tuple("yes" if on else "no" for on in sides): variants[sides] for sides in paper.TABLE3}
+        lines = _lines_of_base(group, rows, variants[True, True])
         title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
         yield score_table("table3", title, f"{group.heading} | k = {k}", ("a^V", "a^K"), lines, assumption)
 
 
-def _line_of_base(labels: tuple[str, ...], group: Group, variant: Variant, reference: Variant) -> Line:
-    """A row of Table 2 or 3."""
-    return Line(labels, group, variant, reference, ("validation", "test", *group.own_splits), "validation")
+def _lines_of_base(group: Group, variants: Mapping[tuple[str, ...], Variant], reference: Variant) -> list[Line]:
+    """The rows of Table 2 or 3, by their labels."""
+    changed = ("validation", "test", *group.own_splits)
+    return [Line(labels, group, variant, reference, changed, "validation") for labels, variant in variants.items()]
 
 
 def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
@@ -233,10 +222,8 @@ def task_table(groups: Sequence[Group]) -> Grid:
     longest, most = (
         sorted({run.setting(f"data.task.max_{split}_length") or 0 for run in runs}) for split in ("train", "long")
     )
-    sizes = ", ".join(
-        f"{name} {runs[0].setting(f'model.{name}')}"
-        for name in ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
-    )
+    names = ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
+    sizes = ", ".join(f"{name} {runs[0].setting(f'model.{name}')}" for name in names)
     lengths = " or ".join(map(str, longest))
     beyond = f", up to {' or '.join(map(str, most))}" if any(most) else ""
     about = f"test: lengths up to {lengths}, as in training; long: longer inputs{beyond}"
@@ -260,9 +247,6 @@ def document_table(groups: Sequence[Group]) -> Grid:
 
 def _table_of_all(name: str, title: str, groups: Sequence[Group], *notes: str) -> Grid:
     setting = groups[0].heading if len(groups) == 1 else groups[0].common_heading
-    lines = [
-        Line((variant.label,), group, variant, group.baseline, (group.split,))
-        for group in groups
-        for variant in group.variants
-    ]
+    rows = [(variant, group) for group in groups for variant in group.variants]
+    lines = [Line((variant.label,), group, variant, group.baseline, (group.split,)) for variant, group in rows]
     return score_table(name, title, setting, ("position",), lines, *notes)

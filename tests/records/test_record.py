@@ -8,7 +8,7 @@ from rpr.errors import RecordError
 from rpr.records.metrics import read_metrics
 from rpr.records.position import position_of
 from rpr.records.record import Record, find_records, read_record, write_record
-from rpr.report.seeds import one_per_seed
+from rpr.report.groups import Variant
 from tests.fake_records import fake_document, fake_interval, fake_record, fake_score
 
 
@@ -86,7 +86,8 @@ def test_newest_finished_original_of_a_run_counts(tmp_path):
     other = rerun.model_copy(update={"run_id": "another"})  # the id by a newer rule
     newer = original.model_copy(update={"run_id": "third", "started": "2026-01-15"})
     for records in ([original, other], [other, original]):
-        assert one_per_seed(records) == [original] and one_per_seed([newer, *records]) == [newer]
+        for runs, counts in ((records, original), ([newer, *records], newer)):
+            assert Variant(position_of(original), "", tuple(runs)).finished == (counts,)
 
 
 def test_repeats_with_other_code_or_another_corpus_are_runs_of_their_own(tmp_path):

@@ -16,12 +16,7 @@ def test_deciding_settings_separate_groups():
     def groups(setting, value):
         return run_groups([fake_record("absolute"), fake_record("relative", settings={setting: value})])
 
-    others = {
-        "optim.warmup_steps": 500,
-        "model.dropout": 0.3,
-        "evaluation.beam_size": 1,
-        "hardware.precision": "bf16",
-    }
+    others = {"optim.warmup_steps": 500, "model.dropout": 0.3, "evaluation.beam_size": 1, "hardware.precision": "bf16"}
     for setting, value in others.items():
         assert f"{setting.rpartition('.')[2]} {value}" in [group.distinctly() for group in groups(setting, value)]
     for setting, value in (("data.cache_dir", "/elsewhere"), ("evaluation.bootstrap_samples", 5)):
@@ -31,14 +26,13 @@ def test_deciding_settings_separate_groups():
 
 def test_runs_scored_on_different_splits_are_joined():
     one = fake_record("relative", scores={"test": 30.0}, settings={"evaluation.test_splits": ["test"]})
-    other = fake_record("relative", scores={"validation": 28.0}, settings={"evaluation.test_splits": ["validation"]})
-    other = other.model_copy(update={"started": "2026-01-03T00:00:00Z"})
+    later = {"settings": {"evaluation.test_splits": ["validation"]}, "started": "2026-01-03T00:00:00Z"}
+    other = fake_record("relative", scores={"validation": 28.0}, **later)
     group = group_of([one, other])
     (variant,) = group.variants
     assert [group.score(variant, split).value for split in ("test", "validation")] == [30.0, 28.0]
-    lengths = [fake_by_length(20.0), None]
-    one, other = (run.model_copy(update={"by_length": by_length and ByLength(**by_length)})
-                  for run, by_length in zip((one, other), lengths, strict=True))  # fmt: skip
+    one = one.model_copy(update={"by_length": ByLength(**fake_by_length(20.0))})
+    other = other.model_copy(update={"by_length": None})
     group = group_of([one, other])
     assert group.variants[0].measured(("sacrebleu", 1, 10), "").value == 20.0, "of the older run"
     coded = [run.model_copy(update={"schemes": {"vectors": code}}) for run, code in ((one, "1"), (other, "2"))]

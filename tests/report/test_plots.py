@@ -2,13 +2,9 @@
 
 import re
 
-from rpr.records.measurement import Measurement, missing, single
-from rpr.records.scores import Interval
 from rpr.report import plot_style, plots, samples
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 from tests.report.helpers import group_of
-
-SEVERAL = Measurement(30.0, 3, 0.5, Interval(28.8, 31.2, 0.95, kind="seeds"))
 
 
 def legend_of(figure):
@@ -22,23 +18,17 @@ def segments(axes):
     return sorted((round(float(line[0][1]), 3), round(float(line[1][1]), 3)) for line in lines)
 
 
-def test_error_bar_reach():
-    assert plot_style.reach(SEVERAL) == (0.5, 0.5)
-    around, above = (single(30.0, Interval(**fake_interval(low, 32.0))) for low in (29.0, 30.5))
-    assert (plot_style.reach(around), plot_style.reach(above)) == ((1.0, 2.0), (0.0, 2.0))
-    assert plot_style.reach(single(30.0)) is plot_style.reach(missing("failed")) is None
-
-
 def test_bleu_by_k_error_bars():
     runs = [
         fake_record("relative", 0, scores=[fake_score("test", 12.0, interval=fake_interval(11.0, 14.0))]),
         *(fake_record("relative", 2, seed=seed, scores={"test": 30.0 + 2 * seed}) for seed in (1, 2, 3)),
         fake_record("absolute", scores=[fake_score("test", 20.0, interval=fake_interval(19.5, 20.25))]),
+        fake_record("none", scores=[fake_score("test", 5.0, interval=fake_interval(5.5, 6.0))]),
     ]
     for width in (plot_style.WIDE, plot_style.COLUMN):
         [axes] = plots.bleu_by_k(group_of(runs)).figure(width).axes
-        # 32, 34, 36: mean 34, standard deviation 2.
-        assert segments(axes) == [(11.0, 14.0), (19.5, 20.25), (32.0, 36.0)]
+        # 32, 34, 36: mean 34, standard deviation 2. A skewed interval is drawn from the score.
+        assert segments(axes) == [(5.0, 6.0), (11.0, 14.0), (19.5, 20.25), (32.0, 36.0)]
         assert axes.get_ylim()[1] > 36
         words = "± standard deviation over the seeds, or 95% interval over the sentences (one seed)"
         assert " ".join(axes.get_xlabel().split()) == f"clip distance k bars: {words}"

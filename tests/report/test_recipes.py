@@ -10,7 +10,8 @@ from rpr.paths import SCHEMES_DIR
 from rpr.records.record import Record
 from rpr.report.grouping import run_groups
 from rpr.report.recipes import Recipes, recipe_grids, recipes
-from tests.fake_records import edited, fake_record
+from tests.fake_records import fake_record
+from tests.report.helpers import row
 
 KEYS = ("optim.learning_rate_scale", "model.dropout")  # those of fair
 # Validation BLEU by learning rate and dropout. Relative is best at 3.0, 0.1, absolute at 1.5, 0.1.
@@ -40,9 +41,7 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe():
     assert (grid.keys, (*grid.variants,), grid.baseline) == (KEYS, (absolute, relative), absolute)
     assert (grid.best(absolute), grid.best(relative)) == ((1.5, 0.1), (3.0, 0.1))
     assert grid.common == (3.0, 0.1), "22 and 28 are 50, more than 24 and 25"
-    table = recipe_grids(grid)[0]
-    keys = [column.key for column in table.columns]
-    rows = {row[0].value: dict(zip(keys, row, strict=True)) for row in table.cells}
+    rows = {label: row(recipe_grids(grid)[0], label) for label in (absolute, relative)}
     assert (rows[relative]["n"].value, rows[relative]["settings"].value) == ("3", "4")
     best = rows[relative]["best"]
     assert best.value == "learning_rate_scale 3.0, dropout 0.1 (edge)"
@@ -54,8 +53,7 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe():
     assert rows[relative]["one_validation"].value.value == pytest.approx((28 + 20 + 30) / 3 - 22)
     assert rows[relative]["one_validation"].remarks == ("1 of 3 seeds",), "of absolute with the same recipe"
     assert rows[absolute]["best"].remarks == ("at the edge of the grid: model.dropout",)
-    table = recipe_grids(grid_of(more[0]))[0]
-    fewer = dict(zip([column.key for column in table.columns], table.cells[1], strict=True))
+    fewer = row(recipe_grids(grid_of(more[0]))[0], relative)
     assert (fewer["n"].value, fewer["own_validation"].value.n) == ("2", 1)
     assert fewer["own_validation"].remarks == ("1 of 2 seeds",)
 
@@ -115,20 +113,20 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, mo
 
 
 def test_other_code_or_files_are_not_mixed_though_each_setting_has_but_one(tmp_path, monkeypatch):
-    def run(position, dropout, code="1", key="a"):
-        made = fake_record(position, settings={"model.dropout": dropout}, scores={"validation": 20.0 + dropout})
-        return made.model_copy(update={"schemes": {"vectors": code}, "data": made.data.model_copy(update={"key": key})})
+    def run(position, dropout, steps=1800, code="1", key="a"):
+        settings, changes = {"model.dropout": dropout, "optim.max_steps": steps}, {"schemes": {"vectors": code}}
+        return fake_record(position, settings=settings, scores={"validation": 20.0}, **changes, **{"data.key": key})
 
-    runs = [run(kind, dropout) for kind in ("absolute", "relative") for dropout in (0.1, 0.2)]
-    (grid,) = grids_of(monkeypatch, tmp_path, "model.dropout", *runs[:3], run("relative", 0.2, code="2"))
+    def runs(**changes):
+        return [run(kind, dropout, **changes) for kind in ("absolute", "relative") for dropout in (0.1, 0.2)]
+
+    (grid,) = grids_of(monkeypatch, tmp_path, "model.dropout", *runs()[:3], run("relative", 0.2, code="2"))
     assert [(label, len(grid.levels[label])) for label in grid.variants] == [
         ("absolute (sinusoidal), code of vectors = 1", 2),
         *((f"relative, k = 16, code of vectors = {code}", 1) for code in "12"),
     ]
-    of_steps = [run.model_copy(update={"config": edited(run.config, {"optim.max_steps": 9})}) for run in runs]
-    assert len(grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs, *of_steps)) == 2
-    others = [run.model_copy(update={"data": run.data.model_copy(update={"key": "b"})}) for run in of_steps]
-    assert grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs, *others) == []
+    assert len(grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs(), *runs(steps=9))) == 2
+    assert grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs(), *runs(steps=9, key="b")) == []
 
 
 def test_settings_of_older_records_are_read_as_today(tmp_path, monkeypatch):

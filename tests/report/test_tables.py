@@ -101,9 +101,7 @@ def test_rows_of_a_checkout_with_uncommitted_changes_are_marked():
 
 @pytest.mark.parametrize("settings, name", [({}, "table1"), ({"data.text": {}}, "documents")])
 def test_skipped_steps_are_a_note_of_every_table(settings, name):
-    run = fake_record("absolute", settings=settings)
-    training = run.training.model_copy(update={"skipped_steps": 1300})
-    [cells] = grids([run.model_copy(update={"training": training})])[name].cells
+    [cells] = grids([fake_record("absolute", settings=settings, **{"training.skipped_steps": 1300})])[name].cells
     remark = "seed 1: 1,300 steps, whose gradient was not finite, were skipped"
     assert [cell.remarks[0] for cell in cells if remark in cell.remarks] == [remark]
 

@@ -93,11 +93,8 @@ def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training
 def test_schemes_are_plotted_best_first_beside_published_accuracies():
     group = group_of(runs("reverse", within=81.0, none=90.0))
     [axes] = plots.scores_by_position(group).figure().axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "none",
-        "relative, k = 16",
-        "absolute (sinusoidal)",
-    ]
+    order = ["none", "relative, k = 16", "absolute (sinusoidal)"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == order
     assert [text.get_text() for text in axes.texts] == ["90.0", "60.0", "6.7"]
     marks = [(line.get_marker(), float(line.get_xdata()[0])) for line in axes.get_lines() if line.get_marker() in "oD"]
     assert sorted(marks) == [("D", 2.3), ("o", 6.7), ("o", 60.0), ("o", 90.0)]
