@@ -220,10 +220,7 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
                 if not steps:
                     continue
                 timings = benchmark.take_turns(
-                    steps,
-                    rounds=config.layer.rounds,
-                    steps_per_round=config.steps_per_round,
-                    device=device,
+                    steps, rounds=config.layer.rounds, steps_per_round=config.steps_per_round, device=device
                 )
             except torch.OutOfMemoryError:
                 yield from ({**asdict(case), "variant": name, **_OUT_OF_MEMORY} for name in positions)

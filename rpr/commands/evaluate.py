@@ -6,8 +6,7 @@ import re
 from dataclasses import asdict
 
 from rpr.commands.printing import with_legend
-from rpr.commands.scoring import check_scorable, length_grid, score_grid, score_run
-from rpr.commands.text_scoring import context_grids
+from rpr.commands.scoring import check_scorable, context_grids, length_grid, score_grid, score_run
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import REPORTED, TrainConfig
 from rpr.data.cache import prepare
@@ -46,13 +45,13 @@ def run(config: EvaluateConfig) -> None:
     trained = validate(TrainConfig, trained.model_dump() | changed)
     evaluation = trained.evaluation
     check_tokenizer(trained)
-    search = f"beam{evaluation.beam_size}-alpha{evaluation.length_penalty:g}"
-    search += f"-min{evaluation.min_length}" if evaluation.min_length else ""
     documents = trained.data.text is not None
     _check_effect(config, run_dir.name, trained)
+    search = [f"beam{evaluation.beam_size}", f"alpha{evaluation.length_penalty:g}"]
+    search += [f"min{evaluation.min_length}"] if evaluation.min_length else []
     if documents:
-        search = "-".join([f"tokens{evaluation.text_tokens}", *map(str, evaluation.context_lengths)])
-        search += "" if evaluation.stride is None else f"-stride{evaluation.stride}"
+        search = [f"tokens{evaluation.text_tokens}", *map(str, evaluation.context_lengths)]
+        search += [] if evaluation.stride is None else [f"stride{evaluation.stride}"]
     if config.backend == "ctranslate2":
         folder = exported_folder(run_dir, config.run)
         runtime.set_up(config.hardware)
@@ -60,7 +59,7 @@ def run(config: EvaluateConfig) -> None:
         loading.check_corpus(run_dir, data)
         engine = ctranslate2_engine(folder, config.hardware, config.compute_type)
         system = EvaluatedModel(engine, engine.exported.settings.checkpoint, f"ctranslate2 {config.compute_type}")
-        name = f"ctranslate2-{config.compute_type}-{search}"
+        settings = ["ctranslate2", config.compute_type, *search]
     else:
         data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
         if config.position:
@@ -68,13 +67,13 @@ def run(config: EvaluateConfig) -> None:
         system = evaluated_model(trained, model, checkpoint)
         ema = config.average_checkpoints is None and trained.optim.ema_decay is not None
         weights = "ema" if ema else f"average{config.average_checkpoints or trained.optim.average_checkpoints}"
-        name = f"{weights}-{search}"
+        settings = [weights, *search]
         if system.precision != "32":  # next to the results of exact float32, not over them
-            name += "-" + re.sub(r"\W+", "-", system.precision)
-    name += "".join(f"-{key}-{value}" for key, value in sorted((config.position or {}).items()))
-    name += "" if config.bleu_tokenizer is None else f"-{config.bleu_tokenizer}"
-    if config.splits is not None:  # so that the scores of other splits are kept
-        name += "".join(f"-{split}" for split in config.splits)
+            settings.append(re.sub(r"\W+", "-", system.precision))
+    settings += [f"{key}-{value}" for key, value in sorted((config.position or {}).items())]
+    settings += [] if config.bleu_tokenizer is None else [config.bleu_tokenizer]
+    settings += config.splits or []  # so that the scores of other splits are kept
+    name = "-".join(settings)
     for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
         data.split(split) if documents else data.text(split)
     check_scorable(trained, data)

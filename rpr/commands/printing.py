@@ -28,8 +28,7 @@ def headline(record: Record, run_dir: Path) -> str:
 
 def print_result(run_dir: Path) -> None:
     """The result of a run, in a few lines on stdout."""
-    from rpr.commands.scoring import score_grid
-    from rpr.commands.text_scoring import context_grids
+    from rpr.commands.scoring import context_grids, score_grid
 
     record = read_record(run_dir / RECORD_NAME)
     print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {escape_control_characters(str(run_dir))}")

@@ -93,14 +93,9 @@ class TrainingBatches(Sampler[BatchSpec]):
         self._lock = threading.Lock()
 
     @property
-    def microbatches_per_epoch(self) -> int:
-        """The number of microbatches, the same for all epochs."""
-        return len(self._plan.starts)
-
-    @property
     def steps_per_epoch(self) -> int:
         """The number of weight updates; the last one may have fewer microbatches."""
-        return -(-self.microbatches_per_epoch // self._microbatches_per_step)
+        return -(-len(self._plan.starts) // self._microbatches_per_step)
 
     def step_microbatches(self, step: int) -> list[Indices]:
         """The pair indices of each of the step's microbatches_per_step microbatches, over all ranks; at the end of an

@@ -248,10 +248,7 @@ def _first_bytes(blocks: Iterable[Block], size: int) -> Iterator[Block]:
 
 
 def _words(
-    job: Job,
-    count: Callable[[T], tuple[int, dict[str, int]]],
-    tasks: Iterable[T],
-    report: Callable[[int], None],
+    job: Job, count: Callable[[T], tuple[int, dict[str, int]]], tasks: Iterable[T], report: Callable[[int], None]
 ) -> dict[str, int]:
     """The most frequent words of all tasks. `count` gives how much of the corpus a task is, and its words."""
     words: dict[str, int] = {}

@@ -19,8 +19,6 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rpr.config.data import DataConfig
@@ -97,7 +95,10 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
         if (prepared := _open(directory, key)) is not None:
             return prepared
         root.mkdir(parents=True, exist_ok=True)
-        with _build_lock(root / f".{directory.name}.lock"):
+        # The lock file is never deleted: that would let two processes build at once.
+        with (root / f".{directory.name}.lock").open("w") as file:
+            if not lock(file.fileno(), f"another process is building {directory.name}"):
+                log.warning("%s does not support file locks: run only one process that prepares a corpus there", root)
             remove_leftovers(root, glob.escape(directory.name))
             if (prepared := _open(directory, key, warn=True)) is not None:
                 return prepared
@@ -160,14 +161,3 @@ def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
         if warn:
             log.warning("token cache %s is damaged (%s); rebuilding it", directory, error)
         return None
-
-
-@contextmanager
-def _build_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file of a cache. The file is never deleted: that would let two processes build at once."""
-    with path.open("w") as file:
-        if not lock(file.fileno(), f"another process is building {path.name[1:-5]}"):
-            log.warning(
-                "%s does not support file locks: run only one process that prepares a corpus there", path.parent
-            )
-        yield

@@ -65,10 +65,10 @@ def load_corpus(data: DataConfig) -> Corpus:
         if repeated:
             notes += (f"train: {repeated} pairs left out, each equal to a held-out one",)
             splits["train"] = kept
-    named = {split: split for split in splits if split != "train"}
-    standard = {"validation": data.validation_name, "test": data.test_name}
-    named |= {split: name for split, name in standard.items() if split in splits}
-    named |= {split: f"held-out-{split}" for split in held_out}
+    own = {"validation": data.validation_name, "test": data.test_name} | {
+        split: f"held-out-{split}" for split in held_out
+    }
+    named = {split: own.get(split, split) for split in splits if split != "train"}
     return Corpus(splits, held_out, named, notes, repeated)
 
 

@@ -3,15 +3,7 @@
 import re
 from pathlib import Path
 
-from rpr.data.files import (
-    OWN_NAME,
-    SPLIT_NAMES,
-    UNPACKED,
-    Listing,
-    is_left_over,
-    kind_of,
-    split_word,
-)
+from rpr.data.files import OWN_NAME, SPLIT_NAMES, UNPACKED, Listing, is_left_over, kind_of, split_word
 from rpr.data.tables import TABLES
 from rpr.errors import DataError
 

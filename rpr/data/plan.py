@@ -72,12 +72,7 @@ class Plan:
     """The epoch-independent part: each pair's cell, and the microbatch boundaries in the order by cell."""
 
     def __init__(
-        self,
-        source_lengths: Lengths,
-        target_lengths: Lengths,
-        max_tokens_per_microbatch: int,
-        *,
-        joined: bool = False,
+        self, source_lengths: Lengths, target_lengths: Lengths, max_tokens_per_microbatch: int, *, joined: bool = False
     ) -> None:
         assert len(source_lengths) < 1 << 31, "pairs are numbered in 32 bits"
         self.lengths = source_lengths, target_lengths
