@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -47,7 +48,8 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     size = config.model.d_model * (16 if config.hardware.accelerator == "gpu" else 4)
     rate = benchmark.matmul_rate(config.hardware, runtime.torch_device(config.hardware), size)
     document["products"] = {"size": size, "operations_per_second": rate}
-    measures = {"step": _steps, "context": _contexts, "layer": _layers}
+    shape = benchmark.BatchShape(config.sentences, config.length, config.length)
+    measures: dict[str, Any] = {"step": partial(_steps, shape, "step"), "context": _contexts, "layer": _layers}
     parts = [part for part in measures if part in config.parts]
     try:
         for part in parts:
@@ -161,33 +163,27 @@ def _ratio(key: str, rounds: int) -> Callable[[dict[str, Any]], Measurement]:
 _OUT_OF_MEMORY = {"problem": "out of memory"}  # a row's, in place of figures
 
 
-def _steps(config: BenchConfig, positions: dict[str, Positions], rate: float) -> Iterator[dict[str, Any]]:
-    with Progress(config.rounds, "rounds", "step") as bar:
-        shape = benchmark.BatchShape(config.sentences, config.length, config.length)
-        yield from _steps_of(config, positions, rate, shape, bar)
-
-
 def _contexts(config: BenchConfig, positions: dict[str, Positions], rate: float) -> Iterator[dict[str, Any]]:
     """Steps on text alone, at each length of the context."""
     for length in config.context.lengths:
-        batch = max(1, config.context.positions // length)
-        with Progress(config.rounds, "rounds", f"context of {length}") as bar:
-            measured = _steps_of(config, positions, rate, benchmark.BatchShape(batch, 0, length), bar)
-        yield from ({"length": length, "batch": batch, **row} for row in measured)
+        shape = benchmark.BatchShape(max(1, config.context.positions // length), 0, length)
+        for row in _steps(shape, f"context of {length}", config, positions, rate):
+            yield {"length": length, "batch": shape.sentences, **row}
 
 
-def _steps_of(
-    config: BenchConfig, positions: dict[str, Positions], rate: float, shape: benchmark.BatchShape, bar: Progress
+def _steps(
+    shape: benchmark.BatchShape, name: str, config: BenchConfig, positions: dict[str, Positions], rate: float
 ) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     try:
-        timings = benchmark.take_turns(
-            benchmark.training_steps(config, positions, shape, device),
-            rounds=config.rounds,
-            steps_per_round=config.steps_per_round,
-            device=device,
-            progress=lambda done: bar.reach(done, config.rounds),
-        )
+        with Progress(config.rounds, "rounds", name) as bar:
+            timings = benchmark.take_turns(
+                benchmark.training_steps(config, positions, shape, device),
+                rounds=config.rounds,
+                steps_per_round=config.steps_per_round,
+                device=device,
+                progress=lambda done: bar.reach(done, config.rounds),
+            )
     except torch.OutOfMemoryError:
         return [{"variant": name, **_OUT_OF_MEMORY} for name in positions]
     baseline = timings[config.variants[0]]

@@ -58,11 +58,8 @@ class Output:
     """Standard output, or a file that appears once complete; until then its whole lines are in FILE.part."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """With a path, FILE.part is opened without changing it.
-
-        Raises:
-            OSError: FILE.part cannot be written.
-            DataError: another process is writing it.
+        """With a path, FILE.part is opened without changing it. Raises OSError if it cannot be written, DataError if
+        another process is writing it.
         """
         self._path, self._bytes = path, 0  # of whole lines
         if path is None:
@@ -75,12 +72,7 @@ class Output:
                 raise DataError(f"output: another process is writing {self._part}; wait for it, or give another file")
 
     def write(self, lines: bytes) -> None:
-        """Write whole lines, unbuffered.
-
-        Raises:
-            BrokenPipeError: the reader of a pipe is gone.
-            OSError: the disk is full.
-        """
+        """Write whole lines, unbuffered. BrokenPipeError: the reader of a pipe is gone; OSError: the disk is full."""
         if self._path is not None and not self._bytes:
             os.ftruncate(self._descriptor, 0)
         rest = memoryview(lines)

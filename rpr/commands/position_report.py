@@ -24,11 +24,8 @@ MIN_DISTANCE = 8  # shown even for the smallest k: for k = 0, 2k would be no dis
 
 def report(config: ReportConfig, run_dir: Path) -> None:
     """Writes positions.svg and positions.json to the run's folder, and prints what it is of, or the JSON document.
-
-    Raises:
-        RecordError: no readable record, or a folder that cannot be written.
-        RunError: the run failed or was interrupted.
-        DataError: no checkpoint, or an incompatible one; no data.
+    Raises RecordError if there is no readable record or the folder cannot be written, RunError if the run failed or was
+    interrupted, DataError for no checkpoint, or an incompatible one, or no data.
     """
     data, trained = loading.load_with_examples(run_dir, config, "validation", config.validation_sentences)
     record, position, checkpoint = trained.record, trained.config.position, trained.checkpoint

@@ -46,7 +46,11 @@ def run(config: RerunConfig) -> None:
                 "and scores are written at its end: omit strict"
             )
         note(f"{path}: {record.outcome}; it has no results to compare with")
-    _report_deviations(config, path, record, typed)
+    deviations = list(_deviations(record, typed, provenance.git_state()))
+    if config.strict and deviations:
+        raise RecordError(f"{path}: strict=true, and not as recorded: {'; '.join(deviations)}")
+    for line in deviations:
+        note(f"not as recorded: {line}")
     run_dir = _folder(config, path, record, typed)
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)
     run_dir = train.run(typed, command=_command(config), run_dir=run_dir, rerun_of=rerun_of)
@@ -106,19 +110,10 @@ def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig)
     return folder
 
 
-def _report_deviations(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> None:
-    """One line on stderr for each difference from the record; with `strict` they are a RecordError instead. Raises
-    DataError if the corpus cannot be read.
-    """
-    deviations = list(_deviations(record, typed, provenance.git_state()))
-    if config.strict and deviations:
-        raise RecordError(f"{path}: strict=true, and not as recorded: {'; '.join(deviations)}")
-    for line in deviations:
-        note(f"not as recorded: {line}")
-
-
 def _deviations(record: Record, typed: TrainConfig, git: Git) -> Iterator[str]:
-    """Of the checkout, the versions, the machine (of a finished run) and the corpus."""
+    """A line for each difference from the record: of the checkout, the versions, the machine (of a finished run) and
+    the corpus. Raises DataError if that cannot be read.
+    """
     if record.git.dirty:
         yield "commit: the recorded checkout had uncommitted changes"
     if git.dirty:

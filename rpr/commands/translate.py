@@ -25,13 +25,10 @@ ESCAPED = "&#124;&#124;&#124;"  # for the separator in a translation, as the Mos
 
 
 def run(config: TranslateConfig) -> None:
-    """Translates lines until the input ends. Warnings and progress go to stderr.
-
-    Raises:
-        ConfigError, DataError, RecordError: unusable settings, files or run, before any input is read; an input that is
-            not text.
-        BrokenPipeError: the reader of stdout is gone.
-        KeyboardInterrupt, SystemExit: after Ctrl-C and SIGTERM, with only complete lines written.
+    """Translates lines until the input ends. Warnings and progress go to stderr. Raises ConfigError, DataError or
+    RecordError for unusable settings, files or run, before any input is read, and for an input that is not text;
+    BrokenPipeError if the reader of stdout is gone; KeyboardInterrupt and SystemExit after Ctrl-C and SIGTERM, with
+    only complete lines written.
     """
     with ExitStack() as files:
         source, name = _open_input(config.input, files)

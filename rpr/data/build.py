@@ -164,10 +164,8 @@ def _save(meta: Meta, directory: Path) -> Meta:
 
 
 def read_cache(directory: Path, key: str) -> tuple[Meta, Vocabulary]:
-    """What the folder of a cache says of itself, if it and all files are as they were written.
-
-    Raises:
-        OSError, ValueError, TypeError, AttributeError, DataError: a file is missing or has changed.
+    """What the folder of a cache says of itself, if it and all files are as they were written. Raises OSError,
+    ValueError, TypeError, AttributeError or DataError if a file is missing or has changed.
     """
     content = json.loads((directory / META_NAME).read_text("utf-8"))
     if set(content) != {field.name for field in fields(Meta)} or content["key"] != key:

@@ -18,6 +18,7 @@ from rpr.data.vocabulary import EOS, ByteVocabulary, Vocabulary, count_text_word
 from rpr.errors import DataError
 
 SIDES = ("source", "target")
+_load = lru_cache(maxsize=1)(Vocabulary.load)
 
 
 class Side(NamedTuple):
@@ -45,11 +46,6 @@ class EncodedBlock(NamedTuple):
     num_bytes: int
     pieces: NDArray[np.generic]
     last: bool
-
-
-@lru_cache(maxsize=1)
-def _vocabulary(path: Path) -> Vocabulary:
-    return Vocabulary.load(path)
 
 
 def count_chunk_words(task: tuple[int, Chunk]) -> tuple[int, dict[str, int]]:
@@ -81,7 +77,7 @@ def encode_chunk(
     """Pairs with an empty side, or one longer than `max_length` tokens, are dropped. `threads`=None uses all cores.
     Raises DataError: text that is not UTF-8; an empty side in a split that has to be `complete`.
     """
-    model = _vocabulary(vocabulary)
+    model = _load(vocabulary)
     pairs = chunk.pairs()
     kept = [pair for pair in pairs if all(pair)]
     if complete is not None and len(kept) < len(pairs):
@@ -107,7 +103,7 @@ def encode_chunk(
 def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> list[EncodedBlock]:
     """Raises DataError if a block is not UTF-8 and has to be, or is UTF-16, which has as many NUL bytes as letters."""
     encoded = []
-    model = text_vocabulary(_vocabulary(vocabulary))
+    model = text_vocabulary(_load(vocabulary))
     for block in blocks:
         # The last block of a file is its last character, which may be a NUL.
         if not isinstance(model, ByteVocabulary) and block.text.count(b"\0") > max(1, len(block.text) // 4):

@@ -123,18 +123,16 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
     within = root / config if config and not configs and (root / config).is_dir() else root
     everything = dict(_walk(root, within))
     data = {name: file for name, file in everything.items() if _is_data(file, suffixes)}
-    separator = None
     if configs:
         name = config if config in configs else next(iter(configs)) if len(configs) == 1 else None
         if name is None or (config not in (None, name) and name != "default"):
             raise DataError(f"data.hub_config: no {config!r} in {root}{did_you_mean(str(config), configs)}")
         chosen = {each: _readme_splits(readme, settings, data) for each, settings in configs.items()}
-        splits = chosen[name]
-        separator = _separator(configs[name])
-        used = {file for each in chosen.values() for files in each.values() for file in files}
+        splits, separator = chosen[name], _separator(configs[name])
     else:
-        splits = _splits_by_name(data)
-        used = {file for files in splits.values() for file in files}
+        splits, separator = _splits_by_name(data), None
+        chosen = {"": splits}
+    used = {file for each in chosen.values() for files in each.values() for file in files}
     for split, files in splits.items():
         _check_alike(split, files)
     left = [file for file in everything.values() if file not in used and (file in data.values() or is_left_over(file))]
@@ -298,11 +296,8 @@ def _inside(readme: Path, pattern: object) -> str:
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Errors while a file is read become one line.
-
-    Raises:
-        DataError: there is no such file, or its content is damaged.
-        RunError: it cannot be read now; what was prepared from it so far is kept.
+    """Errors while a file is read become one line. Raises DataError if there is no such file, or its content is
+    damaged; RunError if it cannot be read now: what was prepared from it so far is kept.
     """
     try:
         yield

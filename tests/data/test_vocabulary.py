@@ -57,20 +57,21 @@ def test_vocabulary_can_be_saved_and_pickled(large, tmp_path):
 
 
 CHINESE = ["".join(chr(0x4E00 + index) * 2 + " " for index in range(ten, ten + 10)) for ten in range(0, 2000, 10)]
+FEW, TEXT = count_words(["a b c d", "d e f"]), module.count_text_words("some words, and others " * 9)
+MANY, LITTLE = r"more than .*=\d+ or less$", r"too few .*=\d+ or more$"
 
 
-@pytest.mark.parametrize(("text", "size", "message"), [
-    (["a b c d", "d e f"], 900, r"more than .*=\d+ or less$"),
-    (["a b c d", "d e f"], 30_000, r"more than .*=\d+ or less$"),
-    (CHINESE[:4], 16, r"too few .*=\d+ or more$"),
-    (CHINESE, 1100, r"too few .*=\d+ or more$"),
-    (CHINESE[:110], 500, r"too few .*=\d+ or more$"),
+@pytest.mark.parametrize(("learn", "words", "size", "message"), [
+    (Vocabulary.learn, FEW, 900, MANY), (Vocabulary.learn, FEW, 30_000, MANY),
+    (Vocabulary.learn, count_words(CHINESE[:4]), 16, LITTLE), (Vocabulary.learn, count_words(CHINESE), 1100, LITTLE),
+    (Vocabulary.learn, count_words(CHINESE[:110]), 500, LITTLE),
+    (module.BytePairVocabulary.learn_text, TEXT, 265, LITTLE), (module.BytePairVocabulary.learn_text, TEXT, 3000, MANY),
 ])  # fmt: skip
-def test_impossible_size_is_an_error_naming_a_possible_one(text, size, message):
+def test_impossible_size_is_an_error_naming_a_possible_one(learn, words, size, message):
     with pytest.raises(DataError, match=rf"^data.vocabulary_size: {size} is {message}") as error:
-        Vocabulary.learn(count_words(text), size)
+        learn(words, size)
     limit = int(str(error.value).rsplit("=", 1)[1].split()[0])
-    assert len(Vocabulary.learn(count_words(text), limit)) == limit
+    assert len(learn(words, limit)) == limit
 
 
 def test_training_sample_does_not_depend_on_chunks(monkeypatch):
