@@ -14,7 +14,7 @@ from rpr.config.train import EvaluationConfig, TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.engines import EvaluatedModel, evaluated_model
-from rpr.decode.torch_engine import Engine, TorchEngine, search_of, translate_sources
+from rpr.decode.torch_engine import TorchEngine, search_of, translate_sources
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
 from rpr.metrics import lengths
@@ -100,25 +100,17 @@ def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, r
     scores: list[Score] = []
     translated: dict[str, Texts] = {}
     for split in splits:
-        texts = translated[split] = _translate(config, data, split, system.engine, run_dir)
+        rows, what = data.split(split).first("source"), f"translating {split} (beam {evaluation.beam_size})"
+        with Progress(len(rows), "sentences", what, lines="last") as bar:
+            hypotheses = translate_sources(system.engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
+        texts = translated[split] = Texts(*data.text(split), hypotheses)
+        write_split(run_dir, split, texts)
         language, tokenizer = config.data.target_language, evaluation.bleu_tokenizer
-        scored[split] = all_scores(texts.hypotheses, texts.references, language, metrics, tokenizer)
+        scored[split] = all_scores(hypotheses, texts.references, language, metrics, tokenizer)
         scores.extend(_score(config, data, split, metric, system) for metric in scored[split])
     if translated:
         write_archive(run_dir, translated)
     return RunScores(tuple(scores), _by_length(config, data, scored, system))
-
-
-def _translate(config: TrainConfig, data: PreparedData, split: str, engine: Engine, run_dir: Path) -> Texts:
-    """The texts of a split, which are written to the run's folder."""
-    evaluation = config.evaluation
-    rows = data.split(split).first("source")
-    with Progress(len(rows), "sentences", f"translating {split} (beam {evaluation.beam_size})", lines="last") as bar:
-        hypotheses = translate_sources(engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
-    sources, references = data.text(split)
-    texts = Texts(sources, references, hypotheses)
-    write_split(run_dir, split, texts)
-    return texts
 
 
 def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: EvaluatedModel) -> Score:

@@ -15,9 +15,10 @@ from rpr.data import synthetic
 from rpr.data.files import SPLIT_NAMES, SPLIT_WORDS, Listing, kind_of, list_files, split_word
 from rpr.data.hub import hub_files, hub_revision
 from rpr.data.line_files import list_line_files
-from rpr.data.pairs import Pair, Pairs, cache_root, line_pairs, listed_pairs, local_path, table_pairs
+from rpr.data.pairs import Pair, Pairs, cache_root, line_pairs, listed_pairs, table_pairs
 from rpr.data.tables import TABLES
 from rpr.errors import DataError
+from rpr.paths import user_path
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
 HELD_OUT = ("test", "validation")
@@ -80,7 +81,8 @@ def corpus_files(data: DataConfig) -> Listing:
         return Listing(cache_root(data), hub_files(data))
     if data.text is not None and data.text.python_library:
         return _python_library()
-    path, languages = local_path(data), (data.source_language, data.target_language)
+    assert data.path is not None
+    path, languages = user_path(data.path).absolute(), (data.source_language, data.target_language)
     if data.text is None:
         listing = list_line_files(path, languages)
         if listing.splits:

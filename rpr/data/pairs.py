@@ -182,11 +182,6 @@ def _count_lines(file: Path) -> int:
     return lines + (last != b"\n")
 
 
-def local_path(data: DataConfig) -> Path:
-    assert data.path is not None
-    return user_path(data.path).absolute()
-
-
 def cache_root(data: DataConfig) -> Path:
     """The absolute path of the folder for everything derived from corpora."""
     return user_path(data.cache_dir).absolute()

@@ -128,8 +128,7 @@ class Vocabulary:
             if model == BYTES_MODEL:
                 return ByteVocabulary()
             vocabulary = cls(model)
-            if vocabulary._processor.piece_to_id(NEWLINE) != UNK:
-                return BytePairVocabulary(model)
+            return vocabulary if vocabulary._processor.piece_to_id(NEWLINE) == UNK else BytePairVocabulary(model)
         except OSError as error:
             raise DataError(
                 f"vocabulary {path}: cannot be read ({error.strerror}); run rpr-cli prepare again"
@@ -138,7 +137,6 @@ class Vocabulary:
             raise DataError(
                 f"vocabulary {path}: not a sentencepiece model; delete it and run rpr-cli prepare again"
             ) from None
-        return vocabulary
 
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())

@@ -110,12 +110,6 @@ def test_train_pairs_equal_to_given_splits_are_kept(config, folder, monkeypatch)
     assert list(corpus.splits["train"]) == PAIRS[:80] and (corpus.repeated, corpus.notes) == (0, ())
 
 
-def test_path_of_a_file_is_an_error(config, tmp_path):
-    (tmp_path / "pairs.en").write_text("x\n")
-    with pytest.raises(DataError, match=r"pairs.en is a file; give its folder, or .* the path without .en"):
-        load_corpus(config(path=str(tmp_path / "pairs.en")))
-
-
 @pytest.mark.parametrize("flat", [False, True])
 def test_folder_of_parquet(config, folder, flat):
     """In the layout of the WMT sets on the hub."""
