@@ -126,8 +126,8 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.axhline(initial, **_REFERENCE, label="root mean square before training")
 
     heading = "Norm of each vector of the relative tables"
-    words = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
-    yield _Part(heading, _defined("norms", words), tables, ("offset j - i", "norm"), norms)
+    explanation = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
+    yield _Part(heading, _defined("norms", explanation), tables, ("offset j - i", "norm"), norms)
 
     def cosines(axes: Axes, entry: Entry) -> None:
         axes.axhline(0, **_REFERENCE)
@@ -135,10 +135,10 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.margins(y=0.08)
 
     heading = "Cosine similarity of the vectors of neighbouring offsets"
-    words = f"1: the two are hardly told apart; 0: unrelated, as on average before training. {_HEADS}"
+    explanation = f"1: the two are hardly told apart; 0: unrelated, as on average before training. {_HEADS}"
     neighbours = [entry for entry in tables if any(_k(table) for _, _, table in _tables(entry))]
     axis = ("between the offsets j - i", "cosine")
-    yield _Part(heading, _defined("cosines", words), neighbours, axis, cosines, None)
+    yield _Part(heading, _defined("cosines", explanation), neighbours, axis, cosines, None)
     yield from _attention(numbers, shown)
 
     def absolute(axes: Axes, entry: Entry) -> None:
@@ -148,16 +148,16 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.set_xlim(-0.5, len(values) - 0.5)
 
     heading = "Norm of each vector of the learned absolute tables"
-    words = "Drawn up to twice its length, which is the upright line. "
-    words += "Positions that no training sentence reached stay as they began."
-    yield _Part(heading, _defined("absolute", words), numbers["absolute"], ("position", "norm"), absolute)
+    explanation = "Drawn up to twice its length, which is the upright line. "
+    explanation += "Positions that no training sentence reached stay as they began."
+    yield _Part(heading, _defined("absolute", explanation), numbers["absolute"], ("position", "norm"), absolute)
 
     def bias(axes: Axes, entry: Entry) -> None:
         places = shown[entry["stack"]]
         _heads(axes, _distances(numbers)[places], [head[places] for head in entry["bias"]], TABLES[0][2])
 
-    words, axis = _defined("bias", f"{_HEADS} {_RARE}"), ("distance j - i", "bias")
-    yield _Part("Bias by signed distance", words, numbers["biases"], axis, bias, None)
+    explanation, axis = _defined("bias", f"{_HEADS} {_RARE}"), ("distance j - i", "bias")
+    yield _Part("Bias by signed distance", explanation, numbers["biases"], axis, bias, None)
 
     def losses(axes: Axes, entry: Entry) -> None:
         edges = [entry["first"][0] - 0.5, *(last + 0.5 for last in entry["last"])]
@@ -168,13 +168,13 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.minorticks_off()
         axes.set_xlim(edges[0], max(edges[-1], entry["trained"] + 0.5))
 
-    words = "".join(
+    explanation = "".join(
         f"Of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows; less is better. Upright line: "
         f"`trained`, {entry['trained']:,}."
         for entry in numbers["losses"]
     )
     heading, axis = "Loss by position in the window", ("position", "bits per byte")
-    yield _Part(heading, _defined("losses", words), numbers["losses"], axis, losses, None)
+    yield _Part(heading, _defined("losses", explanation), numbers["losses"], axis, losses, None)
 
 
 def _attention(numbers: Entry, shown: dict[str, slice]) -> Iterator[_Part]:
