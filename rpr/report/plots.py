@@ -189,7 +189,7 @@ def scores_by_length(group: Group) -> style.Plot | None:
             points = [(place + shift, score) for place, score in enumerate(by_label[label])]
             style.draw_points(axes, points, looks[label])
         published = _draw_published(axes, group, columns, looks)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 104 if group.task else None)  # of percent no bar says more than 100
         bars = style.bar_words(score for label in last for score in by_label[label] if score.value is not None)
         shaded = f"shaded: {by_length.longest_in_words}" if beyond else ""
         style.set_words_below(axes, f"{by_length.unit}; below: sentences", shaded, bars, *published, remark)
