@@ -1,6 +1,6 @@
 """Typed sections of settings: frozen, without extra keys, and with one-line errors that name the dotted key."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError, ValidationInfo, field_validator
@@ -50,6 +50,14 @@ class StrictModel(BaseModel):
         if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
             raise PydanticCustomError("nul", "it contains a NUL character")
         return value
+
+    def model_post_init(self, context: Any) -> None:
+        for problem in self.problems():
+            raise ValueError(problem)
+
+    def problems(self) -> Iterable[str]:
+        """What is wrong with valid settings together, as `setting: rule; remedy`; the first one is reported."""
+        return ()
 
 
 _TAGS = ("scheme", "kind")  # settings that select one of several sections

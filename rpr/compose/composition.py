@@ -169,9 +169,8 @@ def compose_train(
         )
     if problem := too_few_samples(config.evaluation.bootstrap_samples):
         raise ConfigError(f"evaluation.{problem}")
-    longest = max(config.data.context_length or 0, *config.evaluation.context_lengths, 0)
     for scheme in (config.position.encoder, config.position.decoder):
-        if problem := scheme.without_effect(config.longest_row, longest):
+        if problem := scheme.without_effect(config.longest_row, config.longest_context):
             raise ConfigError(f"position.{problem}")
     if run is None:
         return config

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
 from rpr.config.data import NAME, DataConfig
 from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig, too_few_samples
@@ -51,21 +52,17 @@ class EvaluateConfig(OneRunConfig):
     position: dict[str, Any] | None
     format: Literal["table", "json"]
 
-    @model_validator(mode="after")
-    def settings_of_the_backend(self) -> EvaluateConfig:
+    def problems(self) -> Iterator[str]:
         if problem := too_few_samples(self.bootstrap_samples):
-            raise ValueError(problem)
+            yield problem
         if self.backend == "torch" and self.compute_type != "float32":
-            raise ValueError(
-                f"compute_type: {self.compute_type} requires backend=ctranslate2; torch uses hardware.precision"
-            )
+            yield f"compute_type: {self.compute_type} requires backend=ctranslate2; torch uses hardware.precision"
         if self.backend == "ctranslate2" and self.position is not None:
-            raise ValueError("position: the positions of an export are fixed; choose backend=torch")
+            yield "position: the positions of an export are fixed; choose backend=torch"
         if self.backend == "ctranslate2" and self.matmul_precision is not None:
-            raise ValueError("matmul_precision: CTranslate2 does not read it; choose compute_type, or backend=torch")
+            yield "matmul_precision: CTranslate2 does not read it; choose compute_type, or backend=torch"
         if self.backend == "ctranslate2" and self.average_checkpoints is not None:
-            raise ValueError("average_checkpoints: an export is a single model; leave it out, or export the run again")
-        return self
+            yield "average_checkpoints: an export is a single model; leave it out, or export the run again"
 
 
 class TranslateConfig(OneRunConfig):
@@ -93,15 +90,13 @@ class SamplingConfig(StrictModel):
     num_samples: PositiveInt
     stop: str | None = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def greedy_has_no_choice(self) -> SamplingConfig:
+    def problems(self) -> Iterator[str]:
         for name, usual in (("top_k", None), ("num_samples", 1)):
             if self.temperature == 0 and getattr(self, name) != usual:
-                raise ValueError(
+                yield (
                     f"{name}: {getattr(self, name)} has no use with temperature=0, which takes the most probable token "
                     "each time; set temperature above 0, such as 0.8"
                 )
-        return self
 
 
 class GenerateConfig(OneRunConfig, SamplingConfig):
@@ -137,15 +132,13 @@ class CompareConfig(StrictModel):
     format: Literal["table", "markdown", "json"]
     runs_dir: str = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def something_to_compare(self) -> CompareConfig:
+    def problems(self) -> Iterator[str]:
         if (self.sweep is None) == (len(self.runs) == 0):
-            raise ValueError("runs and sweep: give the folders of at least two runs, or a sweep's name as sweep=...")
+            yield "runs and sweep: give the folders of at least two runs, or a sweep's name as sweep=..."
         if len(self.runs) == 1:
-            raise ValueError(f"runs: only {self.runs[0]} given; give the folders of at least two runs")
+            yield f"runs: only {self.runs[0]} given; give the folders of at least two runs"
         if self.runs and self.baseline is not None:
-            raise ValueError(f"baseline: {self.baseline} is for sweep=; of runs the first one is the baseline")
-        return self
+            yield f"baseline: {self.baseline} is for sweep=; of runs the first one is the baseline"
 
 
 class RerunConfig(StrictModel):
@@ -163,11 +156,9 @@ class DiffConfig(StrictModel):
 
     runs: tuple[str, ...]
 
-    @model_validator(mode="after")
-    def two_runs(self) -> DiffConfig:
+    def problems(self) -> Iterator[str]:
         if len(self.runs) != 2:
-            raise ValueError(f"runs: {len(self.runs)} given, expected two: rpr-cli diff runs/A runs/B")
-        return self
+            yield f"runs: {len(self.runs)} given, expected two: rpr-cli diff runs/A runs/B"
 
 
 class DashboardConfig(StrictModel):
@@ -213,25 +204,23 @@ class ReportConfig(StrictModel):
     cache_dir: str | None = Field(min_length=1)
     hardware: OneProcess
 
-    @model_validator(mode="after")
-    def one_subject(self) -> ReportConfig:
+    def problems(self) -> Iterator[str]:
         if self.sweep is not None and not NAME.fullmatch(self.sweep):
-            raise ValueError(f"sweep: {self.sweep!r} is not a valid sweep name; give one such as quick")
+            yield f"sweep: {self.sweep!r} is not a valid sweep name; give one such as quick"
         if self.sweep is not None and self.run is not None:
-            raise ValueError(
+            yield (
                 f"run and sweep: {self.run} and {self.sweep} are both given; a report is on one run's positions or on "
                 "a sweep's records: remove one of them"
             )
         of_records, of_run = ("baseline", "verbose", "pdf"), ("average_checkpoints", "cache_dir")
         subject, unused = ("records", of_run) if self.run is None else ("one run's positions", of_records)
         if given := next((name for name in unused if getattr(self, name)), None):
-            raise ValueError(f"{given}: has no effect on a report on {subject}; leave it out")
+            yield f"{given}: has no effect on a report on {subject}; leave it out"
         if self.results_page is not None and (self.sweep or self.run) is not None:
-            raise ValueError(
+            yield (
                 f"results_page: {self.results_page} is a page on all records under runs_dir; remove "
                 f"{'sweep' if self.sweep is not None else 'run'}"
             )
-        return self
 
 
 class LayerBenchConfig(StrictModel):
@@ -272,14 +261,12 @@ class BenchConfig(StrictModel):
     seed: int = Field(ge=0, lt=2**31)
     format: Literal["table", "json"]
 
-    @model_validator(mode="after")
-    def what_is_measured(self) -> BenchConfig:
+    def problems(self) -> Iterator[str]:
         if "layer" in self.parts and "attend" not in self.layer.algorithms:
-            raise ValueError("layer.algorithms: attend is missing, to which the others are compared; add it")
+            yield "layer.algorithms: attend is missing, to which the others are compared; add it"
         if "context" in self.parts and self.model.architecture != "decoder_only":
-            raise ValueError("parts: context is of decoder-only models; add model.architecture=decoder_only")
+            yield "parts: context is of decoder-only models; add model.architecture=decoder_only"
         if self.hardware.precision == "64":
-            raise ValueError("hardware.precision: bench supports 32 and bf16; choose one")
+            yield "hardware.precision: bench supports 32 and bf16; choose one"
         if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
-            raise ValueError("layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu")
-        return self
+            yield "layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu"

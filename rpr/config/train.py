@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,17 +48,15 @@ class ModelConfig(StrictModel):
     activation: Activation
     relative_defaults: RelativeDefaults
 
-    @model_validator(mode="after")
-    def heads_divide_the_width(self) -> ModelConfig:
+    def problems(self) -> Iterator[str]:
         if self.d_model % self.num_heads:
             divisors = [str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0]
-            raise ValueError(
+            yield (
                 f"num_heads: {self.num_heads} does not divide model.d_model = {self.d_model}; "
                 f"choose one of {', '.join(divisors)}"
             )
         if self.d_model % 2:
-            raise ValueError(f"d_model: {self.d_model} is odd; sinusoids come in pairs: choose an even width")
-        return self
+            yield f"d_model: {self.d_model} is odd; sinusoids come in pairs: choose an even width"
 
     def transformer(self, position: Positions, vocabulary_size: int) -> TransformerConfig:
         """The model with these positions and this vocabulary size."""
@@ -95,29 +93,27 @@ class OptimConfig(StrictModel):
     validate_every_n_steps: PositiveInt
     non_finite: Literal["stop", "skip"]
 
-    @model_validator(mode="after")
-    def settings_fit_each_other(self) -> OptimConfig:
+    def problems(self) -> Iterator[str]:
         if (self.learning_rate_scale is None) == (self.learning_rate is None):
-            raise ValueError(
+            yield (
                 "learning_rate_scale and optim.learning_rate: set exactly one of them, the other to null: a factor of "
                 "the paper's learning rate, or the highest one itself"
             )
         if (self.checkpoint_every_n_steps is None) == (self.checkpoint_every_n_minutes is None):
-            raise ValueError(
+            yield (
                 "checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: "
                 "set exactly one of them, the other to null"
             )
         if self.average_checkpoints > self.keep_checkpoints:
-            raise ValueError(
+            yield (
                 f"average_checkpoints: {self.average_checkpoints} is more than the "
                 f"optim.keep_checkpoints = {self.keep_checkpoints} that are kept; raise keep_checkpoints"
             )
         if self.ema_decay is not None and self.average_checkpoints > 1:
-            raise ValueError(
+            yield (
                 f"ema_decay: {self.ema_decay} keeps a moving average and optim.average_checkpoints = "
                 f"{self.average_checkpoints} averages checkpoints; set it to 1, or optim.ema_decay=null"
             )
-        return self
 
     @property
     def rate_setting(self) -> str:
@@ -143,11 +139,9 @@ class HardwareConfig(StrictModel):
     def precision_is_a_word(cls, value: Any) -> Any:
         return str(value) if isinstance(value, int) else value
 
-    @model_validator(mode="after")
-    def triton_needs_a_gpu(self) -> HardwareConfig:
+    def problems(self) -> Iterator[str]:
         if self.attention == "triton" and self.accelerator == "cpu":
-            raise ValueError("attention: triton needs a GPU; choose attention=auto, or hardware=1xgpu")
-        return self
+            yield "attention: triton needs a GPU; choose attention=auto, or hardware=1xgpu"
 
     @property
     def num_ranks(self) -> int:
@@ -196,22 +190,20 @@ class EvaluationConfig(StrictModel):
     context_lengths: tuple[PositiveInt, ...]
     stride: PositiveInt | None
 
-    @model_validator(mode="after")
-    def edges_ascend(self) -> EvaluationConfig:
+    def problems(self) -> Iterator[str]:
         for key in ("length_buckets", "context_lengths"):
             lengths = list(getattr(self, key))
             if lengths != sorted(set(lengths)):
-                raise ValueError(f"{key}: {lengths} is not ascending; give lengths like [10,20,40], or [] for none")
+                yield f"{key}: {lengths} is not ascending; give lengths like [10,20,40], or [] for none"
         if self.stride is not None and (not self.context_lengths or self.context_lengths[-1] % self.stride):
-            raise ValueError(
+            yield (
                 f"stride: {self.stride} does not divide the longest of evaluation.context_lengths = "
                 f"{list(self.context_lengths)}; choose one that does, or null for no sliding windows"
             )
         if len(set(self.test_splits)) < len(self.test_splits):
-            raise ValueError(f"test_splits: [{','.join(self.test_splits)}] names a split twice; name each once")
+            yield f"test_splits: [{','.join(self.test_splits)}] names a split twice; name each once"
         if "train" in self.test_splits:
-            raise ValueError("test_splits: train is not scored, as its text is not kept; name other splits")
-        return self
+            yield "test_splits: train is not scored, as its text is not kept; name other splits"
 
 
 def check_attention(hardware: HardwareConfig, schemes: Iterable[Scheme], head_width: int) -> None:
@@ -269,26 +261,6 @@ class TrainConfig(StrictModel):
     again: bool
     runs_dir: str = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def names_are_folder_names(self) -> TrainConfig:
-        parts = {"data.name": self.data.name, "model.name": self.model.name, "position.name": self.position.name}
-        for key, name in {"name": self.name, "sweep": self.sweep, **parts}.items():
-            if name is not None and not NAME.fullmatch(name):
-                raise ValueError(
-                    f"{key}: {name!r} is not a valid folder name; "
-                    "use letters, digits, '.', '_' and '-', starting with a letter or digit"
-                )
-        for key, name in (("name", self.label), ("sweep", self.sweep or "")):
-            if len(name) > LONGEST_NAME:
-                raise ValueError(f"{key}: {name[:20]}... has {len(name)} characters; the maximum is {LONGEST_NAME}")
-        microbatches, ranks = self.optim.microbatches_per_step, self.hardware.num_ranks
-        if microbatches % ranks and ranks % microbatches:
-            raise ValueError(
-                f"hardware: {ranks} devices cannot share optim.microbatches_per_step = {microbatches} equally; "
-                "choose a number that divides it or is a multiple of it"
-            )
-        return self
-
     @model_validator(mode="before")
     @classmethod
     def one_stack_has_one_scheme(cls, settings: Any) -> Any:
@@ -303,42 +275,56 @@ class TrainConfig(StrictModel):
                     )
         return settings
 
-    @model_validator(mode="after")
-    def documents_are_for_one_stack(self) -> TrainConfig:
+    def problems(self) -> Iterator[str]:
+        parts = {"data.name": self.data.name, "model.name": self.model.name, "position.name": self.position.name}
+        for key, name in {"name": self.name, "sweep": self.sweep, **parts}.items():
+            if name is not None and not NAME.fullmatch(name):
+                yield (
+                    f"{key}: {name!r} is not a valid folder name; "
+                    "use letters, digits, '.', '_' and '-', starting with a letter or digit"
+                )
+        for key, name in (("name", self.label), ("sweep", self.sweep or "")):
+            if len(name) > LONGEST_NAME:
+                yield f"{key}: {name[:20]}... has {len(name)} characters; the maximum is {LONGEST_NAME}"
+        microbatches, ranks = self.optim.microbatches_per_step, self.hardware.num_ranks
+        if microbatches % ranks and ranks % microbatches:
+            yield (
+                f"hardware: {ranks} devices cannot share optim.microbatches_per_step = {microbatches} equally; "
+                "choose a number that divides it or is a multiple of it"
+            )
         if self.data.text is not None and self.model.architecture != "decoder_only":
-            raise ValueError(
+            yield (
                 f"data: {self.data.name} has documents, not pairs, which model.architecture={self.model.architecture} "
                 "cannot learn; choose model.architecture=decoder_only"
             )
         if self.data.text is None and self.evaluation.context_lengths:
-            raise ValueError("evaluation.context_lengths: only documents are scored by context; set it to []")
-        return self
-
-    @model_validator(mode="after")
-    def positions_and_kernels_fit_the_model(self) -> TrainConfig:
-        same = self.position.encoder == self.position.decoder
+            yield "evaluation.context_lengths: only documents are scored by context; set it to []"
+        same, longest = self.position.encoder == self.position.decoder, self.longest_context
         stacks = self.transformer(self.data.vocabulary_size).stacks()
         for stack in stacks:
             usual = self.model.relative_defaults.model_dump()
             if problem := stack.scheme.wrong_setting(stack.site, usual):
                 whole = f"position.{problem}"
-                raise ValueError(whole if same else whole.replace("position.", f"position.{stack.name}."))
-            longest = max(self.data.context_length or 0, *self.evaluation.context_lengths, 0)
+                yield whole if same else whole.replace("position.", f"position.{stack.name}.")
             if any(part.has_scores for part in stack.scheme.parts) and longest > LONGEST_SCORES:
-                raise ValueError(
+                yield (
                     f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for contexts of "
                     f"{longest} (data.context_length, evaluation.context_lengths); at most {LONGEST_SCORES}"
                 )
             if problem := stack.scheme.wrong_length(self.longest_row, longest):
-                raise ValueError(f"position.{problem}")
+                yield f"position.{problem}"
         check_attention(self.hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
-        return self
 
     @property
     def longest_row(self) -> int:
         """Tokens of the longest row in training; 0 if the settings do not say."""
         joined = 2 if self.data.text is None and self.model.architecture == "decoder_only" else 1  # source, target
         return joined * (self.data.context_length or self.data.max_length or 0)
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens of the longest context in training or evaluation; 0 for sentence pairs."""
+        return max(self.data.context_length or 0, *self.evaluation.context_lengths, 0)
 
     def transformer(self, vocabulary_size: int) -> TransformerConfig:
         """The run's model with this vocabulary size."""
