@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import IO, Any, Literal
 
@@ -139,23 +139,17 @@ class Progress:
 @contextmanager
 def bars(unit: str, name: str, *, keep: bool = True) -> Iterator[Callable[[int, int, str], None]]:
     """A bar for each part of some work, one after another; yields a function of (done, total, part)."""
-    by_part: dict[str, Progress] = {}
+    with ExitStack() as current:
+        by_part: dict[str, Progress] = {}
 
-    def show(done: int, total: int, part: str) -> None:
-        if part not in by_part:
-            close()
-            by_part[part] = Progress(total, unit, f"{name}: {part}", done=done, keep=keep)
-        by_part[part].reach(done, total)
+        def show(done: int, total: int, part: str) -> None:
+            if part not in by_part:
+                current.close()
+                by_part.clear()
+                by_part[part] = current.enter_context(Progress(total, unit, f"{name}: {part}", done=done, keep=keep))
+            by_part[part].reach(done, total)
 
-    def close() -> None:
-        for bar in by_part.values():
-            bar.close()
-        by_part.clear()
-
-    try:
         yield show
-    finally:
-        close()
 
 
 def disable_terminal() -> None:

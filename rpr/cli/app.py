@@ -49,6 +49,13 @@ COMMANDS = {  # with their purpose
     "bench": "benchmark the position variants: steps/s and memory",
 }
 
+_USAGE = [
+    "usage: rpr-cli COMMAND [setting=value ...] [Hydra flags]\n",
+    *(f"  {name:<10} {purpose}" for name, purpose in COMMANDS.items()),
+    "\n`rpr-cli COMMAND --help` lists the settings; `--cfg job` prints the composed configuration.",
+    "schemes_dir=DIR adds position schemes, choices and sweeps of your own to any command.",
+]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 success, 1 a job failed, 2 invalid input."""
@@ -113,7 +120,7 @@ def _check_names(arguments: Sequence[str]) -> None:
 def _answer(name: str, arguments: list[str]) -> int:
     """A sweep, or --help, --version or -sc; returns the exit code."""
     if name in ("-h", "--help"):
-        print(_usage())
+        print(*_USAGE, sep="\n")
     elif name == "--version":
         print(f"rpr-cli {__version__}")
     elif name == "-sc":
@@ -129,17 +136,6 @@ def _answer(name: str, arguments: list[str]) -> int:
     else:
         raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
     return 0
-
-
-def _usage() -> str:
-    lines = ["usage: rpr-cli COMMAND [setting=value ...] [Hydra flags]", ""]
-    lines += [f"  {name:<10} {purpose}" for name, purpose in COMMANDS.items()]
-    lines += [
-        "",
-        "`rpr-cli COMMAND --help` lists the settings; `--cfg job` prints the composed configuration.",
-        "schemes_dir=DIR adds position schemes, choices and sweeps of your own to any command.",
-    ]
-    return "\n".join(lines)
 
 
 def _run(name: str, arguments: list[str]) -> int:

@@ -156,13 +156,9 @@ def compose_train(
     settings = compose(config_name or "train", overrides, config_dir)
     run = settings.get("from")
     config = validate(TrainConfig, {**settings, "from": None})
-    of_file = config_name in (None, "train") and not any(map(_DECODER_ONLY.fullmatch, overrides))
-    if (
-        of_file
-        and config.model.architecture == "decoder_only"
-        and config.data.synthetic
-        and not _choose_corpus(overrides)
-    ):
+    chosen = any(map(_DECODER_ONLY.fullmatch, overrides)) or _choose_corpus(overrides)
+    by_file = config.model.architecture == "decoder_only" and config_name in (None, "train")
+    if by_file and config.data.synthetic and not chosen:
         raise ConfigError(
             f"data: model={config.model.name} is decoder-only; choose data=python_library, which has documents to "
             "continue, or data=synthetic, which has pairs, for this model too"

@@ -55,31 +55,31 @@ def _initialized(config_name: str, config_dir: Path | None = None) -> Iterator[A
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.utils import setup_globals
 
-    global _choice_dirs
+    global _config_dir
     _register_choices()
     setup_globals()  # ${now:...}
     state = GlobalHydra.instance()
-    (running, state.hydra), (before, _choice_dirs) = (state.hydra, None), (_choice_dirs, choice_dirs(config_dir))
+    (running, state.hydra), (before, _config_dir) = (state.hydra, None), (_config_dir, config_dir)
     try:
         with initialize_config_dir(str(data_dir("conf")), job_name=config_name, version_base="1.3"):
             yield state.config_loader()
     finally:
-        state.hydra, _choice_dirs = running, before
+        state.hydra, _config_dir = running, before
 
 
-_choice_dirs: list[Path] = []
+_config_dir: Path | None = None
 
 
 @cache
 def _register_choices() -> None:
-    """Have Hydra look for choices in the folders of `_choice_dirs`, wherever it looks for any."""
+    """Have Hydra look for choices in the user's folders, too, wherever it looks for any."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin
 
     class OwnChoices(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for folder in _choice_dirs:
+            for folder in choice_dirs(_config_dir):
                 search_path.append("rpr", f"file://{folder}")
 
     Plugins.instance().register(OwnChoices)
@@ -143,12 +143,10 @@ def answer(name: str, arguments: Sequence[str]) -> None:
     before = sys.argv
     sys.argv = [before[0], f"--config-name={name}", *arguments]
     _register_choices()
-    global _choice_dirs
-    _choice_dirs = choice_dirs()
     try:
         hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(lambda settings: None)()
     finally:
-        sys.argv, _choice_dirs = before, []
+        sys.argv = before
 
 
 def completions(config_name: str, line: str) -> list[str]:

@@ -20,18 +20,9 @@ if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
 
 # Errors of paths that the user gives. A missing file is not among them: it is reported where it is opened, or is a bug.
 _PATH_ERRORS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EISDIR,
-    errno.ENOTDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-)
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR,
+    errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
 
 
 def format_user_error(error: BaseException, kind: type[StrictModel] | None = None) -> str | None:
@@ -64,8 +55,7 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         file = error.missing_cfg_file
         group, _, choice = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
-        options = [option for option in error.options if not option.startswith("_")]
-        return _no_such_choice(group, choice, options)
+        return _no_such_choice(group, choice, [option for option in error.options if not option.startswith("_")])
     if isinstance(error, (HydraException, OmegaConfBaseException)) or is_parsing_error(error):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
         text = "; ".join(line.rstrip(".;") for line in lines)

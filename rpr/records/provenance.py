@@ -11,16 +11,8 @@ from rpr.environment import for_child
 from rpr.records.record import Git
 
 PACKAGES = (
-    "rpr",
-    "torch",
-    "pytorch-lightning",
-    "hydra-core",
-    "wandb",
-    "sacrebleu",
-    "sentencepiece",
-    "datasets",
-    "numpy",
-)
+    "rpr", "torch", "pytorch-lightning", "hydra-core", "wandb", "sacrebleu", "sentencepiece", "datasets", "numpy",
+)  # fmt: skip
 
 
 def now() -> str:

@@ -27,15 +27,8 @@ if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does
 
 JOB_NAME = "job.json"
 _WRITTEN = (
-    RECORD_NAME,
-    JOB_NAME,
-    "config.yaml",
-    METRICS_NAME,
-    "not_finite_*",
-    "*.txt",
-    "*.json.xz",
-    "vocabulary.model",
-)
+    RECORD_NAME, JOB_NAME, METRICS_NAME, "config.yaml", "not_finite_*", "*.txt", "*.json.xz", "vocabulary.model",
+)  # fmt: skip
 
 
 def create_run_dir(run_dir: Path) -> list[Path]:
@@ -133,6 +126,7 @@ def start_record(
     import yaml
 
     from rpr.runs.checkpoints import checkpoints
+    from rpr.runs.loading import corpus_change
     from rpr.runs.origin import check_same_vocabulary
 
     path = run_dir / RECORD_NAME
@@ -140,7 +134,8 @@ def start_record(
     earlier = read_record(path) if path.exists() else None
     resumes = bool(checkpoints(run_dir / "checkpoints"))
     if resumes:
-        _check_corpus_to_resume(run_dir, earlier, data)
+        if change := corpus_change(run_dir, earlier, data):
+            raise DataError(f"{change}; restore the old corpus, or move that run's folder away and train it again")
     elif config.origin is not None:
         check_same_vocabulary(config.origin, data.vocabulary)
     splits = set(config.evaluation.test_splits)
@@ -207,17 +202,6 @@ def _concurrent_jobs(earlier: Record | None, now: int) -> int | None:
     if earlier is None:
         return now
     return None if earlier.concurrent_jobs is None else max(now, earlier.concurrent_jobs)
-
-
-def _check_corpus_to_resume(run_dir: Path, earlier: Record | None, data: PreparedData) -> None:
-    from rpr.runs import loading
-
-    loading.check_same_vocabulary(run_dir, earlier, data)
-    if earlier is not None and earlier.data is not None and earlier.data.key != data.meta.key:
-        raise DataError(
-            f"data: {data.meta.name} has changed since {run_dir.name} was started (key {earlier.data.key[:12]}, now "
-            f"{data.meta.key[:12]}); restore the old corpus, or move that run's folder away and train it again"
-        )
 
 
 def _data_record(data: PreparedData) -> Data:

@@ -82,17 +82,21 @@ def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedDa
     )
 
 
+def corpus_change(run_dir: Path, record: Record | None, data: PreparedData) -> str | None:
+    """That the corpus is another one than the run's, if it is; raises DataError as `check_same_vocabulary`."""
+    check_same_vocabulary(run_dir, record, data)
+    if record is None or record.data is None or record.data.key == data.meta.key:
+        return None
+    keys = f"key {record.data.key[:12]}, now {data.meta.key[:12]}"
+    return f"data: {data.meta.name} has changed since {run_dir.name} was started ({keys})"
+
+
 def check_corpus(run_dir: Path, data: PreparedData) -> None:
     """`check_same_vocabulary`, before a trained run is used; with a line on stderr if it is another corpus even so, as
     all of bytes have one vocabulary. Raises RecordError, too, if the folder holds no readable record.
     """
-    record = record_of(run_dir)
-    check_same_vocabulary(run_dir, record, data)
-    if record.data is not None and record.data.key != data.meta.key:
-        note(
-            f"data: {data.meta.name} has changed since {run_dir.name} was trained "
-            f"(key {record.data.key[:12]}, now {data.meta.key[:12]}); what follows is of the corpus as it is now"
-        )
+    if change := corpus_change(run_dir, record_of(run_dir), data):
+        note(f"{change}; what follows is of the corpus as it is now")
 
 
 def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary_size: int) -> tuple[Transformer, str]:

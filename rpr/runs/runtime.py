@@ -70,12 +70,9 @@ def device_name(hardware: HardwareConfig) -> str:
     if hardware.accelerator == "gpu":
         return f"{hardware.num_ranks} x {torch.cuda.get_device_name()}"
     threads = hardware.threads or torch.get_num_threads()
+    processor = _of_cpuinfo("model name") or platform.processor() or platform.machine()
     processes = f"{hardware.num_ranks} processes, each " if hardware.num_ranks > 1 else ""
-    return f"{processes}{threads} thread{'s' if threads > 1 else ''} of {_processor()}"
-
-
-def _processor() -> str:
-    return _of_cpuinfo("model name") or platform.processor() or platform.machine()
+    return f"{processes}{threads} thread{'s' if threads > 1 else ''} of {processor}"
 
 
 def _of_cpuinfo(key: str) -> str:

@@ -147,15 +147,13 @@ def _task(
             print(f"sweep {sweep}: {job}: {config.run_dir_name}", file=sys.stderr, flush=True)
             sweep_job = train.SweepJob(at_once, in_launcher=True)
             train.run(config, command=commands[number], sweep_job=sweep_job)
-        except (BusyError, ConfigError, DataError, RecordError) as error:  # raised before any node trains
-            why = format_user_error(error) or ""
-            if nodes > 1:  # this code ends the SLURM job, whose other nodes wait for this one
-                note(why)
-                raise SystemExit(train.FAULT_EXIT) from None
-            # In use by another process: reported at the end, with its holder.
-            return None if isinstance(error, BusyError) else RunError(why)
         except Exception as error:
-            return pool.as_problem(error)
+            problem = pool.as_problem(error)
+            if nodes > 1 and isinstance(error, (BusyError, ConfigError, DataError, RecordError)):  # before any trains
+                note(str(problem))
+                raise SystemExit(train.FAULT_EXIT) from None  # ends the SLURM job, whose other nodes wait for this one
+            # In use by another process: reported at the end, with its holder.
+            return None if isinstance(error, BusyError) else problem
         return None
 
     return task

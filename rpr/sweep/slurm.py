@@ -60,15 +60,15 @@ class Queue:
         if problem is None:
             self._queued, self._silent_since = frozenset(answer.stdout.split()), None
             return
+        minutes = f"{_SILENT_SECONDS / 60:g} minutes"
         reason = (problem.strip().splitlines() or ["no reason given"])[-1]
         if self._silent_since is None:
             self._silent_since = self._queried
-            minutes = f"{_SILENT_SECONDS / 60:g} minutes"
             note(f"squeue does not list the remaining jobs ({reason}); trying again for {minutes}")
         elif self._queried - self._silent_since > _SILENT_SECONDS:
             raise RunError(
-                f"squeue has not listed the remaining jobs for {_SILENT_SECONDS / 60:g} minutes ({reason}); they may "
-                "still run: rerun the same command when SLURM answers"
+                f"squeue has not listed the remaining jobs for {minutes} ({reason}); they may still run: rerun the "
+                "same command when SLURM answers"
             )
 
 

@@ -41,12 +41,10 @@ class SweepSpec:
 
 
 def usage() -> str:
-    lines = [
+    return "\n".join([
         "usage: rpr-cli sweep NAME|FILE [setting=value ...] [jobs=N] [gpus=0,1] [jobs_per_gpu=N] [retry_failed=true]",
         "",
-    ]
-    lines += [f"  {name:<10} {read(name).description}" for name in sweep_files()]
-    lines += [
+        *(f"  {name:<10} {read(name).description}" for name in sweep_files()),
         "",
         "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
         "position=rope,none: of the rows that set position, those with these values run; all others run with both.",
@@ -58,8 +56,7 @@ def usage() -> str:
         "  retry_failed=true   run failed jobs again, from their last checkpoint",
         "  --dry-run           print the jobs as commands, with status and estimated cost",
         "  --wandb-yaml        print the sweep as a file for `wandb sweep`",
-    ]
-    return "\n".join(lines)
+    ])  # fmt: skip
 
 
 def read(name: str) -> SweepSpec:

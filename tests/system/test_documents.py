@@ -99,7 +99,7 @@ def test_evaluate_says_that_the_documents_have_changed(trained, tmp_path, cli):
     words = ("context_lengths=[]", "splits=[validation]", "hardware.threads=1")
     assert "changed since" not in cli("evaluate", f"run={folder}", *words).err
     err = cli("evaluate", f"run={changed}", *words).err
-    assert "has changed since changed was trained (key 0123456789ab, now " in err
+    assert "has changed since changed was started (key 0123456789ab, now " in err
 
 
 @pytest.mark.parametrize("word, refusal", [
