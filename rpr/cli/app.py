@@ -94,9 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("RPR_DEBUG"):
             raise
-        own = name in COMMANDS and not isinstance(
-            error, RprError
-        )  # a scheme that cannot be imported: nor can its class
+        # After a scheme that cannot be imported, nor can the class of the configuration.
+        own = name in COMMANDS and not isinstance(error, RprError)
         message = format_user_error(error, _config_class(name) if own else None)
         if message is None:
             raise
@@ -176,13 +175,9 @@ def _run(name: str, arguments: list[str]) -> int:
         train.run(job, command=recorded_command(flags.overrides, config_dir, flags.config_name))
         return 0
     typed = validate(_config_class(name), compose(config_name, flags.overrides, config_dir))
-    module = importlib.import_module(f"rpr.commands.{name}")
-    if name == "bench":
-        module.run(
-            typed, {variant: _compose_position(variant, flags.overrides, config_dir) for variant in typed.variants}
-        )
-    else:
-        module.run(typed)
+    variants = typed.variants if name == "bench" else ()
+    positions = {variant: _compose_position(variant, flags.overrides, config_dir) for variant in variants}
+    importlib.import_module(f"rpr.commands.{name}").run(typed, *([positions] if positions else []))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -157,12 +158,8 @@ class Record(RecordPart):
 
     def setting(self, key: str) -> Any:
         """The configuration's value at a dotted key; None if there is none."""
-        value: Any = self.config
-        for part in key.split("."):
-            if not isinstance(value, dict) or part not in value:
-                return None
-            value = value[part]
-        return value
+        parts: list[Any] = [self.config, *key.split(".")]
+        return functools.reduce(lambda tree, name: tree.get(name) if isinstance(tree, dict) else None, parts)
 
     def shown(self) -> Record:
         """For tables and terminals: with `command` and `config`, from which a run is repeated, escaped as well."""

@@ -205,16 +205,12 @@ def sections(kind=config.StrictModel):
     return [section for one in kind.__subclasses__() for section in (one, *sections(one))]
 
 
-def test_typed_configuration_has_no_defaults():
+def test_typed_configuration_is_frozen_and_has_neither_defaults_nor_extra_keys():
     """Every field is required, so every default is in conf/."""
     assert len(sections()) > 10
-    optional = [f"{s.__name__}.{n}" for s in sections() for n, f in s.model_fields.items() if not f.is_required()]
-    assert optional == []
-
-
-def test_configuration_is_frozen_and_forbids_extra_keys():
     for section in sections():
         assert section.model_config["frozen"] and section.model_config["extra"] == "forbid", section
+        assert [name for name, field in section.model_fields.items() if not field.is_required()] == [], section
 
 
 def test_every_key_is_set_once():
