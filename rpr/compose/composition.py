@@ -82,7 +82,7 @@ def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
 
 def reject_path_traversal(overrides: Sequence[str]) -> None:
     """Raises ConfigError for a choice outside its group's folder: Hydra would merge `model=../position/none`."""
-    groups = {path.name: path for path in data_dir("conf").iterdir() if path.is_dir()}
+    groups = {path.name for path in data_dir("conf").iterdir() if path.is_dir()}
     for override in overrides:
         group, _, choice = override.lstrip("+~").partition("=")
         group = group.partition("@")[0]
@@ -90,7 +90,7 @@ def reject_path_traversal(overrides: Sequence[str]) -> None:
             raise ConfigError("recipe: selected by model= and data=; override single settings, e.g. model.dropout=0.1")
         choices = re.split(r"[\[\],'\"\s]+", choice)
         if group in groups and any({"", ".."} & {*word.split("/")[:-1]} for word in choices):
-            available = choices_of(groups[group].name)
+            available = choices_of(group)
             raise ConfigError(f"{group}: {choice} is outside conf/{group}/; choose one of {', '.join(available)}")
 
 

@@ -117,12 +117,10 @@ def wandb_sweep(sweep: SweepSpec, jobs: Sequence[Sequence[str]], project: str) -
 
 def _check_best_of(keys: Any, path: Path, files: Iterable[Path]) -> None:
     """Raises ConfigError unless reports can choose by these settings, and find the file by the sweep's name alone."""
-    from rpr.config.data import DataConfig
-    from rpr.config.train import ModelConfig, OptimConfig
-    from rpr.validation import StrictModel
+    from rpr.config.train import TrainConfig
+    from rpr.validation import settings_at
 
-    sections: dict[str, type[StrictModel]] = {"model": ModelConfig, "data": DataConfig, "optim": OptimConfig}
-    known = {f"{section}.{name}" for section, kind in sections.items() for name in kind.model_fields}
+    known = {f"{part}.{name}" for part in ("model", "data", "optim") for name in settings_at(TrainConfig, [part])}
     if not isinstance(keys, list) or not all(str(key) in known for key in keys):
         raise ConfigError(
             f"{path}: best_of: must be a list of settings of model, data or optim that the jobs vary, "
