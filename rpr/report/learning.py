@@ -21,7 +21,7 @@ MOST_FALL = 0.01  # as a share of the loss
 LEAST_NATS = 0.005  # 1% of a loss of 0.5
 LAST_PART = 0.1  # as a share of the steps
 LEAST_GAIN = 0.01  # over a model without positions, as a share of its loss
-RULE = (
+LEARNING_RULE = (
     f"still learning: the validation loss, on average over the seeds, fell by more than {MOST_FALL:.0%} (and "
     f"{LEAST_NATS} nats) over the last tenth of the steps"
 )

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 from rpr.records.measurement import Measurement, missing, single
@@ -19,7 +20,7 @@ from rpr.records.scores import (
 )
 from rpr.report.agreement import Agreement, agreement, why_undecided
 from rpr.report.groups import TASK_LEARNED, Group, TestColumn, Variant
-from rpr.report.learning import RULE as LEARNING_RULE
+from rpr.report.learning import LEARNING_RULE
 from rpr.report.protocol import Difference, differences
 from rpr.report.published import PAPER, Source, find
 from rpr.tables.grid import Cell, Column, Note
@@ -146,17 +147,14 @@ def _differs(line: Line) -> Cell:
 
 def _note(line: Line) -> Cell:
     """Whether the variant did not learn or was still learning, its seeds without a result, and caveats."""
-    variant, states, remarks = line.variant, [], []
+    variant, remarks = line.variant, dict[str, tuple[str, ...]]()
     if variant.unlearned:
-        states.append("not learned")
-        remarks.append(variant.unlearned)
+        remarks["not learned"] = (variant.unlearned,)
     if variant.still_learning:
-        states.append("still learning")
-        remarks.append(f"{LEARNING_RULE}; {line.group.advice}")
+        remarks["still learning"] = (f"{LEARNING_RULE}; {line.group.advice}",)
     if variant.unfinished and variant.finished:
-        states.append("incomplete")
-        remarks.extend(variant.unfinished)
-    return Cell(", ".join(states), (*remarks, *variant.caveats))
+        remarks["incomplete"] = variant.unfinished
+    return Cell(", ".join(remarks), (*chain(*remarks.values()), *variant.caveats))
 
 
 CHANGE = "the mean of the differences seed by seed; with fewer than two common seeds, the difference of the means"

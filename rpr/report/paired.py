@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rpr.metrics.comparison import ALPHA, Comparison, Family, System
+from rpr.metrics.comparison import ALPHA, Family, System
 from rpr.metrics.significance import LEVEL
-from rpr.records.measurement import Measurement, single
+from rpr.records.measurement import single
 from rpr.records.scores import METRIC_NAMES, empty_note, score_digits, tokenised_in_words
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.tables.render import bullets, escape_markdown, markdown, shortened
@@ -120,13 +120,9 @@ def _differences(family: Family) -> Grid:
     corrected, digits = len(family.comparisons) > 1, score_digits(family.metric)
     numbers = {system.run: number for number, system in enumerate(family.scores, start=1)}
     rows = tuple(family.corrected)
-
-    def difference(row: tuple[Comparison, float, float]) -> Measurement:
-        return single(row[0].difference, row[0].interval)
-
     columns = (
         Column("runs", "runs", lambda row: f"{numbers[row[0].run]} - {numbers[row[0].baseline]}", label=True),
-        Column("difference", "difference", difference, digits, signed=True),
+        Column("difference", "difference", lambda row: single(row[0].difference, row[0].interval), digits, signed=True),
         Column("p_bootstrap", "p boot.", lambda row: single(row[0].p_bootstrap), 4),
         Column("p_bootstrap_holm", "Holm", lambda row: single(row[1]), 4),
         Column("p_randomisation", "p rand.", lambda row: single(row[0].p_randomisation), 4),

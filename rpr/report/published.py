@@ -39,15 +39,8 @@ class Published(NamedTuple):
     source: Source
 
 
-PAPER = Source(
-    "paper",
-    "paper",
-    paper.SOURCE,
-    paper.BLEU_KIND,
-    "changes",
-    "not in the paper",
-    {"test": paper.TABLE1_TEST_SET, "validation": paper.TABLE2_TEST_SET},
-)
+_TEST_SETS = {"test": paper.TABLE1_TEST_SET, "validation": paper.TABLE2_TEST_SET}
+PAPER = Source("paper", "paper", paper.SOURCE, paper.BLEU_KIND, "changes", "not in the paper", _TEST_SETS)
 # By (relative values, relative keys), as in the paper's Table 3.
 KIND_OF_SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
 KIND_OF_SIDES |= {(False, False): "none"}

@@ -22,9 +22,6 @@ from rpr.validation import first_problem
 _PAPERS = {True: single(paper.RELATIVE_SPEED), False: missing("the paper prints one ratio, of its relative model")}
 
 
-# Whole runs
-
-
 def steps_per_second(variant: Variant) -> Measurement:
     """The mean over seeds, if all ran on the same kind of device; runs whose device other jobs shared do not count."""
     jobs = max((run.concurrent_jobs or 0 for run in variant.finished), default=0)
@@ -62,9 +59,6 @@ class SpeedRow(NamedTuple):
     papers_model: bool
     parameters: Measurement
     memory: Measurement
-
-
-# What rpr-cli bench has measured
 
 
 class _Step(BaseModel):
@@ -152,9 +146,6 @@ def _arithmetic(precision: str | None, matmuls: str | None) -> str:
     if precision != "32":
         return precision or "precision not recorded"
     return "float32" if matmuls == "highest" else f"float32, matmuls {matmuls or 'not recorded'}"
-
-
-# The table
 
 
 def _verdict(row: SpeedRow) -> str | Cell:

@@ -12,8 +12,7 @@ from typing import Any
 from rpr import paper
 from rpr.report.agreement import EQUAL_TOKENS, FINDINGS_RULE, RULE
 from rpr.report.groups import TASK_LEARNED, TASK_RULE, Group, Variant
-from rpr.report.learning import LEARNED_RULE
-from rpr.report.learning import RULE as LEARNING_RULE
+from rpr.report.learning import LEARNED_RULE, LEARNING_RULE
 from rpr.report.lengths import context_grids, length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, facts_of, labels, score_columns, scoring_notes
 from rpr.report.protocol import TOKENS, compared_settings
