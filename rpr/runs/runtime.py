@@ -70,9 +70,12 @@ def device_name(hardware: HardwareConfig) -> str:
     if hardware.accelerator == "gpu":
         return f"{hardware.num_ranks} x {torch.cuda.get_device_name()}"
     threads = hardware.threads or torch.get_num_threads()
-    processor = _of_cpuinfo("model name") or platform.processor() or platform.machine()
     processes = f"{hardware.num_ranks} processes, each " if hardware.num_ranks > 1 else ""
-    return f"{processes}{threads} thread{'s' if threads > 1 else ''} of {processor}"
+    return f"{processes}{threads} thread{'s' if threads > 1 else ''} of {processor_name()}"
+
+
+def processor_name() -> str:
+    return _of_cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def _of_cpuinfo(key: str) -> str:

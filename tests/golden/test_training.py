@@ -33,7 +33,7 @@ STEPS = 20
 
 
 def processor() -> str:
-    return f"{runtime._processor()}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    return f"{runtime.processor_name()}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
 def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, Any]:
