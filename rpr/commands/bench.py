@@ -172,11 +172,11 @@ def _contexts(config: BenchConfig, positions: dict[str, Positions], rate: float)
 
 
 def _steps(
-    shape: benchmark.BatchShape, name: str, config: BenchConfig, positions: dict[str, Positions], rate: float
+    shape: benchmark.BatchShape, what: str, config: BenchConfig, positions: dict[str, Positions], rate: float
 ) -> list[dict[str, Any]]:
     device = runtime.torch_device(config.hardware)
     try:
-        with Progress(config.rounds, "rounds", name) as bar:
+        with Progress(config.rounds, "rounds", what) as bar:
             timings = benchmark.take_turns(
                 benchmark.training_steps(config, positions, shape, device),
                 rounds=config.rounds,

@@ -66,9 +66,8 @@ def load_corpus(data: DataConfig) -> Corpus:
         if repeated:
             notes += (f"train: {repeated} pairs left out, each equal to a held-out one",)
             splits["train"] = kept
-    own = {"validation": data.validation_name, "test": data.test_name} | {
-        split: f"held-out-{split}" for split in held_out
-    }
+    own = {"validation": data.validation_name, "test": data.test_name}
+    own |= {split: f"held-out-{split}" for split in held_out}
     named = {split: own.get(split, split) for split in splits if split != "train"}
     return Corpus(splits, held_out, named, notes, repeated)
 
