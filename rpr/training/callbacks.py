@@ -18,7 +18,7 @@ from rpr.progress import Progress
 from rpr.records.metrics import SHOWN_METRICS, read_metrics
 from rpr.runs.runtime import device_name, peak_memory
 from rpr.training.guards import LOG_EVERY, NonFiniteGuard
-from rpr.training.module import StepCallback, TranslationModule, as_translation_module
+from rpr.training.module import StepCallback, TranslationModule, as_translation_module, learning_rate
 
 WARM_UP_STEPS = 10  # excluded from every speed, while allocators, caches and kernels warm up
 _MEASURED = ("seconds", "processor_seconds", "steps", "source_tokens", "target_tokens")
@@ -59,7 +59,7 @@ class Stopwatch(StepCallback):
         peak, kind = peak_memory(self.hardware)
         return max(peak, self.earlier_peak), kind
 
-    def pause(self) -> None:
+    def pause(self, *_: Any, **__: Any) -> None:
         if self._since is not None:
             _synchronise()
             clock, processor = self._since
@@ -68,10 +68,13 @@ class Stopwatch(StepCallback):
                 self.processor_seconds += time.process_time() - processor
             self._since = None
 
-    def resume(self) -> None:
+    def resume(self, *_: Any, **__: Any) -> None:
         if self._since is None and self._seen >= WARM_UP_STEPS:
             _synchronise()
             self._since = (time.perf_counter(), time.process_time())
+
+    on_validation_start = on_train_end = pause
+    on_validation_end = resume
 
     @property
     def cores_used(self) -> float | None:
@@ -92,15 +95,6 @@ class Stopwatch(StepCallback):
             self.target_tokens += batch.step_target_tokens
         self._seen += 1
         self.resume()
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.pause()
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.resume()
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.pause()
 
 
 class Metrics(StepCallback):
@@ -132,7 +126,9 @@ class Metrics(StepCallback):
         self._last = self.stopwatch.reading()
         if trainer.is_global_zero:
             if self.path.exists():
-                _drop_later_rows(self.path, trainer.global_step)
+                # Later rows will be written again; a kill can leave an incomplete last line.
+                rows = [row for row in read_metrics(self.path) if row["step"] <= trainer.global_step]
+                replace_file(self.path, "".join(json.dumps(row) + "\n" for row in rows))
             self._progress = Progress(trainer.max_steps, "steps", "training", done=trainer.global_step, lines="last")
             self._progress.update(0, **dict.fromkeys(SHOWN_METRICS.values()))
 
@@ -153,7 +149,7 @@ class Metrics(StepCallback):
             "train/loss": sum(taken.loss for taken in done) / len(done),  # the mean over the steps since the last line
             "train/gradient_norm": sum(taken.gradient_norm for taken in done) / len(done),
             "train/gradient_norm_max": max(taken.gradient_norm for taken in done),
-            "learning_rate": module.learning_rate(step),
+            "learning_rate": learning_rate(step, module.config.optim, module.config.model.d_model),
         }
         if counts[0] and seconds > 0:
             names = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
@@ -190,23 +186,11 @@ class Metrics(StepCallback):
             shown = {label.removeprefix(side): row[name] for name, label in SHOWN_METRICS.items() if name in row}
             self._progress.reach(step, trainer.max_steps, **shown)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._end()
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._end()
-
-    def _end(self) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         if self._progress is not None:
             self._progress.close()
 
-
-def _drop_later_rows(path: Path, step: int) -> None:
-    """Drop the rows after the step from which a run resumes, as they will be written again, and an incomplete last
-    line, which a kill can leave. Raises RecordError if another line is damaged, or the file cannot be read.
-    """
-    rows = [row for row in read_metrics(path) if row["step"] <= step]
-    replace_file(path, "".join(json.dumps(row) + "\n" for row in rows))
+    on_exception = on_train_end
 
 
 def _synchronise() -> None:

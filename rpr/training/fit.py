@@ -67,12 +67,10 @@ def fit(
     stopwatch = Stopwatch(config.hardware)
     guard = NonFiniteGuard(run_dir, optim, batches)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
-    signals = SignalPolicy()
     # The order matters: the guard before the callbacks that write, and the moving average's weights in place while
     # Metrics translates with them.
     callbacks: list[pl.Callback] = [
-        signals,
-        SameStart(data.meta.key),
+        SeveralRanks(data.meta.key),
         SameMatmuls(),
         stopwatch,
         guard,
@@ -88,8 +86,8 @@ def fit(
     trainer = _trainer(config, run_dir, callbacks, logger)
     try:
         trainer.fit(module, batches, ckpt_path=newest, weights_only=True)
-    except SystemExit:
-        if signals.interrupted:  # Lightning turned it into an exit code
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning turned it into an exit code
             raise KeyboardInterrupt from None
         raise
     except RuntimeError as error:
@@ -168,22 +166,10 @@ def _trainer(
     return trainer
 
 
-class SignalPolicy(pl.Callback):
-    """Undoes Lightning's handling of Ctrl-C (exit code 1) and, with several ranks, of SIGTERM (communication)."""
-
-    def __init__(self) -> None:
-        self.interrupted = False
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.world_size > 1:
-            die_on_sigterm()
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self.interrupted = isinstance(exception, KeyboardInterrupt)
-
-
-class SameStart(pl.Callback):
-    """Checks that all ranks start at the same step with the same corpus: nodes may read different folders."""
+class SeveralRanks(pl.Callback):
+    """Checks that all ranks start at the same step with the same corpus: nodes may read different folders. Undoes
+    Lightning's handling of SIGTERM (communication).
+    """
 
     def __init__(self, corpus_key: str) -> None:
         self._corpus_key = corpus_key
@@ -192,6 +178,7 @@ class SameStart(pl.Callback):
         """Raises RunError on every rank if they differ."""
         if trainer.world_size == 1:
             return
+        die_on_sigterm()
         starts: list[Any] = [None] * trainer.world_size
         torch.distributed.all_gather_object(starts, (trainer.global_step, self._corpus_key))
         for rank, (step, key) in enumerate(starts):

@@ -101,9 +101,6 @@ class NonFiniteGuard(StepCallback):
         if trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOG_EVERY == 0:
             self.read(trainer, module)
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.read(trainer, pl_module)
-
     def before_saving(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Refuse a checkpoint of non-finite weights or of unchecked steps. Raises RunError as for a step, and if
         the weights are not finite, after too large a step.
@@ -136,6 +133,8 @@ class NonFiniteGuard(StepCallback):
             self._consecutive_skips = 0
             self._check_for_spike(trainer, step, loss)
             self._read.append(Step(step, loss, norm))
+
+    on_validation_start = read
 
     def _not_finite(self, trainer: pl.Trainer, step: int, loss: float, norm: float, micro_losses: Tensor) -> None:
         pairs = self.batches.pairs_of_step(step - 1)

@@ -109,10 +109,6 @@ class TranslationModule(pl.LightningModule):
         hidden_NM = hidden_BTM.flatten(0, 1).index_select(0, real_N)
         return label_smoothed_loss(hidden_NM, self.model.embedding_VM, targets_P[real_N], smoothing)
 
-    def learning_rate(self, step: int) -> float:
-        """That of a step, counted from 1."""
-        return learning_rate(step, self.config.optim, self.config.model.d_model)
-
     def configure_optimizers(self) -> Any:
         """Adam; with weight decay AdamW (Loshchilov and Hutter 2019), which decays the matrices of linear layers alone,
         as minGPT does: no bias, norm or embedding, and no parameter of a position scheme, so that schemes are compared
@@ -132,7 +128,8 @@ class TranslationModule(pl.LightningModule):
             fused=True,
             decoupled_weight_decay=True,
         )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: self.learning_rate(done + 1))
+        d_model = self.config.model.d_model
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: learning_rate(done + 1, optim, d_model))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 

@@ -38,14 +38,10 @@ class MovingAverage(StepCallback):
         torch._foreach_lerp_(list(self.weights.values()), current, 1 - decay)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._swap(pl_module)
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._swap(pl_module)
-
-    def _swap(self, pl_module: pl.LightningModule) -> None:
         for name, weight in _weights(pl_module).items():
             weight.data, self.weights[name] = self.weights[name], weight.data
+
+    on_validation_end = on_validation_start  # exchanges them back
 
 
 def _weights(module: pl.LightningModule) -> dict[str, Tensor]:

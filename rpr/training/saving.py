@@ -108,9 +108,6 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
         elif step % self._optim.validate_every_n_steps:
             self._save_and_stop(trainer, module)
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._save_and_stop(trainer, pl_module)
-
     def _save_and_stop(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._save_due:
             self._save(trainer, pl_module)
@@ -120,6 +117,8 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
                 f"stop_after_minutes: {self._stop_after_minutes:g} minutes have passed at step {step}; "
                 "the same command resumes"
             )
+
+    on_validation_end = _save_and_stop
 
     def _is_due(self, trainer: pl.Trainer, step: int) -> bool:
         if step == trainer.max_steps:

@@ -137,11 +137,12 @@ def test_ranks_must_start_alike(starts, message, monkeypatch):
         found[:] = starts
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    monkeypatch.setattr(fit, "die_on_sigterm", lambda: None)
     step, key = starts[1]
     trainer = SimpleNamespace(world_size=2, global_step=step)
     with contextlib.nullcontext() if message is None else pytest.raises(RunError, match=message):
-        fit.SameStart(key).on_train_start(trainer, None)
-    fit.SameStart("a").on_train_start(SimpleNamespace(world_size=1), None)
+        fit.SeveralRanks(key).on_train_start(trainer, None)
+    fit.SeveralRanks("a").on_train_start(SimpleNamespace(world_size=1), None)
 
 
 def test_checkpoints_by_minutes(tiny_config, small_data, tmp_path, assert_same):
