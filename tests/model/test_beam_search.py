@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.model import beam_search as module
@@ -17,7 +17,7 @@ from rpr.model import incremental
 from rpr.model.architectures import build_model
 from rpr.model.beam_search import Hypothesis, Search, beam_search, best_extensions
 from rpr.model.transformer import Transformer
-from tests.property.sizes import SIZES
+from tests.property.sizes import sized
 from tests.shapes import shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -116,32 +116,27 @@ CASES = st.builds(
 )
 
 
-@SIZES
-def test_n_best_match_the_definition(size):
-    @size(15)
-    @given(CASES)
-    @example(Case(beam=1, absolute="sinusoidal", relative=(False, False)))
-    @example(Case(beam=4, eos_scale=3.0, min_length=3))  # EOS is likely at the first step
-    @example(Case(beam=1, lengths=(2, 7), extra=0))  # the first ends early
-    @example(Case(beam=3, lengths=(2, 7), extra=0))
-    def property_(case):
-        model = build(
-            case.vocabulary_size, case.seed, norm=case.norm, absolute=case.absolute, relative_keys=case.relative[0],
-            relative_values=case.relative[1], clip_distance=case.clip_distance, tables=case.tables, num_layers=2,
+@sized(15, CASES)
+@example(Case(beam=1, absolute="sinusoidal", relative=(False, False)))
+@example(Case(beam=4, eos_scale=3.0, min_length=3))  # EOS is likely at the first step
+@example(Case(beam=1, lengths=(2, 7), extra=0))  # the first ends early
+@example(Case(beam=3, lengths=(2, 7), extra=0))
+def test_n_best_match_the_definition(case):
+    model = build(
+        case.vocabulary_size, case.seed, norm=case.norm, absolute=case.absolute, relative_keys=case.relative[0],
+        relative_values=case.relative[1], clip_distance=case.clip_distance, tables=case.tables, num_layers=2,
+    )  # fmt: skip
+    model.embedding_VM.data[case.eos] *= case.eos_scale
+    source_BS = sources([*case.lengths], case.vocabulary_size, case.eos, case.seed)
+    n_best = min(case.n_best, case.beam)
+    search = Search(case.beam, case.alpha, case.extra, 0, n_best, case.min_length)
+    found = beam_search(model, source_BS, search, case.eos)
+    for source_S, length, hypotheses in zip(source_BS, case.lengths, found, strict=True):
+        expected = definition(
+            model, source_S[:length], beam=case.beam, alpha=case.alpha, extra=case.extra, eos=case.eos,
+            min_length=case.min_length,
         )  # fmt: skip
-        model.embedding_VM.data[case.eos] *= case.eos_scale
-        source_BS = sources([*case.lengths], case.vocabulary_size, case.eos, case.seed)
-        n_best = min(case.n_best, case.beam)
-        search = Search(case.beam, case.alpha, case.extra, 0, n_best, case.min_length)
-        found = beam_search(model, source_BS, search, case.eos)
-        for source_S, length, hypotheses in zip(source_BS, case.lengths, found, strict=True):
-            expected = definition(
-                model, source_S[:length], beam=case.beam, alpha=case.alpha, extra=case.extra, eos=case.eos,
-                min_length=case.min_length,
-            )  # fmt: skip
-            assert_equal(hypotheses, expected[:n_best])
-
-    property_()
+        assert_equal(hypotheses, expected[:n_best])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.5])

@@ -3,12 +3,12 @@ forward and backward. Decoding with caches: tests/model/test_beam_search.py.
 """
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.model import blockwise_attention
 from tests.model.attention_cases import Case, assert_all_forms_agree
-from tests.property.sizes import SIZES
+from tests.property.sizes import sized
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -23,13 +23,8 @@ CASES = st.builds(
 )  # fmt: skip
 
 
-@SIZES
-def test_all_forms_match_reference_forward_and_backward(size, monkeypatch):
-    @size(20)
-    @given(CASES, st.sampled_from([1, 300, 2**23]))
-    @example(Case(1, 2, 9, keys=2, values=1, causal=True), 2**23)  # behind all keys by more than both clip distances
-    def property_(case, part_bytes):
-        monkeypatch.setattr(blockwise_attention, "PART_BYTES", part_bytes)
-        assert_all_forms_agree(case)
-
-    property_()
+@sized(20, CASES, st.sampled_from([1, 300, 2**23]))
+@example(Case(1, 2, 9, keys=2, values=1, causal=True), 2**23)  # behind all keys by more than both clip distances
+def test_all_forms_match_reference_forward_and_backward(monkeypatch, case, part_bytes):
+    monkeypatch.setattr(blockwise_attention, "PART_BYTES", part_bytes)
+    assert_all_forms_agree(case)

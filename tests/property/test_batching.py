@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.data.batches import BatchSpec, TrainingBatches, evaluation_batches
 from rpr.data.token_split import TokenSplit
-from tests.property.sizes import SIZES
+from tests.property.sizes import sized
 
 
 class Case(NamedTuple):
@@ -76,73 +76,51 @@ def plain(specs: list[BatchSpec]) -> list[tuple[object, ...]]:
     return [tuple(x.tolist() if isinstance(x, np.ndarray) else x for x in vars(spec).values()) for spec in specs]
 
 
-@SIZES
-def test_epoch_has_every_pair_once_within_the_budget(size):
-    @size(30)
-    @given(CASES, st.integers(0, 3))
-    @example(ONE_PAIR, 1)
-    def property_(case, epoch):
-        batches = case.batches()
-        steps = batches.steps_per_epoch
-        microbatches = [
-            microbatch.tolist()
-            for step in range(steps)
-            for microbatch in batches.step_microbatches(epoch * steps + step)
-        ]
-        assert all_pairs(microbatches) == list(range(len(case.lengths)))
-        assert steps == -(-sum(map(bool, microbatches)) // case.microbatches_per_step)
-        assert len(microbatches) == steps * case.microbatches_per_step
-        assert all(fits(case, microbatch) for microbatch in microbatches if microbatch)
-
-    property_()
+@sized(30, CASES, st.integers(0, 3))
+@example(ONE_PAIR, 1)
+def test_epoch_has_every_pair_once_within_the_budget(case, epoch):
+    batches = case.batches()
+    steps = batches.steps_per_epoch
+    microbatches = [
+        microbatch.tolist() for step in range(steps) for microbatch in batches.step_microbatches(epoch * steps + step)
+    ]
+    assert all_pairs(microbatches) == list(range(len(case.lengths)))
+    assert steps == -(-sum(map(bool, microbatches)) // case.microbatches_per_step)
+    assert len(microbatches) == steps * case.microbatches_per_step
+    assert all(fits(case, microbatch) for microbatch in microbatches if microbatch)
 
 
-@SIZES
-def test_ranks_share_a_step_without_overlap_or_loss(size):
-    @size(30)
-    @given(CASES, st.integers(0, 20))
-    @example(ONE_PAIR, 3)
-    def property_(case, step):
-        whole = [microbatch.tolist() for microbatch in case.batches().step_microbatches(step)]
-        pairs = all_pairs(whole)
-        ranks = [case.batches(num_devices=case.num_devices, rank=rank) for rank in range(case.num_devices)]
-        shares = [rank.step_specs(step) for rank in ranks]
-        assert {len(specs) for specs in shares} == {max(1, case.microbatches_per_step // case.num_devices)}
-        of_ranks = [spec.indices.tolist() for specs in shares for spec in specs]
-        assert all_pairs(of_ranks) == pairs
-        assert all(not share or any({*share} <= {*microbatch} for microbatch in whole) for share in of_ranks)
-        for specs in shares:
-            assert {(spec.step_source_tokens, spec.step_target_tokens) for spec in specs} == {tokens(case, pairs)}
-
-    property_()
+@sized(30, CASES, st.integers(0, 20))
+@example(ONE_PAIR, 3)
+def test_ranks_share_a_step_without_overlap_or_loss(case, step):
+    whole = [microbatch.tolist() for microbatch in case.batches().step_microbatches(step)]
+    pairs = all_pairs(whole)
+    ranks = [case.batches(num_devices=case.num_devices, rank=rank) for rank in range(case.num_devices)]
+    shares = [rank.step_specs(step) for rank in ranks]
+    assert {len(specs) for specs in shares} == {max(1, case.microbatches_per_step // case.num_devices)}
+    of_ranks = [spec.indices.tolist() for specs in shares for spec in specs]
+    assert all_pairs(of_ranks) == pairs
+    assert all(not share or any({*share} <= {*microbatch} for microbatch in whole) for share in of_ranks)
+    for specs in shares:
+        assert {(spec.step_source_tokens, spec.step_target_tokens) for spec in specs} == {tokens(case, pairs)}
 
 
-@SIZES
-def test_start_step_gives_the_rest_of_the_batches(size):
-    @size(20)
-    @given(CASES, st.integers(0, 12), st.integers(0, 50))
-    def property_(case, start, rank):
-        here = {"num_devices": case.num_devices, "rank": rank % case.num_devices}
-        micro_batches = max(1, case.microbatches_per_step // case.num_devices)
-        whole = list(itertools.islice(case.batches(**here), (start + 3) * micro_batches))
-        rest = list(itertools.islice(case.batches(**here, start_step=start), 3 * micro_batches))
-        assert plain(rest) == plain(whole[start * micro_batches :])
-
-    property_()
+@sized(20, CASES, st.integers(0, 12), st.integers(0, 50))
+def test_start_step_gives_the_rest_of_the_batches(case, start, rank):
+    here = {"num_devices": case.num_devices, "rank": rank % case.num_devices}
+    micro_batches = max(1, case.microbatches_per_step // case.num_devices)
+    whole = list(itertools.islice(case.batches(**here), (start + 3) * micro_batches))
+    rest = list(itertools.islice(case.batches(**here, start_step=start), 3 * micro_batches))
+    assert plain(rest) == plain(whole[start * micro_batches :])
 
 
-@SIZES
-def test_evaluation_has_every_pair_once_within_the_budget(size):
-    @size(20)
-    @given(CASES)
-    @example(ONE_PAIR)
-    def property_(case):
-        microbatches = [
-            microbatch.tolist() for microbatch in evaluation_batches(case.split(), case.budget, joined=case.joined)
-        ]
-        assert all_pairs(microbatches) == list(range(len(case.lengths)))
-        assert all(microbatch and fits(case, microbatch) for microbatch in microbatches)
-        longer = [max(case.lengths[pair]) for microbatch in microbatches for pair in microbatch]
-        assert longer == sorted(longer)
-
-    property_()
+@sized(20, CASES)
+@example(ONE_PAIR)
+def test_evaluation_has_every_pair_once_within_the_budget(case):
+    microbatches = [
+        microbatch.tolist() for microbatch in evaluation_batches(case.split(), case.budget, joined=case.joined)
+    ]
+    assert all_pairs(microbatches) == list(range(len(case.lengths)))
+    assert all(microbatch and fits(case, microbatch) for microbatch in microbatches)
+    longer = [max(case.lengths[pair]) for microbatch in microbatches for pair in microbatch]
+    assert longer == sorted(longer)

@@ -7,13 +7,13 @@ import re
 import unicodedata
 from pathlib import Path
 
-from hypothesis import assume, example, given
+from hypothesis import assume, example
 from hypothesis import strategies as st
 
 from rpr.data.pairs import line_pairs, normalise
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK
 from rpr.errors import DataError
-from tests.property.sizes import SIZES
+from tests.property.sizes import sized
 
 # Characters that readers may treat as line ends, spaces, control characters and combining marks.
 ODD = (
@@ -50,23 +50,18 @@ def read_or_refused(sides: list[Path]) -> tuple[list[tuple[str, str]], str | Non
     return [], message
 
 
-@SIZES
-def test_any_lines_are_read_pair_by_pair(size, tmp_path):
-    @size(25)
-    @given(st.lists(st.tuples(LINES, LINES), max_size=5), BOTH, BOTH, st.integers(0, 6))
-    def property_(pairs, gzipped, newline, first):
-        contents = []
-        for side in (0, 1):
-            # Without a line end, an empty last line would not exist.
-            end = "\n" if pairs and (newline[side] or not pairs[-1][side]) else ""
-            contents.append(("\n".join(pair[side] for pair in pairs) + end).encode())
-        read = line_pairs(*write_files(tmp_path, contents, gzipped))
-        expected = [(clean(source), clean(target)) for source, target in pairs]
-        assert len(read) == len(pairs) and list(read) == expected
-        assert list(read.part(min(first, len(pairs)), len(pairs))) == expected[first:]
-        assert all(normalise(text) == text for pair in expected for text in pair)
-
-    property_()
+@sized(25, st.lists(st.tuples(LINES, LINES), max_size=5), BOTH, BOTH, st.integers(0, 6))
+def test_any_lines_are_read_pair_by_pair(tmp_path, pairs, gzipped, newline, first):
+    contents = []
+    for side in (0, 1):
+        # Without a line end, an empty last line would not exist.
+        end = "\n" if pairs and (newline[side] or not pairs[-1][side]) else ""
+        contents.append(("\n".join(pair[side] for pair in pairs) + end).encode())
+    read = line_pairs(*write_files(tmp_path, contents, gzipped))
+    expected = [(clean(source), clean(target)) for source, target in pairs]
+    assert len(read) == len(pairs) and list(read) == expected
+    assert list(read.part(min(first, len(pairs)), len(pairs))) == expected[first:]
+    assert all(normalise(text) == text for pair in expected for text in pair)
 
 
 def text_of(line: bytes) -> str | None:
@@ -76,67 +71,52 @@ def text_of(line: bytes) -> str | None:
         return None
 
 
-@SIZES
-def test_any_bytes_are_read_or_refused_with_file_and_line(size, tmp_path):
-    contents_ = st.binary(max_size=30) | st.lists(
-        st.sampled_from([b"\n", b"a", b"\xff", "ä".encode(), b"\xed\xa0\x80", b"\xc3", b"\x00", b"\r"]), max_size=8
-    ).map(b"".join)
-
-    @size(40)
-    @given(st.tuples(contents_, contents_), BOTH)
-    @example((b"a\n\xff\n", b"a\nb\n"), (True, False))
-    @example((b"a\nb\n", b"a\n\xed\xa0\x80\n"), (False, False))
-    def property_(contents, gzipped):
-        lines = [
-            [text_of(line) for line in content.removesuffix(b"\n").split(b"\n") if content] for content in contents
-        ]
-        sides = write_files(tmp_path, [*contents], gzipped)
-        read, message = read_or_refused(sides)
-        if message is None:
-            assert read == list(zip(*lines, strict=True)) and not any(map(NOT_TEXT.search, contents))
-        elif "UTF-8 text" in message:
-            side = next(side for side in (0, 1) if NOT_TEXT.search(contents[side]))
-            place = NOT_TEXT.search(contents[side])
-            assert place and f"{sides[side]}: line {contents[side][: place.start()].count(NEWLINE) + 1} is" in message
-        elif len(lines[0]) != len(lines[1]):
-            assert f"{sides[0]} has {len(lines[0])} lines and {sides[1]} has {len(lines[1])}" in message
-        else:
-            number = next(number for number, row in enumerate(zip(*lines, strict=True)) if None in row)
-            side = next(side for side in (0, 1) if lines[side][number] is None)
-            assert f"line {number + 1} of {sides[side]} is not UTF-8" in message
-
-    property_()
+CONTENT = st.binary(max_size=30) | st.lists(
+    st.sampled_from([b"\n", b"a", b"\xff", "ä".encode(), b"\xed\xa0\x80", b"\xc3", b"\x00", b"\r"]), max_size=8
+).map(b"".join)
 
 
-@SIZES
-def test_damaged_gzip_file_is_refused_by_name_or_read_whole(size, tmp_path):
+@sized(40, st.tuples(CONTENT, CONTENT), BOTH)
+@example((b"a\n\xff\n", b"a\nb\n"), (True, False))
+@example((b"a\nb\n", b"a\n\xed\xa0\x80\n"), (False, False))
+def test_any_bytes_are_read_or_refused_with_file_and_line(tmp_path, contents, gzipped):
+    lines = [[text_of(line) for line in content.removesuffix(b"\n").split(b"\n") if content] for content in contents]
+    sides = write_files(tmp_path, [*contents], gzipped)
+    read, message = read_or_refused(sides)
+    if message is None:
+        assert read == list(zip(*lines, strict=True)) and not any(map(NOT_TEXT.search, contents))
+    elif "UTF-8 text" in message:
+        side = next(side for side in (0, 1) if NOT_TEXT.search(contents[side]))
+        place = NOT_TEXT.search(contents[side])
+        assert place and f"{sides[side]}: line {contents[side][: place.start()].count(NEWLINE) + 1} is" in message
+    elif len(lines[0]) != len(lines[1]):
+        assert f"{sides[0]} has {len(lines[0])} lines and {sides[1]} has {len(lines[1])}" in message
+    else:
+        number = next(number for number, row in enumerate(zip(*lines, strict=True)) if None in row)
+        side = next(side for side in (0, 1) if lines[side][number] is None)
+        assert f"line {number + 1} of {sides[side]} is not UTF-8" in message
+
+
+PAIRS = [(" ".join(["a line"] * number), "eine Zeile") for number in range(1, 6)]
+CONTENTS = ["".join(f"{pair[side]}\n" for pair in PAIRS).encode() for side in (0, 1)]
+GZIPPED = gzip.compress(CONTENTS[0], mtime=0)
+
+
+@sized(30, st.integers(0, len(GZIPPED) - 1), st.none() | st.integers(0, 255))
+def test_damaged_gzip_file_is_refused_by_name_or_read_whole(tmp_path, at, byte):
     """One byte changed or the end cut off; read whole only if the change is outside the content."""
-    pairs = [(" ".join(["a line"] * number), "eine Zeile") for number in range(1, 6)]
-    contents = ["".join(f"{pair[side]}\n" for pair in pairs).encode() for side in (0, 1)]
-    gzipped = gzip.compress(contents[0], mtime=0)
-
-    @size(30)
-    @given(st.integers(0, len(gzipped) - 1), st.none() | st.integers(0, 255))
-    def property_(at, byte):
-        sides = write_files(tmp_path, contents, (True, False))
-        sides[0].write_bytes(gzipped[:at] if byte is None else gzipped[:at] + bytes([byte]) + gzipped[at + 1 :])
-        read, message = read_or_refused(sides)
-        assert read == pairs if message is None else str(sides[0]) in message
-
-    property_()
+    sides = write_files(tmp_path, CONTENTS, (True, False))
+    sides[0].write_bytes(GZIPPED[:at] if byte is None else GZIPPED[:at] + bytes([byte]) + GZIPPED[at + 1 :])
+    read, message = read_or_refused(sides)
+    assert read == PAIRS if message is None else str(sides[0]) in message
 
 
-@SIZES
-def test_any_sentence_is_decoded_from_its_pieces(size, byte_fallback):
-    @size(100)
-    @given(st.text(CHARACTERS | st.sampled_from("abäst▁<>/"), max_size=20))
-    @example("\u2585 \u2047 <unk><s></s><0x41>")
-    def property_(raw):
-        text = normalise(raw)
-        assume("\u2581" not in text)
-        pieces = byte_fallback.encode(text, eos=True)
-        assert not {PAD, UNK, BOS} & {*pieces} and pieces.index(EOS) == len(pieces) - 1
-        assert byte_fallback.decode(pieces) == text
-
-    property_()
+@sized(100, st.text(CHARACTERS | st.sampled_from("abäst▁<>/"), max_size=20))
+@example("\u2585 \u2047 <unk><s></s><0x41>")
+def test_any_sentence_is_decoded_from_its_pieces(byte_fallback, raw):
+    text = normalise(raw)
+    assume("\u2581" not in text)
+    pieces = byte_fallback.encode(text, eos=True)
+    assert not {PAD, UNK, BOS} & {*pieces} and pieces.index(EOS) == len(pieces) - 1
+    assert byte_fallback.decode(pieces) == text
     assert byte_fallback.decode(byte_fallback.encode("a\u2581b")) == "a b"  # sentencepiece's sign for a space

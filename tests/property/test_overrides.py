@@ -4,14 +4,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.compose.composition import compose_train
 from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
 from rpr.validation import StrictModel, sections_at
-from tests.property.sizes import SIZES
+from tests.property.sizes import sized
 
 
 def settings_below(kind: type[StrictModel], path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -42,31 +42,26 @@ OVERRIDES = st.builds(
 )
 
 
-@SIZES
-def test_any_override_gives_a_configuration_or_a_one_line_error(size):
-    @size(12)
-    @given(st.lists(OVERRIDES, min_size=1, max_size=2))
-    @example(["seed=${seed}"])
-    @example(["model=3"])
-    @example(["~model=3"])
-    @example(["data=null"])
-    @example(["seed=range(1,5,0)"])
-    @example(["seed=" + "9" * 5000])
-    @example(["data.test_name=\ud800"])
-    @example(["data.test_name=" + "[" * 2000])
-    @example(["optim.learning_rate_scale=1e400"])
-    def property_(overrides):
-        refusal: Exception | None = None
-        try:
-            config = compose_train(overrides)
-        except Exception as error:
-            refusal = error
-        if refusal is not None:
-            line = format_user_error(refusal)
-            assert line and len(line.splitlines()) == 1, (overrides, refusal)
-            return
-        assert isinstance(config, TrainConfig)
-        assert config.run_dir_name == Path(config.run_dir_name).name
-        json.dumps(config.model_dump(mode="json"), allow_nan=False, ensure_ascii=False).encode()  # as in a record
-
-    property_()
+@sized(12, st.lists(OVERRIDES, min_size=1, max_size=2))
+@example(["seed=${seed}"])
+@example(["model=3"])
+@example(["~model=3"])
+@example(["data=null"])
+@example(["seed=range(1,5,0)"])
+@example(["seed=" + "9" * 5000])
+@example(["data.test_name=\ud800"])
+@example(["data.test_name=" + "[" * 2000])
+@example(["optim.learning_rate_scale=1e400"])
+def test_any_override_gives_a_configuration_or_a_one_line_error(overrides):
+    refusal: Exception | None = None
+    try:
+        config = compose_train(overrides)
+    except Exception as error:
+        refusal = error
+    if refusal is not None:
+        line = format_user_error(refusal)
+        assert line and len(line.splitlines()) == 1, (overrides, refusal)
+        return
+    assert isinstance(config, TrainConfig)
+    assert config.run_dir_name == Path(config.run_dir_name).name
+    json.dumps(config.model_dump(mode="json"), allow_nan=False, ensure_ascii=False).encode()  # as in a record

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.errors import RecordError
@@ -19,7 +18,7 @@ from rpr.io.escape import escape_tree
 from rpr.records.metrics import read_metrics
 from rpr.records.record import Record, read_record, write_record
 from tests.fake_records import CONFIG, fake_by_length, fake_document, fake_interval, fake_score
-from tests.property.sizes import SIZES
+from tests.property.sizes import sized
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=10)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -66,32 +65,26 @@ def a_file() -> Iterator[Path]:
         yield Path(folder, "record.json")
 
 
-@SIZES
-def test_any_record_is_read_back_equal(size):
-    @size(20)
-    @given(DOCUMENTS)
-    def property_(document):
-        record = Record.model_validate(document)
-        with a_file() as path:
-            write_record(path, record)
-            found = read_record(path)
-            assert {name: getattr(found, name) for name in REPEATED_FROM} == {
-                name: getattr(record, name) for name in REPEATED_FROM
-            }
-            assert found.model_dump(exclude=REPEATED_FROM) == escape_tree(record.model_dump(exclude=REPEATED_FROM))
-            write_record(path, found)
-            assert read_record(path) == found
-            assert [file.name for file in path.parent.iterdir()] == ["record.json"]
-
-    property_()
-
-
-@pytest.fixture(scope="module")
-def content():
-    """The file of a finished run's record with every part."""
+@sized(20, DOCUMENTS)
+def test_any_record_is_read_back_equal(document):
+    record = Record.model_validate(document)
     with a_file() as path:
-        write_record(path, Record.model_validate(FULL))
-        return path.read_bytes()
+        write_record(path, record)
+        found = read_record(path)
+        assert {name: getattr(found, name) for name in REPEATED_FROM} == {
+            name: getattr(record, name) for name in REPEATED_FROM
+        }
+        assert found.model_dump(exclude=REPEATED_FROM) == escape_tree(record.model_dump(exclude=REPEATED_FROM))
+        write_record(path, found)
+        assert read_record(path) == found
+        assert [file.name for file in path.parent.iterdir()] == ["record.json"]
+
+
+with a_file() as path:
+    write_record(path, Record.model_validate(FULL))
+    CONTENT = path.read_bytes()
+LENGTH = len(CONTENT) - 1  # without the last line end it is complete
+BYTES = st.integers(0, 255) | st.sampled_from(list(b'"\\{}[],:.eE-+0189 \n\x00'))
 
 
 def read_or_refused(path: Path) -> Record | None:
@@ -107,44 +100,34 @@ def read_or_refused(path: Path) -> Record | None:
     return record
 
 
-@SIZES
-def test_truncated_or_changed_record_is_refused_or_readable(size, content):
-    bytes_ = st.integers(0, 255) | st.sampled_from(list(b'"\\{}[],:.eE-+0189 \n\x00'))
-    length = len(content) - 1  # without the last line end it is complete
-
-    @size(50)
-    @given(st.integers(0, length - 1), bytes_)
-    @example(0, 0)
-    @example(length - 1, 0)
-    def property_(at, byte):
-        with a_file() as path:
-            path.write_bytes(content[:at])
-            assert read_or_refused(path) is None
-            path.write_bytes(content[:at] + bytes([byte]) + content[at + 1 :])
-            record = read_or_refused(path)
-            if record is not None:
-                write_record(path, record)
-                assert read_record(path) == record
-
-    property_()
+@sized(50, st.integers(0, LENGTH - 1), BYTES)
+@example(0, 0)
+@example(LENGTH - 1, 0)
+def test_truncated_or_changed_record_is_refused_or_readable(at, byte):
+    with a_file() as path:
+        path.write_bytes(CONTENT[:at])
+        assert read_or_refused(path) is None
+        path.write_bytes(CONTENT[:at] + bytes([byte]) + CONTENT[at + 1 :])
+        record = read_or_refused(path)
+        if record is not None:
+            write_record(path, record)
+            assert read_record(path) == record
 
 
-@SIZES
-def test_truncated_metrics_give_the_whole_lines(size):
-    lines = st.dictionaries(TEXT, NUMBERS | TEXT, max_size=2).flatmap(
-        lambda more: st.integers(0, 10**6).map(lambda step: {**more, "step": step})
-    )
+LINES = st.builds(
+    lambda more, step: {**more, "step": step},
+    st.dictionaries(TEXT, NUMBERS | TEXT, max_size=2),
+    st.integers(0, 10**6),
+)
 
-    @size(20)
-    @given(st.lists(lines, max_size=4), st.integers(0, 200))
-    def property_(entries, cut):
-        whole = [(json.dumps(entry) + "\n").encode() for entry in entries]  # as rpr.training.callbacks writes them
-        content = b"".join(whole)
-        kept = content[: len(content) - min(cut, len(content))]
-        ends = [sum(map(len, whole[: number + 1])) - 1 for number in range(len(whole))]  # without the line end
-        expected = [entry for entry, end in zip(entries, ends, strict=True) if end <= len(kept)]
-        with a_file() as path:
-            path.write_bytes(kept)
-            assert read_metrics(path) == expected
 
-    property_()
+@sized(20, st.lists(LINES, max_size=4), st.integers(0, 200))
+def test_truncated_metrics_give_the_whole_lines(entries, cut):
+    whole = [(json.dumps(entry) + "\n").encode() for entry in entries]  # as rpr.training.callbacks writes them
+    content = b"".join(whole)
+    kept = content[: len(content) - min(cut, len(content))]
+    ends = [sum(map(len, whole[: number + 1])) - 1 for number in range(len(whole))]  # without the line end
+    expected = [entry for entry, end in zip(entries, ends, strict=True) if end <= len(kept)]
+    with a_file() as path:
+        path.write_bytes(kept)
+        assert read_metrics(path) == expected
