@@ -104,9 +104,13 @@ def _search(model: Transformer, state: DecoderState, limit_B: Tensor, search: Se
     length = 0
     while True:
         length += 1
-        hidden_XM = model.next_hidden(alive_BNT[:, :, -1].reshape(-1, 1), state)
+        hidden_BNM = model.next_hidden(alive_BNT[:, :, -1].reshape(-1, 1), state).view(*alive_BN.shape, -1)
         never = _never(model, eos, length, search.min_length)
-        log_p_BC, parents_BC, pieces_BC = _extend(model, hidden_XM, alive_BN, 2 * beam_size, never)
+        of_parts = (
+            best_extensions(_log_probabilities(model, hidden_BNM[part], never), alive_BN[part], 2 * beam_size)
+            for part in _parts(*alive_BN.shape)
+        )
+        log_p_BC, parents_BC, pieces_BC = map(torch.cat, zip(*of_parts, strict=True))
         candidates_BCT = torch.cat(
             [torch.take_along_dim(alive_BNT, parents_BC[..., None], dim=1), pieces_BC[..., None]], dim=-1
         )
@@ -242,19 +246,6 @@ def _parts(num_sentences: int, hypotheses: int) -> Iterator[slice]:
     step = max(1, ROWS // hypotheses)
     for start in range(0, num_sentences, step):
         yield slice(start, start + step)
-
-
-def _extend(
-    model: Transformer, hidden_XM: Tensor, alive_BN: Tensor, num_candidates: int, never: list[int]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`best_extensions` of the alive hypotheses with these hidden states."""
-    hidden_BNM = hidden_XM.view(*alive_BN.shape, -1)
-    of_parts = [
-        best_extensions(_log_probabilities(model, hidden_BNM[part], never), alive_BN[part], num_candidates)
-        for part in _parts(*alive_BN.shape)
-    ]
-    log_p_BC, parents_BC, pieces_BC = map(torch.cat, zip(*of_parts, strict=True))
-    return log_p_BC, parents_BC, pieces_BC
 
 
 def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
