@@ -60,9 +60,7 @@ def library(kind: Literal["ctranslate2", "transformers"]) -> Any:
         ConfigError: it is not installed.
     """
     try:
-        if kind == "ctranslate2":
-            return importlib.import_module("ctranslate2")
-        return importlib.import_module("transformers")
+        return importlib.import_module(kind)
     except ImportError:
         raise ConfigError(
             f"{kind}: not installed, and its exports are verified with it; pip install 'rpr[{kind}]'"

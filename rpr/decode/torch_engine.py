@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rpr.config.train import EvaluationConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
@@ -68,13 +68,16 @@ class TorchEngine:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode and the engine's precision."""
-        with (
-            _evaluating(self.model),
-            float32_matmuls(self.matmul_precision),
-            torch.autocast(self.model.embedding_VM.device.type, torch.bfloat16, enabled=self.bfloat16),
-        ):
-            yield
+        """Evaluation mode and the engine's precision; then each module's own mode again."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        device = self.model.embedding_VM.device.type
+        self.model.eval()
+        try:
+            with float32_matmuls(self.matmul_precision), torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
+                yield
+        finally:
+            for module, training in modes:
+                module.training = training
 
     def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> NBest:
         """As Engine.search; batches sentences of similar length, the longest first.
@@ -83,16 +86,12 @@ class TorchEngine:
             RunError: the model gives no finite probability.
         """
         results: NBest = [[] for _ in sources]
-        translated = 0
-        device = self.model.embedding_VM.device
+        device, max_tokens = self.model.embedding_VM.device, search.max_tokens_per_batch // search.beam_size
         with self.evaluating():
-            for batch in length_batches([*map(len, sources)], search.max_tokens_per_batch // search.beam_size):
+            for batch in length_batches([*map(len, sources)], max_tokens, progress):
                 hypotheses = beam_search(self.model, pad_rows([sources[index] for index in batch], device), search, EOS)
                 for index, best in zip(batch, hypotheses, strict=True):
                     results[index] = best
-                translated += len(batch)
-                if progress is not None:
-                    progress(translated, len(sources))
         if not all(results):
             raise RunError("the model's probabilities are not finite, so there is no translation; use another run")
         return results
@@ -103,9 +102,9 @@ class TorchEngine:
         """
         scores: list[Tensor] = [torch.empty(0)] * len(sources)
         device = self.model.embedding_VM.device
-        done, lengths = 0, [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
+        lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
         with self.evaluating(), torch.inference_mode():
-            for batch in length_batches(lengths, max_tokens):
+            for batch in length_batches(lengths, max_tokens, progress):
                 inputs_BT = pad_rows([[BOS, *targets[index]] for index in batch], device)
                 outputs_BT = pad_rows([[*targets[index], EOS] for index in batch], device)
                 hidden_BTM = self.model(pad_rows([sources[index] for index in batch], device), inputs_BT)
@@ -113,22 +112,22 @@ class TorchEngine:
                 log_p_BT = log_p_BTV.gather(-1, outputs_BT[..., None])[..., 0].cpu()
                 for row, index in enumerate(batch):
                     scores[index] = log_p_BT[row, : len(targets[index]) + 1]
-                done += len(batch)
-                if progress is not None:
-                    progress(done, len(sources))
         return scores
 
 
-def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+def length_batches(lengths: Sequence[int], max_tokens: int, progress: Progress | None = None) -> Iterator[list[int]]:
     """Sentence indices in batches of rows * longest <= max_tokens (a longer sentence: alone), the longest first, so
-    that memory runs out in the first batch or never.
+    that memory runs out in the first batch or never. `progress` is called once a batch has been used.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     start = 0
     while start < len(order):
         rows = max(1, max_tokens // max(1, lengths[order[start]]))
-        yield order[start : start + rows]
-        start += rows
+        batch = order[start : start + rows]
+        yield batch
+        start += len(batch)
+        if progress is not None:
+            progress(start, len(order))
 
 
 def pad_rows(rows: Rows, device: torch.device | str = "cpu") -> Tensor:
@@ -147,15 +146,3 @@ def pair_batches(pairs: Pairs, max_tokens: int, device: torch.device | str) -> I
     """The batches of `length_batches`, by the longer side of each pair, as from `pad_pairs`."""
     for batch in length_batches([max(len(source), len(target)) for source, target in pairs], max_tokens):
         yield pad_pairs([pairs[index] for index in batch], device)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Temporarily set evaluation mode, then restore each module's own mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
