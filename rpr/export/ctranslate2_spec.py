@@ -128,7 +128,12 @@ def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
     else:
         spec = specs.TransformerEncoderSpec(**_sizes(config, stack))
         spec.embeddings[0].weight = _array(input_embedding(model))
-    _set_positions(spec, stack.positions, model, position_rows(config, longest))
+    spec.scale_embeddings = True  # times sqrt(d_model), before the positions are added
+    # CTranslate2's sinusoids start at position 1 and may have another layout.
+    if stack.positions is not None and (rows := position_rows(config, longest)) is not None:
+        spec.position_encodings.encodings = _array(position_table(model, stack.positions, rows))
+    elif hasattr(spec, "position_encodings"):
+        del spec.position_encodings
     exact = max(POSITION_ROWS, longest, (stack.shape.scheme.reach or 0) + 1)
     for layer_spec, layer in zip(spec.layer, stack.layers.layers, strict=True):
         own, ffn = layer_spec.self_attention, layer_spec.ffn
@@ -187,15 +192,6 @@ def _needs_vectors(scheme: Scheme, tables: Tables) -> bool:
     return has_vectors or not (scheme.has_bias or scheme.changes_queries)
 
 
-def _set_positions(spec: Any, positions: nn.Module | None, model: Transformer, rows: int | None) -> None:
-    """Replace CTranslate2's sinusoids, which start at position 1 and may have another layout, by our own rows."""
-    spec.scale_embeddings = True  # times sqrt(d_model), before the positions are added
-    if positions is not None and rows is not None:
-        spec.position_encodings.encodings = _array(position_table(model, positions, rows))
-    elif hasattr(spec, "position_encodings"):
-        del spec.position_encodings
-
-
 def position_table(model: Transformer, positions: nn.Module, rows: int) -> Tensor:
     """What a model adds to its embeddings at the positions below `rows`, [rows, M]."""
     table: Tensor = positions(0, torch.zeros(1, rows, dtype=torch.int64, device=model.embedding_VM.device))
@@ -207,7 +203,10 @@ def _set_distances(spec: Any, attention: SelfAttention, shape: StackShape, exact
     scheme, site = shape.scheme, shape.site
     tables = _tables(attention, exact)
     if _needs_vectors(scheme, tables):
-        spec.relative_position_keys, spec.relative_position_values = _both_tables(tables, site.d_head)
+        # It requires both, of as many rows: it infers k from the keys, and adds sinusoids if there are none.
+        present = next((table for table in tables[:2] if table is not None), torch.zeros(1, site.d_head))
+        keys, values = (torch.zeros_like(present) if table is None else table for table in tables[:2])
+        spec.relative_position_keys, spec.relative_position_values = _array(keys), _array(values)
     if tables.bias is not None:
         spec.relative_attention_bias = _array(_as_buckets(tables.bias, exact, causal=attention.causal))
         spec.relative_attention_max_distance = np.dtype("int32").type(4 * exact)
@@ -227,17 +226,6 @@ def _as_buckets(bias_HR: Tensor, exact: int, *, causal: bool) -> Tensor:
 
 def _set_norm(spec: Any, norm: nn.Module) -> None:
     spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
-
-
-def _both_tables(tables: Tables, d_head: int) -> tuple[Any, Any]:
-    """Key and value table, [R, D] each; a missing one is replaced by zeros with as many rows as the other.
-
-    CTranslate2 requires both: it infers k from the key table, and adds sinusoids if there is none.
-    """
-    keys, values = tables.keys, tables.values
-    present = next((table for table in (keys, values) if table is not None), torch.zeros(1, d_head))
-    zeros = torch.zeros_like(present)
-    return _array(zeros if keys is None else keys), _array(zeros if values is None else values)
 
 
 def input_embedding(model: Transformer) -> Tensor:
