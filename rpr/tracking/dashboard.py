@@ -132,24 +132,14 @@ def _panels() -> list[Any]:
     groups: dict[str, Any] = {"groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
     curves = {f"{HEADLINE} in training": naming.VALIDATION_BLEU, "loss": naming.VALIDATION_LOSS}
     groupings = {"k": naming.CLIP_DISTANCE, "variant of positions": naming.POSITION_NAME}
+    k, of_variants = wr.Config(naming.CLIP_DISTANCE), {"groupby": wr.Config(naming.VARIANT), **groups}
+    bars = {f"{HEADLINE} of each variant, {split} (mean over seeds)": score for split, score in scores.items()}
     return [
         *(
-            wr.ScatterPlot(
-                title=f"{HEADLINE} against k, {split}",
-                x=wr.Config(naming.CLIP_DISTANCE),
-                y=wr.SummaryMetric(score),
-            )
+            wr.ScatterPlot(title=f"{HEADLINE} against k, {split}", x=k, y=wr.SummaryMetric(score))
             for split, score in scores.items()
         ),
-        *(
-            wr.BarPlot(
-                title=f"{HEADLINE} of each variant, {split} (mean over seeds)",
-                metrics=[score],
-                groupby=wr.Config(naming.VARIANT),
-                **groups,
-            )
-            for split, score in scores.items()
-        ),
+        *(wr.BarPlot(title=title, metrics=[score], **of_variants) for title, score in bars.items()),
         *(
             wr.LinePlot(
                 title=f"validation: {name}, by {by}", x=naming.STEP, y=[metric], groupby=wr.Config(key), **groups
@@ -157,12 +147,7 @@ def _panels() -> list[Any]:
             for name, metric in curves.items()
             for by, key in groupings.items()
         ),
-        wr.BarPlot(
-            title="steps per second of each variant",
-            metrics=[naming.STEPS_PER_SECOND],
-            groupby=wr.Config(naming.VARIANT),
-            **groups,
-        ),
+        wr.BarPlot(title="steps per second of each variant", metrics=[naming.STEPS_PER_SECOND], **of_variants),
         wr.RunComparer(diff_only=True),
     ]
 
