@@ -126,14 +126,12 @@ class LayerPositions(nn.Module):
         """What the attention of a layer with input x is computed from, at these positions (None: 0, 1, ...)."""
         q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD, None if given is None else given.positions_P)
         tables = self.at(q_BHPD.shape[2] - 1 if given is None else given.max_distance, q_BHPD.device)
-        inputs = AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables)
-        if given is not None:
-            inputs = inputs._replace(labels=given.rows(tables))
+        labels, change = None if given is None else given.rows(tables), None
         if self.scheme.has_scores:
             at_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device) if given is None else given.positions_P
-            inputs = inputs._replace(change_scores=self.change_scores(q_BHPD, at_P[:, None], at_P))
-        queries, key_bias = self.of_input(x_BPM)
-        return inputs._replace(distance_queries=queries, key_bias=key_bias)
+            change = self.change_scores(q_BHPD, at_P[:, None], at_P)
+        of_input = self.of_input(x_BPM)
+        return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, *of_input, labels, change_scores=change)
 
     @property
     def _learned(self) -> dict[str, Tensor]:

@@ -43,22 +43,17 @@ class Rope(Scheme):
     trained_length: PositiveInt | None
 
     def details(self) -> list[str]:
-        details: list[str] = []
-        if self.layout != "half":
-            details.append(self.layout)
-        if self.base != 10_000:
-            details.append(f"base {self.base:g}")
-        if self.rotated_share != 1:
-            details.append(f"{self.rotated_share:.0%} of the width")
-        if self.proportion != 1:
-            details.append(f"p = {self.proportion:g}")
-        if self.scaling != "none":
-            details.append(f"{self.scaling} scaling by {self.scaling_factor:g}")
-        elif self.scaling_factor != 1:
-            details.append(f"scaling_factor {self.scaling_factor:g} unused")
-        if self.trained_length is not None:
-            details.append(f"trained to {self.trained_length}")
-        return details
+        scaled = self.scaling != "none"
+        differing = {
+            self.layout: self.layout != "half",
+            f"base {self.base:g}": self.base != 10_000,
+            f"{self.rotated_share:.0%} of the width": self.rotated_share != 1,
+            f"p = {self.proportion:g}": self.proportion != 1,
+            f"{self.scaling} scaling by {self.scaling_factor:g}": scaled,
+            f"scaling_factor {self.scaling_factor:g} unused": not scaled and self.scaling_factor != 1,
+            f"trained to {self.trained_length}": self.trained_length is not None,
+        }
+        return [words for words, differs in differing.items() if differs]
 
     def problem(self, site: Site) -> str | None:
         width = self.rotated_share * site.d_head

@@ -36,14 +36,12 @@ class T5(Scheme):
     scaled_queries: bool
 
     def details(self) -> list[str]:
-        details = []
-        if (self.buckets, self.max_distance) != (32, 128):
-            details.append(f"{self.buckets} buckets to {self.max_distance}")
-        if not self.one_table:
-            details.append("a table for each layer")
-        if not self.scaled_queries:
-            details.append("without 1/sqrt(d)")
-        return details
+        differing = {
+            f"{self.buckets} buckets to {self.max_distance}": (self.buckets, self.max_distance) != (32, 128),
+            "a table for each layer": not self.one_table,
+            "without 1/sqrt(d)": not self.scaled_queries,
+        }
+        return [words for words, differs in differing.items() if differs]
 
     def problem(self, site: Site) -> str | None:
         exact = self._buckets_of_a_side(site) // 2
