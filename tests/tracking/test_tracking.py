@@ -68,8 +68,7 @@ def expected(steps, name="train/loss"):
 
 def start(config, run_dir):
     run_dir.mkdir(parents=True, exist_ok=True)
-    logger = wandb_logger.start(config, run_dir, synthetic=True)
-    return logger
+    return wandb_logger.start(config, run_dir, synthetic=True)
 
 
 def where_it_is(run_dir):
@@ -196,26 +195,20 @@ def test_the_folder_of_a_part_that_began_in_the_same_second_as_another_has_the_s
     assert [wandb_logger._newest_id(some, "ab") for some in (parts, parts[:0])] == ["ab-2", "ab"]
 
 
-def test_later_part_of_an_offline_run_repeats_the_row_that_may_be_missing(tiny_config, run_dir):
-    """W&B may not yet have written the newest one when the process was killed."""
-    write(run_dir, (25, 50, 75, 100))
-    (run_dir / "wandb" / "offline-run-1-x").mkdir(parents=True)
+@pytest.mark.parametrize("mirrored, repeated", [((), [100]), ((25, 50), [50, 75, 100])])
+def test_later_part_of_an_offline_run_gets_the_rows_that_may_be_missing(mirrored, repeated, tiny_config, run_dir):
+    """The newest, which W&B may not yet have written when the process was killed; and those after the last mirrored."""
     config = tiny_config(*OFFLINE)
+    if mirrored:
+        finished(start(config, run_dir), run_dir, mirrored)
+        (part,) = (run_dir / "wandb").glob("offline-run-*")
+        part.rename(run_dir / "first")  # so that read_back finds the later one
+    (run_dir / "wandb" / "offline-run-1-x").mkdir(parents=True)
+    write(run_dir, (25, 50, 75, 100))  # with logger=none
     finished(start(config, run_dir), run_dir, [125, 150], resumed_from=110)
     found = read_back(run_dir)
-    assert [line["_step"] for line in found["history"]] == [100, 125, 150]
+    assert [line["_step"] for line in found["history"]] == [*repeated, 125, 150]
     assert found["run"].run_id == config.run_id
-
-
-def test_offline_run_gets_the_rows_of_a_part_that_was_not_mirrored(tiny_config, run_dir):
-    config = tiny_config(*OFFLINE)
-    finished(start(config, run_dir), run_dir, [25, 50])
-    (part,) = (run_dir / "wandb").glob("offline-run-*")
-    part.rename(run_dir / "first")  # so that read_back finds the later one
-    (run_dir / "wandb" / "offline-run-1-x").mkdir()
-    write(run_dir, (25, 50, 75, 100))  # with logger=none
-    finished(start(config, run_dir), run_dir, [125], resumed_from=100)
-    assert [line["_step"] for line in read_back(run_dir)["history"]] == [50, 75, 100, 125]
 
 
 def test_failed_run_is_closed(tiny_config, small_data, monkeypatch):
