@@ -1,9 +1,18 @@
 """Typed sections of settings: frozen, without extra keys, and with one-line errors that name the dotted key."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from rpr.errors import ConfigError, did_you_mean
@@ -51,9 +60,11 @@ class StrictModel(BaseModel):
             raise PydanticCustomError("nul", "it contains a NUL character")
         return value
 
-    def model_post_init(self, context: Any) -> None:
+    @model_validator(mode="after")
+    def _no_problem(self) -> Self:
         for problem in self.problems():
             raise ValueError(problem)
+        return self
 
     def problems(self) -> Iterable[str]:
         """What is wrong with valid settings together, as `setting: rule; remedy`; the first one is reported."""

@@ -60,7 +60,9 @@ def library(kind: Literal["ctranslate2", "transformers"]) -> Any:
         ConfigError: it is not installed.
     """
     try:
-        return importlib.import_module(kind)
+        if kind == "ctranslate2":
+            return importlib.import_module("ctranslate2")
+        return importlib.import_module("transformers")
     except ImportError:
         raise ConfigError(
             f"{kind}: not installed, and its exports are verified with it; pip install 'rpr[{kind}]'"

@@ -129,6 +129,7 @@ class Metrics(StepCallback):
                 # Later rows will be written again; a kill can leave an incomplete last line.
                 rows = [row for row in read_metrics(self.path) if row["step"] <= trainer.global_step]
                 replace_file(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+                self.started -= rows[-1].get("time", 0) if rows else 0
             self._progress = Progress(trainer.max_steps, "steps", "training", done=trainer.global_step, lines="last")
             self._progress.update(0, **dict.fromkeys(SHOWN_METRICS.values()))
 

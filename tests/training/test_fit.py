@@ -5,6 +5,7 @@ checkpoints; time limits; unsuitable folders and small disks (full ones: tests/s
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -22,6 +23,7 @@ from rpr.data.cache import prepare
 from rpr.decode.engines import evaluated_model
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError, InterruptedRun, RunError
+from rpr.records.metrics import read_metrics
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, saving
 from rpr.training.module import TranslationModule
@@ -97,13 +99,15 @@ def test_training_writes_checkpoints_and_metrics(full):
 def test_resumed_run_equals_uninterrupted_run(config, small_data, full, tmp_path, assert_same):
     """Later and truncated lines of metrics are dropped, and a partial checkpoint is removed."""
     run_dir = copy_run(full, tmp_path / "resumed", 4, 8)
-    (run_dir / "metrics.jsonl").write_text((full / "metrics.jsonl").read_text() + '{"step": 12, "val')
+    earlier = re.sub(r'"time": [0-9.]+', '"time": 1000.0', (full / "metrics.jsonl").read_text())
+    (run_dir / "metrics.jsonl").write_text(earlier + '{"step": 12, "val')
     (run_dir / "checkpoints" / ".step00000009.ckpt.1234.tmp").write_bytes(b"half")
     torch.manual_seed(999)
     fit.fit(config, small_data, run_dir, validation_bleu=lambda model: 12.5)
     assert_same_result(full, run_dir, assert_same)
     assert steps(run_dir) == [4, 8, 12] and len([*(run_dir / "checkpoints").iterdir()]) == 3
     assert rows_of(run_dir) == rows_of(full)
+    assert read_metrics(run_dir / "metrics.jsonl")[-1]["time"] > 1000  # seconds of training, of all its parts
 
 
 def test_run_resumed_on_another_device_multiplies_as_it_began(config, small_data, full, tmp_path, assert_same, capsys):

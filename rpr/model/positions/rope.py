@@ -53,7 +53,7 @@ class Rope(Scheme):
             f"scaling_factor {self.scaling_factor:g} unused": not scaled and self.scaling_factor != 1,
             f"trained to {self.trained_length}": self.trained_length is not None,
         }
-        return [words for words, differs in differing.items() if differs]
+        return [setting for setting, differs in differing.items() if differs]
 
     def problem(self, site: Site) -> str | None:
         width = self.rotated_share * site.d_head

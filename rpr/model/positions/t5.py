@@ -41,7 +41,7 @@ class T5(Scheme):
             "a table for each layer": not self.one_table,
             "without 1/sqrt(d)": not self.scaled_queries,
         }
-        return [words for words, differs in differing.items() if differs]
+        return [setting for setting, differs in differing.items() if differs]
 
     def problem(self, site: Site) -> str | None:
         exact = self._buckets_of_a_side(site) // 2
