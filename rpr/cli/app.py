@@ -175,9 +175,10 @@ def _run(name: str, arguments: list[str]) -> int:
         train.run(job, command=recorded_command(flags.overrides, config_dir, flags.config_name))
         return 0
     typed = validate(_config_class(name), compose(config_name, flags.overrides, config_dir))
-    variants = typed.variants if name == "bench" else ()
-    positions = {variant: _compose_position(variant, flags.overrides, config_dir) for variant in variants}
-    importlib.import_module(f"rpr.commands.{name}").run(typed, *([positions] if positions else []))
+    inputs: list[Any] = [typed]
+    if name == "bench":
+        inputs.append({each: _compose_position(each, flags.overrides, config_dir) for each in typed.variants})
+    importlib.import_module(f"rpr.commands.{name}").run(*inputs)
     return 0
 
 

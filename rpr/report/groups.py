@@ -165,7 +165,7 @@ class Variant:
 
     @property
     def _within(self) -> float | None:
-        """Percent exact match within a task's training lengths, the lowest of its test sets; of other corpora 100."""
+        """Percent exact match within a task's training lengths, the lowest of its test sets, or None; else 100."""
         if self.records and self.records[0].task is None:
             return 100.0
         scores = self.measurements.items()
@@ -214,7 +214,7 @@ def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
 
 
 def _mean(key: Key, values: Sequence[float], lowest: float = 0.0) -> Measurement:
-    """Of a percentage with an interval that stays within `lowest` and 100."""
+    """The mean of values, whose interval stays within `lowest` and 100 if they are percentages."""
     return mean(values) if SHARES.isdisjoint(key) else mean_of_shares(values, lowest, 100.0)
 
 

@@ -44,7 +44,7 @@ class Learning:
     """How the validation loss of one run, or on average of several, ended."""
 
     fall: float  # over the last tenth of training, as a share
-    nats: float  # the same per piece
+    nats: float  # the same fall, in nats per piece
     steps: int
     loss: float  # the last
 

@@ -186,7 +186,7 @@ def plain(text: str) -> str:
 
 
 def reach(figure: Measurement) -> tuple[float, float] | None:
-    """How far the error bar reaches below and above: the deviation over seeds, or the interval of one run."""
+    """How far the error bar reaches below and above: by the deviation over seeds, or one run's interval; or None."""
     if figure.value is None:
         return None
     if figure.deviation is not None:

@@ -73,7 +73,7 @@ class Stopwatch(StepCallback):
             _synchronise()
             self._since = (time.perf_counter(), time.process_time())
 
-    on_validation_start = on_train_end = pause
+    on_validation_start = on_train_end = pause  # as hooks they are given what they do not need
     on_validation_end = resume
 
     @property
