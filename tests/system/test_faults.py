@@ -182,7 +182,7 @@ def test_training_recovers_from_kill_and_full_disk(kind, name, reason, training,
 def test_training_recovers_from_faults_at_many_disk_changes(training, assert_same):
     draw = random.Random(2)
     faults = [Fault("SIGKILL", number) for number in draw.sample(training.numbers(), NUMBERS["SIGKILL"])]
-    faults += [Fault("full", number) for number in draw.sample(training.numbers("open"), NUMBERS["full"])]
+    faults += [Fault("full", number) for number in draw.sample(training.numbers("open "), NUMBERS["full"])]
     started = [number for number in training.numbers() if number > training.numbers("config.yaml")[-1]]
     for sign in ("SIGTERM", "SIGINT"):  # handled from here on
         faults += [Fault(sign, number) for number in draw.sample(started, NUMBERS[sign])]
