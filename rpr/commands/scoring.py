@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rpr.analysis.text_scoring import by_context_length, document_statistics, token_nats
 from rpr.config.train import EvaluationConfig, TrainConfig
 from rpr.data.cache import PreparedData
+from rpr.data.vocabulary import UNK
 from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.engines import EvaluatedModel, evaluated_model
 from rpr.decode.torch_engine import TorchEngine, search_of, translate_sources
@@ -67,7 +68,7 @@ def validation_bleu(config: TrainConfig, data: PreparedData, model: Transformer)
 
 def check_scorable(config: TrainConfig, data: PreparedData) -> None:
     """Raises DataError, before anything is trained or scored, if no document of a test split has the longest of the
-    contexts, or if right answers of a task could not be generated: they would count as errors, whatever was learned.
+    contexts, or if examples of a task cannot be read or answered rightly: they would be errors, whatever was learned.
     """
     evaluation = config.evaluation
     for split in (split for split in evaluation.test_splits if split in data.splits):
@@ -76,6 +77,13 @@ def check_scorable(config: TrainConfig, data: PreparedData) -> None:
         if config.data.task is None:
             continue
         pairs = data.split(split)
+        rows = zip(pairs.first("source"), pairs.first("target"), strict=True)
+        if unknown := sum(UNK in source or UNK in target for source, target in rows):
+            raise DataError(
+                f"data.vocabulary_size: {unknown} of the {len(pairs)} examples of {split} have words that are not among "
+                f"the {len(data.vocabulary)} pieces, and no right answer; give every word of the task a piece, with "
+                "data.task.num_train large enough that train has them all"
+            )
         if (more := int((pairs.target_lengths - pairs.source_lengths).max())) > evaluation.max_extra_length:
             raise DataError(
                 f"evaluation.max_extra_length: {evaluation.max_extra_length} cuts off right answers of {split}, of "

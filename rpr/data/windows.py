@@ -85,7 +85,7 @@ class Windows:
 
     def spread(self, max_tokens: int) -> Windows:
         """Evenly spaced windows of these with at most `max_tokens` tokens altogether, at least one. Where that would be
-        the first windows of runs alone, and all runs have as many, it is the first of one, the second of the next...
+        the first windows of runs alone, and all runs with windows have as many, it is the first of one, the second of the next...
         """
         number = len(self)
         while number > 1:
@@ -94,6 +94,7 @@ class Windows:
                 break
             number = min(number - 1, number * max_tokens // tokens)
         chosen, per_run = np.arange(max(number, 1)) * len(self) // max(number, 1), np.diff(self._first)
+        per_run = per_run[per_run > 0]
         if (per_run == per_run[0]).all() and not (chosen % per_run[0]).any():
             chosen += np.arange(len(chosen)) % per_run[0]
         starts, lengths = self.spans(chosen)

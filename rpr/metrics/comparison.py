@@ -217,10 +217,10 @@ def pairs_of_sweep(
         groups.setdefault(_settings_except_positions(run), []).append(run)
     pairs, alone = [], []
     for group in groups.values():
-        baselines: dict[int, Run] = {}
-        for run in (run for run in group if baseline in names_of(run.record)):
-            known = baselines.setdefault(run.config.seed, run)
-            if known.variant != run.variant:
+        of_baseline = [run for run in group if baseline in names_of(run.record)]
+        baselines = {run.config.seed: run for run in reversed(of_baseline)}
+        for run in of_baseline:
+            if (known := of_baseline[0]).variant != run.variant:
                 raise RunError(
                     f"baseline: {known.name} and {run.name} both have position={baseline}; name one of them, such as "
                     "baseline=relative-k16, or name the runs: rpr-cli compare BASELINE RUN ..."

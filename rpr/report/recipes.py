@@ -4,7 +4,7 @@ A sweep file names the settings that make up its grid, `best_of: [optim.learning
 runs that differ in these alone are one grid.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -96,13 +96,16 @@ class Recipes:
         parts = (group.corpus, f"model {group.model}", *steps, group.hardware, group.distinctly(*self.keys))
         return " | ".join(filter(None, parts))
 
-    def at_the_edge_of(self, setting: Setting) -> list[str]:
-        """The settings that have the lowest or highest number of the grid; words have no order."""
-        tried = [
-            [value for value in values if type(value) in (int, float)] for values in zip(*self.groups, strict=True)
-        ]
-        ends = zip(self.keys, setting, tried, strict=True)
-        return [key for key, value, values in ends if len({*values}) > 1 and value in (min(values), max(values))]
+    def at_the_edge_of(self, label: str, setting: Setting) -> list[str]:
+        """The settings that the grid varies and that have the lowest or highest number that the row was trained with;
+        words have no order.
+        """
+
+        def numbers(settings: Iterable[Setting]) -> list[set[float]]:
+            return [{value for value in values if type(value) in (int, float)} for values in zip(*settings, strict=True)]
+
+        ends = zip(self.keys, setting, numbers(self.groups), numbers(self.levels[label]), strict=True)
+        return [key for key, value, all_rows, row in ends if len(all_rows) > 1 and value in (min(row), max(row))]
 
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
@@ -180,9 +183,9 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     def best(label: str) -> str | Cell | Measurement:
         if (setting := grid.best(label)) is None:
             return missing("no seed was scored in the same way on validation in all settings of the row")
-        if not (ends := grid.at_the_edge_of(setting)):
+        if not (ends := grid.at_the_edge_of(label, setting)):
             return grid.in_words(setting)
-        return Cell(f"{grid.in_words(setting)} (edge)", (f"at the edge of the grid: {', '.join(ends)}",))
+        return Cell(f"{grid.in_words(setting)} (edge)", (f"at the edge of what the row was trained with: {', '.join(ends)}",))
 
     def across(setting: Setting, label: str) -> Measurement:
         if label == grid.baseline:

@@ -16,6 +16,7 @@ from rpr.report.build import differs_line, page_of, read_learning
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
 from rpr.report.learning import RunKey, run_key
+from rpr.report.lines import Line
 from rpr.report.recipes import sweep_file
 from rpr.report.speed import read_benches, speed_grid
 from rpr.report.statements import published_statements
@@ -74,7 +75,13 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     compared = [row for row in benches if row.labels[-1] != "absolute"]  # a row of 1.00 beside each
     shown += [*speed_grid([], compared)] or tables.sections.get("speed", ())
     parts += [markdown(grid.up_to(2), signs=False) for grid in shown]
-    limits = [differs_line(tables), *_limits(groups), *_distances(groups), *_remarks(root)]
+    single_seeds = len(everything) - len(groups)
+    left_out = (
+        f"The tables and counts here are of {len(groups)} groups of runs; {single_seeds} more, in which no variant has "
+        "two seeds, are on the pages of their sweeps alone."
+    )
+    limits = [left_out if single_seeds else "", differs_line(tables), *_limits(groups), *_distances(groups)]
+    limits += _remarks(root)
     parts += ["## What this cannot tell", bullets(filter(None, limits))]
     parts.append(_folded("How to read the tables", bullets([*legend(shown), *tables.rules])))
     parts += ["## Every sweep", *_folders(root, home)]
@@ -109,9 +116,12 @@ def _tables(tables: Tables) -> Iterator[Grid]:
 
 
 def _shortened(grid: Grid) -> Grid:
-    """Without the scores of validation beside test, and what differs from the paper, the first of the limits."""
+    """Without what differs from the paper, the first of the limits, and without the scores of validation beside test, but
+    for the change that agreement is decided on.
+    """
     tested = any(column.key == "test" for column in grid.columns)
-    left = ("differs", "validation", "validation_change")[: 3 if tested else 1]
+    left = {"differs", *(("validation", "validation_change") if tested else ())}
+    left -= {f"{line.decided_on}_change" for line in grid.rows if isinstance(line, Line) and line.agreement}
     return grid.only(lambda column: column.key not in left)
 
 

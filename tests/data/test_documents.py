@@ -226,9 +226,13 @@ def test_spread_windows_are_even_and_within_the_budget(tmp_path):
     assert set(map(tuple, rows)) <= beginnings
 
 
-def test_spread_windows_are_not_all_at_the_beginnings_of_documents():
+@pytest.mark.parametrize("empty", [0, 3])
+def test_spread_windows_are_not_all_at_the_beginnings_of_documents(empty):
     offsets = np.arange(513) * 1024
-    windows = Windows(SimpleNamespace(target_offsets=offsets), offsets[:-1], offsets[1:], 512).spread(262_144)
+    begins, ends = offsets[:-1], offsets[1:]
+    if empty:  # documents too short for a window
+        begins, ends = np.r_[begins, [512 * 1024] * empty], np.r_[ends, [512 * 1024] * empty]
+    windows = Windows(SimpleNamespace(target_offsets=offsets), begins, ends, 512).spread(262_144)
     assert len(windows) == 512 and int(windows.target_lengths.sum()) == 262_144
     assert (windows.starts % 1024).tolist() == [0, 512] * 256
     assert windows.document_of().tolist() == [*range(512)]

@@ -45,14 +45,16 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe():
     assert (rows[relative]["n"].value, rows[relative]["settings"].value) == ("3", "4")
     best = rows[relative]["best"]
     assert best.value == "learning_rate_scale 3.0, dropout 0.1 (edge)"
-    assert best.remarks == ("at the edge of the grid: optim.learning_rate_scale, model.dropout",)
+    assert best.remarks == ("at the edge of what the row was trained with: optim.learning_rate_scale, model.dropout",)
     own = rows[relative]["own_validation"].value  # 28 - 24, 20 - 18, 30 - 27
     assert (own.value, own.n) == (pytest.approx(3.0), 3)
     assert own.interval.low == pytest.approx(3 - 4.30265 / 3**0.5, rel=1e-5)
     assert rows[relative]["own_test"].value.value == pytest.approx(32.5 - 33.0)
     assert rows[relative]["one_validation"].value.value == pytest.approx((28 + 20 + 30) / 3 - 22)
     assert rows[relative]["one_validation"].remarks == ("1 of 3 seeds",), "of absolute with the same recipe"
-    assert rows[absolute]["best"].remarks == ("at the edge of the grid: model.dropout",)
+    assert rows[absolute]["best"].remarks == ("at the edge of what the row was trained with: model.dropout",)
+    beyond = grid_of(run("absolute", (6.0, 0.1), 1, validation=1.0))
+    assert beyond.at_the_edge_of(relative, (3.0, 0.1)) == list(KEYS), "of the row alone"
     fewer = row(recipe_grids(grid_of(more[0]))[0], relative)
     assert (fewer["n"].value, fewer["own_validation"].value.n) == ("2", 1)
     assert fewer["own_validation"].remarks == ("1 of 2 seeds",)
@@ -155,7 +157,7 @@ def test_only_numbers_have_an_edge_and_values_of_any_kind_an_order(tmp_path, mon
     ]
     (grid,) = grids_of(monkeypatch, tmp_path, "model.norm, optim.gradient_clip_norm", *runs)
     assert [*grid.groups] == [("post", 1.0), ("post", "auto"), ("pre", None)]
-    assert grid.at_the_edge_of(("post", "auto")) == []
+    assert grid.at_the_edge_of("relative, k = 16", ("post", "auto")) == []
 
 
 def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, monkeypatch):

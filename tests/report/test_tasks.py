@@ -171,7 +171,7 @@ def test_published_figures_are_shown_with_their_source():
         return notes, [row[keys.index("kazemnejad")].value for row in grid.cells] if "kazemnejad" in keys else []
 
     notes, [absolute, relative] = column(runs())
-    assert (absolute.value, relative.reason) == (2.3, "no published figure known to us")
+    assert (absolute.value, relative.reason) == (2.3, "no published figure of this row as a whole known to us")
     assert "Kazemnejad et al. 2023" in notes and "compare the order only" in notes
     assert column(runs("duplicate")) == (column(runs("duplicate"))[0], [])
     for cut_off, shown in ((26, True), (22, False)):  # the figure is of the cut-off 26

@@ -435,6 +435,13 @@ def test_any_variant_is_the_baseline_of_a_sweep(write_run, compare):
         assert found == {(baseline, name) for name in variants if name != baseline}
     message = compare("sweep=mine", "baseline=relative", code=2)
     assert "both have position=relative; name one of them, such as baseline=relative-k16" in message
+
+
+def test_baselines_of_other_seeds_are_of_one_variant(write_run, compare):
+    for seed, distance in ((1, 16), (2, 2)):
+        write_run("relative", 0.3, seed=seed, words=[f"position.clip_distance={distance}"])
+        write_run("none", 0.2, seed=seed)
+    assert "both have position=relative" in compare("sweep=mine", "baseline=relative", code=2)
     message = compare("sweep=mine", "baseline=nope", code=2)
     assert "baseline: no finished run of sweep mine has position=nope" in message and message.count("\n") == 1
 

@@ -72,7 +72,7 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli):
     assert "exact match" in command("compare", str(whole), str(cut), "metrics=[exact_match]")
 
 
-def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path, monkeypatch, cli):
+def test_examples_without_a_right_answer_are_refused(tmp_path, monkeypatch, cli):
     """Exact match by length would be 0 from some length on, whatever was learned."""
     monkeypatch.chdir(tmp_path)
     words = [word.replace("data=copy", "data=duplicate") for word in TASK]
@@ -81,4 +81,8 @@ def test_a_limit_that_cuts_off_right_answers_is_refused(tmp_path, monkeypatch, c
     assert line.endswith("; train with 5 or more, or score other splits")
     line = cli("train", *words, "evaluation.min_length=9", code=2).err.splitlines()[-1]
     assert line.startswith("rpr-cli: evaluation.min_length: 9 rules out right answers of test, of which the shortest")
-    assert line.endswith(" or less") and not Path("runs").exists()
+    assert line.endswith(" or less")
+    words = [word.replace("data=copy", "data=symbols_copy") for word in TASK]
+    line = cli("train", *words, "data.task.symbols=300", "data.task.min_length=1", code=2).err.splitlines()[-1]
+    assert line.startswith("rpr-cli: data.vocabulary_size: ") and " of the 20 examples of test have words that" in line
+    assert not Path("runs").exists()
