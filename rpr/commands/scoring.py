@@ -80,9 +80,9 @@ def check_scorable(config: TrainConfig, data: PreparedData) -> None:
         rows = zip(pairs.first("source"), pairs.first("target"), strict=True)
         if unknown := sum(UNK in source or UNK in target for source, target in rows):
             raise DataError(
-                f"data.vocabulary_size: {unknown} of the {len(pairs)} examples of {split} have words that are not among "
-                f"the {len(data.vocabulary)} pieces, and no right answer; give every word of the task a piece, with "
-                "data.task.num_train large enough that train has them all"
+                f"data.vocabulary_size: {unknown} of the {len(pairs)} examples of {split} have words that are not "
+                f"among the {len(data.vocabulary)} pieces, and no right answer; give every word of the task a piece, "
+                "with data.task.num_train large enough that train has them all"
             )
         if (more := int((pairs.target_lengths - pairs.source_lengths).max())) > evaluation.max_extra_length:
             raise DataError(

@@ -85,7 +85,8 @@ class Windows:
 
     def spread(self, max_tokens: int) -> Windows:
         """Evenly spaced windows of these with at most `max_tokens` tokens altogether, at least one. Where that would be
-        the first windows of runs alone, and all runs with windows have as many, it is the first of one, the second of the next...
+        the first windows of runs alone, and all runs with windows have as many, it is the first of one, the second of
+        the next...
         """
         number = len(self)
         while number > 1:

@@ -3,12 +3,14 @@
 Still learning: the validation loss fell by more than 1% over the last tenth of the steps, on average over the seeds of
 a variant, whose mean a table shows: the loss of one seed goes up and down by 1% between two validations. On a task that
 is learned exactly the loss halves again and again near zero, which hardly changes an output: a fall by less than 0.005
-nats a piece is none (of an answer of 20 pieces 0.1 nats: at 95% exact match some answers may still turn right). The loss is interpolated linearly between validations, so the rule works with any validation interval. On
-Multi30k, model=tiny, every variant still fell by 2.3 to 4.3% after 1,500 post-norm steps, and none by more than 0.9%
-after 5,000 pre-norm steps.
+nats a piece is none (of an answer of 20 pieces 0.1 nats: at 95% exact match some answers may still turn right). The
+loss is interpolated linearly between validations, so the rule works with any validation interval. On Multi30k,
+model=tiny, every variant still fell by 2.3 to 4.3% after 1,500 post-norm steps, and none by more than 0.9% after 5,000
+pre-norm steps.
 
 Not learned: the loss at the end is not more than 1% below that of the same model without positions. On Multi30k,
-model=tiny, 5,000 steps, SHAPE's is 0.6% above it, and that of every other scheme with an order at least 14% below (k = 0 has none to learn).
+model=tiny, 5,000 steps, SHAPE's is 0.6% above it, and that of every other scheme with an order at least 14% below
+(k = 0 has none to learn).
 """
 
 import statistics

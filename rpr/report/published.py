@@ -25,7 +25,7 @@ class Source:
     citation: str
     protocol: str  # how its models and scores differ from ours
     compares: Literal["changes", "order"] = "order"  # what of its figures can be compared with ours
-    absent: str = "no published figure of this row as a whole known to us"  # the reason in the cell of a row without a figure
+    absent: str = "no published figure of this row as a whole known to us"  # in the cell of a row without a figure
     test_sets: Mapping[str, str] = field(default_factory=dict, hash=False)  # of each split
 
 

@@ -102,7 +102,7 @@ class Recipes:
         """
 
         def numbers(settings: Iterable[Setting]) -> list[set[float]]:
-            return [{value for value in values if type(value) in (int, float)} for values in zip(*settings, strict=True)]
+            return [{number for number in row if type(number) in (int, float)} for row in zip(*settings, strict=True)]
 
         ends = zip(self.keys, setting, numbers(self.groups), numbers(self.levels[label]), strict=True)
         return [key for key, value, all_rows, row in ends if len(all_rows) > 1 and value in (min(row), max(row))]
@@ -185,7 +185,8 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
             return missing("no seed was scored in the same way on validation in all settings of the row")
         if not (ends := grid.at_the_edge_of(label, setting)):
             return grid.in_words(setting)
-        return Cell(f"{grid.in_words(setting)} (edge)", (f"at the edge of what the row was trained with: {', '.join(ends)}",))
+        remark = f"at the edge of what the row was trained with: {', '.join(ends)}"
+        return Cell(f"{grid.in_words(setting)} (edge)", (remark,))
 
     def across(setting: Setting, label: str) -> Measurement:
         if label == grid.baseline:

@@ -116,8 +116,8 @@ def _tables(tables: Tables) -> Iterator[Grid]:
 
 
 def _shortened(grid: Grid) -> Grid:
-    """Without what differs from the paper, the first of the limits, and without the scores of validation beside test, but
-    for the change that agreement is decided on.
+    """Without what differs from the paper, the first of the limits, and without the scores of validation beside test,
+    but for the change that agreement is decided on.
     """
     tested = any(column.key == "test" for column in grid.columns)
     left = {"differs", *(("validation", "validation_change") if tested else ())}
