@@ -13,9 +13,11 @@ from rpr.decode.exported import Kind, library
 from rpr.export import transformers_files
 from rpr.export.ctranslate2_spec import position_rows
 from rpr.export.parity import Parity
+from rpr.io.escape import escape_tree
 from rpr.records.position import position_of
 from rpr.records.scores import score_digits
 from rpr.runs.loading import TrainedModel
+from rpr.tables.render import escape_markdown
 from rpr.version import __version__
 
 CARD_VERSION = 1
@@ -97,9 +99,9 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) 
 
 
 def readme(card: Mapping[str, Any], trained: TrainedModel, proven: Parity) -> str:
-    """The card as Markdown, by templates/README.md.j2."""
+    """The card as Markdown, by templates/README.md.j2; no text of a record may be in code, where escapes are shown."""
     words = {"tokenizer": trained.config.data.tokenizer, "verified": verified(trained, proven)}
-    return _TEMPLATES.get_template("README.md.j2").render(card, **words)
+    return _TEMPLATES.get_template("README.md.j2").render(escape_tree({**card, **words}, escape_markdown))
 
 
 def verified(trained: TrainedModel, proven: Parity) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 # Control characters (ESC and U+009B start terminal sequences), line separators, bidirectional controls, and lone
@@ -19,12 +20,12 @@ def note(text: str) -> None:
     print(f"rpr-cli: {escape_control_characters(text)}", file=sys.stderr, flush=True)
 
 
-def escape_tree(tree: Any) -> Any:
+def escape_tree(tree: Any, escape: Callable[[str], str] = escape_control_characters) -> Any:
     """Plain values in which every string, keys included, is escaped."""
     if isinstance(tree, str):
-        return escape_control_characters(tree)
+        return escape(tree)
     if isinstance(tree, dict):
-        return {escape_control_characters(key): escape_tree(value) for key, value in tree.items()}
+        return {escape(key): escape_tree(value, escape) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(map(escape_tree, tree))
+        return type(tree)(escape_tree(value, escape) for value in tree)
     return tree

@@ -131,12 +131,27 @@ def test_contents_of_an_export(exported, export_inputs):
     assert card["run"]["commit"] == "c0ffee" and card["scores"][0]["signature"] == "nrefs:1|case:mixed"
     text = (exported / "README.md").read_text()
     for part in (
-        "# some-run", "Translates en to de.", "commit c0ffee", "`rpr-cli train model=tiny`", "(synthetic)",
-        "| some test | sacrebleu | 12.35 | 3 | step 7 | 4 | 0.6 | `nrefs:1\\|case:mixed` |",
+        "# some-run", "Translates en to de.", "commit c0ffee", "rpr-cli train model=tiny\n", "(synthetic)",
+        "| some test | sacrebleu | 12.35 | 3 | step 7 | 4 | 0.6 | nrefs:1\\|case:mixed |",
         "Of 12 sentences of validation: 12 greedy translations are identical to the model's",
     ):  # fmt: skip
         assert part in text
     assert "Differences from rpr" not in text
+
+
+def test_card_shows_text_of_records_literally(export_inputs, tmp_path):
+    inputs, odd = export_inputs(make_model()), "a|b `c` 'd' e: #1 ![f](g) <h>\n\n| next"
+    score = dataclasses.replace(inputs.record.scores[0], test_set=odd, signature=odd)
+    config = {**inputs.record.config, "data": {**inputs.record.config["data"], "name": odd}}
+    changes = {"name": odd, "command": f"rpr-cli train {odd}", "scores": (score,), "config": config}
+    inputs = dataclasses.replace(inputs, record=inputs.record.model_copy(update=changes))
+    export("safetensors", tmp_path / "out", inputs)
+    text, shown = (tmp_path / "out" / "README.md").read_text("utf-8"), r"a\|b \`c\` 'd' e: \#1 ![f\](g) &lt;h> \| next"
+    for line in (
+        f"# {shown}", f"- Command: rpr-cli train {shown}", f"- Data: {shown} (synthetic)",
+        f"| {shown} | sacrebleu | 12.35 | 3 | step 7 | 4 | 0.6 | {shown} |",
+    ):  # fmt: skip
+        assert line in text.split("\n")
 
 
 def test_repeated_export_is_identical_and_replaces_the_earlier_one(exported, export_inputs):
