@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
+from urllib.parse import quote
 
 from rpr import paper
 from rpr.io.escape import escape_control_characters
@@ -53,7 +54,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     everything = run_groups((record for _, record in files.records), read_learning(files.records, unusable))
     groups = [group for group in everything if any(len(one.finished) >= SEEDS for one in group.variants)] or everything
     home = root.parent if folder is None else folder
-    parts = ["# Results", _INTRODUCTION.format(root=f"`{_link(root, home)}/`")]
+    parts = ["# Results", _INTRODUCTION.format(root=f"`{_relative(root, home)}/`")]
     folders = {run_key(record): path.parent for path, record in files.records}
     kinds = ([group for group in groups if getattr(group, kind)] for kind in ("translation", "task", "documents"))
     largest = [max(of_kind, key=_size) for of_kind in kinds if of_kind]
@@ -90,8 +91,12 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     return page_of(parts)
 
 
-def _link(path: Path, home: Path) -> str:
+def _relative(path: Path, home: Path) -> str:
     return escape_control_characters(Path(os.path.relpath(path, home)).as_posix())
+
+
+def _link(path: Path, home: Path) -> str:
+    return quote(os.path.relpath(path, home))
 
 
 def _size(group: Group) -> tuple[int, bool]:
@@ -207,7 +212,7 @@ def _limits(groups: Sequence[Group]) -> Iterator[str]:
 def _remarks(root: Path) -> list[str]:
     """What records cannot say of themselves: the lines of remarks.txt in the folder of a sweep."""
     return [
-        f"{_link(file.parent, root)}: {escape_control_characters(line)}"
+        f"{_relative(file.parent, root)}: {escape_control_characters(line)}"
         for file in sorted(root.rglob("remarks.txt"))
         for line in file.read_text(encoding="utf-8").splitlines()
     ]

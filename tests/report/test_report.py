@@ -177,6 +177,16 @@ def test_results_page_shows_the_group_with_most_variants(tmp_path):
     assert re.findall(r"!\[.*\]\((.*)\)", results_markdown(tmp_path / "runs")) == ["runs/many/bleu_by_k.svg"]
 
 
+def test_links_lead_to_files_of_any_name(tmp_path):
+    name = "a b#c?d%20(e)[f]<g>ü"
+    write_record(tmp_path / "runs" / name / "0.json", fake_record("relative"))
+    for file in ("report.md", f"{name}.md", "bleu_by_k.svg"):
+        (tmp_path / "runs" / name / file).write_text("# Sweep\n")
+    targets = re.findall(r"\]\(([^#].*?)\)", results_markdown(tmp_path / "runs"))
+    written = "a%20b%23c%3Fd%2520%28e%29%5Bf%5D%3Cg%3E%C3%BC"
+    assert targets == [f"runs/{written}/{file}" for file in ("bleu_by_k.svg", f"{written}.md", "report.md")]
+
+
 @pytest.mark.parametrize("has_page", [False, True], ids=["no page", "page"])
 def test_results_page_leaves_smaller_comparisons_to_the_pages_of_their_sweeps(has_page, tmp_path):
     for name, variants in {"wmt14_en_de": 2, "news_en_de": 3}.items():
