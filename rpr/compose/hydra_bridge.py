@@ -55,31 +55,31 @@ def _initialized(config_name: str, config_dir: Path | None = None) -> Iterator[A
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.utils import setup_globals
 
-    global _config_dir
     _register_choices()
     setup_globals()  # ${now:...}
     state = GlobalHydra.instance()
-    (running, state.hydra), (before, _config_dir) = (state.hydra, None), (_config_dir, config_dir)
+    (running, state.hydra), before = (state.hydra, None), _own_folders[:]
+    _own_folders[:] = choice_dirs(config_dir)
     try:
         with initialize_config_dir(str(data_dir("conf")), job_name=config_name, version_base="1.3"):
             yield state.config_loader()
     finally:
-        state.hydra, _config_dir = running, before
+        state.hydra, _own_folders[:] = running, before
 
 
-_config_dir: Path | None = None
+_own_folders: list[Path] = []  # empty outside of rpr's own compositions: another program may use Hydra, too
 
 
 @cache
 def _register_choices() -> None:
-    """Have Hydra look for choices in the user's folders, too, wherever it looks for any."""
+    """Have Hydra look for choices in `_own_folders`, too."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin
 
     class OwnChoices(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for folder in choice_dirs(_config_dir):
+            for folder in _own_folders:
                 search_path.append("rpr", f"file://{folder}")
 
     Plugins.instance().register(OwnChoices)
@@ -140,13 +140,13 @@ def answer(name: str, arguments: Sequence[str]) -> None:
     import hydra
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raises errors instead of printing them; they are then reported in one line
-    before = sys.argv
+    before, _own_folders[:] = sys.argv, choice_dirs()
     sys.argv = [before[0], f"--config-name={name}", *arguments]
     _register_choices()
     try:
         hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(lambda settings: None)()
     finally:
-        sys.argv = before
+        sys.argv, _own_folders[:] = before, ()
 
 
 def completions(config_name: str, line: str) -> list[str]:

@@ -5,7 +5,9 @@ from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
+import hydra
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
@@ -17,7 +19,7 @@ from rpr.config import train as config
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
 from rpr.model.positions import COLOURS
-from rpr.paths import data_dir
+from rpr.paths import SCHEMES_DIR, data_dir
 from rpr.validation import validate
 from tests.fake_records import edited
 from tests.model.scheme_variants import CAUSAL
@@ -69,6 +71,18 @@ def plain():
 @cache
 def composed(command, *choices):
     return OmegaConf.to_container(hydra_bridge.compose(command, choices), resolve=True)
+
+
+def test_folders_of_the_user_are_not_offered_to_other_programs(tmp_path, monkeypatch):
+    monkeypatch.setenv(SCHEMES_DIR, str(tmp_path))
+
+    def searched():
+        return [entry.path for entry in GlobalHydra.instance().config_loader().get_search_path().get_path()]
+
+    with hydra_bridge._initialized("train"):
+        assert f"file://{tmp_path}" in searched()
+    with hydra.initialize_config_dir(str(tmp_path), version_base="1.3"):
+        assert str(tmp_path) in searched() and f"file://{tmp_path}" not in searched()
 
 
 def settings_of(typed):
