@@ -9,6 +9,7 @@ import pytest
 
 from rpr.cli import app
 from rpr.commands import rerun, scoring, train
+from rpr.paths import SCHEMES_DIR
 from rpr.records import provenance
 from rpr.records.metrics import read_metrics
 from rpr.records.record import Git, RerunOf, read_record
@@ -225,6 +226,14 @@ def test_unfinished_run_can_be_repeated(call_rerun, changed, started):
     assert (out, len(started)) == ("", 1)
     _, err = call_rerun(source, "strict=true", code=2)
     assert "interrupted: SIGTERM; strict=true needs the record of a finished run" in err and len(started) == 1
+
+
+def test_command_has_the_folder_of_the_users_schemes(original, call_rerun, started, monkeypatch, tmp_path):
+    (folder := tmp_path / "my schemes").mkdir()
+    monkeypatch.setenv(SCHEMES_DIR, str(folder))
+    call_rerun(original)
+    [(_, command, _)] = started
+    assert shlex.split(command)[2:] == [str(original), f"runs_dir={tmp_path / 'runs'}", f"schemes_dir={folder}"]
 
 
 def test_moved_corpus_needs_data_path(call_rerun, changed, started, tmp_path):

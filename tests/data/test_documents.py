@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig, TextConfig
-from rpr.data import documents
+from rpr.data import build, documents
 from rpr.data.batches import TranslationDataset
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.corpus import corpus_files
@@ -394,6 +394,24 @@ def test_names_that_look_like_splits_are_splits_or_refused(tmp_path, names, spli
         corpus = load_documents(text_config(tmp_path))
         assert sorted(corpus.splits) == splits
         assert ("not read: README.txt" in corpus.notes) == ("README.txt" in names)
+
+
+def test_vocabulary_with_a_limit_is_of_the_first_documents(tmp_path, monkeypatch):
+    """Of as much text as LEARNED_FROM, whose words alone become single pieces."""
+    words = [b"alphaalpha", b"betabeta", b"gammagamma", b"deltadelta"]
+    texts = [b" ".join(b"%s%s" % (word, word[:n]) for n in range(len(word)) for _ in range(9)) for word in words]
+    write(tmp_path, {f"train/{number}.txt": text for number, text in enumerate(texts)})
+    write(tmp_path, {f"{split}/a.txt": b"a" for split in ("validation", "test")})
+    settings = {"tokenizer": "bpe", "vocabulary_size": 290}
+
+    def learned(**changes):
+        vocabulary = prepare(text_config(tmp_path, **settings, **changes)).vocabulary
+        return [len(vocabulary.encode_text(word)) < len(word) / 2 for word in words]
+
+    assert learned(train_limit=2) == [True, True, False, False]
+    assert learned() == [True, True, True, True]
+    monkeypatch.setattr(build, "LEARNED_FROM", len(texts[0]) + 1)
+    assert learned(train_limit=3) == [True, True, False, False]
 
 
 def test_documents_that_are_not_read_are_named(tmp_path):
