@@ -96,7 +96,7 @@ def _relative(path: Path, home: Path) -> str:
 
 
 def _link(path: Path, home: Path) -> str:
-    return quote(os.path.relpath(path, home))
+    return quote(os.fsencode(os.path.relpath(path, home)))
 
 
 def _size(group: Group) -> tuple[int, bool]:
