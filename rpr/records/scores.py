@@ -252,12 +252,16 @@ def how_scored(score: Score) -> tuple[Any, ...]:
 
 
 def how_scored_by_context(score: ByContext) -> tuple[Any, ...]:
-    """The same for scores by context: which bytes are scored depends on the longest windows."""
+    """The same for scores by context, of which sliding ones must also share their stride: which bytes are scored depends
+    on the longest windows.
+    """
     longest = max((windows.length for windows in score.scores), default=0)
-    return (score.test_set, score.num_bytes, score.num_documents, score.training_length, longest)
+    text = (score.test_set, score.num_bytes, score.num_documents, score.training_length)
+    return (*text, longest, score.precision or "32")
 
 
 def how_scored_by_length(score: ByLength, metric: str) -> tuple[Any, ...]:
     """The same for scores by length."""
-    decoding = (score.signatures.get(metric), score.beam_size, score.length_penalty, score.min_length, score.precision)
-    return (*decoding, score.splits, score.test_sets, score.longest_training_source)
+    decoding = (score.beam_size, score.length_penalty, score.min_length, score.precision or "32")
+    text = (score.splits, score.test_sets, score.longest_training_source)
+    return (score.signatures.get(metric), *decoding, *text)

@@ -87,9 +87,10 @@ def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_
 
 
 @pytest.mark.parametrize("key", [("separate", 64), ("sliding", 128), ("position", 4)])
-def test_seeds_scored_on_different_bytes_or_with_other_windows_have_no_mean(key):
+def test_seeds_scored_on_different_bytes_or_otherwise_have_no_mean(key):
     longer = {"windows": "separate", "length": 512, "bits_per_byte": 2.0, "num_bytes": 4096, "interval": None}
-    changes: list[dict[str, Any]] = [{"num_bytes": 1000}, {"scores": [*fields(0.0)["scores"], longer]}]
+    changes: list[dict[str, Any]] = [{"num_bytes": 1000}, {"precision": "bf16"}]
+    changes += [{"scores": [*fields(0.0)["scores"], longer]}]
     changes += [{"stride": 32}] if key[0] == "sliding" else []
     for change in changes:
         group = group_of([scored("relative"), scored("relative", 2, **change)])
