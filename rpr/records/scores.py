@@ -252,8 +252,8 @@ def how_scored(score: Score) -> tuple[Any, ...]:
 
 
 def how_scored_by_context(score: ByContext) -> tuple[Any, ...]:
-    """The same for scores by context, of which sliding ones must also share their stride: which bytes are scored depends
-    on the longest windows.
+    """The same for scores by context; which bytes are scored depends on the longest windows. Those of sliding windows
+    must share the stride, too.
     """
     longest = max((windows.length for windows in score.scores), default=0)
     text = (score.test_set, score.num_bytes, score.num_documents, score.training_length)
