@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from rpr.records.record import Record
 
 MOST_FALL = 0.01  # as a share of the loss
-LEAST_NATS = 0.005
+LEAST_NATS = 0.005  # 1% of a loss of 0.5
 LAST_PART = 0.1  # as a share of the steps
 LEAST_GAIN = 0.01  # over a model without positions, as a share of its loss
 LEARNING_RULE = (
