@@ -105,7 +105,11 @@ class Recipes:
             return [{number for number in row if type(number) in (int, float)} for row in zip(*settings, strict=True)]
 
         ends = zip(self.keys, setting, numbers(self.groups), numbers(self.levels[label]), strict=True)
-        return [key for key, value, all_rows, row in ends if len(all_rows) > 1 and value in (min(row), max(row))]
+        return [
+            key
+            for key, value, all_rows, row in ends
+            if len(all_rows) > 1 and value in row and value in (min(row), max(row))
+        ]
 
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:

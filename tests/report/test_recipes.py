@@ -158,6 +158,10 @@ def test_only_numbers_have_an_edge_and_values_of_any_kind_an_order(tmp_path, mon
     (grid,) = grids_of(monkeypatch, tmp_path, "model.norm, optim.gradient_clip_norm", *runs)
     assert [*grid.groups] == [("post", 1.0), ("post", "auto"), ("pre", None)]
     assert grid.at_the_edge_of("relative, k = 16", ("post", "auto")) == []
+    settings = [{"model.norm": "pre", "optim.gradient_clip_norm": clip} for clip in (2.0, 3.0)]
+    numbers = [fake_record("absolute", settings=tried, scores={"validation": 1}) for tried in settings]
+    (grid,) = grids_of(monkeypatch, tmp_path, "model.norm, optim.gradient_clip_norm", runs[-1], *numbers)
+    assert grid.at_the_edge_of("relative, k = 16", ("post", "auto")) == [], "a row with words alone"
 
 
 def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, monkeypatch):
