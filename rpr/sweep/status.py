@@ -91,16 +91,21 @@ def _find_by_id(jobs: Mapping[tuple[Path, str], Job]) -> dict[Path, Path]:
 
 def _find_by_corpus(jobs: Iterable[Job]) -> dict[Path, Path]:
     """Finished runs with the same corpus from another path. Only records name the corpus, so all of them are read."""
-    lacking = {_result_key(job.config): job for job in jobs}
+    lacking: dict[str, list[Job]] = {}  # several that differ in nothing but the path of their corpora
+    for job in jobs:
+        lacking.setdefault(_result_key(job.config), []).append(job)
     moved: dict[Path, Path] = {}
-    for root in {job.run_dir.parent for job in lacking.values()}:
+    for root in {job.run_dir.parent for alike in lacking.values() for job in alike}:
         for path, record in find_records(root).records if root.is_dir() else []:
             if record.status != "finished" or record.data is None or path.name != RECORD_NAME:
                 continue
-            with contextlib.suppress(RprError):  # another version's, or a missing corpus, which the run will report
-                job = lacking.get(_result_key(config_from_record(record.config)))
-                if job is not None and record.data.key == cache_key(job.config.data):
-                    moved[job.run_dir] = path.parent.absolute()
+            alike: Sequence[Job] = ()
+            with contextlib.suppress(RprError):  # another version's
+                alike = lacking.get(_result_key(config_from_record(record.config)), ())
+            for job in alike:
+                with contextlib.suppress(RprError):  # a missing corpus, which the run will report
+                    if record.data.key == cache_key(job.config.data):
+                        moved[job.run_dir] = path.parent.absolute()
     return moved
 
 

@@ -232,9 +232,16 @@ def test_finished_run_is_found_by_the_corpus_at_another_path(tmp_path):
     other_model = there.model_copy(update={"seed": 2})
     [job] = unique_jobs([((), other_model)])
     assert job.run_dir == Path(other_model.runs_dir) / other_model.run_dir_name
-    (tmp_path / "there" / "train.de").write_text("train de eins\ntrain de zwei\n")
-    [job] = unique_jobs([((), there)])
-    assert job.run_dir.name == there.run_dir_name
+    other_corpus = corpus_at("elsewhere")
+    (tmp_path / "elsewhere" / "train.de").write_text("train de eins\ntrain de zwei\n")
+    no_corpus = there.model_copy(update={"data": there.data.model_copy(update={"path": str(tmp_path / "nowhere")})})
+    assert [job.run_dir for job in unique_jobs([((), no_corpus), ((), there)])][1] == run_dir
+    for order in ([there, other_corpus], [other_corpus, there]):
+        folders = {job.config.data.path: job.run_dir for job in unique_jobs([((), config) for config in order])}
+        assert folders == {
+            there.data.path: run_dir,
+            other_corpus.data.path: Path(other_corpus.runs_dir) / other_corpus.run_dir_name,
+        }
 
 
 @pytest.mark.usefixtures("in_tmp_path")
