@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from rpr.cli import app
 from rpr.cli.positionals import to_overrides
@@ -87,6 +88,7 @@ class Home(NamedTuple):
             "runs/TEXT-HASH": self.text,
             "/data/multi30k_en_de": str(self.folder / "corpus"),
             "/data/wmt_mini_en_de": str(self.folder / "corpus"),
+            "data.path=DIR": f"data.path={self.folder / 'sweeps' / 'quick.yaml'}",
             "path/to/mine.yaml": "mine.yaml",
         }.items():
             text = text.replace(example, real)
@@ -177,7 +179,9 @@ def run(words: list[str], home: Home) -> None:
     elif program == "eval":
         assert app.main(words_of(rest[0].strip("$()"))[1:]) == 0
     elif program == "pip":
-        assert rest[1].removeprefix("rpr[").removesuffix("]") in PROJECT["project"]["optional-dependencies"]
+        extras = PROJECT["project"]["optional-dependencies"].values()
+        assert rest[:3] == ["install", "-c", "constraints.txt"]
+        assert {*rest[3:]} <= {re.split("[<>=]", requirement)[0] for extra in extras for requirement in extra}
     elif program == "torchrun":
         compose(rest[rest.index("rpr") + 1 :])
     elif program == "rpr-cli":
@@ -222,6 +226,15 @@ def test_python_prints_what_is_shown(fence, home, monkeypatch):
     session = doctest.DocTestParser().get_doctest(home.filled_in(fence.text), {}, str(fence.page), None, None)
     failures = []
     assert doctest.DocTestRunner().run(session, out=failures.append).attempted and not failures, "".join(failures)
+
+
+@pytest.mark.parametrize("fence", [one for page in PAGES for one in fences(page) if one.language == "yaml"], ids=str)
+def test_yaml_is_a_sweep_or_a_choice(fence):
+    Path("shown.yaml").write_text(fence.text, encoding="utf-8")
+    if "jobs:" in fence.text:
+        assert all(len(composition.expand_multirun(row)) > 1 for row in spec.read("shown.yaml").rows)
+    else:
+        assert {"defaults", "name"} <= {*yaml.safe_load(fence.text)}
 
 
 def prose(page: Path) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -305,7 +306,7 @@ class TrainConfig(StrictModel):
             usual = self.model.relative_defaults.model_dump()
             if problem := stack.scheme.wrong_setting(stack.site, usual):
                 whole = f"position.{problem}"
-                yield whole if same else whole.replace("position.", f"position.{stack.name}.")
+                yield whole if same else re.sub(r"position\.(?!encoder|decoder)", f"position.{stack.name}.", whole)
             if any(part.has_scores for part in stack.scheme.parts) and longest > LONGEST_SCORES:
                 yield (
                     f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for contexts of "

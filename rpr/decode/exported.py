@@ -65,7 +65,7 @@ def library(kind: Literal["ctranslate2", "transformers"]) -> Any:
         return importlib.import_module("transformers")
     except ImportError:
         raise ConfigError(
-            f"{kind}: not installed, and its exports are verified with it; pip install 'rpr[{kind}]'"
+            f"{kind}: not installed, and its exports are verified with it; pip install {kind}"
         ) from None
 
 

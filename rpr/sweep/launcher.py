@@ -58,7 +58,7 @@ class Launcher:
         own = [word for word in overrides if is_hydra_override(word)]
         submitit = next((word for word in own if word.startswith("hydra/launcher=submitit")), None)
         if submitit is not None and not _submitit_is_installed():
-            raise ConfigError(f"{submitit.replace('=', ': ')} is not installed; pip install 'rpr[slurm]'")
+            raise ConfigError(f"{submitit.replace('=', ': ')} is not installed; pip install hydra-submitit-launcher")
         compose = partial(hydra_bridge.compose, "train", config_dir=config_dir, with_hydra=True)
         settings, *others = [compose([*choices, *own]) for choices in dict.fromkeys(map(_of_machine, jobs))]
         first = _of_machine(jobs[0])

@@ -30,7 +30,7 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
             does not exist.
     """
     if importlib.util.find_spec("wandb_workspaces") is None:
-        raise ConfigError("dashboard: wandb-workspaces is not installed; pip install 'rpr[dashboard]'")
+        raise ConfigError("dashboard: wandb-workspaces is not installed; pip install wandb-workspaces")
     import wandb
 
     try:

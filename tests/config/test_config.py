@@ -283,3 +283,8 @@ def test_run_folder_is_named_after_its_choices():
     absolute = validate(TrainConfig, settings_of("train position=absolute"))
     assert absolute.label == "synthetic-tiny-absolute-s1"  # no k where there is none
     assert validate(TrainConfig, settings_of("train name=mine")).label == "mine"
+
+
+def test_a_remedy_for_one_stack_is_a_setting():
+    with pytest.raises(ConfigError, match=r"^position\.encoder\.name: fire .*, or position\.encoder=\.\.\. for the enc"):
+        train("position.encoder=fire", "position.decoder=rope")

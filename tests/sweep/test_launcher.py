@@ -39,7 +39,7 @@ def test_missing_launcher_is_an_error(every_plugin, monkeypatch):
         monkeypatch.setitem(sys.modules, "hydra_plugins", None)
     else:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"submitit_slurm is not installed; pip install 'rpr\[slurm\]'"):
+    with pytest.raises(ConfigError, match=r"submitit_slurm is not installed; pip install hydra-submitit-launcher"):
         Launcher([[]], ["hydra/launcher=submitit_slurm"])
 
 

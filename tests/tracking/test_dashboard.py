@@ -141,6 +141,6 @@ def test_unreachable_server_is_an_error(monkeypatch):
 
 def test_missing_extra_is_an_error(saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    with pytest.raises(ConfigError, match=r"wandb-workspaces is not installed; pip install 'rpr\[dashboard\]'"):
+    with pytest.raises(ConfigError, match=r"wandb-workspaces is not installed; pip install wandb-workspaces"):
         run()
     assert saved == []
