@@ -52,20 +52,27 @@ def take_turns(
     device: torch.device,
     progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Timing]:
-    """Time all steps in turn, round by round; the first is the baseline."""
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    """Time all steps in turn, round by round; the first is the baseline. Those that run out of a GPU's memory have no
+    timing; raises torch.OutOfMemoryError if the baseline does.
+    """
+    baseline, *_ = steps
     peaks, resident = {}, {}
     for name, step in steps.items():
         _reset_resident_peak()
-        for _ in range(WARM_UP):
-            step()
-        resident[name] = resident_peak()
-        peaks[name] = peak_bytes(step, device)
+        try:
+            for _ in range(WARM_UP):
+                step()
+            resident[name] = resident_peak()
+            peaks[name] = peak_bytes(step, device)
+        except torch.OutOfMemoryError:
+            if name == baseline:
+                raise
+    seconds: dict[str, list[float]] = {name: [] for name in peaks}
     for done in range(1, rounds + 1):
-        for name, step in steps.items():
-            seconds[name].append(_seconds(step, device, steps_per_round))
+        for name, own in seconds.items():
+            own.append(_seconds(steps[name], device, steps_per_round))
         progress(done)
-    first = seconds[next(iter(steps))]
+    first = seconds[baseline]
     timings = {}
     for name, own in seconds.items():
         ratios = [base / its for base, its in zip(first, own, strict=True)]
@@ -236,7 +243,7 @@ def layer_steps(
                 continue
             if scheme.k is not None:
                 scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})
-            for algorithm in config.layer.algorithms:
+            for algorithm in sorted(config.layer.algorithms, key=lambda name: name != "attend"):  # the baseline first
                 if (not scheme.has_tables and algorithm != "attend") or (algorithm == "triton" and scheme.not_fused):
                     continue
                 label = name if len(parts) == 1 else f"{name}: {scheme.label}"

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
@@ -201,7 +201,9 @@ def _steps(
             "max": timing.ratio_max,
             "relative_memory": timing.peak_bytes / baseline.peak_bytes,
         }
-        for name, timing in timings.items()
+        if (timing := timings.get(name)) is not None
+        else {"variant": name, **_OUT_OF_MEMORY}
+        for name in positions
     ]
 
 
@@ -211,6 +213,7 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
     with Progress(len(cases), "cases", "layer") as bar:
         for case in cases:
             bar.update(0, **asdict(case))
+            steps: Mapping[str, Any] = positions
             try:
                 steps = benchmark.layer_steps(config, positions, case, device)
                 if not steps:
@@ -219,11 +222,14 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
                     steps, rounds=config.layer.rounds, steps_per_round=config.steps_per_round, device=device
                 )
             except torch.OutOfMemoryError:
-                yield from ({**asdict(case), "variant": name, **_OUT_OF_MEMORY} for name in positions)
+                yield from ({**asdict(case), "variant": name, **_OUT_OF_MEMORY} for name in steps)
                 continue
             baseline = next(iter(timings.values()))
             operations = benchmark.layer_flops(config.model.d_model, case.batch, case.length)
-            for name, timing in timings.items():
+            for name in steps:
+                if (timing := timings.get(name)) is None:
+                    yield {**asdict(case), "variant": name, **_OUT_OF_MEMORY}
+                    continue
                 yield {
                     **asdict(case),
                     "variant": name,

@@ -18,6 +18,7 @@ from rpr.data.line_files import list_line_files
 from rpr.data.pairs import Pair, Pairs, cache_root, line_pairs, listed_pairs, table_pairs
 from rpr.data.tables import TABLES
 from rpr.errors import DataError
+from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
@@ -138,7 +139,7 @@ def _in_train_unless_split(listing: Listing) -> Listing:
 
 
 def not_read(files: Sequence[Path]) -> str:
-    names = ", ".join(file.name for file in files[:5]) + " ..." * (len(files) > 5)
+    names = ", ".join(escape_control_characters(file.name) for file in files[:5]) + " ..." * (len(files) > 5)
     return f"not read: {names}" if files else ""
 
 

@@ -64,9 +64,7 @@ def library(kind: Literal["ctranslate2", "transformers"]) -> Any:
             return importlib.import_module("ctranslate2")
         return importlib.import_module("transformers")
     except ImportError:
-        raise ConfigError(
-            f"{kind}: not installed, and its exports are verified with it; pip install {kind}"
-        ) from None
+        raise ConfigError(f"{kind}: not installed, and its exports are verified with it; pip install {kind}") from None
 
 
 class Settings(StrictModel):

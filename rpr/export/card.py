@@ -79,7 +79,7 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) 
         "data": {
             "name": record.data_name,
             "documents": trained.documents,
-            "hub": config.data.hub,
+            "hub": config.data.hub if config.data.on_hub else None,
             "synthetic": record.synthetic,
             "train_pairs": None if data is None else data.train_pairs,
             "notes": [] if data is None else list(data.notes),

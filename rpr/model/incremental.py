@@ -180,12 +180,15 @@ class DecoderState:
 
     def position_vectors(self, positions: nn.Module, pieces_X1: Tensor) -> Tensor:
         """The vectors that `positions` adds to the newest pieces, [1, M] or [X, 1, M]."""
-        vectors: Tensor
         if self.offsets_B is None:
-            vectors = positions(self.length - 1, pieces_X1)
-        else:
-            vectors = positions(0, pieces_X1[:1].expand(1, self.length))[self.newest_X()][:, None]
-        return vectors
+            vectors: Tensor = positions(self.length - 1, pieces_X1)
+            return vectors
+        newest_X = self.newest_X()
+        of_all: Tensor = positions(0, pieces_X1[:1].expand(1, self.length))
+        if of_all.dim() == 2:  # the same for all pieces
+            return of_all[newest_X][:, None]
+        of_pieces_XLM: Tensor = positions(0, pieces_X1.expand(-1, self.length))
+        return of_pieces_XLM[torch.arange(len(newest_X), device=newest_X.device), newest_X][:, None]
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
         """Keep and reorder hypotheses, and sentences when some are done.

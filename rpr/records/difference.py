@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rpr.migrations import with_earlier_defaults
+from rpr.records.position import whole_settings
 from rpr.records.record import Record, flat
 from rpr.records.scores import BITS_PER_BYTE, Interval
 
@@ -147,7 +148,7 @@ def _parts(record: Record) -> dict[str, dict[str, Any]]:
     # Until a run is finished, `device` is only the name of the configured hardware.
     run |= {"device": shown.device} if record.status == "finished" else {}
     return {
-        "settings": with_earlier_defaults(shown.config),
+        "settings": whole_settings(shown.config),
         "run": run,
         "git": record.git.model_dump(),
         "versions": record.versions,

@@ -10,13 +10,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from rpr.config.train import Origin
 from rpr.errors import RecordError
-from rpr.migrations import EARLIER_DEFAULTS
+from rpr.migrations import EARLIER_DEFAULTS, with_earlier_defaults
 from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, Sides, changed_code
+from rpr.model.positions.described import with_earlier
 from rpr.records.record import Record
 from rpr.validation import validate
 
 OTHER = "other"
 _OFF = (False, None, "", "none")  # values with which a setting unknown to this version has no effect
+_COMMON = Scheme.EARLIER  # settings of every scheme
 _ADAPTER: TypeAdapter[Positions] = TypeAdapter(AnyPositions)
 
 
@@ -34,6 +36,7 @@ class Position:
     identity: str = field(repr=False)  # every setting that affects results
     ordered: bool = True  # whether the encoder, or the single stack, knows the order of its tokens
     code: str = ""  # the end of the label: versions of the scheme's code, where others differ in them alone
+    plain: bool = True  # whether the settings that every scheme has, as random positions, are not used
 
     @property
     def order(self) -> tuple[int, str, int, str]:
@@ -48,6 +51,12 @@ class Position:
             clip_distance,
             f"{self.tables} {label}",
         )
+
+
+def whole_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded configuration with what is newer than the record: the values of the earlier behaviour."""
+    whole = with_earlier_defaults(config)
+    return {**whole, "position": with_earlier(whole["position"])}
 
 
 def position_of(record: Record) -> Position:
@@ -167,7 +176,9 @@ def _position(
             parts = [] if label == "none" else [label]
             kind, label = OTHER, ", ".join([*parts, *(f"{key} = {value}" for key, value in more)])
         identity = json.dumps([known.scheme, known.identity(), *more], sort_keys=True)
-        position = Position(kind, label, known.k, known.sharing, identity, known.encoder.ordered)
+        common = [(getattr(side, key), off) for side in (known.encoder, known.decoder) for key, off in _COMMON.items()]
+        plain = all(value == off for value, off in common)
+        position = Position(kind, label, known.k, known.sharing, identity, known.encoder.ordered, plain=plain)
     if not origin:
         return position
     identity = json.dumps([position.identity, origin])

@@ -35,6 +35,7 @@ _NOT_DECIDING = {
     *("data.cache_dir", "data.path", "evaluation.max_tokens_per_batch", "evaluation.bootstrap_samples"),
     *("evaluation.length_buckets", "evaluation.test_splits", "evaluation.validation_sentences"),
     *("evaluation.context_lengths", "evaluation.stride"),
+    *("model.relative_defaults.clip_distance", "model.relative_defaults.tables"),  # the positions have what is used
 }
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
 _REPEATED_FROM = {"command", "config"}

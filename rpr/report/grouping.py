@@ -118,8 +118,9 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
     # Of several versions of its code the one with most runs stands for a kind.
     for position, runs in sorted(by_position.items(), key=lambda item: (item[0].order, -len(item[1]), item[0].code)):
         sharing = f", {SHARING.get(position.tables, position.tables)}" if len(shared) > 1 and position.tables else ""
-        # The paper's tables are of one way to share the tables of vectors; another one is a scheme like all others.
-        kind = OTHER if position.tables not in (None, usual) else position.kind
+        # The paper's tables are of one way to share the tables of vectors, and published figures of schemes as they are
+        # alone; what is otherwise is a scheme like all others.
+        kind = position.kind if position.plain and position.tables in (None, usual) else OTHER
         plain = Variant(replace(position, kind=kind), position.label + sharing, tuple(runs))
         known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
         variants.append(replace(plain, learning=known))

@@ -70,7 +70,8 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
         if training.validation_loss is not None:
             yield LOSS, SeedScore(training.validation_loss, (run.data and run.data.vocabulary_size,))
         if training.steps_per_second and run.concurrent_jobs == 1:
-            measured = (run.device, training.precision, training.matmul_precision)
+            attention = str(run.setting("hardware.attention") or "auto")
+            measured = (run.device, training.precision, training.matmul_precision, attention)
             yield SPEED, SeedScore(training.steps_per_second, measured)
     if (lengths := run.by_length) is not None:
         for bucket in lengths.buckets:

@@ -19,6 +19,7 @@ from rpr.report.lines import labels, marked
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.validation import first_problem
 
+_NO_ABSOLUTE = "no absolute (sinusoidal) run of the same seed, device, precision and attention"
 _PAPERS = {True: single(paper.RELATIVE_SPEED), False: missing("the paper prints one ratio, of its relative model")}
 
 
@@ -32,8 +33,8 @@ def steps_per_second(variant: Variant) -> Measurement:
 
 
 def ratio_to_absolute(group: Group, variant: Variant) -> Measurement:
-    """Steps/s divided by those of the group's sinusoidal baseline, seed by seed, on the same device and precision. It
-    decides nothing: the two ran at different times, and other work may have slowed one of them.
+    """Steps/s divided by those of the group's sinusoidal baseline, seed by seed, on the same device, with the same
+    precision and attention. It decides nothing: the two ran at different times, and other work may have slowed one.
     """
     absolute = group.get("absolute")
     own, its = steps_per_second(variant), steps_per_second(absolute)
@@ -44,7 +45,7 @@ def ratio_to_absolute(group: Group, variant: Variant) -> Measurement:
     speeds, others = variant.scores[SPEED], absolute.scores[SPEED]
     pairs = [(speed, others[seed]) for seed, speed in speeds.items() if seed in others]
     ratios = [speed.value / other.value for speed, other in pairs if other.way == speed.way]
-    return mean(ratios) if ratios else missing("no absolute (sinusoidal) run of the same seed, device and precision")
+    return mean(ratios) if ratios else missing(_NO_ABSOLUTE)
 
 
 class SpeedRow(NamedTuple):
@@ -194,14 +195,15 @@ def _run_rows(group: Group) -> Iterator[SpeedRow]:
         steps = steps_per_second(variant)
         if steps.value is None:
             continue
-        device, *arithmetic = next(iter(variant.scores[SPEED].values())).way  # a mean is of one
+        device, precision, matmul_precision, attention = next(iter(variant.scores[SPEED].values())).way  # of one
+        implementation = "" if attention == "auto" else f"attention {attention}"
         trained = [run.training for run in variant.finished if run.training is not None]
         memory = [training.peak_memory_bytes for training in trained if training.peak_memory_bytes is not None]
         parameters = {run.parameters for run in variant.finished}
         known = parameters.pop() if len(parameters) == 1 else None
         yield SpeedRow(
             (group.model, f"{group.data}, {group.max_steps:,} steps, {group.hardware}", variant.label),
-            "; ".join(filter(None, (_arithmetic(*arithmetic), own))),
+            "; ".join(filter(None, (_arithmetic(precision, matmul_precision), implementation, own))),
             device,
             False,
             steps,

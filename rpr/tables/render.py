@@ -238,7 +238,8 @@ def escape_markdown(text: str) -> str:
 
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "×": r"$\times$", "Δ": r"$\Delta$", DASH: "--",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "Δ": r"$\Delta$",
+    DASH: "--",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 })  # fmt: skip
 

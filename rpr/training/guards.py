@@ -147,7 +147,9 @@ class NonFiniteGuard(StepCallback):
                 "losses_of_the_micro_batches_of_rank_0": [str(value) for value in micro_losses.tolist()],
                 "pairs": [{"pair": pair, **self.batches.text_of_pair(pair)} for pair in pairs],
             }
-            replace_file(report, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+            text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+            # A window of bytes may begin inside a character, whose lone surrogate JSON escapes as Python does.
+            replace_file(report, text.encode("utf-8", "backslashreplace").decode())
         what = (
             f"step {step}: the loss or its gradient is not finite (loss {loss:g}, gradient norm {norm:g}; "
             f"{self._listed(pairs)}, written to {report.name})"

@@ -117,7 +117,10 @@ class TranslationModule(pl.LightningModule):
         optim = self.config.optim
         parameters: Any = self.parameters()
         if optim.weight_decay:
-            linear = [module.weight for module in self.modules() if isinstance(module, torch.nn.Linear)]
+            added = [stack.positions for stack in self.model.stacks() if stack.positions is not None]
+            of_positions = {part for module in added for part in module.modules()}
+            layers = [part for part in self.modules() if part not in of_positions]
+            linear = [part.weight for part in layers if isinstance(part, torch.nn.Linear)]
             others = [other for other in self.parameters() if all(other is not weight for weight in linear)]
             parameters = [{"params": linear, "weight_decay": optim.weight_decay}, {"params": others}]
         optimizer = torch.optim.Adam(

@@ -165,10 +165,16 @@ def test_what_a_run_cannot_do_is_refused(pairs, documents, tmp_path):
         rpr.load(tmp_path)
 
 
+REPEATED = {"run_id": "0badcafe", "started": "2026-01-01T00:00:00+00:00"}
+
+
 def test_records_are_rows(tmp_path):
     interval = {"low": 36.0, "high": 38.0, "level": 0.95, "kind": "sentences", "method": "percentile bootstrap"}
     scores = [fake_score("test", 37.0, interval=interval | {"samples": 10, "seed": 1}), fake_score("long", 20.5)]
-    for name, changes in (("a", {"scores": scores}), ("b", {"seed": 2, "run_id": "b" * 8, "training": None})):
+    for name, changes in (
+        ("a", {"scores": scores}),
+        ("b", {"seed": 2, "run_id": "b" * 8, "training": None, "rerun_of": REPEATED}),
+    ):
         (tmp_path / name).mkdir()
         write_record(tmp_path / name / "record.json", fake_record(name=name, **changes))
     (tmp_path / "broken").mkdir()
@@ -186,6 +192,8 @@ def test_records_are_rows(tmp_path):
     assert frame["position.clip_distance"].tolist() == [16, 16] and frame["optim.max_steps"].tolist() == [1800] * 2
     assert frame["optim.schedule"].tolist() == ["inverse_sqrt"] * 2, "newer than these records"
     assert frame.groupby("evaluation.length_buckets").size().sum() == 2, "lists are hashable"
+    assert frame.groupby("position.random_offset").size().to_dict() == {0: 2}, "newer than these records"
+    assert frame["rerun_of"].dropna().to_dict() == {1: "0badcafe"}
 
 
 @pytest.mark.parametrize("name", [".", "nowhere"])

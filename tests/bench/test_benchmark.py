@@ -52,6 +52,16 @@ def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
     assert (timings["a"].peak_bytes, timings["b"].peak_bytes) == (7 * warm, 7 * 2 * warm)
 
 
+def test_a_step_without_memory_has_no_timing_and_the_others_have():
+    def too_much():
+        raise torch.OutOfMemoryError
+
+    steps = {"a": lambda: None, "b": too_much, "c": lambda: None}
+    assert [*take_turns(steps, rounds=1, steps_per_round=1, device=CPU)] == ["a", "c"]
+    with pytest.raises(torch.OutOfMemoryError):
+        take_turns({"b": too_much, "a": lambda: None}, rounds=1, steps_per_round=1, device=CPU)
+
+
 def test_peak_bytes_of_live_tensors():
     def step():
         first = torch.empty(1000)  # 4,000 bytes

@@ -315,7 +315,12 @@ def test_interrupted_bench_prints_what_it_has_measured(capsys, monkeypatch):
     assert [row["length"] for row in json.loads(capsys.readouterr().out)["context"]] == [4, 4]
 
 
+SMALL_BENCH = ["model.d_model=16", "model.d_ff=16", "sentences=2", "length=4", "layer.positions=8", "steps_per_round=1"]
+
+
 def test_bench_keeps_the_results_before_memory_ran_out(cli, monkeypatch):
+    take_turns = bench.benchmark.take_turns
+
     def out_of_memory(*_args, **_options):
         raise torch.OutOfMemoryError
 
@@ -324,6 +329,15 @@ def test_bench_keeps_the_results_before_memory_ran_out(cli, monkeypatch):
     assert cli(*words).out.count("out of memory") == 2, "a footnote of each table"
     document = json.loads(cli(*words, "format=json").out)
     assert {row["problem"] for part in ("step", "layer") for row in document[part]} == {"out of memory"}
+    monkeypatch.setattr(
+        bench.benchmark, "take_turns", lambda steps, **options: take_turns(dict([*steps.items()][:1]), **options)
+    )
+    words += ["layer.algorithms=[per_position,attend]", "rounds=1", "layer.rounds=1", *SMALL_BENCH]
+    document = json.loads(cli(*words, "format=json").out)
+    rows = [[row["variant"], row.get("problem")] for part in ("step", "layer") for row in document[part]]
+    without = ["relative", "relative", "relative (per_position)"]  # attend first, with which the others are compared
+    missing = [[name, "out of memory"] for name in without]
+    assert rows == [["absolute", None], missing[0], ["absolute", None], *missing[1:]]
 
 
 def test_positional_arguments_are_not_parsed_by_hydra():

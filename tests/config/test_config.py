@@ -286,5 +286,5 @@ def test_run_folder_is_named_after_its_choices():
 
 
 def test_a_remedy_for_one_stack_is_a_setting():
-    with pytest.raises(ConfigError, match=r"^position\.encoder\.name: fire .*, or position\.encoder=\.\.\. for the enc"):
+    with pytest.raises(ConfigError, match=r"^position\.encoder\.name: fire .*, or position\.encoder=\.\.\. for"):
         train("position.encoder=fire", "position.decoder=rope")

@@ -396,6 +396,12 @@ def test_names_that_look_like_splits_are_splits_or_refused(tmp_path, names, spli
         assert ("not read: README.txt" in corpus.notes) == ("README.txt" in names)
 
 
+def test_an_unread_file_of_any_name_is_a_note(tmp_path):
+    write(tmp_path, {"train/a.txt": b"a", "test/b.txt": b"b", os.fsdecode(b"caf\xe9.txt"): b"c"})
+    corpus = load_documents(text_config(tmp_path))
+    assert r"not read: caf\udce9.txt" in corpus.notes and all(note.encode() for note in corpus.notes)
+
+
 def test_vocabulary_with_a_limit_is_of_the_first_documents(tmp_path, monkeypatch):
     """Of as much text as LEARNED_FROM, whose words alone become single pieces."""
     words = [b"alphaalpha", b"betabeta", b"gammagamma", b"deltadelta"]

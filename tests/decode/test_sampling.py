@@ -54,10 +54,23 @@ def by_whole_passes(
     return pieces, False
 
 
-@pytest.mark.parametrize("kind", ["none", "learned", "rope", "relative", "t5", "fox", "cope", "logits_and_t5"])
+class ByPiece(torch.nn.Module):
+    """Added vectors of another form than rpr's own: [B, L, M], by place and piece."""
+
+    def forward(self, first: int, pieces_BL: torch.Tensor) -> torch.Tensor:
+        places_L = first + torch.arange(pieces_BL.shape[1])
+        return torch.sin(places_L * (1 + pieces_BL % 3))[..., None] * torch.linspace(-1, 1, 12, dtype=torch.float64)
+
+
+KINDS = ["none", "learned", "by_piece", "rope", "relative", "t5", "fox", "cope", "logits_and_t5"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind):
     longest = {"max_positions": 17} if kind == "learned" else {}
-    model = make_model(kind, **longest)
+    model = make_model("none" if kind == "by_piece" else kind, **longest)
+    if kind == "by_piece":
+        model.target_positions = ByPiece()
     model.embedding_VM[EOS] = 0.9 * model.embedding_VM[5]  # so that some end
     for changes in (GREEDY, DRAWN):
         sampling = settings(**changes)

@@ -121,6 +121,17 @@ HOOKS = {  # hooks that train silently, and what is said before training
         "def prepare(self, q, k, positions, parameters, site): return q, k - k.mean(2, keepdim=True)",
         "keys that depend on other positions than their own",
     ),
+    "shape of embeddings": (
+        "def embeddings(self, d_model):\n  import torch\n  class Odd(torch.nn.Module):\n"
+        "   def forward(self, first, pieces): return pieces.float()\n  return Odd()",
+        r"embeddings returns a shape of \[2, 5\]; it must be \[L, M\] or \[B, L, M\]",
+    ),
+    "embeddings": (
+        "def embeddings(self, d_model):\n  import torch\n  class Odd(torch.nn.Module):\n"
+        "   def forward(self, first, pieces):\n    return pieces.float().cumsum(-1)[..., None].expand(-1, -1, 8)\n"
+        "  return Odd()",
+        "embeddings depends on other tokens than its own",
+    ),
     "length": (
         "def prepare(self, q, k, positions, parameters, site): return q / len(positions), k", "queries that depend on"
     ),

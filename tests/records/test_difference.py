@@ -27,6 +27,9 @@ def record(edits: dict[str, Any] | None = None, **options: Any) -> Record:
     return fake_record(**options, **edits or {})
 
 
+COMMON = {"position.random_positions": None, "position.random_offset": 0}  # newer than the fake record
+
+
 def test_missing_setting_has_its_earlier_default_or_is_absent():
     added = {"optim.non_finite": "skip", "optim.ema_decay": None, "hardware.attention": "auto", "hardware.threads": 1}
     newer = record(settings=added)
@@ -34,6 +37,7 @@ def test_missing_setting_has_its_earlier_default_or_is_absent():
     assert changes(found, "settings") == {"optim.non_finite": ("stop", "skip"), "hardware.threads": (ABSENT, 1)}
     assert {"optim.ema_decay", "hardware.attention"} <= set(same(found, "settings"))
     assert changes(difference(newer, record()), "settings")["hardware.threads"] == (1, ABSENT)
+    assert "position.random_positions" in same(difference(record(), record(settings=COMMON)), "settings")
     without = record(settings={"optim.clip": None})
     assert changes(difference(without, record()), "settings") == {"optim.clip": (None, ABSENT)}
     found = difference(record(), record(settings={"data.synthetic": {"seed": 1, "num_train": 5}}))

@@ -11,6 +11,8 @@ from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import group_of
 
+OWN_DEFAULT = ("model.relative_defaults.clip_distance", 4)  # what was used is among the settings of the positions
+
 
 def test_deciding_settings_separate_groups():
     def groups(setting, value):
@@ -19,7 +21,7 @@ def test_deciding_settings_separate_groups():
     others = {"optim.warmup_steps": 500, "model.dropout": 0.3, "evaluation.beam_size": 1, "hardware.precision": "bf16"}
     for setting, value in others.items():
         assert f"{setting.rpartition('.')[2]} {value}" in [group.distinctly() for group in groups(setting, value)]
-    for setting, value in (("data.cache_dir", "/elsewhere"), ("evaluation.bootstrap_samples", 5)):
+    for setting, value in (("data.cache_dir", "/elsewhere"), ("evaluation.bootstrap_samples", 5), OWN_DEFAULT):
         [group] = groups(setting, value)
         assert group.heading == "multi30k_en_de | model small | 1,800 steps | cpu"
 

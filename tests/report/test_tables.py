@@ -60,6 +60,36 @@ def test_every_variant_is_in_a_table():
     assert value(row(grid, "none")["paper"]) == 12.5
 
 
+RANDOM = {"position.random_positions": 512}
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside the paper's", "alone"])
+def test_what_the_paper_does_not_have_is_no_row_of_its_tables(beside):
+    """Random positions are no setting of the paper's schemes, nor is another version of their code."""
+    random = [fake_record("relative", k, settings=RANDOM) for k in (0, 2, 16)]
+    random.append(fake_record("relative_keys", 16, settings=RANDOM))
+    plain = runs() if beside else [fake_record("absolute")]
+    [group] = run_groups([*plain, *random])
+    found = {grid.name: grid for grid in build_tables([group]).sections["paper"]}
+    shown = [line.variant.label for line in found["table1"].rows]
+    assert sum("random positions below 512" in label for label in shown) == 4
+    assert all("random" not in line.variant.label for name in found.keys() - {"table1"} for line in found[name].rows)
+    for cells in found["table1"].cells:
+        if "random" in cells[2].value:
+            columns = [column.key for column in found["table1"].columns]
+            assert cells[columns.index("paper")].value.reason == "not in the paper"
+            assert "agreement" not in columns or not cells[columns.index("agreement")].value
+
+
+def test_every_version_of_a_schemes_code_is_in_a_table():
+    versions = [fake_record("relative", 4, seed=seed, schemes={"relative": str(seed) * 64}) for seed in (1, 2)]
+    [group] = run_groups([*runs(), *versions])
+    lines = [line for grid in build_tables([group]).sections["paper"] for line in grid.rows]
+    assert {variant.label for variant in group.variants} == {
+        line.variant.label for line in lines if line.variant.records
+    }
+
+
 def test_tables_2_and_3_are_of_the_base_model_and_german():
     def changed(**settings):
         scores = {"test": 30.0, "validation": 29.0}
@@ -138,13 +168,17 @@ def speed_ratio(*runs):
     return ratio_to_absolute(group, group.get("relative"))
 
 
+NOT_ALIKE = "no absolute (sinusoidal) run of the same seed, device, precision and attention"
+
+
 @pytest.mark.parametrize("absolute, relative, reason", [
     ({}, {}, None),
     ({}, {"concurrent_jobs": 2}, "no speed: 2 jobs of the sweep shared the device"),
     ({"concurrent_jobs": 3}, {}, "absolute: no speed: 3 jobs of the sweep shared the device"),
     ({"concurrent_jobs": None}, {}, "absolute: no speed: whether other jobs shared the device was not recorded"),
-    ({}, {"device": "a GPU"}, "no absolute (sinusoidal) run of the same seed, device and precision"),
-    ({"seed": 2}, {}, "no absolute (sinusoidal) run of the same seed, device and precision"),
+    ({}, {"device": "a GPU"}, NOT_ALIKE),
+    ({"seed": 2}, {}, NOT_ALIKE),
+    ({}, {"settings": {"hardware.attention": "dense"}}, NOT_ALIKE),
 ])  # fmt: skip
 def test_speeds_of_different_circumstances_are_not_compared(absolute, relative, reason):
     found = speed_ratio(fake_record("absolute", **absolute), fake_record("relative", **relative))

@@ -17,6 +17,7 @@ from rpr.report.results_page import results_markdown
 from rpr.report.statements import statements
 from rpr.report.tables import build_tables, task_table
 from rpr.tables.grid import legend
+from rpr.tables.render import latex, latex_narrow
 from tests.fake_records import edited, fake_by_length, fake_interval, fake_record, fake_score, write_run
 from tests.report.helpers import group_of
 
@@ -67,6 +68,7 @@ def test_the_seeds_that_solve_a_task_are_counted():
     [task] = build_tables([group]).sections["tasks"]
     [(_, solved)] = task.only(lambda column: column.key == "long_solved").cells
     assert solved.value == "2 of 3"
+    assert latex(task).isascii() and latex_narrow(task).isascii()
 
 
 def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training_are_the_same():

@@ -11,6 +11,7 @@ import torch
 from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, guards
+from rpr.training.datamodule import TranslationData
 from rpr.training.guards import SPIKE_MEMORY, RunningStats
 from rpr.training.module import TranslationModule
 
@@ -48,6 +49,16 @@ def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
     for entry in report["pairs"]:
         assert small_data.vocabulary.encode(entry["source"], eos=True) == train.row("source", entry["pair"]).tolist()
         assert small_data.vocabulary.encode(entry["target"], eos=True) == train.row("target", entry["pair"]).tolist()
+
+
+@pytest.mark.usefixtures("one_bad_step")
+def test_windows_that_begin_inside_a_character_are_written_and_skipped(tiny_config, small_data, tmp_path, monkeypatch):
+    cut = "дом".encode()[1:].decode(errors="surrogateescape")
+    monkeypatch.setattr(TranslationData, "text_of_pair", lambda self, pair: {"source": "", "target": cut})
+    _, _, training = fit.fit(tiny_config(*RECIPE, "optim.non_finite=skip"), small_data, tmp_path)
+    assert training.skipped_steps == 1
+    report = json.loads((tmp_path / "not_finite_step00000004.json").read_text("utf-8"))
+    assert {pair["target"] for pair in report["pairs"]} == {cut}
 
 
 @pytest.mark.usefixtures("one_bad_step")

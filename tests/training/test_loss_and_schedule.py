@@ -129,6 +129,7 @@ LINEAR = ("qkv", "output", "query", "key_value", "inner", "outer")
 def test_weight_decay_shrinks_the_matrices_of_linear_layers_alone(tiny_config):
     words = ("optim.learning_rate=0.1", "optim.learning_rate_scale=null", "optim.warmup_steps=1", "position=learned")
     module = TranslationModule(tiny_config(*words, "optim.weight_decay=0.5", "optim.schedule=constant"), 20)
+    module.model.source_positions.add_module("own", torch.nn.Linear(2, 2))  # as a user's scheme may have one
     before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)

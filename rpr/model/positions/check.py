@@ -19,8 +19,8 @@ _NEAR, _FAR = 5, 300  # two distances for which the tables must agree
 
 def check_hooks(scheme: Scheme, site: Site) -> None:
     """Raises ConfigError: a parameter that no hook uses, so that it is never trained; tables or prepared vectors of
-    another shape than the interface's; tables that depend on max_distance, or prepared vectors that depend on other
-    positions than their own, so that a translation depends on what is around it.
+    another shape than the interface's; tables that depend on max_distance, or prepared or added vectors that depend on
+    other positions than their own, so that a translation depends on what is around it.
     """
     for part in scheme.parts:
         if (problem := next(_problems(part, site), None)) is not None:
@@ -31,7 +31,7 @@ def check_hooks(scheme: Scheme, site: Site) -> None:
 def _problems(scheme: Scheme, site: Site) -> Iterator[str]:
     import torch
 
-    from rpr.model.positions.scheme import Pairs
+    from rpr.model.positions.scheme import Pairs, Scheme
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -40,6 +40,8 @@ def _problems(scheme: Scheme, site: Site) -> Iterator[str]:
         learned = {name: value.clone().float().requires_grad_() for name, value in initial.items()}
         q, k = torch.randn(2, 1, site.num_heads, _NEAR, site.d_head)
         x = torch.randn(1, _NEAR, site.d_model)
+        own_embeddings = type(scheme).embeddings is not Scheme.embeddings
+        added_by = scheme.embeddings(site.d_model) if own_embeddings else None
     positions = torch.arange(_NEAR)
     used: list[Tensor] = []
     queries = None
@@ -84,6 +86,15 @@ def _problems(scheme: Scheme, site: Site) -> Iterator[str]:
         last = Pairs(scores[:, :, 3:4, :4], visible[3:4, :4], q[:, :, 3:4], positions[3:4, None], positions[:4])
         if site.causal and _differ(whole[:, :, 3:4, :4], scheme.scores(last, learned, site)):
             yield "scores depend on hidden keys or on the number of keys; use only `visible` ones and positions"
+    if added_by is not None:
+        added_by.eval()
+        pieces = torch.arange(2 * _NEAR).view(2, _NEAR) % 4
+        with torch.no_grad():
+            added, of_later_pieces = added_by(0, pieces), added_by(2, pieces[:, 2:])
+        if tuple(added.shape) not in [(_NEAR, site.d_model), (2, _NEAR, site.d_model)]:
+            yield f"embeddings returns a shape of {list(added.shape)}; it must be [L, M] or [B, L, M]"
+        if _differ(added[..., 2:, :], of_later_pieces):
+            yield "embeddings depends on other tokens than its own; decoding goes token by token"
     outputs = [tensor.float().sum() for tensor in used if tensor.requires_grad]
     tensors = list(learned.values())
     gradients = torch.autograd.grad(outputs, tensors, allow_unused=True) if outputs else [None] * len(tensors)
