@@ -41,6 +41,7 @@ def fork(work: Callable[[], object]) -> int:
     if child:
         return os.waitpid(child, 0)[1]
     try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not a handler in Python, which a child that hangs never runs
         signal.alarm(120)
         work()
     except BaseException:
