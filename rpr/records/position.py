@@ -12,7 +12,7 @@ from rpr.config.train import Origin
 from rpr.errors import RecordError
 from rpr.migrations import EARLIER_DEFAULTS, with_earlier_defaults
 from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, Sides, changed_code
-from rpr.model.positions.described import with_earlier
+from rpr.model.positions.described import with_earlier_values
 from rpr.records.record import Record
 from rpr.validation import validate
 
@@ -56,7 +56,7 @@ class Position:
 def whole_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded configuration with what is newer than the record: the values of the earlier behaviour."""
     whole = with_earlier_defaults(config)
-    return {**whole, "position": with_earlier(whole["position"])}
+    return {**whole, "position": with_earlier_values(whole["position"])}
 
 
 def position_of(record: Record) -> Position:

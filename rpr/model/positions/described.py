@@ -22,12 +22,12 @@ def without_earlier(settings: Any) -> Any:
     return {name: without_earlier(value) for name, value in kept.items()}
 
 
-def with_earlier(settings: Any) -> Any:
+def with_earlier_values(settings: Any) -> Any:
     """Recorded settings of positions, of any part, with the earlier value of those that are newer than the record."""
     if not isinstance(settings, Mapping):
         return settings
     scheme = REGISTERED.get(str(settings.get("scheme")))
-    given = {name: with_earlier(value) for name, value in settings.items()}
+    given = {name: with_earlier_values(value) for name, value in settings.items()}
     return given if scheme is None else {**given, **{k: v for k, v in scheme.EARLIER.items() if k not in given}}
 
 
