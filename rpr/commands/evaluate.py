@@ -72,6 +72,8 @@ def run(config: EvaluateConfig) -> None:
             settings.append(re.sub(r"\W+", "-", system.precision))
     settings += [f"{key}-{value}" for key, value in sorted((config.position or {}).items())]
     settings += [] if config.bleu_tokenizer is None else [config.bleu_tokenizer]
+    settings += [] if config.bootstrap_samples is None else [f"samples{config.bootstrap_samples}"]
+    settings += [] if config.length_buckets is None else ["-".join(map(str, ["buckets", *config.length_buckets]))]
     settings += config.splits or []  # so that the scores of other splits are kept
     name = "-".join(settings)
     for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist

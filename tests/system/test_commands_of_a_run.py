@@ -118,9 +118,10 @@ def test_export_of_an_earlier_checkpoint_is_not_used(run_dir, run_command):
         assert err.endswith(f"export it again with: rpr-cli export 'run={run_dir}' format=ctranslate2\n")
 
 
-def test_evaluations_of_other_weights_or_splits_are_kept(small_run, tmp_path, run_command):
+def test_evaluations_of_other_weights_splits_or_buckets_are_kept(small_run, tmp_path, run_command):
     run = Path(shutil.copytree(small_run(*LEARNED), tmp_path / "run"))
-    for words in (["splits=[test]"], ["splits=[validation]"], ["splits=[test]", "average_checkpoints=1"]):
+    others = (["average_checkpoints=1"], ["length_buckets=[5,9]", "bootstrap_samples=100"])
+    for words in (["splits=[test]"], ["splits=[validation]"], *(["splits=[test]", *words] for words in others)):
         run_command("evaluate", run, "beam_size=1", *words)
     scores = {
         path.parent.name: json.loads(path.read_text())["scores"] for path in run.glob("evaluations/*/scores.json")
@@ -130,6 +131,7 @@ def test_evaluations_of_other_weights_or_splits_are_kept(small_run, tmp_path, ru
         "ema-beam1-alpha0.6-test": {("test", ema)},
         "ema-beam1-alpha0.6-validation": {("validation", ema)},
         "average1-beam1-alpha0.6-test": {("test", "step 4")},
+        "ema-beam1-alpha0.6-samples100-buckets-5-9-test": {("test", ema)},
     }
 
 
