@@ -21,6 +21,7 @@ from rpr.data.batches import TranslationDataset, evaluation_batches
 from rpr.data.vocabulary import Vocabulary, text_vocabulary
 from rpr.data.windows import Windows
 from rpr.decode.torch_engine import TorchEngine
+from rpr.errors import RunError
 from rpr.metrics.significance import interval
 from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
 from rpr.records.scores import ContextScore, PositionScore
@@ -32,7 +33,9 @@ Progress = Callable[[int, int], None]
 def token_nats(
     engine: TorchEngine, windows: Windows, max_tokens: int, progress: Progress | None = None, *, last: int | None = None
 ) -> list[NDArray[np.float64]]:
-    """-ln p of the last `last` tokens of each window, or of all, given those before them in the window."""
+    """-ln p of the last `last` tokens of each window, or of all, given those before them in the window. Raises RunError
+    if one is not finite.
+    """
     by_window: list[Any] = [None] * len(windows)
     dataset, done = TranslationDataset(windows), 0
     with engine.evaluating(), torch.no_grad():
@@ -42,6 +45,11 @@ def token_nats(
             for row, index in enumerate(indices):
                 end = int(windows.target_lengths[index])
                 by_window[index] = nats_BT[row, 0 if last is None else max(0, end - last) : end]
+                if not np.isfinite(by_window[index]).all():
+                    raise RunError(
+                        f"the model's probabilities are not finite in windows of {windows.longest} tokens; use another "
+                        "run, or shorter evaluation.context_lengths"
+                    )
             done += len(indices)
             if progress is not None:
                 progress(done, len(windows))

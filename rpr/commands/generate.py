@@ -39,7 +39,9 @@ def run(config: GenerateConfig) -> None:
         if context is not None:
             lengths = [len(trained.prompt_ids(prompt)) for prompt in prompts]
             rows = zip(lengths, by_prompt, strict=True)
-            longest = max(length + len(sample.pieces) for length, samples in rows for sample in samples)
+            longest = max(  # inputs: what ends a text is not read, nor is a last piece that the limit leaves
+                length + len(sample.pieces) - (not sample.finished) for length, samples in rows for sample in samples
+            )
             if longest > context:
                 note(
                     f"note: a text of {longest} tokens is longer than the contexts of {context} that this model was "

@@ -178,6 +178,8 @@ def fingerprint(data: DataConfig) -> str:
         parts = [data.synthetic.model_dump_json(), synthetic.VERSION]
     elif not data.on_hub:
         listing = corpus_files(data)
+        read = listing.splits if data.text is None else listing.splits.keys() & set(SPLIT_NAMES)
+        missing_splits(data, read, listing.left_over)  # raises, also where there is a cache from before such a file
         parts = listing.fingerprint(cache_root(data) / "digests.json")
         parts.append("" if listing.lines else str(data.hub_config))
         # Parts that invalidate caches of earlier versions, which read such corpora in another way.

@@ -130,6 +130,8 @@ class Translator:
             model, _ = loading.model_of(trained, folder, config.average_checkpoints, len(vocabulary))
         else:
             model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
+            if hardware.precision != "64":
+                model = model.float()  # of an export in 64 bits
             stacks = model.config.stacks()
             check_attention(hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
             model.use_attention(hardware.attention)

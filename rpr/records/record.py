@@ -372,11 +372,20 @@ def _rank(record: Record) -> tuple[bool, bool, str]:
     return (record.status == "finished", record.rerun_of is None, record.started)
 
 
-def _candidates(root: Path) -> Iterator[Path]:
-    """The JSON files of a folder, then those of its subfolders; unreadable folders are skipped."""
-    for folder, folders, files in os.walk(root):
+def _candidates(root: Path, walked: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """The JSON files of a folder, then those of its subfolders, then those behind links to folders elsewhere than
+    these and `walked`; unreadable folders are skipped.
+    """
+    links: list[Path] = []
+    for folder, folders, files in os.walk(root):  # follows no links
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_WALKED)
+        links += [Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))]
         yield from (Path(folder, name) for name in sorted(files) if name.endswith(".json") and not name.startswith("."))
+    walked = (*walked, root.resolve())
+    for link in links:
+        target = link.resolve()
+        if not any(target.is_relative_to(known) or known.is_relative_to(target) for known in walked):
+            yield from _candidates(link, walked)
 
 
 def _looks_like_a_record(text: str) -> bool:

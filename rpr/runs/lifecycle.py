@@ -96,6 +96,14 @@ def set_aside(run_dir: Path, command: str) -> None:
     note(f"again=true: the earlier run is kept in {earlier}")
 
 
+def _sweeps_of_set_aside(run_dir: Path) -> tuple[str, ...]:
+    """The sweeps of the last run that was set aside for this one, which takes its place in them."""
+    records = sorted(run_dir.parent.glob(f".{glob.escape(run_dir.name)}.before-*/{RECORD_NAME}"))
+    with contextlib.suppress(RecordError, IndexError):
+        return read_record(records[-1]).sweeps
+    return ()
+
+
 def add_to_sweep(run_dir: Path, sweep: str) -> None:
     """Add a finished run to a sweep, in its record."""
     path = run_dir / RECORD_NAME
@@ -146,7 +154,7 @@ def start_record(
         )
     try:
         remove_leftovers(run_dir, *_WRITTEN)
-        sweeps = earlier.sweeps if earlier else ()
+        sweeps = earlier.sweeps if earlier else _sweeps_of_set_aside(run_dir)
         if config.sweep is not None and config.sweep not in sweeps:
             sweeps = (*sweeps, config.sweep)
         record = Record(

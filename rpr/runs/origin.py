@@ -26,7 +26,7 @@ _MAY_DIFFER = {"name", "dropout", "relative_defaults"}  # of a model's settings
 def origin_of(config: TrainConfig, run: str) -> Origin:
     """The run in this folder, from whose weights a run with this configuration can start. Raises RecordError if there
     is no record that this version can read, or the code of its positions has changed, ConfigError if it has not
-    finished or has another model, DataError if its weights cannot be read.
+    finished, has another model, or lacks checkpoints that its scores are of, DataError if its weights cannot be read.
     """
     record = record_of(user_path(run), "from")
     if record.status != "finished" or record.steps is None:
@@ -37,6 +37,12 @@ def origin_of(config: TrainConfig, run: str) -> Origin:
     if differing := {key: value for key, value in its.items() if own[key] != value}:
         settings = " ".join(f"model.{key}={value}" for key, value in differing.items())
         raise ConfigError(f"from: {run} has another model; give this one its settings, too: {settings}")
+    weights, checkpoint = _digest(user_path(run))
+    if record.scores and (scored := record.scores[0].checkpoint) != checkpoint:
+        raise ConfigError(
+            f"from: {run} was scored with {scored}, but its checkpoints now give {checkpoint}; restore the others, "
+            "or choose another run"
+        )
     return Origin(
         run=run,
         run_id=record.run_id,
@@ -44,7 +50,7 @@ def origin_of(config: TrainConfig, run: str) -> Origin:
         seed=earlier.seed,
         positions=position_of(record).label,
         steps=record.steps,
-        weights=_digest(user_path(run)),
+        weights=weights,
     )
 
 
@@ -62,7 +68,7 @@ def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
     that are `dropped`, and of the model's own that are `new`. Raises DataError if the other run's weights have changed
     or cannot be read.
     """
-    weights = _weights(user_path(origin.run))
+    weights, _ = _weights(user_path(origin.run))
     if _digest_of(weights) != origin.weights:
         raise DataError(f"from: {origin.run} has other weights than when this run was started; restore them")
     names: dict[nn.Parameter, list[str]] = {}
@@ -100,15 +106,16 @@ def _in_words(names: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(re.sub(r"\.\d+(?=\.)", ".*", name) for name in names)) or "none"
 
 
-def _weights(run_dir: Path) -> dict[str, Tensor]:
-    """The weights that a run's scores are of."""
+def _weights(run_dir: Path) -> tuple[dict[str, Tensor], str]:
+    """The weights that a run's scores are of, and their description."""
     optim = config_from_record(record_of(run_dir, "from").config).optim
-    return averaged_weights(run_dir, optim.average_checkpoints, optim.ema_decay)[0]
+    return averaged_weights(run_dir, optim.average_checkpoints, optim.ema_decay)
 
 
 @cache  # every job of a sweep may start from the same run
-def _digest(run_dir: Path) -> str:
-    return _digest_of(_weights(run_dir))
+def _digest(run_dir: Path) -> tuple[str, str]:
+    weights, description = _weights(run_dir)
+    return _digest_of(weights), description
 
 
 def _digest_of(weights: Mapping[str, Tensor]) -> str:

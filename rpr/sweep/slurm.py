@@ -12,6 +12,7 @@ from typing import Any
 
 from rpr.errors import RunError
 from rpr.io.escape import note
+from rpr.paths import SCHEMES_DIR
 
 _POLL_SECONDS = 10.0  # between queries of the queue, which one process makes for all of its jobs
 _SILENT_SECONDS = 3600.0  # for which squeue may fail: a controller may be restarted
@@ -97,7 +98,8 @@ def follow_jobs() -> None:
 
 def _job_command(executor: Any) -> str:
     """What srun runs on each node, where the job's script calls submitit's module by srun and its flags."""
-    own = {"PYTHONSAFEPATH": "1", "SUBMITIT_EXECUTOR": "slurm", "PYTHONPATH": os.environ.get("PYTHONPATH")}
+    kept = ("PYTHONPATH", SCHEMES_DIR)  # also where SLURM passes no environment on
+    own = {"PYTHONSAFEPATH": "1", "SUBMITIT_EXECUTOR": "slurm", **{name: os.environ.get(name) for name in kept}}
     variables = [f"{name}={value}" for name, value in own.items() if value]
     python = [sys.executable, "-u", "-m", "submitit.core._submit", str(executor.folder)]
     return shlex.join(["--kill-on-bad-exit=1", "/usr/bin/env", *variables, *python])

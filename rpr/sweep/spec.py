@@ -12,7 +12,7 @@ import yaml
 from rpr.compose.composition import override_key, typed_choices
 from rpr.config.data import NAME
 from rpr.errors import ConfigError, did_you_mean
-from rpr.paths import data_dir, sweep_files, user_path
+from rpr.paths import data_dir, schemes_dir, sweep_files, user_path
 
 SETTINGS = ("jobs=", "gpus=", "jobs_per_gpu=", "retry_failed=true")
 FLAGS = ("--dry-run", "--wandb-yaml")
@@ -102,13 +102,14 @@ def wandb_sweep(sweep: SweepSpec, jobs: Sequence[Sequence[str]], project: str) -
     one parameter, whose values are the overrides of a job, as `rpr-cli train job='...'` splits them. Single settings as
     parameters would not say all jobs: an agent turns null into None, and rows of a sweep are not always a full grid.
     """
+    schemes = [] if (folder := schemes_dir()) is None else [f"schemes_dir={folder}"]
     document = {
         "program": "rpr-cli",
         "project": project,
         "name": sweep.name,
         "description": sweep.description,
         "method": "grid",
-        "command": ["rpr-cli", "train", "${args_no_hyphens}"],  # each parameter as a word of its own, name=value
+        "command": ["rpr-cli", "train", *schemes, "${args_no_hyphens}"],  # each parameter as a word, name=value
         "parameters": {"job": {"values": list(dict.fromkeys(map(shlex.join, jobs)))}},
     }
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=math.inf)

@@ -12,7 +12,7 @@ from rpr.data.cache import prepare
 from rpr.data.vocabulary import BOS, FIRST, text_vocabulary
 from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.torch_engine import TorchEngine
-from rpr.errors import DataError
+from rpr.errors import DataError, RunError
 from rpr.metrics.significance import interval
 from rpr.model.architectures import build_model
 from rpr.model.config import TransformerConfig
@@ -94,6 +94,17 @@ def test_documents_are_scored_whole_and_their_bits_do_not_depend_on_the_batch(tm
     found = interval(statistics, 200)
     assert found.low < statistics.score < found.high
     assert interval(statistics.select(np.arange(len(statistics)) == 0), 200) is None
+
+
+def test_documents_without_finite_probabilities_are_an_error(tmp_path):
+    write(tmp_path, {f"{index}.txt": b"some text" for index in range(60)})
+    data = prepare(text_config(tmp_path))
+    engine = TorchEngine(small_model("rope"))
+    with torch.no_grad():
+        engine.model.embedding_VM[ord("x")] = math.nan
+    windows = scored_split(data, text_config(tmp_path), "test", 10**9)
+    with pytest.raises(RunError, match="probabilities are not finite in windows of 9 tokens; use another run"):
+        token_nats(engine, windows, 100)
 
 
 def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path):

@@ -429,3 +429,11 @@ def test_documents_that_are_not_read_are_named(tmp_path):
     corpus = load_documents(text_config(tmp_path))
     assert [*corpus.splits] == ["test", "train", "validation"]
     assert corpus.notes == ("not read: test_2016, test.txt.zst",)
+
+
+def test_a_file_of_a_held_out_split_is_an_error_also_where_a_cache_is_ready(tmp_path):
+    write(tmp_path, {f"train/{index}.txt": b"x%d" % index for index in range(60)})
+    prepare(text_config(tmp_path))
+    write(tmp_path, {"test.zip": b"packed"})
+    with pytest.raises(DataError, match=r"test.zip is not read, and test would be held out of train instead"):
+        prepare(text_config(tmp_path))

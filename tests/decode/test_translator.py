@@ -248,6 +248,16 @@ def test_export_translates_as_its_run(exported, translator):
         Translator.from_run(folder, average_checkpoints=2)
 
 
+def test_export_in_64_bits_is_used_in_the_precision_asked_for(random_run, tmp_path):
+    words = [f"run={random_run}", "format=safetensors", "sentences=1", "hardware.threads=1", "hardware.precision=64"]
+    overrides = [*words, f"output_dir={tmp_path / 'export'}"]
+    export.run(validate(ExportConfig, app.compose("export", overrides)))
+    for precision, dtype in (("32", torch.float32), ("64", torch.float64)):
+        hardware = DOUBLE.model_copy(update={"precision": precision})
+        loaded = Translator.from_run(tmp_path / "export", hardware=hardware).engine.model
+        assert loaded.embedding_VM.dtype == dtype
+
+
 def test_ctranslate2_export_translates_as_its_run(random_run, exported, translator):
     pytest.importorskip("ctranslate2")
     folder = exported("ctranslate2")

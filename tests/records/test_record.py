@@ -70,6 +70,17 @@ def test_records_are_found_in_run_and_flat_folders(tmp_path):
     assert [position_of(record).clip_distance for _, record in find_records(tmp_path, "table2").records] == [2, 4]
 
 
+def test_records_behind_links_are_found_once(tmp_path):
+    root, disk = tmp_path / "runs", tmp_path / "disk"
+    write_record(root / "a" / "record.json", fake_record(k=1))
+    write_record(disk / "b" / "record.json", fake_record(k=2))
+    for link, target in (("b", disk / "b"), ("disk", disk), ("same", root / "a"), ("a/circle", tmp_path)):
+        (root / link).symlink_to(target)
+    (disk / "circle").symlink_to(disk)
+    (disk / "gone").symlink_to(tmp_path / "nothing")
+    assert [str(path.relative_to(root)) for path, _ in find_records(root).records] == ["a/record.json", "b/record.json"]
+
+
 def test_newest_finished_original_of_a_run_counts(tmp_path):
     original = fake_record(started="2026-01-02")
     rerun = fake_record(started="2026-02-01", rerun_of={"run_id": original.run_id, "started": original.started})

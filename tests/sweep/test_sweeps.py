@@ -131,8 +131,8 @@ def configurations(runs):
     (None, ["evaluation.test_splits=[test],[validation,test]", "name='x',null"]),
     (None, ["data.max_length=30,40", "++seed=3,4"]),
 ])  # fmt: skip
-def test_agent_runs_the_jobs(name, overrides):
-    """The jobs of a named sweep, or with values that need quoting."""
+def test_agent_runs_the_jobs(name, overrides, monkeypatch):
+    """The jobs of a named sweep, or with values that need quoting; with the user's schemes, where he has any."""
     listed = jobs(name, *overrides, "sweep=quick") if name else composition.expand_multirun([*AWKWARD, *overrides])
     text = spec.wandb_sweep(spec.SweepSpec(name or "mine", "it's: a {test}", ()), listed, "ours")
     document = yaml.safe_load(text)
@@ -144,6 +144,9 @@ def test_agent_runs_the_jobs(name, overrides):
     assert len(calls) == len(listed) and {tuple(words[:2]) for words in calls} == {("rpr-cli", "train")}
     assert configurations([words[2:] for words in calls]) == configurations(listed)
     assert name or all("it's (here) $HOME `a` " in configuration for configuration in configurations(listed))
+    monkeypatch.setenv("RPR_SCHEMES_DIR", "/my own")
+    document = yaml.safe_load(spec.wandb_sweep(spec.SweepSpec("mine", "", ()), listed[:1], "ours"))
+    assert [*commands_of(document)] == [[*calls[0][:2], "schemes_dir=/my own", *calls[0][2:]]]
 
 
 # --- the state of a job

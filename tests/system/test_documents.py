@@ -197,9 +197,9 @@ def test_each_line_of_stdin_is_a_prompt_also_of_a_file_from_windows(tmp_path, mo
         assert [*generate._prompts(SimpleNamespace(prompt=None))] == [["def f(", "", "a\rb"]]
 
 
-@pytest.mark.parametrize("new, beyond", [(25, False), (26, True)])
+@pytest.mark.parametrize("new, beyond", [(26, False), (27, True)])
 def test_a_note_says_that_a_text_is_longer_than_the_contexts_of_the_training(new, beyond, trained, cli):
-    """The context is 32: BOS, six bytes and what follows."""
+    """The context is 32: BOS, six bytes and what follows but its last byte, which is not read."""
     [folder] = trained.glob("rope-*")
     printed = cli("generate", str(folder), "prompt=1 time", f"max_new_tokens={new}", "hardware.threads=1")
     assert ("rpr-cli: note: a text of" in printed.err) is beyond

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rpr.records.record import Git, read_record, write_record
-from rpr.runs.lifecycle import start_record
+from rpr.runs.lifecycle import set_aside, start_record
 from rpr.runs.locks import current_holder
 from tests.conftest import TINY
 
@@ -138,6 +138,16 @@ def test_resumed_run_records_most_concurrent_jobs(tiny_config, small_data, tmp_p
     write_record(path, read_record(path).model_copy(update={"concurrent_jobs": None}))
     start_record(tiny_config(), "rpr-cli train", tmp_path, small_data, concurrent_jobs=2)
     assert read_record(path).concurrent_jobs is None
+
+
+def test_run_again_stays_in_its_sweeps(tiny_config, small_data, tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    start_record(tiny_config("sweep=first"), "rpr-cli train", run_dir, small_data)
+    set_aside(run_dir, "rpr-cli train again=true")
+    run_dir.mkdir()
+    start_record(tiny_config("sweep=second"), "rpr-cli train again=true", run_dir, small_data)
+    assert read_record(run_dir / "record.json").sweeps == ("first", "second")
 
 
 def test_resumed_run_had_uncommitted_changes_if_a_part_of_it_had(

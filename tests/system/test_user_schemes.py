@@ -13,6 +13,7 @@ import sys
 import pytest
 import torch
 
+from rpr.model.positions.source import digest
 from rpr.paths import data_dir
 from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints, model_weights
@@ -96,6 +97,20 @@ def command_line(home, *words, **environment):
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
     return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def test_code_of_a_scheme_is_that_imported_however_soon_its_file_changes(home):
+    script = """if True:
+        import pathlib
+        from rpr.model.positions import SCHEMES, source
+        pathlib.Path("own/window.py").write_text("edited")
+        print(source.code_of(SCHEMES["window"]))
+    """
+    file = home / "own" / "window.py"
+    env = {**os.environ, "RPR_SCHEMES_DIR": str(home / "own"), "PYTHONPATH": str(ROOT)}
+    imported = digest(file)
+    done = subprocess.run([sys.executable, "-c", script], cwd=home, text=True, capture_output=True, env=env)
+    assert done.stdout == f"{imported}\n" and file.read_text() == "edited", done.stderr
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def code_of(scheme: type[Scheme]) -> str:
     return "+".join(parts)
 
 
-@cache  # at the first use of the scheme, before the file can change under a long training
+@cache  # of what was imported: a file may change under a long training
 def digest(file: Path) -> str:
     """Of a module and the modules beside it that it imports, directly or not; 16 hexadecimal digits."""
     read: dict[str, Any] = {}
