@@ -45,10 +45,8 @@ class TrainedRun:
         return cast(TorchEngine, self.translator.engine)
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """The best translation of each sentence; `translator` has more options.
-
-        Raises:
-            ConfigError: the run is a language model of documents.
+        """The best translation of each sentence; `translator` has more options. Raises ConfigError if the run is a
+        language model of documents.
         """
         if self.config.data.text is not None:
             raise ConfigError(f"translate: {self.record.name} is a language model of documents; use loss(text)")
@@ -66,10 +64,8 @@ class TrainedRun:
         stop: str | None = None,
     ) -> list[list[str]]:
         """The continuations of each prompt by a decoder-only model; None is the value in conf/generate.yaml, which
-        documents the settings.
-
-        Raises:
-            ConfigError: an invalid value, an encoder-decoder model, or more tokens than learned positions.
+        documents the settings. Raises ConfigError for an invalid value, an encoder-decoder model, or more tokens than
+        learned positions.
         """
         given = {
             "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed,
@@ -127,9 +123,7 @@ class TrainedRun:
 
     def loss(self, text: str) -> float:
         """Mean -ln p of a document's pieces, without EOS: nats per token, in separate windows of data.context_length.
-
-        Raises:
-            ConfigError: the run is a model of sentence pairs; or the text is empty.
+        Raises ConfigError if the run is a model of sentence pairs, or the text is empty.
         """
         window = self.config.data.context_length
         if window is None:
@@ -163,11 +157,8 @@ def load(
     hardware: str | HardwareConfig | None = None,
     cache_dir: str | None = None,
 ) -> TrainedRun:
-    """Load the folder of a run; the arguments are those of `Translator.from_run`.
-
-    Raises:
-        ConfigError: an invalid value.
-        DataError, RecordError: the folder is not a run, or is damaged.
+    """Load the folder of a run; the arguments are those of `Translator.from_run`. Raises ConfigError for an invalid
+    value, DataError or RecordError if the folder is not a run, or is damaged.
     """
     config = translate_config(
         run, hardware, backend="torch", average_checkpoints=average_checkpoints, cache_dir=cache_dir

@@ -41,11 +41,8 @@ class Check:
 
 
 def check_model(exact: Transformer, pairs: Pairs, search: Search, max_length: int) -> Iterator[Check]:
-    """All checks of the model in float64; text, whose sources are empty, is not translated.
-
-    Args:
-        exact: in float64 and evaluation mode.
-        max_length: the maximum sentence length in training, in tokens.
+    """All checks of the model, which is in float64 and evaluation mode; text, whose sources are empty, is not
+    translated. `max_length` is the maximum sentence length in training, in tokens.
     """
     yield cached_decoding(exact, pairs, search.max_tokens_per_batch, "cached decoding")
     joined = beyond(pairs, max_length)

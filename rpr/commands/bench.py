@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
@@ -174,19 +175,15 @@ def _contexts(config: BenchConfig, positions: dict[str, Positions], rate: float)
 def _steps(
     shape: benchmark.BatchShape, what: str, config: BenchConfig, positions: dict[str, Positions], rate: float
 ) -> list[dict[str, Any]]:
-    device = runtime.torch_device(config.hardware)
-    try:
-        with Progress(config.rounds, "rounds", what) as bar:
-            timings = benchmark.take_turns(
-                benchmark.training_steps(config, positions, shape, device),
-                rounds=config.rounds,
-                steps_per_round=config.steps_per_round,
-                device=device,
-                progress=lambda done: bar.reach(done, config.rounds),
-            )
-    except torch.OutOfMemoryError:
-        return [{"variant": name, **_OUT_OF_MEMORY} for name in positions]
-    baseline = timings[config.variants[0]]
+    device, timings = runtime.torch_device(config.hardware), dict[str, benchmark.Timing]()
+    with suppress(torch.OutOfMemoryError), Progress(config.rounds, "rounds", what) as bar:
+        timings = benchmark.take_turns(
+            benchmark.training_steps(config, positions, shape, device),
+            rounds=config.rounds,
+            steps_per_round=config.steps_per_round,
+            device=device,
+            progress=lambda done: bar.reach(done, config.rounds),
+        )
     operations = benchmark.step_flops(config.model, config.data.vocabulary_size, shape)
     return [
         {
@@ -199,7 +196,7 @@ def _steps(
             "relative_speed": timing.ratio,
             "min": timing.ratio_min,
             "max": timing.ratio_max,
-            "relative_memory": timing.peak_bytes / baseline.peak_bytes,
+            "relative_memory": timing.peak_bytes / timings[config.variants[0]].peak_bytes,
         }
         if (timing := timings.get(name)) is not None
         else {"variant": name, **_OUT_OF_MEMORY}
@@ -214,17 +211,14 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
         for case in cases:
             bar.update(0, **asdict(case))
             steps: Mapping[str, Any] = positions
-            try:
+            timings = dict[str, benchmark.Timing]()
+            with suppress(torch.OutOfMemoryError):
                 steps = benchmark.layer_steps(config, positions, case, device)
                 if not steps:
                     continue
                 timings = benchmark.take_turns(
                     steps, rounds=config.layer.rounds, steps_per_round=config.steps_per_round, device=device
                 )
-            except torch.OutOfMemoryError:
-                yield from ({**asdict(case), "variant": name, **_OUT_OF_MEMORY} for name in steps)
-                continue
-            baseline = next(iter(timings.values()))
             operations = benchmark.layer_flops(config.model.d_model, case.batch, case.length)
             for name in steps:
                 if (timing := timings.get(name)) is None:
@@ -238,6 +232,6 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
                     "relative_time": 1 / timing.ratio,
                     "min": 1 / timing.ratio_max,
                     "max": 1 / timing.ratio_min,
-                    "extra_megabytes": (timing.peak_bytes - baseline.peak_bytes) / 1e6,
+                    "extra_megabytes": (timing.peak_bytes - next(iter(timings.values())).peak_bytes) / 1e6,
                 }
             bar.update()

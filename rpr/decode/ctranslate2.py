@@ -30,8 +30,8 @@ class CTranslate2Engine:
 
     CTranslate2 ranks hypotheses by log p / length^alpha (EOS counted), which is not the paper's formula. In a
     Hypothesis, `log_probability` is recovered from CTranslate2's score, which is normalised without PAD and BOS; with a
-    minimum length the hypothesis is scored again. `score` is the paper's formula of
-    it, so the hypotheses of one sentence need not be sorted by `score`.
+    minimum length the hypothesis is scored again. `score` is the paper's formula of it, so the hypotheses of one
+    sentence need not be sorted by `score`.
 
     CTranslate2 has one length limit per batch, so only sentences with the same limit (source tokens + max_extra_length,
     EOS counted) share one. For a source of only EOS the result is empty, finished, with log p 0.
@@ -40,16 +40,13 @@ class CTranslate2Engine:
     def __init__(
         self, folder: Path, *, compute_type: str = "float32", threads: int | None = None, device: str = "cpu"
     ) -> None:
-        """Open an export of format=ctranslate2.
+        """Open an export of format=ctranslate2. Raises ConfigError if CTranslate2 is not installed, or does not support
+        `compute_type` on this device, DataError if it is not such an export, or a damaged one.
 
         Args:
             compute_type: float32, int8 (matrices only; the rest is float32), bfloat16, float16, ...
             threads: CPU threads, all used for one batch; None: as many as torch uses.
             device: cpu or cuda.
-
-        Raises:
-            ConfigError: CTranslate2 is not installed, or does not support `compute_type` on this device.
-            DataError: not such an export, or a damaged one.
         """
         ctranslate2 = library("ctranslate2")
         self.exported = read_export(folder, "ctranslate2")
@@ -79,11 +76,7 @@ class CTranslate2Engine:
             ) from None
 
     def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> NBest:
-        """As Engine.search.
-
-        Raises:
-            DataError: a source is longer than the export's position table.
-        """
+        """As Engine.search; raises DataError if a source is longer than the export's position table."""
         self._check_lengths([*map(len, sources)])
         limits = [self._limit(source, search) for source in sources]
         hypotheses: NBest = [[] for _ in sources]
@@ -107,9 +100,7 @@ class CTranslate2Engine:
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
         """log p of each token of the targets (given without EOS), and of the final EOS, in batches of `max_tokens`.
-
-        Raises:
-            DataError: a source or a target is longer than the export's position table.
+        Raises DataError if a source or a target is longer than the export's position table.
         """
         self._check_lengths([*map(len, sources), *(len(target) + 1 for target in targets)])  # BOS precedes a target
         results = self._translator.score_batch(

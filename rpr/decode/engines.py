@@ -23,11 +23,7 @@ CTRANSLATE2_FOLDER = Path("exports", "ctranslate2")  # in the run folder, where 
 
 
 def override_search(search: Search, beam_size: int | None, length_penalty: float | None, n_best: int | None) -> Search:
-    """`search` with the arguments that are not None.
-
-    Raises:
-        ConfigError: a value is out of range.
-    """
+    """`search` with the arguments that are not None; raises ConfigError if a value is out of range."""
     given: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best}
     search = replace(search, **{key: value for key, value in given.items() if value is not None})
     for name, least in (("beam_size", 1), ("length_penalty", 0)):
@@ -42,10 +38,8 @@ def override_search(search: Search, beam_size: int | None, length_penalty: float
 
 
 def check_export(exported: Exported, config: TranslateConfig) -> Vocabulary:
-    """The vocabulary of an export that fits the settings.
-
-    Raises:
-        ConfigError: it does not translate, or a setting contradicts it.
+    """The vocabulary of an export that fits the settings. Raises ConfigError if it does not translate, or a setting
+    contradicts it.
     """
     kind, decoder_only = exported.settings.kind, exported.config.architecture == "decoder_only"
     if kind == "transformers" or (kind == "ctranslate2" and decoder_only):
@@ -72,11 +66,9 @@ def check_export(exported: Exported, config: TranslateConfig) -> Vocabulary:
 
 
 def exported_folder(run_dir: Path, typed: str) -> Path:
-    """The folder of a run's CTranslate2 export; `typed` is the run as given on the command line.
-
-    Raises:
-        RecordError: the folder is not a run.
-        DataError: the run has no such export yet, or one that is damaged or of an earlier checkpoint.
+    """The folder of a run's CTranslate2 export; `typed` is the run as given on the command line. Raises RecordError if
+    the folder is not a run, DataError if the run has no such export yet, or one that is damaged or of an earlier
+    checkpoint.
     """
     loading.record_of(run_dir)
     folder = run_dir / CTRANSLATE2_FOLDER
@@ -102,11 +94,7 @@ def torch_engine(model: Transformer, hardware: HardwareConfig, matmul_precision:
 
 
 def ctranslate2_engine(folder: Path, hardware: HardwareConfig, compute_type: str) -> CTranslate2Engine:
-    """CTranslate2's search with the export in this folder.
-
-    Raises:
-        ConfigError: CTranslate2 does not support the precision.
-    """
+    """CTranslate2's search with the export in this folder; raises ConfigError if it does not support the precision."""
     if hardware.precision == "64":
         raise ConfigError("hardware.precision: CTranslate2 does not support 64; choose backend=torch")
     device = runtime.torch_device(hardware).type

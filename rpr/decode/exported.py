@@ -54,11 +54,7 @@ FORMATS: dict[Kind, Format] = {
 
 
 def library(kind: Literal["ctranslate2", "transformers"]) -> Any:
-    """The package that reads this kind of export.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """The package that reads this kind of export; raises ConfigError if it is not installed."""
     try:
         if kind == "ctranslate2":
             return importlib.import_module("ctranslate2")
@@ -117,10 +113,8 @@ def is_export(folder: Path) -> bool:
 
 
 def read_export(folder: Path, kind: Kind | None = None) -> Exported:
-    """The settings of an export, of this kind if one is given.
-
-    Raises:
-        DataError: the folder is not such an export, or one that is damaged or newer than this rpr.
+    """The settings of an export, of this kind if one is given. Raises DataError if the folder is not such an export, or
+    one that is damaged or newer than this rpr.
     """
     if (path := _settings_file(folder)) is None:
         raise DataError(f"{folder}: is not an export; give a folder that rpr-cli export wrote")
@@ -150,11 +144,8 @@ def read_export(folder: Path, kind: Kind | None = None) -> Exported:
 
 
 def load_exported_model(folder: Path) -> Transformer:
-    """The model of a safetensors export, on the CPU and in evaluation mode.
-
-    Raises:
-        DataError: as `read_export`; the code of its positions has changed; or weights that are missing, damaged, or do
-            not match the settings.
+    """The model of a safetensors export, on the CPU and in evaluation mode. Raises DataError as `read_export`, if the
+    code of its positions has changed, or if weights are missing, damaged, or do not match the settings.
     """
     exported = read_export(folder, "safetensors")
     path, settings = (folder / name for name in (FORMATS["safetensors"].weights, FORMATS["safetensors"].settings))

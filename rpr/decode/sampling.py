@@ -61,14 +61,11 @@ def continuations(
     on_text: OnText | None = None,
 ) -> list[list[Continuation]]:
     """The `num_samples` continuations of each prompt, in order. With `on_text`, which gets their text piece by piece,
-    they are made one after another, otherwise in batches.
+    they are made one after another, otherwise in batches. The prompts are all that the model reads before, from BOS or
+    with it: at least one token ID each.
 
-    Args:
-        prompts: all that the model reads before the continuation, from BOS or with it: at least one token ID each.
-
-    Raises:
-        ConfigError: a prompt with `max_new_tokens` needs more positions than the model has learned, or `top_k` is more
-            than the vocabulary; RunError: the model gives no finite probability.
+    Raises ConfigError if a prompt with `max_new_tokens` needs more positions than the model has learned, or `top_k` is
+    more than the vocabulary, RunError if the model gives no finite probability.
     """
     _check(engine.model, len(vocabulary), prompts, sampling)
     by_prompt = [[Continuation() for _ in range(sampling.num_samples)] for _ in prompts]
@@ -111,9 +108,7 @@ def _steps(
 
 def draw(sampling: SamplingConfig, streams: Sequence[Callable[[], float]], log_p_BV: Tensor, row_B: Tensor) -> Tensor:
     """Pieces drawn with p^(1 / temperature), renormalised over the `top_k` most probable ones (ties: the lower ids).
-
-    Args:
-        streams: of each row, numbers in [0, 1); one is used.
+    `streams` give numbers in [0, 1) for each row; one is used.
     """
     values_BV, order_BV = log_p_BV.double().sort(dim=-1, descending=True, stable=True)
     less_BK = values_BV[:, : sampling.top_k] - values_BV[:, :1]  # so that the first stays finite at any temperature

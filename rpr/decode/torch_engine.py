@@ -35,11 +35,7 @@ class Engine(Protocol):
     """A model that translates."""
 
     def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> NBest:
-        """Up to `n_best` translations of each source, best first, in the order of the sources.
-
-        Args:
-            sources: token IDs, each with EOS.
-        """
+        """Up to `n_best` translations of each source (token IDs with EOS), best first, in the order of the sources."""
 
 
 def translate_sources(
@@ -80,10 +76,8 @@ class TorchEngine:
                 module.training = training
 
     def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> NBest:
-        """As Engine.search; batches sentences of similar length, the longest first.
-
-        Raises:
-            RunError: the model gives no finite probability.
+        """As Engine.search; batches sentences of similar length, the longest first. Raises RunError if the model gives
+        no finite probability.
         """
         results: NBest = [[] for _ in sources]
         device, max_tokens = self.model.embedding_VM.device, search.max_tokens_per_batch // search.beam_size

@@ -73,11 +73,8 @@ class Translator:
     ) -> Translator:
         """Load the folder of a run or an export. None means the default in conf/translate.yaml, which documents the
         settings; `hardware` is a file name in conf/hardware/ or a configuration. It sets the number of threads and the
-        matmul precision of the whole process.
-
-        Raises:
-            ConfigError: an invalid value, or contradictory ones.
-            DataError, RecordError: the folder is not a run or an export, or is damaged.
+        matmul precision of the whole process. Raises ConfigError for an invalid value, or contradictory ones, DataError
+        or RecordError if the folder is not a run or an export, or is damaged.
         """
         config = translate_config(
             path,
@@ -157,17 +154,13 @@ class Translator:
         beam_size: int | None = None,
         length_penalty: float | None = None,
     ) -> list[list[Translation]]:
-        """Up to `n_best` translations of each sentence, best first, in the order of the sentences.
-
-        Emits a UserWarning for each sentence that is translated in parts.
+        """Up to `n_best` translations of each sentence, best first, in the order of the sentences. Emits a UserWarning
+        for each one that is translated in parts. Raises ConfigError if a value is out of range, RunError if the model's
+        probabilities are not finite.
 
         Args:
             n_best: at most the beam size; None: the beam size.
             beam_size, length_penalty: None: as configured for the run or the command.
-
-        Raises:
-            ConfigError: a value is out of range.
-            RunError: the model's probabilities are not finite.
         """
         search = override_search(self.search, beam_size, length_penalty, 1 if n_best is None else n_best)
         if n_best is None:
@@ -197,11 +190,7 @@ class Translator:
     def translate_encoded(
         self, sources: Sequence[Sequence[Sequence[int]]], search: Search, *, progress: Progress | None = None
     ) -> list[list[Translation]]:
-        """As translate_n_best, for the output of `encode`. All parts are searched together.
-
-        Raises:
-            RunError: the model's probabilities are not finite.
-        """
+        """As translate_n_best, for the output of `encode`, whose parts are searched together; raises RunError as it."""
         together = [part for parts in sources for part in parts]
         hypotheses = iter(self.engine.search(together, search, progress=progress))
         return [_join_parts([self._texts(next(hypotheses)) for _ in parts]) for parts in sources]
@@ -244,10 +233,8 @@ def _join_parts(parts: Sequence[Sequence[Translation]]) -> list[Translation]:
 
 
 def _hardware(name: str) -> HardwareConfig:
-    """A file of conf/hardware/, without composition.
-
-    Raises:
-        ConfigError: no such file, or it extends another one, which only Hydra can compose.
+    """A file of conf/hardware/, without composition. Raises ConfigError if there is no such file, or it extends another
+    one, which only Hydra can compose.
     """
     files = {path.stem: path for path in (data_dir("conf") / "hardware").glob("*.yaml")}
     choices = {stem: yaml.safe_load(path.read_text(encoding="utf-8")) for stem, path in files.items()}

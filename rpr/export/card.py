@@ -46,11 +46,8 @@ def export_rows(kind: Kind, trained: TrainedModel) -> int | None:
 
 
 def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) -> dict[str, Any]:
-    """The card as plain data; deterministic for the same run and library versions.
-
-    Args:
-        proven: measured on `trained.split`.
-        int8: the fraction of its sentences with the same translation in int8 and float32; None: not measured.
+    """The card as plain data; deterministic for the same run and library versions. `proven` and `int8`, the fraction of
+    the translations that are the same in int8 and float32 (None: not measured), are of `trained.split`.
     """
     model, config, record = trained.model, trained.config, trained.record
     data, lengths = record.data, [len(reference) - 1 for reference in trained.references]

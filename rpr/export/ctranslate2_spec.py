@@ -83,7 +83,8 @@ def position_rows(config: TransformerConfig, longest: int = 0) -> int | None:
 
 def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Path, longest: int = 0) -> None:
     """Write model.bin, config.json and a vocabulary to an existing `folder`, for ctranslate2.Translator; a decoder-only
-    model for ctranslate2.Generator, which reads the source with EOS, if there is one, BOS and the target.
+    model for ctranslate2.Generator, which reads the source with EOS, if there is one, BOS and the target. Raises
+    ConfigError if CTranslate2 is not installed.
 
     As in our own decoding, a Translator's source must end with EOS; a source of only EOS gives an empty translation. Do
     not enable flash_attention: it ignores the decoder's relative tables and adds sinusoids (according to CTranslate2's
@@ -92,9 +93,6 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
     Args:
         vocabulary_tokens: the text of each piece, in the order of the embedding's rows.
         longest: positions that the exported model must at least have.
-
-    Raises:
-        ConfigError: CTranslate2 is not installed.
     """
     assert len(vocabulary_tokens) == model.config.vocabulary_size
     assert unrepresentable(model.config) is None

@@ -59,10 +59,8 @@ class TransformersScorer:
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
-        """As Scorer.score; the sources are empty.
-
-        Raises:
-            RunError: the exported tokenizer does not give these targets from their text.
+        """As Scorer.score; the sources are empty. Raises RunError if the exported tokenizer does not give these targets
+        from their text.
         """
         scores: list[list[float]] = [[] for _ in targets]
         for target in targets:

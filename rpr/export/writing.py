@@ -44,11 +44,7 @@ Proof = tuple[Parity, float | None]
 
 
 def check(kind: Kind, out: Path, config: TransformerConfig, tokenizer: str) -> None:
-    """Checks before anything is computed.
-
-    Raises:
-        ConfigError: `out` exists and is not an export; or as `check_supported`.
-    """
+    """Before anything is computed: raises ConfigError if `out` exists and is not an export, or as `check_supported`."""
     if out.exists() and not is_export(out):
         raise ConfigError(
             f"output_dir: {out} exists and is not an export; only an earlier export is replaced: choose another folder"
@@ -72,11 +68,8 @@ def check_supported(kind: Kind, config: TransformerConfig, tokenizer: str) -> No
 
 
 def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> Proof:
-    """Write the folder `out` atomically, replacing an earlier export there.
-
-    Raises:
-        ConfigError: as `check`.
-        RunError: the export does not match the model, or the folder cannot be written.
+    """Write the folder `out` atomically, replacing an earlier export there. Raises ConfigError as `check`, RunError if
+    the export does not match the model, or the folder cannot be written.
     """
     check(kind, out, trained.model.config, trained.config.data.tokenizer)
     try:
@@ -143,10 +136,8 @@ def _check_weights(model: Transformer, copied: Transformer) -> None:
 
 
 def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
-    """Write everything except the card and README to an empty folder. `check_supported` must have passed.
-
-    Raises:
-        OSError: the folder cannot be written.
+    """Write everything except the card and README to an empty folder; raises OSError if it cannot be written.
+    `check_supported` must have passed.
     """
     model, vocabulary, config = trained.model, trained.vocabulary, trained.config
     if kind == "safetensors":

@@ -61,15 +61,9 @@ def lock(descriptor: int, problem: str, *, quiet: bool = False) -> bool:
 @contextmanager
 def exclusive(folder: Path, *patterns: str, quiet: bool = False) -> Iterator[None]:
     """Hold the exclusive lock of a folder; waits for another process, with a message unless `quiet`. A folder that does
-    not exist is created, and removed again if it stays empty.
-
-    Args:
-        patterns: of the names of files and folders that are written there. What killed processes left of them is
-            removed first, except on a file system without locks, where they may still be running.
-
-    Raises:
-        OSError: the folder cannot be created or read.
-        RunError: as for `lock`.
+    not exist is created, and removed again if it stays empty. `patterns` are of the names of files and folders that are
+    written there: what killed processes left of them is removed first, except on a file system without locks, where
+    they may still be running. Raises OSError if the folder cannot be created or read, RunError as `lock`.
     """
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:

@@ -43,11 +43,6 @@ class Metric:
     tokenised: int | None = None  # references with a separate full stop at the end, if they are so written
 
 
-def metrics_of(target_language: str) -> tuple[str, ...]:
-    """The metrics of translations into a language: all, or those that need no spaces between words."""
-    return tuple(name for name in METRICS if has_spaces(target_language) or name not in _MOSES)
-
-
 def all_scores(
     hypotheses: Sequence[str],
     references: Sequence[str],
@@ -56,15 +51,12 @@ def all_scores(
     tokenizer: str = "auto",
 ) -> list[Metric]:
     """The named metrics (None: all of the language), in that order. Each text is Moses-tokenised at most once.
-
-    Args:
-        tokenizer: of `sacrebleu`, as evaluation.bleu_tokenizer.
-
-    Raises:
-        DataError: the texts are no pairs, or the tokenizer is not installed, or the language has no words for a metric.
+    `tokenizer`: of `sacrebleu`, as evaluation.bleu_tokenizer. Raises DataError if the texts are no pairs, the tokenizer
+    is not installed, or the language has no words for a metric.
     """
     _check(hypotheses, references)
-    names = metrics_of(target_language) if names is None else names
+    if names is None:  # of a language without spaces between words, those that need none
+        names = [name for name in METRICS if has_spaces(target_language) or name not in _MOSES]
     language = moses_language(target_language)
     moses: tuple[list[str], list[str]] = ([], [])
     if wanted := [name for name in names if name in _MOSES]:

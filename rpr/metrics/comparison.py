@@ -119,11 +119,8 @@ class Family:
 
 
 def read_run(path: Path) -> Run:
-    """The run of a folder, or of the file of a record with its translations beside it.
-
-    Raises:
-        RecordError: there is no record, or none that this version can read.
-        RunError: the run is not finished, or the file is no record's.
+    """The run of a folder, or of the file of a record with its translations beside it. Raises RecordError if there is
+    no record, or none that this version can read; RunError if the run is not finished, or the file is no record's.
     """
     if path.is_file() and path.suffix != ".json":
         raise RunError(f"{path}: is a file; give the folder of a run, whose translations compare needs")
@@ -199,13 +196,8 @@ def pairs_of_sweep(
 ) -> tuple[list[tuple[list[Run], list[tuple[Run, Run]]]], list[str]]:
     """Groups of runs that differ only in positions, seed and what decides no result, each with its (baseline, other)
     pairs: every run is paired with the one with the baseline's positions and the same seed. And a line for each run
-    without such a baseline.
-
-    Args:
-        baseline: the name or kind of its positions, with `-kN` for one clip distance.
-
-    Raises:
-        RunError: no run has such a baseline, or all runs are baselines.
+    without such a baseline. `baseline`: the name or kind of its positions, with `-kN` for one clip distance. Raises
+    RunError if no run has such a baseline, or all runs are baselines.
     """
     names = {name for run in runs for name in names_of(run.record)}
     if baseline not in names and baseline != "absolute":
@@ -284,14 +276,10 @@ def compare_runs(
 ) -> list[Family]:
     """Score all runs, and test every pair of them, for every metric and split (None: all splits that every run has).
 
-    Args:
-        metrics: None: sacreBLEU and chrF, of tasks exact match and sacreBLEU. Documents have bits per byte alone.
-        tokenizer: of BLEU; None: as each run has it.
-        numbers: samples, trials and seed of the tests.
-
-    Raises:
-        DataError: a run has no translations of a split, or the runs have different sentences or ways of scoring,
-            or there is one sentence or document alone.
+    `metrics`: None: sacreBLEU and chrF, of tasks exact match and sacreBLEU. Documents have bits per byte alone.
+    `tokenizer`: of BLEU; None: as each run has it. `numbers`: samples, trials and seed of the tests. Raises DataError
+    if a run has no translations of a split, or the runs have different sentences or ways of scoring, or there is one
+    sentence or document alone.
     """
     splits = _common(runs) if splits is None else splits
     if any(run.config.data.text is not None for run in runs):

@@ -19,11 +19,8 @@ def documents_file(split: str) -> str:
 
 
 def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> dict[str, Metric]:
-    """The metric of each run, (name, path of its record, record).
-
-    Raises:
-        DataError: a run has no documents of this split, or others than the first run.
-        RecordError: a file cannot be read.
+    """The metric of each run, (name, path of its record, record). Raises DataError if a run has no documents of this
+    split, or others than the first run; RecordError if a file cannot be read.
     """
     metrics: dict[str, Metric] = {}
     first: list[tuple[str, str]] = []

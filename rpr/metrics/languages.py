@@ -83,10 +83,8 @@ def check_installed(tokenizer: str) -> None:
 
 def check_tokenizer(config: TrainConfig, references: Iterable[str] = ()) -> None:
     """Check, before anything is trained, that BLEU of this target language can be computed and means something.
-
-    Raises:
-        DataError: its tokenizer is not installed; or `references` have no spaces between words, but the language's code
-            does not say so, and BLEU of whole sentences as words is zero.
+    Raises DataError if its tokenizer is not installed; or if `references` have no spaces between words, but the
+    language's code does not say so, and BLEU of whole sentences as words is zero.
     """
     setting, language = config.evaluation.bleu_tokenizer, config.data.target_language
     tokenizer = bleu_tokenizer(language, setting)

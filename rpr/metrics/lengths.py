@@ -33,12 +33,8 @@ def by_length(
     samples: int,
 ) -> tuple[LengthBucket, ...]:
     """The scores of each non-empty bucket, up to and including each edge and beyond the last one, by those of METRICS
-    that were computed.
-
-    Args:
-        lengths: per split, the length of each example.
-        scored: per split, its metrics, the same for all splits.
-        samples: bootstrap samples; 0: no intervals.
+    that were computed. `lengths`: per split, the length of each example. `scored`: per split, its metrics, the same for
+    all splits. `samples`: bootstrap samples; 0: no intervals.
     """
     all_lengths = np.concatenate(lengths)
     names = [metric.name for metric in scored[0] if metric.name in METRICS]

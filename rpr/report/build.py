@@ -142,14 +142,10 @@ def build_report(
     Learning curves and samples are read from the files next to each record, if they exist. With several groups the
     file names of the plots include the group's name.
 
-    Args:
-        problems: lines about unusable records, which the report shows.
-        benches: speeds measured by alternating rounds, for the table of speeds.
-        baseline: the positions that others are compared with; None: absolute (sinusoidal).
-        pdf: whether the plots are also written as PDF, in the width of a column.
-
-    Raises:
-        RecordError: if there is no record, or `out_dir` cannot be written.
+    `problems`: lines about unusable records, which the report shows. `benches`: speeds measured by alternating rounds,
+    for the table of speeds. `baseline`: the positions that others are compared with; None: absolute (sinusoidal).
+    `pdf`: whether the plots are also written as PDF, in the width of a column. Raises RecordError if there is no
+    record, or `out_dir` cannot be written.
     """
     shown = [(path, record.shown()) for path, record in records]
     paths = {run_key(record): path for path, record in shown}

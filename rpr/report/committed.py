@@ -26,11 +26,7 @@ def thinned(metrics: Path) -> str:
 
 
 def render_report(folder: Path, out_dir: Path) -> None:
-    """The report of a sweep's folder.
-
-    Raises:
-        RecordError: a record is damaged, or `out_dir` cannot be written.
-    """
+    """The report of a sweep's folder. Raises RecordError if a record is damaged, or `out_dir` cannot be written."""
     files = find_records(folder)
     report = build_report(files.records, out_dir, f"Sweep {folder.name}", files.problems)
     if report.problems:

@@ -25,13 +25,9 @@ def run_groups(
     """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results,
     of the files of the corpus and of the precision of the arithmetic as they were, the one with most runs first.
 
-    Args:
-        learning: how each run's validation curve ended, by `run_key`, where known.
-        baseline: the name or kind of the positions that others are compared with, with `-kN` for one clip distance;
-            None: absolute (sinusoidal).
-
-    Raises:
-        RecordError: there are no records, or none with the positions of the baseline.
+    `learning`: how each run's validation curve ended, by `run_key`, where known. `baseline`: the name or kind of the
+    positions that others are compared with, with `-kN` for one clip distance; None: absolute (sinusoidal). Raises
+    RecordError if there are no records, or none with the positions of the baseline.
     """
     by_key: dict[tuple[str, str, int, str], list[tuple[Record, str | None]]] = {}
     of_all = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))

@@ -63,7 +63,7 @@ class PairedReport:
         return [*notes, *self.remarks]
 
 
-_ADAPTER = TypeAdapter(PairedReport)
+from_json = TypeAdapter(PairedReport).validate_json  # the tests of a document; raises ValueError if it is none
 
 
 def as_json(report: PairedReport) -> dict[str, Any]:
@@ -82,15 +82,6 @@ def as_json(report: PairedReport) -> dict[str, Any]:
         ]
         tests.append(document)
     return asdict(report) | {"level": LEVEL, "alpha": ALPHA, "tests": tests, "notes": report.notes}
-
-
-def from_json(text: str) -> PairedReport:
-    """The tests of a document.
-
-    Raises:
-        ValueError: it is no such document.
-    """
-    return _ADAPTER.validate_json(text)
 
 
 def as_markdown(report: PairedReport) -> str:

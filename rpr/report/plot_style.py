@@ -144,9 +144,7 @@ def set_words_below(axes: Axes, *lines: str) -> None:
 
 def set_places(axes: Axes, names: Sequence[str], beyond: int | None = None, *, rotation: float = 0) -> None:
     """A categorical horizontal axis, with the same room for every name, of which as many are printed as fit.
-
-    Args:
-        beyond: the first of the places beyond training, which are shaded; None: no place is.
+    `beyond`: the first of the places beyond training, which are shaded; None: no place is.
     """
     longest = 2 if rotation else max(len(line) for name in names for line in name.split("\n"))
     every = math.ceil(0.13 * longest * len(names) / _width(axes))

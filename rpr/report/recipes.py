@@ -114,10 +114,7 @@ class Recipes:
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
     """The grids of the sweeps that these runs belong to; without runs of the baseline's positions the first variant
-    takes their place.
-
-    Raises:
-        RecordError: the file of a sweep cannot be read.
+    takes their place. Raises RecordError if the file of a sweep cannot be read.
     """
     sweeps = dict.fromkeys(name for group in groups for run in group.runs for name in run.sweeps)
     best_of = [keys for name in sweeps if isinstance(keys := sweep_file(name).get("best_of"), list) and keys]
@@ -163,11 +160,7 @@ def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]
 
 
 def sweep_file(sweep: str) -> dict[str, Any]:
-    """What the file of a sweep says, nothing if no sweep of this name has a file.
-
-    Raises:
-        RecordError: the file cannot be read.
-    """
+    """What the file of a sweep says, nothing if no sweep of this name has one. Raises RecordError if unreadable."""
     path = sweep_files().get(sweep)  # never a path: a record could name any
     if path is None:
         return {}

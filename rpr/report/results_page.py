@@ -41,12 +41,8 @@ SEEDS = 2  # a group of runs without a variant of so many is on the page of its 
 
 def results_markdown(root: Path, folder: Path | None = None) -> str:
     """The page of all records below `root`: pictures, agreement with published figures, tables, limits, runs, links.
-
-    Args:
-        folder: the page's directory, for its links; the parent of `root` by default.
-
-    Raises:
-        RecordError: there are no records below `root`.
+    `folder`: the page's directory, for its links; the parent of `root` by default. Raises RecordError if there are no
+    records below `root`.
     """
     files = find_records(root)
     benches, problems = read_benches(files.others)

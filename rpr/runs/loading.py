@@ -100,14 +100,9 @@ def check_corpus(run_dir: Path, data: PreparedData) -> None:
 
 
 def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary_size: int) -> tuple[Transformer, str]:
-    """The run's model in evaluation mode on the hardware's device, and a description of its checkpoints.
-
-    Args:
-        average: how many of the last checkpoints are averaged; None: as in the run's recipe.
-
-    Raises:
-        DataError: no checkpoint, fewer than `average`, or weights that do not fit the configuration and vocabulary.
-        RecordError: the code of its positions has changed.
+    """The run's model in evaluation mode on the hardware's device, and a description of its checkpoints, the last
+    `average` of which are averaged (None: as in the run's recipe). Raises DataError if there is none, or fewer, or the
+    weights do not fit the configuration and vocabulary, RecordError if the code of its positions has changed.
     """
     check_same_code(config.position, record_of(run_dir))
     there = len(checkpoints(run_dir / "checkpoints"))

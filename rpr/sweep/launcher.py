@@ -50,10 +50,8 @@ class Launcher:
         config_dir: Path | None = None,
     ) -> None:
         """Compose the settings that select the launcher: those for Hydra itself, and each choice of hardware
-        (hardware=slurm_8xgpu brings its own launcher).
-
-        Raises:
-            ConfigError: it cannot work here, or not with these options.
+        (hardware=slurm_8xgpu brings its own launcher). Raises ConfigError if it cannot work here, or not with these
+        options.
         """
         own = [word for word in overrides if is_hydra_override(word)]
         submitit = next((word for word in own if word.startswith("hydra/launcher=submitit")), None)

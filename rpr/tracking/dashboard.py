@@ -23,11 +23,8 @@ HEADLINE = METRIC_NAMES[HEADLINE_METRIC]
 
 
 def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
-    """Save the report on W&B's server; returns its URL. Never prompts on a terminal.
-
-    Raises:
-        ConfigError: wandb-workspaces is not installed; W&B is off, offline or unreachable; the project or the sweep
-            does not exist.
+    """Save the report on W&B's server; returns its URL. Never prompts on a terminal. Raises ConfigError if
+    wandb-workspaces is not installed; W&B is off, offline or unreachable; or the project or the sweep does not exist.
     """
     if importlib.util.find_spec("wandb_workspaces") is None:
         raise ConfigError("dashboard: wandb-workspaces is not installed; pip install wandb-workspaces")

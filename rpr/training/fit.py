@@ -49,13 +49,9 @@ def fit(
     """Train to config.optim.max_steps, with checkpoints in <run_dir>/checkpoints, including one of the last step.
 
     Returns the steps, the number of parameters, and what was measured, over all parts of the run if it was resumed.
-    Speeds are None if too few steps were run to measure them.
-
-    Raises:
-        DataError: the newest checkpoint is from another model.
-        RecordError: metrics.jsonl is damaged.
-        InterruptedRun: config.stop_after_minutes have passed.
-        RunError: the loss or a gradient became non-finite, or a checkpoint could not be written.
+    Speeds are None if too few steps were run to measure them. Raises DataError if the newest checkpoint is from another
+    model, RecordError if metrics.jsonl is damaged, InterruptedRun if config.stop_after_minutes have passed, RunError if
+    the loss or a gradient became non-finite, or a checkpoint could not be written.
     """
     _silence_lightning()
     optim = config.optim

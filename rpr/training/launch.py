@@ -38,15 +38,10 @@ def run_worker(
     module: str, job: Path, hardware: HardwareConfig, *, keep_open: Sequence[int] = (), log: Path | None = None
 ) -> int:
     """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it. Returns 0 or the exit code
-    of the first rank that failed; as in a shell, 128 + N means killed by signal N.
-
-    Args:
-        keep_open: file descriptors that the worker inherits (locks, held as long as it lives).
-        log: the file to which its stdout and stderr are appended; None: they are this process's.
-
-    Raises:
-        ConfigError: several nodes, and neither torchrun nor SLURM has started this process on each.
-        RunError: the nodes did not connect to each other in time.
+    of the first rank that failed; as in a shell, 128 + N means killed by signal N. The worker inherits the file
+    descriptors `keep_open` (locks, held as long as it lives); its stdout and stderr are appended to `log`, or, without
+    one, are this process's. Raises ConfigError for several nodes if neither torchrun nor SLURM has started this process
+    on each, RunError if the nodes did not connect to each other in time.
     """
     command = [sys.executable, "-P", "-m", module, str(job)]
     environment = for_child()

@@ -87,9 +87,9 @@ def test_job_without_a_result_is_reported_in_one_line(tmp_path):
     assert slurm.format_error(RuntimeError("two\nlines")) == "two lines"
 
 
-def test_request_for_four_nodes_of_eight_gpus(submitted, monkeypatch, capsys):
+def test_request_for_four_nodes_of_eight_gpus(submitted, monkeypatch, capsys, tmp_path):
     words = ["hardware=slurm_8xgpu", "hardware.num_nodes=4", "model=base,big", "hydra.launcher.partition=gpu"]
-    monkeypatch.setenv("RPR_SCHEMES_DIR", "/my own")
+    monkeypatch.setenv("RPR_SCHEMES_DIR", str(tmp_path))
     script = submitted(monkeypatch, *words).read_text()
     requested = {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")}
     assert requested >= {
@@ -98,6 +98,6 @@ def test_request_for_four_nodes_of_eight_gpus(submitted, monkeypatch, capsys):
     }  # fmt: skip
     (job,) = [line for line in script.splitlines() if line.startswith("srun ")]  # for SBATCH_EXPORT=NONE as well
     assert " --kill-on-bad-exit=1 /usr/bin/env PYTHONSAFEPATH=1 SUBMITIT_EXECUTOR=slurm " in job
-    assert " 'RPR_SCHEMES_DIR=/my own' " in job
+    assert f" RPR_SCHEMES_DIR={tmp_path} " in job
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rpr-cli: SlurmLauncher: ")]
     assert error.endswith("sbatch: error: not submitted")

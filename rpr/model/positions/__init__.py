@@ -51,8 +51,8 @@ def _discover() -> None:
             raise ConfigError(
                 f"{file}: cannot be imported ({type(error).__name__}: {' '.join(str(error).split())})"
             ) from error
-    for scheme in REGISTERED.values():
-        code_of(scheme)  # kept from now on: a file may be edited before the record of a run names its code
+    for scheme in REGISTERED.values():  # read now: a file may be edited before a run's record names its code
+        code_of(scheme)  # type: ignore[arg-type]
 
 
 _discover()
