@@ -87,13 +87,13 @@ class Documents:
             if files[0] not in self._rows:
                 yield from _blocks_of_file(name, files[0])
                 continue
-            before = 0
+            before, last = 0, next((file for file in reversed(files) if self._rows[file]), files[-1])
             for file in files:
                 cells = (read for (read,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE, self._separator))
                 for row, cell in enumerate(chain.from_iterable(cells), 1):
                     text = cell.encode() if isinstance(cell, str) else cell or b""
                     of_row = name if self._joined else f"{name}:{before + row}"
-                    ends = (file, row) == (files[-1], self._rows[file])
+                    ends = (file, row) == (last, self._rows[file])
                     if self._joined and text and not (ends or text.endswith(b"\n")):
                         raise DataError(
                             f"data.text.rows: row {row} of {file} has no newline at its end, so that lines would run "

@@ -79,6 +79,9 @@ def read(name: str) -> SweepSpec:
     if not isinstance(content, dict) or not isinstance(content.get("jobs"), list):
         raise ConfigError(f"{path}: jobs: must be a list of lines with settings, e.g. '- position=none seed=1,2'")
     check_name(path.stem, f"{path}: the sweep is named after its file")
+    known = files.get(path.stem, path)
+    if known.read_bytes() != path.read_bytes():
+        raise ConfigError(f"{path}: {known} is another sweep of this name, which records name it by; rename the file")
     overrides, jobs = content.get("overrides") or [], content["jobs"]
     if not isinstance(overrides, list) or not jobs or not all(isinstance(line, str) for line in [*overrides, *jobs]):
         raise ConfigError(

@@ -293,6 +293,13 @@ def test_tables_and_packed_files_hold_documents_too(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"text": [row["text"] for row in rows]}), tmp_path / "texts/a.parquet")
     with pytest.raises(DataError, match=r"data.text.rows: row 2 of .*a.parquet has no newline at its end"):
         prepare(text_config(tmp_path, rows="lines"))
+    texts = [row["text"] for row in rows if row["text"] != "no newline"]
+    for name, cells in (("a", [*texts, "the last row"]), ("b", [])):  # so that nothing follows it
+        table = pyarrow.table({"text": pyarrow.array(cells, pyarrow.string())})
+        pyarrow.parquet.write_table(table, tmp_path / "texts" / f"train-{name}.parquet")
+    (tmp_path / "texts" / "a.parquet").unlink()
+    [document] = load_documents(text_config(tmp_path, rows="lines")).splits.values()
+    assert b"".join(block.text for block in document.blocks()).endswith(b"the last row")
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -12,7 +12,7 @@ from rpr.cli import app
 from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
 from rpr.data.cache import cache_key
-from rpr.errors import InterruptedRun, RecordError, RunError
+from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
 from rpr.paths import sweep_files
 from rpr.records.record import find_records, read_record, write_record
 from rpr.report.published import published
@@ -147,6 +147,16 @@ def test_agent_runs_the_jobs(name, overrides, monkeypatch):
     monkeypatch.setenv("RPR_SCHEMES_DIR", "/my own")
     document = yaml.safe_load(spec.wandb_sweep(spec.SweepSpec("mine", "", ()), listed[:1], "ours"))
     assert [*commands_of(document)] == [[*calls[0][:2], "schemes_dir=/my own", *calls[0][2:]]]
+
+
+def test_two_sweeps_of_one_name_are_refused(tmp_path):
+    own = tmp_path / "quick.yaml"
+    quick = sweep_files()["quick"]
+    own.write_bytes(quick.read_bytes())
+    assert spec.read(str(own)).name == "quick"
+    own.write_text("jobs: [seed=1]")
+    with pytest.raises(ConfigError, match=f"^{own}: {quick} is another sweep of this name, .*; rename the file"):
+        spec.read(str(own))
 
 
 # --- the state of a job
