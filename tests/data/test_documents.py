@@ -21,7 +21,7 @@ from rpr.data import build, documents
 from rpr.data.batches import TranslationDataset
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.corpus import corpus_files
-from rpr.data.documents import load_documents
+from rpr.data.documents import Documents, load_documents
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import (
     BOS,
@@ -294,12 +294,11 @@ def test_tables_and_packed_files_hold_documents_too(tmp_path):
     with pytest.raises(DataError, match=r"data.text.rows: row 2 of .*a.parquet has no newline at its end"):
         prepare(text_config(tmp_path, rows="lines"))
     texts = [row["text"] for row in rows if row["text"] != "no newline"]
-    for name, cells in (("a", [*texts, "the last row"]), ("b", [])):  # so that nothing follows it
-        table = pyarrow.table({"text": pyarrow.array(cells, pyarrow.string())})
-        pyarrow.parquet.write_table(table, tmp_path / "texts" / f"train-{name}.parquet")
-    (tmp_path / "texts" / "a.parquet").unlink()
-    [document] = load_documents(text_config(tmp_path, rows="lines")).splits.values()
-    assert b"".join(block.text for block in document.blocks()).endswith(b"the last row")
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]  # of one split, as on the hub
+    for file, cells in zip(files, ([*texts, "the last row"], []), strict=True):
+        pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array(cells, pyarrow.string())}), file)
+    blocks = Documents({"train": files}, text_config(tmp_path, rows="lines").text).blocks()
+    assert b"".join(block.text for block in blocks).endswith(b"the last row"), "nothing follows it"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
