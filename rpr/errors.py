@@ -27,6 +27,11 @@ class RunError(RprError):
     """A run stopped for a reason other than its input (a rank died, a loss became non-finite)."""
 
 
+def not_finite(where: str, remedy: str = "use another run") -> RunError:
+    """The error for a model whose probabilities are NaN or infinite."""
+    return RunError(f"the model's probabilities are not finite{where}; {remedy}")
+
+
 class ProcessEnded(RunError):
     """The training process ended without a result; only its exit status is known, its record may have the reason."""
 

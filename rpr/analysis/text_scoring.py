@@ -21,7 +21,7 @@ from rpr.data.batches import TranslationDataset, evaluation_batches
 from rpr.data.vocabulary import Vocabulary, text_vocabulary
 from rpr.data.windows import Windows
 from rpr.decode.torch_engine import TorchEngine
-from rpr.errors import RunError
+from rpr.errors import not_finite
 from rpr.metrics.significance import interval
 from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
 from rpr.records.scores import ContextScore, PositionScore
@@ -46,10 +46,8 @@ def token_nats(
                 end = int(windows.target_lengths[index])
                 by_window[index] = nats_BT[row, 0 if last is None else max(0, end - last) : end]
                 if not np.isfinite(by_window[index]).all():
-                    raise RunError(
-                        f"the model's probabilities are not finite in windows of {windows.longest} tokens; use another "
-                        "run, or shorter evaluation.context_lengths"
-                    )
+                    remedy = "use another run, or shorter evaluation.context_lengths"
+                    raise not_finite(f" in windows of {windows.longest} tokens", remedy)
             done += len(indices)
             if progress is not None:
                 progress(done, len(windows))

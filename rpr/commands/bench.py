@@ -214,12 +214,12 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
             timings = dict[str, benchmark.Timing]()
             with suppress(torch.OutOfMemoryError):
                 steps = benchmark.layer_steps(config, positions, case, device)
-                if not steps:
-                    continue
-                timings = benchmark.take_turns(
-                    steps, rounds=config.layer.rounds, steps_per_round=config.steps_per_round, device=device
-                )
+                if steps:
+                    timings = benchmark.take_turns(
+                        steps, rounds=config.layer.rounds, steps_per_round=config.steps_per_round, device=device
+                    )
             operations = benchmark.layer_flops(config.model.d_model, case.batch, case.length)
+            baseline = next(iter(steps), "")
             for name in steps:
                 if (timing := timings.get(name)) is None:
                     yield {**asdict(case), "variant": name, **_OUT_OF_MEMORY}
@@ -232,6 +232,6 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
                     "relative_time": 1 / timing.ratio,
                     "min": 1 / timing.ratio_max,
                     "max": 1 / timing.ratio_min,
-                    "extra_megabytes": (timing.peak_bytes - next(iter(timings.values())).peak_bytes) / 1e6,
+                    "extra_megabytes": (timing.peak_bytes - timings[baseline].peak_bytes) / 1e6,
                 }
             bar.update()

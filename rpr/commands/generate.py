@@ -44,8 +44,8 @@ def run(config: GenerateConfig) -> None:
             )
             if longest > context:
                 note(
-                    f"note: a text of {longest} tokens is longer than the contexts of {context} that this model was "
-                    "trained on; rpr-cli evaluate RUN context_lengths=[...] shows how it scores there"
+                    f"note: the model read {longest} tokens of a text, more than the {context} of its contexts in "
+                    "training; rpr-cli evaluate RUN context_lengths=[...] shows how it scores there"
                 )
                 context = None  # said once
         if streamed:

@@ -16,7 +16,7 @@ from torch import Tensor
 from rpr.config.commands import SamplingConfig
 from rpr.data.vocabulary import EOS, TextVocabulary, Vocabulary
 from rpr.decode.torch_engine import Rows, TorchEngine, length_batches, pad_rows
-from rpr.errors import ConfigError, RunError
+from rpr.errors import ConfigError, not_finite
 from rpr.model.beam_search import Extension, extensions, most_probable
 from rpr.model.transformer import Transformer
 
@@ -79,7 +79,7 @@ def continuations(
             of_batch = [rows[index] for index in batch]
             for step in _steps(engine.model, [prompts[prompt] for prompt, _ in of_batch], of_batch, sampling):
                 if not bool(step.log_p_B.isfinite().all()):
-                    raise RunError("the model's probabilities are not finite, so nothing follows; use another run")
+                    raise not_finite(", so nothing follows")
                 for place, (row, piece) in enumerate(zip(step.sentence_B.tolist(), step.piece_B.tolist(), strict=True)):
                     prompt, sample = of_batch[row]
                     continuation = by_prompt[prompt][sample]

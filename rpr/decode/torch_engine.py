@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rpr.config.train import EvaluationConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
-from rpr.errors import RunError
+from rpr.errors import not_finite
 from rpr.model.beam_search import NBest, Search, beam_search
 from rpr.model.incremental import float32_matmuls
 from rpr.model.transformer import Transformer
@@ -87,7 +87,7 @@ class TorchEngine:
                 for index, best in zip(batch, hypotheses, strict=True):
                     results[index] = best
         if not all(results):
-            raise RunError("the model's probabilities are not finite, so there is no translation; use another run")
+            raise not_finite(", so there is no translation")
         return results
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int, progress: Progress | None = None) -> list[Tensor]:

@@ -202,7 +202,7 @@ def test_a_note_says_that_a_text_is_longer_than_the_contexts_of_the_training(new
     """The context is 32: BOS, six bytes and what follows but its last byte, which is not read."""
     [folder] = trained.glob("rope-*")
     printed = cli("generate", str(folder), "prompt=1 time", f"max_new_tokens={new}", "hardware.threads=1")
-    assert ("rpr-cli: note: a text of" in printed.err) is beyond
+    assert (f"note: the model read {6 + new} tokens of a text, more than the 32" in printed.err) is beyond
 
 
 def test_a_terminal_shows_a_continuation_as_it_grows(trained, cli, monkeypatch):
