@@ -183,11 +183,12 @@ def export_check(kind: Kind, trained: TrainedModel, folder: Path) -> Check:
 def beyond(pairs: Pairs, length: int) -> list[tuple[list[int], list[int]]]:
     """Concatenate pairs, in order, until both sides have more than `length` tokens; the last one is filled up with the
     first pairs. Pairs with a side of only EOS, which no token cache has, are skipped. Text has no sources: its
-    targets alone are joined.
+    targets alone are joined. Raises DataError if none is left.
     """
     text = not any(len(source) for source, _ in pairs)
     pairs = [pair for pair in pairs if min(map(len, pair[text:])) > 1]
-    assert pairs, "no pair with tokens on both sides"
+    if not pairs:
+        raise DataError("split: none of its first examples has two tokens; choose another split, or more sentences")
     joined: list[tuple[list[int], list[int]]] = []
     source: list[int] = []
     target: list[int] = []

@@ -140,8 +140,9 @@ def start_record(
     path = run_dir / RECORD_NAME
     settings = config.model_dump(mode="json")
     earlier = read_record(path) if path.exists() else None
-    resumes = bool(checkpoints(run_dir / "checkpoints"))
-    if resumes:
+    continued = None  # without a checkpoint the run begins again
+    if checkpoints(run_dir / "checkpoints"):
+        continued = earlier
         if change := corpus_change(run_dir, earlier, data):
             raise DataError(f"{change}; restore the old corpus, or move that run's folder away and train it again")
     elif config.origin is not None:
@@ -168,14 +169,14 @@ def start_record(
             dropped_parameters=earlier.dropped_parameters if earlier else (),
             new_parameters=earlier.new_parameters if earlier else (),
             config=settings,
-            git=_git(run_dir, earlier if resumes else None),
+            git=_git(run_dir, continued),
             versions=provenance.versions(),
             schemes=codes((config.position.encoder, config.position.decoder)),
             device=config.hardware.name,
             hardware=config.hardware.name,
-            concurrent_jobs=_concurrent_jobs(earlier if resumes else None, concurrent_jobs),
+            concurrent_jobs=_concurrent_jobs(continued, concurrent_jobs),
             seed=config.seed,
-            started=earlier.started if earlier else provenance.now(),
+            started=continued.started if continued else provenance.now(),
             finished=None,
             steps=None,
             parameters=None,

@@ -25,6 +25,7 @@ from rpr.analysis.verification import (
 )
 from rpr.data.vocabulary import EOS
 from rpr.decode.torch_engine import TorchEngine
+from rpr.errors import DataError
 from rpr.export import writing
 from rpr.export.parity import in_float64
 from rpr.model.beam_search import Search
@@ -119,6 +120,8 @@ def test_beyond_joins_pairs_to_exceed_the_training_length():
     expected = [piece for source, target in PAIRS if len(target) > 1 for piece in source[:-1]]
     assert pieces[: len(expected)] == expected  # all, in order
     assert len(beyond(PAIRS[1:2], 500)) == 1
+    with pytest.raises(DataError, match="^split: none of its first examples has two tokens"):
+        beyond([([], [EOS])], LONG)
 
 
 def wrong(method: str, replacement: Callable[..., Any], **changes: Any) -> Transformer:
