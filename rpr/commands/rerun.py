@@ -23,6 +23,8 @@ from rpr.records import provenance
 from rpr.records.difference import Difference, difference
 from rpr.records.record import RECORD_NAME, Git, Record, RerunOf, read_record
 from rpr.runs import runtime
+from rpr.runs.checkpoints import checkpoints
+from rpr.runs.origin import weights_of
 
 NAMES = ("record", "rerun")
 _PLAIN = re.compile(r"[\w./+@%-]+")  # a value that needs no quotes
@@ -52,6 +54,8 @@ def run(config: RerunConfig) -> None:
     for line in deviations:
         note(f"not as recorded: {line}")
     run_dir = _folder(config, path, record, typed)
+    if typed.origin is not None and not checkpoints(run_dir / "checkpoints"):
+        weights_of(typed.origin)  # raises before the corpus is prepared
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)
     run_dir = train.run(typed, command=_command(config), run_dir=run_dir, rerun_of=rerun_of)
     if record.outcome is not None:

@@ -62,15 +62,22 @@ def check_same_vocabulary(origin: Origin, vocabulary: Vocabulary) -> None:
         raise DataError(f"from: {origin.run} has another vocabulary; train on its corpus, with its data.* settings")
 
 
-def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
-    """Give a model the parameters of another run that it has under the same name and in the same shape; those that it
-    shares between layers if the other run has one value for all of them. Returns the names of the other's parameters
-    that are `dropped`, and of the model's own that are `new`. Raises DataError if the other run's weights have changed
-    or cannot be read.
+def weights_of(origin: Origin) -> dict[str, Tensor]:
+    """The weights that a run starts from. Raises RecordError if there is no record in the folder of the other run,
+    DataError if its weights have changed or cannot be read.
     """
     weights, _ = _weights(user_path(origin.run))
     if _digest_of(weights) != origin.weights:
         raise DataError(f"from: {origin.run} has other weights than when this run was started; restore them")
+    return weights
+
+
+def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
+    """Give a model the parameters of another run that it has under the same name and in the same shape; those that it
+    shares between layers if the other run has one value for all of them. Returns the names of the other's parameters
+    that are `dropped`, and of the model's own that are `new`. Raises errors as `weights_of`.
+    """
+    weights = weights_of(origin)
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)

@@ -124,6 +124,7 @@ def test_rerun_needs_the_same_weights(rope, continued, tmp_path, cli):
     assert "Bit-identical" in cli(*again).out
     checkpoints(parent / "checkpoints")[-1][1].unlink()
     assert "from: " in cli(*again, code=2).err.splitlines()[-1]
+    assert len([*(tmp_path / "again").iterdir()]) == 1, "the second rerun has begun"
 
 
 def test_refused(rope, small_run, refused, tmp_path, cache_dir, monkeypatch):
