@@ -14,7 +14,8 @@ from rpr.io.escape import note
 from rpr.io.locks import exclusive
 from rpr.model.positions import SCHEMES
 from rpr.paths import user_path
-from rpr.records.record import Record, find_records
+from rpr.records.position import name_of
+from rpr.records.record import find_records
 from rpr.report.build import build_report
 from rpr.report.groups import Group
 from rpr.report.results_page import results_markdown
@@ -72,16 +73,12 @@ def _remarks(groups: Sequence[Group]) -> Iterator[str]:
     schemes = dict.fromkeys(str(run.setting("position.scheme")) for group in groups for run in group.runs)
     for scheme in schemes.keys() - {*SCHEMES, "sides", "None"}:
         yield f"position.scheme={scheme} is none of this version; give the folder of your own, schemes_dir=DIR"
-    alone = [group for group in groups if not group.baseline.finished and len({*map(_name, group.finished)}) > 1]
-    for names in dict.fromkeys(" or ".join(dict.fromkeys(map(_name, group.finished))) for group in alone):
+    alone = [group for group in groups if not group.baseline.finished and len({*map(name_of, group.finished)}) > 1]
+    for names in dict.fromkeys(" or ".join(dict.fromkeys(map(name_of, group.finished))) for group in alone):
         yield (
             f"no run with position={alone[0].baseline_name} has finished, so no changes are shown; choose what the "
             f"others are compared with: baseline={names}"
         )
-
-
-def _name(run: Record) -> str:
-    return str(run.setting("position.name"))
 
 
 def _check_writable(path: Path) -> None:

@@ -159,7 +159,8 @@ def _outcome(differences: Difference) -> list[str]:
     logged = sum(curve.equal for curve in differences.curves)
     also = f", and {logged} logged losses" if logged else ""
     speeds = [pair for pair in differences.figures if pair.name == "steps_per_second" and pair.difference is not None]
+    scores = sum(pair.same for pair in differences.scores)
     return [
-        f"Bit-identical: {len(differences.scores)} scores, training and validation loss{also}.",
+        f"Bit-identical: {scores} score{'s' * (scores != 1)}, training and validation loss{also}.",
         *(f"steps/s: {pair.a.value:.3f} and {pair.b.value:.3f} ({pair.difference:+.3f})" for pair in speeds),
     ]

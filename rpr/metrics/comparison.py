@@ -16,7 +16,7 @@ from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.difference import corpus_differences, decoding
 from rpr.records.measurement import Measurement, mean
-from rpr.records.position import code_differences, names_of, position_of
+from rpr.records.position import code_differences, name_of, names_of, position_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
 from rpr.records.scores import LOWER_IS_BETTER, Interval, counted
 from rpr.records.translations import Texts, has_translations, read_translations
@@ -218,7 +218,7 @@ def pairs_of_sweep(
                     "baseline=relative-k16, or name the runs: rpr-cli compare BASELINE RUN ..."
                 )
         others = [run for run in group if baseline not in names_of(run.record)]
-        other = min((run.config.position.name for run in others), default=baseline)
+        other = min((name_of(run.record) for run in others), default=baseline)
         alone += [
             f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed}, the same "
             f"corpus and otherwise the same settings; train one, choose another, as baseline={other}, or name the "

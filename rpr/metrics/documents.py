@@ -38,7 +38,7 @@ def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> di
             scored = [(str(json.loads(document)), size) for size, _, document in rows]
             values = np.asarray([(float(nats), int(size)) for size, nats, _ in rows])
         except ValueError:
-            raise DataError(f"{file}: is damaged; score the run again with rpr-cli evaluate, or omit it") from None
+            raise DataError(f"{file}: is damaged; restore it, or omit the run") from None
         first, signature = first or scored, signature or score.signature
         other_corpus = record.data is not None and corpus is not None and record.data.key != corpus.key
         if scored != first or score.signature != signature or other_corpus:

@@ -64,12 +64,16 @@ def position_of(record: Record) -> Position:
     return positions_of([record])[0]
 
 
+def name_of(record: Record) -> str:
+    """`rope`; of a run that started from another's weights `rope-from-a441cb86`, with their settings."""
+    origin = record.setting("origin.settings_id")
+    return str(record.setting("position.name")) + ("" if origin is None else f"-from-{origin}")
+
+
 def names_of(record: Record) -> Set[str]:
     """What a command line calls the variant of a run: its name and kind, each also with its clip distance."""
-    position = position_of(record)
-    names = {str(record.setting("position.name")), position.kind}
-    if (origin := record.setting("origin.settings_id")) is not None:
-        names = {f"{record.setting('position.name')}-from-{origin}"}
+    position, name = position_of(record), name_of(record)
+    names = {name} if record.continued else {name, position.kind}
     return names | {f"{name}-k{position.clip_distance}" for name in names if position.clip_distance is not None}
 
 

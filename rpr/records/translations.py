@@ -117,4 +117,4 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read ({error}); score the run again, or omit it") from None
+        raise DataError(f"{file}: cannot be read ({error}); restore it, or omit the run") from None

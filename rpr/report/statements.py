@@ -34,7 +34,8 @@ def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
     listed = [*_learning(group), *published_statements(group)]
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
-    said = [comparison for statement in listed for comparison in statement.comparisons]
+    # Of the pairs of a published order the undecided ones are only counted.
+    said = [pair for each in listed for pair in each.comparisons if each.agreement or pair.verdict != "not decided"]
     for split in dict.fromkeys([group.split, *tests]):
         listed += _against_baseline(group, split, said)
     return [replace(statement, group=group) for statement in listed]

@@ -34,7 +34,7 @@ def score_table(
         sources = [PAPER, *sources]
     by_group = ([line.variant for line in lines if line.group is group] for group in groups)
     scoring = dict.fromkeys(note for variants in by_group for note in scoring_notes(variants))
-    about = [f"Δ: change from {lines[0].reference.label}, {CHANGE}"] if lines[0].reference.records else []
+    about = [f"{changed}, {CHANGE}"] if (changed := _changed_from(lines)) else []
     for source in sources:
         on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
         about.append(f"{source.heading}{on}: {source.citation}; {source.protocol}")
@@ -42,6 +42,13 @@ def score_table(
     below = (*scoring, *map(Note, (*about, *notes)))
     grid = Grid(name, title, columns, tuple(lines), setting, below, any(group.synthetic for group in groups))
     return grid.without_empty_columns(PAPER.key)
+
+
+def _changed_from(lines: Sequence[Line]) -> str:
+    """What the changes of these lines are from; empty if no line has a reference with records."""
+    references = dict.fromkeys(line.reference.label for line in lines if line.reference.records)
+    own = ", whichever is the baseline of the row's own runs" if len(references) > 1 else ""
+    return f"Δ: change from {' or '.join(references)}{own}" if references else ""
 
 
 # The sections of a page with tables of all groups, in its order.
@@ -120,7 +127,7 @@ def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
     kept = [column for column in grid.columns if column not in AFTER_THE_SCORES]
     grid = Grid("summary", grid.title, (*kept, _NOTE), tuple(lines)).without_empty_columns()
     changes = any(column.key.endswith("_change") for column in grid.columns)
-    return replace(grid, setting=f"Δ: change from {lines[0].reference.label}" if changes else "")
+    return replace(grid, setting=_changed_from(lines) if changes else "")
 
 
 # Without a footnote on learning: the findings below the table give the advice.

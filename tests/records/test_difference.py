@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rpr.commands import rerun
 from rpr.records.difference import ABSENT, Difference, difference
 from rpr.records.difference import changes as changes_of
 from rpr.records.record import Record
@@ -133,6 +134,7 @@ def test_reproduced_needs_equal_scores_and_losses():
     assert not difference(record(), record(never)).reproduced and not difference(record(never), record()).reproduced
     earlier, later = record(scores={"test": 30.0}), record(scores={"test": 30.0, "long": 9.0})
     assert difference(earlier, later).reproduced and not difference(later, earlier).reproduced
+    assert rerun._outcome(difference(earlier, later))[0].startswith("Bit-identical: 1 score, ")
 
 
 def test_bits_per_byte_by_context_are_scores_of_the_run():

@@ -157,6 +157,29 @@ def test_any_variant_is_the_baseline_of_a_report():
     assert group_of(several, baseline="relative-k16").baseline.label == "relative, k = 16"
 
 
+def test_table_of_several_groups_names_the_baselines_of_all():
+    def runs_of(model, **scores):
+        names = {"absolute": None, "relative_8": 8, "relative_16": 16}
+        settings = {"model.name": model, "optim.max_steps": 5000}
+        return [
+            fake_record(name.split("_")[0], names[name], scores={"test": score}, settings=settings)
+            for name, score in scores.items()
+        ]
+
+    def about(*records):
+        table = grids_of(run_groups(records, baseline="relative"))["table1"]
+        return [note.text.partition(", the mean")[0] for note in table.notes if note.text.startswith("Δ")]
+
+    one, other = runs_of("small", absolute=30.0, relative_16=31.0), runs_of("tiny", absolute=20.0, relative_8=21.0)
+    own = ", whichever is the baseline of the row's own runs"
+    [both] = about(*one, *other)
+    assert both.endswith(own) and {*both.removesuffix(own).removeprefix("Δ: change from ").split(" or ")} == {
+        "relative, k = 8", "relative, k = 16"
+    }  # fmt: skip
+    without = runs_of("small", absolute=30.0)
+    assert about(*without, *other) == about(*other) == ["Δ: change from relative, k = 8"]
+
+
 def test_of_several_ways_to_share_tables_the_papers_is_compared_with_the_paper():
     runs = [
         fake_record(kind, 8, settings={"model.name": "big", "position.tables": tables})
