@@ -9,6 +9,7 @@ import pytest
 
 from rpr.cli import app
 from rpr.commands import rerun, scoring, train
+from rpr.compose.composition import compose_train
 from rpr.paths import SCHEMES_DIR
 from rpr.records import provenance
 from rpr.records.metrics import read_metrics
@@ -249,6 +250,10 @@ def test_moved_corpus_needs_data_path(call_rerun, changed, started, tmp_path):
     assert line.startswith("data: key ")
     [(config, command, _)] = started
     assert config.data.path == str(here) and f" data_path={here} " in command
+    text = compose_train(["data=python_library", "model.architecture=decoder_only"]).data.model_dump(mode="json")
+    library = changed({"config.data": text, "config.model.architecture": "decoder_only"})
+    _, err = call_rerun(library, f"data_path={here}", code=2)
+    assert err == "rpr-cli: data_path: the record's corpus is Python's standard library; omit data_path\n"
 
 
 @pytest.mark.parametrize("edits, line", [

@@ -74,8 +74,10 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
     """
     typed = config_from_record(record.config, path)
     given = {"path": config.data_path, "cache_dir": config.cache_dir}
-    if config.data_path is not None and typed.data.generated:
-        raise ConfigError("data_path: the record's corpus is generated, not read; omit data_path")
+    library = typed.data.text is not None and typed.data.text.python_library
+    if config.data_path is not None and (typed.data.generated or library):
+        what = "Python's standard library" if library else "generated, not read"
+        raise ConfigError(f"data_path: the record's corpus is {what}; omit data_path")
     changes = {
         "data": typed.data.model_copy(update={key: value for key, value in given.items() if value is not None}),
         "logger": typed.logger.model_copy(update={"mode": "none"}),

@@ -65,12 +65,18 @@ def _choose_corpus(overrides: Sequence[str]) -> bool:
     return any(override_key(word).partition("@")[0] == "data" or word.startswith(_OWN_CONFIG) for word in overrides)
 
 
+def _choose_decoder_only(overrides: Sequence[str]) -> bool:
+    """By the last word on it."""
+    architectures = [word for word in overrides if override_key(word) == "model.architecture"]
+    return bool(architectures) and _DECODER_ONLY.fullmatch(architectures[-1]) is not None
+
+
 def with_corpus(overrides: Sequence[str]) -> list[str]:
     """Words of train, with data=python_library for a decoder-only model if they choose neither a corpus nor a
     configuration of the user's own.
     """
     at = next((at for at, word in enumerate(overrides) if _DECODER_ONLY.fullmatch(word)), None)
-    if at is None or _choose_corpus(overrides):
+    if at is None or not _choose_decoder_only(overrides) or _choose_corpus(overrides):
         return [*overrides]
     return [*overrides[:at], "data=python_library", *overrides[at:]]
 
@@ -156,7 +162,7 @@ def compose_train(
     settings = compose(config_name or "train", overrides, config_dir)
     run = settings.get("from")
     config = validate(TrainConfig, {**settings, "from": None})
-    chosen = any(map(_DECODER_ONLY.fullmatch, overrides)) or _choose_corpus(overrides)
+    chosen = _choose_decoder_only(overrides) or _choose_corpus(overrides)
     by_file = config.model.architecture == "decoder_only" and config_name in (None, "train")
     if by_file and config.data.synthetic and not chosen:
         raise ConfigError(

@@ -43,6 +43,12 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
     if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
         where = error.filename2 or error.filename or "a file"
         return f"{where}: cannot be read or written ({error.strerror}); fix it, or choose another path"
+    if _is_out_of_memory(error):
+        reason = str(error).partition("\n")[0].partition(" If reserved")[0].rstrip(". ") or type(error).__name__
+        return (
+            f"out of memory ({reason}); use smaller batches (optim.max_tokens_per_microbatch, or max_tokens_per_batch "
+            "of translations), a smaller model, or a device with more memory"
+        )
     if isinstance(error, OverrideParseException):
         reason = " ".join(str(error.message).split("\n", 1)[0].rstrip(".;").split())
         override = " ".join(str(error.override).split())
@@ -61,6 +67,15 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
         text = "; ".join(line.rstrip(".;") for line in lines)
         return _unknown_key(text, kind) or _no_choice(text) or text
     return None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Of a GPU, or of the host, for which torch has no type of its own."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(
+        text in str(error) for text in ("can't allocate memory", "Storage size calculation overflowed")
+    )
 
 
 def _no_choice(text: str) -> str | None:

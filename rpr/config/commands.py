@@ -145,7 +145,7 @@ class RerunConfig(StrictModel):
     """rpr-cli rerun; None is "as the record has it"."""
 
     run: str = Field(min_length=1)
-    data_path: str | None
+    data_path: str | None = Field(min_length=1)
     cache_dir: str | None = Field(min_length=1)
     strict: bool
     runs_dir: str = Field(min_length=1)

@@ -51,9 +51,9 @@ class DataConfig(StrictModel):
     synthetic: SyntheticConfig | None
     task: AnyTask | None
     text: TextConfig | None
-    hub: str | None
+    hub: str | None = Field(min_length=1)
     hub_config: str | None
-    path: str | None
+    path: str | None = Field(min_length=1)
     validation_name: str
     test_name: str
     tokenizer: Literal["bpe", "word", "bytes"]
@@ -102,14 +102,12 @@ class DataConfig(StrictModel):
                 f"{self.task.longest_train_side} tokens and EOS; raise it, or lower task.max_train_length"
             )
         library = self.text is not None and self.text.python_library
-        if library and (self.path or self.hub) is not None:
-            yield (
-                f"{'path' if self.path is not None else 'hub'}: data.text.python_library reads Python's standard "
-                "library; choose data=text with data.path"
-            )
-        if self.generated and self.path is not None:
+        source = next((key for key in ("path", "hub", "hub_config") if getattr(self, key) is not None), None)
+        if library and source is not None:
+            yield f"{source}: data.text.python_library reads Python's standard library; choose data=text with data.path"
+        if self.generated and source is not None:
             corpus = "the synthetic corpus" if self.synthetic is not None else f"the {self.name} corpus"
-            yield f"path: {corpus} is generated, not read; choose data=custom (or another corpus) with data.path"
+            yield f"{source}: {corpus} is generated, not read; choose data=custom (or another corpus) with data.path"
         if not (self.generated or library or self.on_hub or self.path):
             files = "a pair of line files" if self.text is None else "a file of documents"
             yield f"path: {self.name} is not on a hub; give a folder or {files} as data.path=..."

@@ -133,7 +133,7 @@ class HardwareConfig(StrictModel):
     matmul_precision: Literal["auto", "highest", "high", "medium"]
     attention: Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
     num_workers: int = Field(ge=0)
-    threads: PositiveInt | None
+    threads: int | None = Field(ge=1, le=4096)
 
     @field_validator("precision", mode="before")
     @classmethod

@@ -88,6 +88,8 @@ def corpus_files(data: DataConfig) -> Listing:
         if listing.splits:
             return listing
         listing = list_files(path, TABLES, data.hub_config)
+    elif not path.exists():
+        raise DataError(f"data.path: {path} does not exist; give a folder or a file of documents")
     else:
         listing = _in_train_unless_split(list_files(path, (TEXT, *TABLES), data.hub_config))
     files = [file for split in listing.splits.values() for file in split]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.atomic import replace_file
@@ -156,9 +156,17 @@ def _is_data(file: Path, suffixes: Collection[str]) -> bool:
 
 
 def _walk(root: Path, within: Path) -> Iterator[tuple[str, Path]]:
-    """The visible files, by their names relative to root, sorted by folder."""
+    """The visible files, by their names relative to root, sorted by folder. Raises DataError: a folder cannot be read,
+    or is there twice.
+    """
+
+    def unreadable(error: OSError) -> NoReturn:
+        raise DataError(
+            f"data.path: {error.filename} cannot be read ({error.strerror}); make it readable, or move it away"
+        )
+
     seen: dict[str, str] = {}
-    for folder, folders, names in os.walk(within, followlinks=True):
+    for folder, folders, names in os.walk(within, onerror=unreadable, followlinks=True):
         if (real := os.path.realpath(folder)) in seen:
             raise DataError(
                 f"data.path: {folder} and {seen[real]} are one folder, whose files would be read twice; remove the link"

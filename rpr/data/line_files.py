@@ -12,7 +12,7 @@ def list_line_files(path: Path, languages: tuple[str, str]) -> Listing:
     """The (source, target) files of each split, packed ones included: of a folder, or of the files that begin with
     `path`; without splits if a folder has none. Other stems than those of the standard splits are splits of their own
     name, except other versions of train. Raises DataError: the path does not exist; one side of a split is missing; a
-    file is there twice.
+    file is there twice, or as a link to nothing.
     """
     folder = path if path.is_dir() else path.parent
     named = re.compile(rf"(.+)\.({'|'.join(map(re.escape, languages))})({'|'.join(map(re.escape, UNPACKED))})?")
@@ -20,9 +20,13 @@ def list_line_files(path: Path, languages: tuple[str, str]) -> Listing:
     others = []
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         match = named.fullmatch(file.name)
+        if match is not None and not path.is_dir() and match[1] != path.name:
+            continue
+        if match is not None and file.is_symlink() and not file.exists():
+            raise DataError(f"data.path: {file} is a link to nothing; restore its file, or remove the link")
         if match is None or not file.is_file():
             others.append(file)
-        elif path.is_dir() or match[1] == path.name:
+        else:
             sides = stems.setdefault(match[1], {})
             if (other := sides.setdefault(match[2], file)) != file:
                 raise DataError(f"data.path: {other} and {file} are the same side of one split; keep one of them")
@@ -57,7 +61,7 @@ def _both(stem: str, sides: dict[str, Path], languages: tuple[str, str], folder:
 
 def _looks_like_data(file: Path, languages: tuple[str, str]) -> bool:
     in_language = any(suffix[1:] in languages for suffix in file.suffixes)
-    return file.is_file() and (
+    return not file.is_dir() and (  # a link to nothing, too
         in_language or is_left_over(file) or (kind_of(file) in TABLES and bool(split_word(file.name)))
     )
 

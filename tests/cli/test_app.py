@@ -84,6 +84,8 @@ def test_cfg_job_prints_the_layers_of_a_pattern(words, path, value, cli):
         ("model.architecture=decoder_only data=reverse", "reverse"),
         ("data=text data.path=. model.architecture=decoder_only", "text"),
         ("model.architecture=encoder_decoder", "synthetic"),
+        ("model.architecture=decoder_only model.architecture=encoder_decoder", "synthetic"),
+        ("model.architecture=encoder_decoder model.architecture=decoder_only", "python_library"),
         ("model=base", "wmt14_en_de"),
     ],
 )
@@ -198,6 +200,10 @@ def test_bug_keeps_its_traceback_and_interrupt_exits_with_130(monkeypatch, capsy
     error = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError, match="a bug"):
         app.main(["train"])
+    for error in (torch.OutOfMemoryError("CUDA out of memory.\nTried"), RuntimeError("can't allocate memory: 9")):
+        assert app.main(["train"]) == 2
+        printed = capsys.readouterr().err
+        assert printed.startswith("rpr-cli: out of memory (") and printed.count("\n") == 1
     error = KeyboardInterrupt()
     assert app.main(["train"]) == 130
     assert capsys.readouterr().err == (

@@ -1,9 +1,11 @@
 """Which files of a folder are read, in which split: rows of files and either the splits or what refuses them."""
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,6 +125,33 @@ def test_what_cannot_be_read_so_is_refused(tmp_path, contents, message):
     with pytest.raises(DataError, match=message) as error:
         load_corpus(data_config(tmp_path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("contents", "link", "message"), [
+    (lines("train"), "test.en", "test.en is a link to nothing; restore its file, or remove the link"),
+    (lines("train", "test"), "newstest.de.gz", "newstest.de.gz is a link to nothing"),
+    (lines("train"), "test.zip", "test.zip is not read, and test would be held out of train"),
+    ({"train.csv": CSV}, "test.csv", "test.csv"),
+])  # fmt: skip
+def test_links_to_nothing_are_refused(tmp_path, contents, link, message):
+    write(tmp_path / "pairs", contents)
+    (tmp_path / "pairs" / link).symlink_to(tmp_path / "unmounted" / link)
+    with pytest.raises(DataError, match=message):
+        load_corpus(data_config(tmp_path))
+
+
+def test_folder_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    write(tmp_path / "pairs", {f"{split}/a.csv": CSV for split in ("train", "test")})
+    scan = os.scandir
+
+    def denied(folder):
+        if Path(folder).name == "test":
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(DataError, match=r"test cannot be read \(Permission denied\); make it readable, or move it"):
+        corpus_files(data_config(tmp_path))
 
 
 def test_splits_of_the_hub_are_standard_ones_if_no_other_is(tmp_path, monkeypatch):
