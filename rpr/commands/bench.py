@@ -18,6 +18,7 @@ from rpr.commands.printing import with_legend
 from rpr.config.commands import BenchConfig
 from rpr.config.train import check_attention
 from rpr.model.positions import Positions
+from rpr.model.positions.check import check_hooks
 from rpr.paper import RELATIVE_SPEED
 from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single
@@ -32,10 +33,10 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     """Measure the requested parts, and print them as tables or as one JSON document: when interrupted, as by a time
     limit, those that were measured.
     """
-    schemes = [
-        stack.scheme for position in positions.values() for stack in config.model.transformer(position, 1).stacks()
-    ]
-    check_attention(config.hardware, schemes, config.model.d_model // config.model.num_heads)
+    stacks = [stack for position in positions.values() for stack in config.model.transformer(position, 1).stacks()]
+    check_attention(config.hardware, [stack.scheme for stack in stacks], config.model.d_model // config.model.num_heads)
+    for stack in stacks:
+        check_hooks(stack.scheme, stack.site)
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
     hardware = config.hardware.model_copy(update={"matmul_precision": runtime.matmul_precision(config.hardware)})

@@ -294,8 +294,8 @@ def _prepare(config: TrainConfig) -> PreparedData:
     from rpr.metrics.languages import check_tokenizer
     from rpr.model.positions.check import check_hooks
 
-    for stack in config.transformer(config.data.vocabulary_size).stacks():
-        check_hooks(stack.scheme, stack.site)
+    for tried in config.sites:
+        check_hooks(*tried)
     with progress_bars(config.data) as report:
         data = prepare(config.data, report)
     for remark in data.meta.notes if data.built_by is not None else ():

@@ -18,7 +18,7 @@ from rpr.config.data import LONGEST_NAME, NAME, DataConfig
 from rpr.errors import ConfigError, RecordError
 from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
 from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, TransformerConfig
-from rpr.model.positions import AnyPositions, Positions, Scheme
+from rpr.model.positions import AnyPositions, Positions, Scheme, Site
 from rpr.model.positions.described import without_earlier
 from rpr.validation import StrictModel, validate
 
@@ -326,6 +326,12 @@ class TrainConfig(StrictModel):
     def longest_context(self) -> int:
         """Tokens of the longest context in training or evaluation; 0 for sentence pairs."""
         return max(self.data.context_length or 0, *self.evaluation.context_lengths, 0)
+
+    @property
+    def sites(self) -> list[tuple[Scheme, Site, int]]:
+        """Each stack's scheme, where it is applied, and the longest text there (arguments of `check_hooks`)."""
+        longest = max(self.longest_row, self.longest_context)
+        return [(stack.scheme, stack.site, longest) for stack in self.transformer(self.data.vocabulary_size).stacks()]
 
     def transformer(self, vocabulary_size: int) -> TransformerConfig:
         """The run's model with this vocabulary size."""

@@ -1,9 +1,12 @@
 """rpr-cli sweep and rpr-cli train -m: compose and check all jobs, then run them with one of Hydra's launchers."""
 
+from __future__ import annotations
+
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rpr import environment
 from rpr.compose.composition import compose_train, expand_multirun, override_key
@@ -11,6 +14,9 @@ from rpr.compose.hydra_settings import is_hydra_override
 from rpr.errors import ConfigError, RunError
 from rpr.sweep import gpus, spec
 from rpr.sweep.gpus import Options
+
+if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
+    from rpr.config.train import TrainConfig
 
 
 def run(arguments: list[str]) -> int:
@@ -75,6 +81,7 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     unfinished = [job.config for job in before if job.state != "finished"]
     for config in unfinished:
         check_tokenizer(config)
+    _check_hooks_of_users(unfinished)
     launcher = Launcher(jobs, settings, options, config_dir)
     if launcher.local:
         from rpr.runs import runtime
@@ -89,6 +96,17 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
         with SweepProgress(sweep.name, todo):
             problems = launcher.run(todo, sweep.name)
     return status.print_summary(sweep.name, before, config_dir, problems)
+
+
+def _check_hooks_of_users(configs: Sequence[TrainConfig]) -> None:
+    """Try the hooks of schemes that are not rpr's own, which its tests try, before any job starts."""
+    tried = {repr(site): site for config in configs for site in config.sites}
+    of_users = [site for site in tried.values() if any(not hasattr(part, "VERSION") for part in site[0].parts)]
+    if of_users:
+        from rpr.model.positions.check import check_hooks  # torch
+
+        for site in of_users:
+            check_hooks(*site)
 
 
 def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) -> list[tuple[str, ...]]:

@@ -200,7 +200,8 @@ def test_bug_keeps_its_traceback_and_interrupt_exits_with_130(monkeypatch, capsy
     error = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError, match="a bug"):
         app.main(["train"])
-    for error in (torch.OutOfMemoryError("CUDA out of memory.\nTried"), RuntimeError("can't allocate memory: 9")):
+    for memory in (torch.OutOfMemoryError("CUDA out of memory.\nTried"), RuntimeError("can't allocate memory: 9")):
+        error = memory
         assert app.main(["train"]) == 2
         printed = capsys.readouterr().err
         assert printed.startswith("rpr-cli: out of memory (") and printed.count("\n") == 1

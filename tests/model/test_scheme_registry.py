@@ -77,7 +77,17 @@ def test_registration_refuses(body, message, defined):
     assert before == scheme_module.REGISTERED
 
 
+PARAMETERS = "def parameters(self, site):\n  import torch\n  return {{'a': {}}}\n "
+PROJECTED = "def projections(self, site):\n  import torch\n  return {'w': torch.ones(4, 8)}\n "
+OF_HEADS = "w = projected['w'][:, None].expand(-1, 2, -1, -1)\n  return "
+QUERIES = f"def distance_queries(self, projected, parameters, site):\n  {OF_HEADS}"
+BIAS_OF_KEYS = "def key_bias(self, projected, parameters, site, before):\n  w = projected['w'].mT[:, :2]\n  return "
+EMBEDDINGS = (
+    "def embeddings(self, d_model):\n  import torch\n  class Odd(torch.nn.Module):\n"
+    "   def __init__(self):\n    super().__init__()\n    pass\n   def forward(self, first, pieces):\n    "
+)
 TABLE = BIAS + "r = torch.arange(-max_distance, max_distance + 1.0)\n  "
+KEYS = TABLE + "return Tables(keys=r[:, None].expand(-1, 4))"
 HOOKS = {  # hooks that train silently, and what is said before training
     "unused parameter": (
         "def parameters(self, site):\n  import torch\n  return {'a': torch.ones(2, 1), 'b': torch.ones(2, 1)}\n "
@@ -98,12 +108,12 @@ HOOKS = {  # hooks that train silently, and what is said before training
     "even rows": (TABLE + "return Tables(bias=r[1:].expand(2, -1))", r"bias of shape \[2, 10\].*an odd R"),
     "width": (TABLE + "return Tables(keys=r[:, None].expand(-1, 3))", r"keys of shape \[11, 3\].* D = 4"),
     "shape of keys": (
-        "def prepare(self, q, k, positions, parameters, site): return q, k[:, :1]", r"keys of shape \[1, 1, 5, 4\]"
+        "def prepare(self, q, k, positions, parameters, site): return q, k[:, :1]", r"keys of shape \[2, 1, 5, 4\]"
     ),
     "distance queries": (
         "def projections(self, site):\n  import torch\n  return {'w': torch.ones(4, 8)}\n "
-        "def distance_queries(self, projected, parameters, site): return projected['w'][None]\n " + TABLE
-        + "return Tables(keys=r[:, None].expand(-1, 4))", r"distance_queries returns a shape of \[1, 1, 5, 4\]",
+        "def distance_queries(self, projected, parameters, site): return projected['w'][:, None]\n " + TABLE
+        + "return Tables(keys=r[:, None].expand(-1, 4))", r"distance_queries returns a shape of \[2, 1, 5, 4\]",
     ),
     "unused projection": (
         "def projections(self, site):\n  import torch\n  return {'w': torch.ones(4, 8)}", "'w' gets no gradient"
@@ -132,6 +142,78 @@ HOOKS = {  # hooks that train silently, and what is said before training
         "  return Odd()",
         "embeddings depends on other tokens than its own",
     ),
+    "queries of the future": (
+        PROJECTED + QUERIES + "w.flip(2).cumsum(2).flip(2)\n " + KEYS, "distance_queries depends on other positions"
+    ),
+    "queries of the past": (PROJECTED + QUERIES + "w.cumsum(2)\n " + KEYS, "distance_queries depends on other"),
+    "queries of the batch": (
+        PROJECTED + QUERIES + "w - w.mean(0, keepdim=True)\n " + KEYS, "distance_queries depends on other positions"
+    ),
+    "queries without keys": (
+        PROJECTED + QUERIES + "w\n " + TABLE + "return Tables(bias=r.expand(2, -1))", "needs the key tables"
+    ),
+    "bias of later keys": (
+        PROJECTED + BIAS_OF_KEYS + "w + w.roll(-1, 2)", "key_bias depends on more than its own token and `before`"
+    ),
+    "sum from the end": (PROJECTED + BIAS_OF_KEYS + "w.flip(2).cumsum(2).flip(2)", "key_bias depends on more"),
+    "bias of the batch": (PROJECTED + BIAS_OF_KEYS + "w - w.mean(0, keepdim=True)", "key_bias depends on more"),
+    "next key": (
+        "def prepare(self, q, k, positions, parameters, site): return q, k + k.roll(-1, 2)", "keys that depend on other"
+    ),
+    "keys of the batch": (
+        "def prepare(self, q, k, positions, parameters, site): return q, k - k.mean(0, keepdim=True)",
+        "keys that depend on other positions",
+    ),
+    "queries alone": ("def prepare(self, q, k, positions, parameters, site): return (q,)", "prepare returns 1 values"),
+    "next token": (
+        EMBEDDINGS + "return pieces.roll(-1, 1).float()[..., None].expand(-1, -1, 8)\n  return Odd()",
+        "embeddings depends on other tokens than its own",
+    ),
+    "unused part of a module": (
+        EMBEDDINGS.replace("pass", "self.a = torch.nn.Linear(2, 2)")
+        + "return pieces.float()[..., None].expand(-1, -1, 8)\n  return Odd()",
+        "the parameter 'a.weight' gets no gradient",
+    ),
+    "hidden keys of the first queries": (
+        "def scores(self, pairs, parameters, site):\n  import torch\n"
+        "  return torch.where(pairs.query_positions < 2, pairs.scores.mean(-1, keepdim=True), pairs.scores)",
+        "scores depend on hidden keys",
+    ),
+    "table that ends": (
+        PARAMETERS.format("torch.ones(2, 1025)") + BIAS
+        + "return Tables(bias=parameters['a'][:, 512 - max_distance : 513 + max_distance])",
+        r"distance_tables returns bias of shape|bias that depend on max_distance",
+    ),
+    "index": (
+        PARAMETERS.format("torch.ones(2, 1025)") + BIAS
+        + "return Tables(bias=parameters['a'][:, torch.arange(-max_distance, max_distance + 1) + 512])",
+        r"IndexError: index .* is out of bounds.*\(mine.py:\d+, in distance_tables\)",
+    ),
+    "logarithm of zero": (
+        PARAMETERS.format("torch.ones(2, 1)") + TABLE + "return Tables(bias=parameters['a'] * 0 * r.abs().log())",
+        "bias that distance_tables returns is not finite",
+    ),
+    "gradient of a root": (
+        PARAMETERS.format("torch.zeros(2, 1)") + TABLE + "return Tables(bias=parameters['a'].sqrt() * r)",
+        "the gradient of 'a' is not finite",
+    ),
+    "initial value": (
+        PARAMETERS.format("torch.ones(2, 1) / 0") + TABLE + "return Tables(bias=parameters['a'] * r)",
+        "the initial value of 'a' is not finite",
+    ),
+    "misspelt parameter": (
+        PARAMETERS.format("torch.ones(2, 1)") + TABLE + "return Tables(bias=parameters['b'] * r)",
+        r"KeyError: 'b' \(mine.py:\d+, in distance_tables\)",
+    ),
+    "name of a parameter": (
+        "def parameters(self, site):\n  import torch\n  return {'scheme': torch.ones(2, 1)}\n " + TABLE
+        + "return Tables(bias=parameters['scheme'] * r)", "attribute 'scheme' already exists",
+    ),
+    "one name for two": (
+        PARAMETERS.format("torch.ones(4, 8)") + PROJECTED.replace("'w'", "'a'") + QUERIES.replace("'w'", "'a'")
+        + "w\n " + KEYS, "'a' is both a projection and a parameter",
+    ),
+    "no tables": (BIAS + "return None", "AttributeError: .* in _wrong_tables"),
     "length": (
         "def prepare(self, q, k, positions, parameters, site): return q / len(positions), k", "queries that depend on"
     ),
@@ -142,8 +224,15 @@ SITE = Site(num_layers=1, num_heads=2, d_model=8, causal=True)
 @pytest.mark.parametrize("body, message", HOOKS.values(), ids=HOOKS)
 def test_hooks_are_tried_before_training(body, message, defined):
     odd = defined(body)(name="odd", scheme="odd", absolute="none", max_positions=8)
-    with pytest.raises(ConfigError, match=rf"^position\.decoder: the scheme odd of position=odd: .*{message}"):
-        check_hooks(odd, SITE)
+    with pytest.raises(ConfigError, match=rf"^position\.decoder: the scheme odd of position=odd: .*({message})"):
+        check_hooks(odd, SITE, longest=1024)
+
+
+def test_scores_of_an_encoder_do_not_depend_on_padding(defined):
+    body = "def scores(self, pairs, parameters, site): return pairs.scores - pairs.scores.mean(-1, keepdim=True)"
+    odd = defined(body)(name="odd", scheme="odd", absolute="none", max_positions=8)
+    with pytest.raises(ConfigError, match=r"^position\.encoder: .*scores depend on hidden keys"):
+        check_hooks(odd, replace(SITE, causal=False))
 
 
 @pytest.mark.parametrize("choice", choices())

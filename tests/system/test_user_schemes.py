@@ -198,6 +198,15 @@ def test_a_broken_module_is_one_line(home):
         assert answer.startswith("rpr-cli: ") and answer.count("rpr-cli: ") == 1 and message in answer, answer
 
 
+def test_sweep_and_bench_try_the_hooks_of_all_variants_first(home):
+    file = home / "own" / "window.py"
+    file.write_text(file.read_text().replace('["temperature"], k', '["temperature"], k + k.roll(-1, 2)'))
+    commands = [["sweep", "mine", "schemes_dir=own"], ["bench", "schemes_dir=own", "variants=[absolute,window]"]]
+    heads, answers = answers_of(home, commands, ROOT)
+    assert heads == ["sweep 2", "bench 2"] and not (home / "runs").exists(), answers
+    assert all("prepare returns keys that depend on other positions" in answer for answer in answers), answers
+
+
 def test_folders_that_are_refused_and_configuration_that_is_printed(home):
     shutil.copytree(home / "own", home / "hiding")
     (home / "hiding" / "rope.py").write_text("")
