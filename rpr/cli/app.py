@@ -161,7 +161,8 @@ def _run(name: str, arguments: list[str]) -> int:
         hydra_settings.check(config_name, flags.overrides, config_dir)
     if question:
         entries = [] if flags.hydra_help else entries_of_layers(config_name, typed_choices(flags.overrides), config_dir)
-        _print_hydra_output(name, [*entries, *arguments])
+        first = [argument for argument in arguments if argument not in flags.overrides]
+        _print_hydra_output(name, [*first, *entries, *flags.overrides])
         return 0
     for override in flags.overrides:
         if hydra_settings.is_hydra_override(override) and override_key(override) != "hydra.searchpath":
@@ -207,7 +208,7 @@ def _parse_flags(name: str, arguments: list[str]) -> Any:
             raise ConfigError(f"{min(misplaced)}: belongs to rpr-cli sweep; add a sweep, e.g. rpr-cli sweep quick")
     parser = hydra_bridge.flag_parser()
     parser.error = reject  # type: ignore[method-assign]  # argparse would print several lines and end the process
-    flags: Any = parser.parse_args(arguments)
+    flags: Any = parser.parse_intermixed_args(arguments)  # settings may stand between flags
     shown = [f"--{flag.replace('_', '-')}" for flag in ("cfg", "info", "help", "hydra_help") if getattr(flags, flag)]
     config_name, printed = flags.config_name is not None, flags.cfg or flags.help
     for given, refusal in (

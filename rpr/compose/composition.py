@@ -138,7 +138,7 @@ def entries_of_layers(name: str, overrides: Sequence[str], config_dir: Path | No
         section = functools.reduce(lambda part, key: part and part.get(key), path.split("."), settings)
         if section and "entries" in section:
             given = [word.partition("=")[2] for word in overrides if override_key(word) == f"{path}.layers"]
-            for entry in dict.fromkeys(re.findall(r"\w+", given[-1]) if given else section["layers"]):
+            for entry in dict.fromkeys(re.findall(r"[\w-]+", given[-1]) if given else section["layers"]):
                 choice = entry if entry in known else re.sub(r"_\d+$", "", entry)
                 entries.append(f"+position@{path}.entries.{entry}={choice}")
     return entries

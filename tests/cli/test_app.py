@@ -68,6 +68,8 @@ def test_cfg_job_prints_the_composed_configuration(cli, started):
         ("position=relative_rope position.entries.relative.clip_distance=8", "entries relative clip_distance", 8),
         ("position=pattern position.layers=[rope_1,rope_2] position.entries.rope_2.base=77", "entries rope_2 base", 77),
         ("position.decoder=rope_none position.decoder.entries.rope.base=77", "decoder entries rope base", 77),
+        ("--cfg job position=rope_none", "layers", ["rope", "rope", "rope", "none"]),
+        ("seed=1 --resolve position=rope_none model=tiny", "layers", ["rope", "rope", "rope", "none"]),
     ],
 )
 def test_cfg_job_prints_the_layers_of_a_pattern(words, path, value, cli):

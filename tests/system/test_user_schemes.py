@@ -210,6 +210,7 @@ def test_sweep_and_bench_try_the_hooks_of_all_variants_first(home):
 def test_folders_that_are_refused_and_configuration_that_is_printed(home):
     shutil.copytree(home / "own", home / "hiding")
     (home / "hiding" / "rope.py").write_text("")
+    (home / "own" / "position" / "my-window.yaml").write_text(CHOICE.replace("name: window", "name: my-window"))
     own = ["schemes_dir=own", "model=mini", "optim=tiny"]
     expected = {
         "schemes_dir: {home}/nowhere is not a folder": ["schemes_dir=nowhere"],
@@ -217,9 +218,10 @@ def test_folders_that_are_refused_and_configuration_that_is_printed(home):
         "no such choice": [*own, "position=nope"],
         "size: 3": [*own, "position=window", "--cfg", "job"],
         "name:": [*own, "--cfg=job", "--package=position"],
+        "my-window:": [*own, "position=pattern", "position.layers=[my-window,rope]", "--cfg=job"],
     }
     heads, answers = answers_of(home, [["train", *words] for words in expected.values()], ROOT)
-    assert heads == ["train 2"] * 3 + ["train 0"] * 2, answers
+    assert heads == ["train 2"] * 3 + ["train 0"] * 3, answers
     for message, answer in zip(expected, answers, strict=True):
         assert message.format(home=home) in answer, answer
     assert all(answer.startswith("rpr-cli: ") for answer in answers[:3])
