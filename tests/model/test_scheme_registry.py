@@ -46,6 +46,8 @@ WRONG = {  # the body of a class, and what its registration says
     ),
     "name": ("scheme: Literal['rope']", "has the name 'rope' of rpr.model.positions.rope"),
     "colour": ("COLOUR = '#8C2D04'", "has the colour #8C2D04 of rpr.model.positions.rope"),
+    "no colour": ("COLOUR = 'green'", "has the colour 'green'; give one as #rrggbb"),
+    "no setting": ("AFTER_TRAINING = frozenset({'bse'})", "has 'bse' in AFTER_TRAINING, which is none of its settings"),
     "kind": ("scheme: Literal['relative']", "has the kind 'relative' of rpr.model.positions.vectors"),
     "reserved": ("scheme: Literal['sides']", "has the kind 'sides' of|reserved name 'sides'"),
 }

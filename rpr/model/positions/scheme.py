@@ -9,6 +9,7 @@ locally.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
@@ -101,7 +102,7 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
 
 
 def _wrong_attribute(scheme: type[Scheme]) -> str | None:
-    """What is wrong with the names that the class, and those between it and Scheme, define."""
+    """What is wrong with what the class, and those between it and Scheme, define."""
     decorated = scheme.__pydantic_decorators__
     validators = {*decorated.model_validators, *decorated.field_validators}
     own = {name: value for kind in scheme.__mro__ if Scheme in kind.__mro__[1:] for name, value in vars(kind).items()}
@@ -119,6 +120,11 @@ def _wrong_attribute(scheme: type[Scheme]) -> str | None:
             expected, given = (list(inspect.signature(function).parameters) for function in (known, value))
             if len(expected) != len(given):
                 return f"defines {name}({', '.join(given)}); its arguments are ({', '.join(expected)})"
+    for colour in scheme.colours().values():
+        if re.fullmatch("#[0-9a-fA-F]{6}", colour) is None:
+            return f"has the colour {colour!r}; give one as #rrggbb"
+    if unknown := {*scheme.AFTER_TRAINING} - scheme.model_fields.keys():
+        return f"has {min(unknown)!r} in AFTER_TRAINING, which is none of its settings"
     return None
 
 
