@@ -291,11 +291,14 @@ def _prepare(config: TrainConfig) -> PreparedData:
     """The run's corpus, once the hooks of its positions have been tried."""
     from rpr.commands.prepare import progress_bars
     from rpr.data.cache import prepare
+    from rpr.data.corpus import splits_of_files
     from rpr.metrics.languages import check_tokenizer
     from rpr.model.positions.check import check_hooks
 
     for tried in config.sites:
         check_hooks(*tried)
+    if not (config.data.generated or config.data.on_hub):  # whose splits are known only when they are there
+        lifecycle.check_test_splits(config, splits_of_files(config.data))
     with progress_bars(config.data) as report:
         data = prepare(config.data, report)
     for remark in data.meta.notes if data.built_by is not None else ():

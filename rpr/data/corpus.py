@@ -110,6 +110,13 @@ def corpus_files(data: DataConfig) -> Listing:
     return listing
 
 
+def splits_of_files(data: DataConfig) -> list[str]:
+    """The splits of a corpus of files, by their names. Raises DataError as `corpus_files`, `missing_splits`."""
+    listing = corpus_files(data)
+    read = [split for split in listing.splits if data.text is None or split in SPLIT_NAMES]
+    return [*read, *missing_splits(data, read, listing.left_over)]
+
+
 def _python_library() -> Listing:
     root = Path(sysconfig.get_paths()["stdlib"])
     inside = (file.relative_to(root) for file in root.rglob("*.py"))

@@ -118,6 +118,18 @@ def unwritable(folder: Path, error: OSError) -> ConfigError:
     return ConfigError(f"runs_dir: {folder} cannot be written ({error.strerror}); choose another runs_dir=...")
 
 
+def check_test_splits(config: TrainConfig, splits: Sequence[str]) -> None:
+    """Raises DataError if the corpus, which has these splits, lacks one that is to be scored; `long` may be absent
+    beside others.
+    """
+    asked = set(config.evaluation.test_splits)
+    if absent := asked - set(splits) - ({"long"} if asked & set(splits) else set()):
+        raise DataError(
+            f"evaluation.test_splits: {config.data.name} has no {' or '.join(sorted(absent))}; choose splits that it "
+            f"has ({', '.join(split for split in splits if split != 'train')}), or [] to score nothing"
+        )
+
+
 def start_record(
     config: TrainConfig,
     command: str,
@@ -147,12 +159,7 @@ def start_record(
             raise DataError(f"{change}; restore the old corpus, or move that run's folder away and train it again")
     elif config.origin is not None:
         check_same_vocabulary(config.origin, data.vocabulary)
-    splits = set(config.evaluation.test_splits)
-    if absent := splits - set(data.splits) - ({"long"} if splits & set(data.splits) else set()):
-        raise DataError(
-            f"evaluation.test_splits: {data.meta.name} has no {' or '.join(sorted(absent))}; choose splits that it has "
-            f"({', '.join(data.splits[1:])}), or [] to score nothing"
-        )
+    check_test_splits(config, data.splits)
     try:
         remove_leftovers(run_dir, *_WRITTEN)
         sweeps = earlier.sweeps if earlier else _sweeps_of_set_aside(run_dir)

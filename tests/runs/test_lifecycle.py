@@ -8,7 +8,7 @@ from rpr.commands import train
 from rpr.compose.composition import compose_train
 from rpr.data import hub, synthetic
 from rpr.data.cache import cache_key
-from rpr.errors import ConfigError, RunError, TimeLimitReached
+from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
 from rpr.runs.locks import LOCK_NAME
@@ -91,6 +91,18 @@ def test_hooks_are_tried_for_the_stacks_that_the_model_has(monkeypatch, small_da
     monkeypatch.setattr("rpr.data.cache.prepare", lambda data, report: small_data)
     train._prepare(compose_train(["data=reverse", "model=tiny", f"model.architecture={architecture}"]))
     assert sites == causal
+
+
+def test_a_split_that_is_not_there_is_refused_before_the_corpus_is_prepared(tmp_path, monkeypatch):
+    for name in ("train.en", "train.de", "newstest.en", "newstest.de"):
+        (tmp_path / name).write_text("a\n" * 9)
+    monkeypatch.setattr("rpr.data.cache.prepare", lambda data, report: pytest.fail("prepared"))
+    words = ["data=custom", f"data.path={tmp_path}", "model=tiny", "optim=tiny"]
+    available = r"it has \(newstest, validation\), or \[\] to score nothing"
+    with pytest.raises(DataError, match=rf"test_splits: custom has no newstets; choose splits that {available}"):
+        train._prepare(compose_train([*words, "evaluation.test_splits=[newstest,newstets]"]))
+    with pytest.raises(pytest.fail.Exception, match="prepared"):
+        train._prepare(compose_train([*words, "evaluation.test_splits=[newstest,long]"]))
 
 
 def trained_on(data):
