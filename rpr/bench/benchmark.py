@@ -5,15 +5,12 @@ Variants to be compared take turns on the same data in one process, so that the 
 speed drifts: a ratio is the median over rounds of the ratio within a round.
 """
 
-import contextlib
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import torch
@@ -22,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from rpr.config.commands import BenchConfig
 from rpr.config.train import HardwareConfig, ModelConfig
-from rpr.io.resources import resident_peak
+from rpr.io.resources import reset_resident_peak, resident_peak
 from rpr.model.architectures import build_model
 from rpr.model.attention import Implementation, attention_of, per_position, split_heads
 from rpr.model.layer_positions import LayerPositions
@@ -58,7 +55,7 @@ def take_turns(
     baseline, *_ = steps
     peaks, resident = {}, {}
     for name, step in steps.items():
-        _reset_resident_peak()
+        reset_resident_peak()
         try:
             for _ in range(WARM_UP):
                 step()
@@ -90,13 +87,6 @@ def _seconds(step: Callable[[], object], device: torch.device, times: int = 1) -
         step()
     _synchronise(device)
     return (time.perf_counter() - started) / times
-
-
-def _reset_resident_peak() -> None:
-    """Start measuring the peak again; if the system does not allow it, it remains the peak since the process began."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
 
 
 def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> float:

@@ -69,7 +69,7 @@ def run(config: EvaluateConfig) -> None:
         weights = "ema" if ema else f"average{config.average_checkpoints or trained.optim.average_checkpoints}"
         settings = [weights, *search]
         if system.precision != "32":  # next to the results of exact float32, not over them
-            settings.append(re.sub(r"\W+", "-", system.precision))
+            settings.append("precision" + re.sub(r"\W+", "-", system.precision))
     settings += [f"{key}-{value}" for key, value in sorted((config.position or {}).items())]
     settings += [] if config.bleu_tokenizer is None else [config.bleu_tokenizer]
     settings += [] if config.bootstrap_samples is None else [f"samples{config.bootstrap_samples}"]

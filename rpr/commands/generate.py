@@ -39,9 +39,7 @@ def run(config: GenerateConfig) -> None:
         if context is not None:
             lengths = [len(trained.prompt_ids(prompt)) for prompt in prompts]
             rows = zip(lengths, by_prompt, strict=True)
-            longest = max(  # inputs: what ends a text is not read, nor is a last piece that the limit leaves
-                length + len(sample.pieces) - (not sample.finished) for length, samples in rows for sample in samples
-            )
+            longest = max(length + sample.num_read for length, samples in rows for sample in samples)
             if longest > context:
                 note(
                     f"note: the model read {longest} tokens of a text, more than the {context} of its contexts in "

@@ -66,8 +66,9 @@ def checks(trained: TrainedModel) -> Iterator[Check]:
 
 def as_json(check: Check) -> dict[str, object]:
     """For JSON, which has no infinity: null instead."""
-    finite = check.difference is not None and math.isfinite(check.difference)
-    return {**asdict(check), "difference": check.difference if finite else None}
+    figures = {"difference": check.difference, "tolerance": check.tolerance}
+    finite = {name: value if value is not None and math.isfinite(value) else None for name, value in figures.items()}
+    return asdict(check) | finite
 
 
 def as_text(checks: Sequence[Check], items: str = "sentences") -> str:

@@ -188,7 +188,8 @@ def fingerprint(data: DataConfig) -> str:
     elif not data.on_hub:
         listing = corpus_files(data)
         read = listing.splits if data.text is None else listing.splits.keys() & set(SPLIT_NAMES)
-        missing_splits(data, read, listing.left_over)  # raises, also where there is a cache from before such a file
+        # Raises, also where there is a cache from before such a file.
+        missing = missing_splits(data, read, listing.left_over)
         parts = listing.fingerprint(cache_root(data) / "digests.json")
         parts.append("" if listing.lines else str(data.hub_config))
         # Parts that invalidate caches of earlier versions, which read such corpora in another way.
@@ -198,6 +199,8 @@ def fingerprint(data: DataConfig) -> str:
             parts.append("CSV row by row")
         if listing.configured:
             parts.append("the files of the README")
+        if data.text is not None and data.hub is not None and missing:
+            parts.append("held-out by name")
     else:
         parts = [str(data.hub), str(data.hub_config), hub_revision(data)]
         if data.text is not None:  # as above

@@ -181,6 +181,8 @@ def load_documents(data: DataConfig) -> TextCorpus:
             splits[split] = Documents(by_path or {split: files}, data.text, listing.separator)
     missing = missing_splits(data, splits, listing.left_over)
     named = {"validation": data.validation_name, "test": data.test_name}
+    if data.hub is not None:  # whose names are those of its own splits
+        named |= {split: f"held-out-{split}" for split in missing if not data.on_hub}
     notes: tuple[str, ...] = ()
     if missing:
         one = _only_one(splits["train"])

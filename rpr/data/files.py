@@ -156,9 +156,7 @@ def _is_data(file: Path, suffixes: Collection[str]) -> bool:
 
 
 def _walk(root: Path, within: Path) -> Iterator[tuple[str, Path]]:
-    """The visible files, by their names relative to root, sorted by folder. Raises DataError: a folder cannot be read,
-    or is there twice.
-    """
+    """The visible files, by their names relative to root, sorted by folder. DataError: a folder is there twice."""
 
     def unreadable(error: OSError) -> NoReturn:
         raise DataError(
@@ -200,6 +198,9 @@ def _splits_by_name(data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
     groups: dict[str, list[Path]] = {}
     for name, file in data.items():
         groups.setdefault(_group(name, kind_of(file)), []).append(file)
+    lower = [group.lower() for group in groups]
+    if alike := [files[0] for group, files in groups.items() if lower.count(group.lower()) > 1]:
+        raise DataError(f"data.path: {alike[0]} and {alike[1]} are of splits that differ in case alone; rename one")
     if set(groups) == {""}:
         return {"train": tuple(groups[""])}
     named = {group: split_word(group) or group for group in groups if group}

@@ -23,7 +23,7 @@ GROWTH = 1.1
 PAIRS_AT_ONCE = 1 << 18
 MICROBATCHES_AT_ONCE = 10_000
 Order = NDArray[np.int32]  # (N,) pairs
-Lengths: TypeAlias = "NDArray[np.int32] | WindowLengths"  # (N,)
+Lengths: TypeAlias = "NDArray[np.int32 | np.int64] | WindowLengths"  # (N,)
 
 
 class EpochOrder(NamedTuple):

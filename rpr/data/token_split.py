@@ -55,12 +55,12 @@ class TokenSplit:
         return self._mapped("target", "offsets")
 
     @cached_property
-    def source_lengths(self) -> NDArray[np.int32]:
+    def source_lengths(self) -> NDArray[np.int32 | np.int64]:
         """(N,) tokens per source, EOS included."""
         return self._lengths("source")
 
     @cached_property
-    def target_lengths(self) -> NDArray[np.int32]:
+    def target_lengths(self) -> NDArray[np.int32 | np.int64]:
         """(N,) tokens per target, EOS included."""
         return self._lengths("target")
 
@@ -90,10 +90,12 @@ class TokenSplit:
             yield from map(hash, zip(*columns, strict=True))
             self._give_back()
 
-    def _lengths(self, side: str) -> NDArray[np.int32]:
+    def _lengths(self, side: str) -> NDArray[np.int32 | np.int64]:
         lengths = np.zeros(self._count, np.int32)
         if self._file(side, "offsets").exists():  # documents have no sources
             offsets = self._mapped(side, "offsets")
+            if offsets[-1] >= 1 << 31:  # one document may have all of them
+                lengths = np.zeros(self._count, np.int64)
             for first in range(0, self._count, OFFSETS_AT_ONCE):
                 end = first + OFFSETS_AT_ONCE
                 lengths[first:end] = np.diff(offsets[first : end + 1])

@@ -32,9 +32,11 @@ class Continuation:
     text: str = ""
     pieces: list[int] = field(default_factory=list)  # without EOS
     finished: bool = False
+    num_read: int = 0  # pieces that the model read for those after them
 
     def add(self, piece: int, vocabulary: Vocabulary, stop: str | None) -> None:
         """Append a piece; EOS or the stop text ends the continuation."""
+        self.num_read = len(self.pieces)
         if piece == EOS:
             self.finished = True
             return

@@ -113,5 +113,10 @@ def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:
     rows = export_rows(kind, trained)
     too_long = "longer sources are rejected, and translations" if translates else "longer texts are rejected, and texts"
     note = f"The export supports {rows} positions: {too_long} end there."
+    if kind == "ctranslate2" and any(stack.scheme.absolute == "none" for stack in trained.model.config.stacks()):
+        note = (
+            f"The export is exact for {rows} positions. rpr rejects longer sentences; other programs may not, and then "
+            f"all distances from {rows} on have the bias of the last one."
+        )
     differences = DIFFERENCES if kind == "ctranslate2" and translates else ()
     return differences if rows is None else (*differences, note)

@@ -3,6 +3,7 @@ log-probabilities of windows of documents.
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -62,7 +63,7 @@ class Parity:
 
     @property
     def passed(self) -> bool:
-        return not self.different and self.largest_difference <= self.tolerance
+        return not self.different and self.largest_difference <= self.tolerance < math.inf
 
     def __str__(self) -> str:
         """As commands, checks and cards say it."""

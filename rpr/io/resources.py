@@ -1,5 +1,6 @@
 """The cores that this process may use, and the memory that it has used."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -17,8 +18,15 @@ def num_workers() -> int:
     return min(16, num_cores())
 
 
+def reset_resident_peak() -> None:
+    """Start measuring the peak again; if the system does not allow it, it remains the peak since the process began."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+
 def resident_peak() -> int:
-    """The peak resident memory of this process, in bytes."""
+    """The peak resident memory of this process, in bytes, since it was last reset."""
     try:
         # Not getrusage: its value starts at the parent's memory at the time of the fork.
         lines = Path("/proc/self/status").read_text("utf-8").splitlines()

@@ -7,6 +7,8 @@ from typing import ClassVar, Literal
 
 from rpr.tasks.task import FIRST_VERSION, Draw, GeneratedTask, Pair, register
 
+LONGEST_COMMAND = 9  # words: `jump around left thrice and run around left thrice`
+
 
 @register
 class Scan(GeneratedTask):
@@ -14,6 +16,10 @@ class Scan(GeneratedTask):
     VERSION: ClassVar[str] = FIRST_VERSION
 
     kind: Literal["scan"]
+
+    @property
+    def longest_train_side(self) -> int:
+        return max(LONGEST_COMMAND, self.max_train_length)
 
     def length(self, source: str, target: str) -> int:
         return len(target.split())

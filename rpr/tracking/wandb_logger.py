@@ -97,7 +97,7 @@ class WandbMirror(WandbLogger):
             reason = f"not everything was uploaded within {self._run.settings.finish_timeout:g} s"
         else:
             reason = f"{first_line(error)}; mirroring stopped"
-        sync = f"wandb sync {'' if self._run.offline else '--include-online '}{self.part}"
+        sync = f"wandb sync {'' if self._run.offline else '--include-online '}{shlex.quote(str(self.part))}"
         _report(f"{reason}; the run is complete in {self.run_dir}, and `{sync}` uploads what W&B has on disk")
 
     def log_results(self) -> None:

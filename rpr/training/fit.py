@@ -22,6 +22,7 @@ from rpr.data.cache import PreparedData
 from rpr.environment import is_first_rank
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.io.escape import note
+from rpr.io.resources import reset_resident_peak
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints
@@ -54,6 +55,7 @@ def fit(
     the loss or a gradient became non-finite, or a checkpoint could not be written.
     """
     _silence_lightning()
+    reset_resident_peak()  # preparing the corpus, or an earlier job of a sweep, is not part of the run's peak
     optim = config.optim
     folder = run_dir / "checkpoints"
     module = TranslationModule(config, len(data.vocabulary))

@@ -20,7 +20,7 @@ from rpr.config.data import DataConfig, TextConfig
 from rpr.data import build, documents
 from rpr.data.batches import TranslationDataset
 from rpr.data.cache import PreparedData, cache_key, prepare
-from rpr.data.corpus import corpus_files
+from rpr.data.corpus import corpus_files, fingerprint
 from rpr.data.documents import Documents, load_documents
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import (
@@ -424,6 +424,21 @@ def test_vocabulary_with_a_limit_is_of_the_first_documents(tmp_path, monkeypatch
     assert learned() == [True, True, True, True]
     monkeypatch.setattr(build, "LEARNED_FROM", len(texts[0]) + 1)
     assert learned(train_limit=3) == [True, True, False, False]
+
+
+def test_documents_held_out_of_a_corpus_of_the_hub_have_not_the_names_of_its_own_splits(tmp_path):
+    write(tmp_path, {f"train/{index}.txt": b"x%d" % index for index in range(60)} | {"test/a.txt": b"a"})
+    own = {"validation": "newstest2013", "test": "newstest2014"}
+    keys = [fingerprint(text_config(tmp_path, hub=hub)) for hub in (None, "org/name")]
+    assert load_documents(text_config(tmp_path)).split_names == own and keys[0] != keys[1], "no cache with other names"
+    of_hub = load_documents(text_config(tmp_path, hub="org/name"))
+    assert of_hub.split_names == own | {"validation": "held-out-validation"}
+
+
+def test_lengths_of_documents_beyond_32_bits(tmp_path):
+    np.asarray([0, 3_000_000_001, 3_000_000_011], np.int64).tofile(tmp_path / "train.target.offsets")
+    split = TokenSplit(tmp_path, "train", 2, "uint16")
+    assert split.target_lengths.tolist() == [3_000_000_001, 10]
 
 
 def test_documents_that_are_not_read_are_named(tmp_path):

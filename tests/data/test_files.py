@@ -104,6 +104,7 @@ def test_splits_of_a_folder(tmp_path, contents, splits):
     (lines("train") | {"test.en.zst": b"x", "test.de.zst": b"x"}, "test.de.zst is not read, and test would be"),
     (lines("train") | {"test.parquet": b"x"}, "test.parquet is not read, and test would be held out of train"),
     ({"train.csv": CSV, "train.csv.gz": CSV}, "train.csv.* are both of split train"),
+    ({"train.csv": CSV, "Test.csv": CSV, "test.csv": CSV}, "Test.csv and .*test.csv are of splits that differ in case"),
     ({"train.csv": CSV, "test.xlsx": b"x"}, "test.xlsx is not read, and test would be held out"),
     ({"README.md": readme(("train", "../a.csv")), "a.csv": CSV}, r"takes '../a.csv' from outside of its folder"),
     ({"README.md": readme(("train", "hf://x/a.csv")), "a.csv": CSV}, "takes 'hf://x/a.csv' from outside"),

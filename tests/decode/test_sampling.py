@@ -121,6 +121,7 @@ def test_text_has_whole_characters_and_ends_before_the_stop_text(stop, expected)
         assert settled.startswith(shown) and expected.startswith(settled)
         shown = settled
     assert one.text == expected and one.finished == (expected != CHARACTERS)
+    assert one.num_read == len(one.pieces) - 1
 
 
 def test_incomplete_characters_are_left_out_and_bytes_that_are_none_replaced():
@@ -131,7 +132,7 @@ def test_incomplete_characters_are_left_out_and_bytes_that_are_none_replaced():
         texts.append(one.text)
     assert texts == ["a", "a", "a", "a\u4e16", "a\u4e16\ufffd", "a\u4e16\ufffd", "a\u4e16\ufffd"]
     one.add(EOS, vocabulary, None)
-    assert one.finished and one.text == "a\u4e16\ufffd" and len(one.pieces) == 7
+    assert one.finished and one.text == "a\u4e16\ufffd" and len(one.pieces) == one.num_read == 7
 
 
 def test_streamed_text_is_the_text():

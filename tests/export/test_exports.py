@@ -258,6 +258,7 @@ def test_nan_and_shorter_translations_fail_parity():
     model = make_model()
     exact = in_float64(model)
     assert not parity(model, Broken(exact), SOURCES[:4], TARGETS[:4], SEARCH).passed
+    assert not Parity(10, 10, (), (), float("inf"), float("inf")).passed, "nothing is within what is not finite"
 
     class Short(TorchEngine):
         def search(self, sources, search, **more):

@@ -9,7 +9,7 @@ import pytest
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
 from rpr.data.vocabulary import BOS, EOS, BytePairVocabulary, ByteVocabulary, count_text_words
-from rpr.decode.exported import load_exported_model
+from rpr.decode.exported import load_exported_model, read_export
 from rpr.decode.sampling import continuations
 from rpr.decode.torch_engine import TorchEngine
 from rpr.decode.translator import Translator
@@ -105,6 +105,9 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
     text = (tmp_path / "out" / "README.md").read_text()
     assert "A language model of text, byte by byte. A decoder-only Transformer" in text
     assert f"Of 13 windows of validation (1 to {CONTEXT} tokens): log p of a token differs by at most" in text
+    limited = read_export(tmp_path / "out").settings.position_rows is not None
+    unguarded = kind == "ctranslate2" and limited and given.model.config.stacks()[0].scheme.absolute == "none"
+    assert ("rpr rejects longer sentences; other programs may not" in text) == unguarded
     assert_card_continues_as_the_model(tmp_path / "out", given, capsys)
     with pytest.raises(ConfigError, match="of a decoder-only model, for other programs alone"):
         Translator.from_run(tmp_path / "out")

@@ -103,7 +103,7 @@ def test_evaluate_with_ctranslate2_matches_torch(run_dir, run_command):
     scores = json.loads(run_command("evaluate", run_dir, *words)[0])["scores"]
     assert {score["precision"] for score in scores} == {"32, medium products"}
     names = sorted(path.parent.name for path in run_dir.glob("evaluations/*/scores.json"))
-    assert names[0] == "average3-beam1-alpha0.6-32-medium-products-test"
+    assert names[0] == "average3-beam1-alpha0.6-precision32-medium-products-test"
     assert [name.partition("-")[0] for name in names] == ["average3", "average3", "ctranslate2"]
 
 

@@ -23,6 +23,7 @@ from rpr.data.cache import prepare
 from rpr.decode.engines import evaluated_model
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError, InterruptedRun, RunError
+from rpr.io.resources import resident_peak
 from rpr.records.metrics import read_metrics
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, saving
@@ -118,6 +119,14 @@ def test_run_resumed_on_another_device_multiplies_as_it_began(config, small_data
     assert torch.get_float32_matmul_precision() == training.matmul_precision == "highest"
     assert_same_result(full, run_dir, assert_same)
     assert "the run began with highest and keeps it; here auto would be medium" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak cannot be reset")
+def test_peak_memory_is_that_of_the_training_alone(config, small_data, full, tmp_path):
+    """Not of preparing the corpus in the same process."""
+    len(bytearray(b"x") * 500_000_000)
+    before = resident_peak()
+    assert fit.fit(config, small_data, copy_run(full, tmp_path / "run", 8))[2].peak_memory_bytes < before - 2e8
 
 
 def test_checkpoints_of_which_none_is_readable_are_kept(config, small_data, full, tmp_path):
