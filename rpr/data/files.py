@@ -199,8 +199,8 @@ def _splits_by_name(data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
     for name, file in data.items():
         groups.setdefault(_group(name, kind_of(file)), []).append(file)
     lower = [group.lower() for group in groups]
-    if alike := [files[0] for group, files in groups.items() if lower.count(group.lower()) > 1]:
-        raise DataError(f"data.path: {alike[0]} and {alike[1]} are of splits that differ in case alone; rename one")
+    if like := [files[0] for name, files in groups.items() if lower.count(name.lower()) > 1]:
+        raise DataError(f"data.path: {like[0]} and {like[1]} are of splits that differ in case alone; rename one")
     if set(groups) == {""}:
         return {"train": tuple(groups[""])}
     named = {group: split_word(group) or group for group in groups if group}
