@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
@@ -55,6 +56,7 @@ def memory_growth(work: Callable[[], object]) -> int:
     reader, writer = os.pipe()
 
     def measured() -> None:
+        torch.set_num_threads(1)  # the parent's pool of threads is not there after a fork
         before = resident_peak()
         work()
         os.write(writer, str(resident_peak() - before).encode())

@@ -186,6 +186,11 @@ HOOKS = {  # hooks that train silently, and what is said before training
         + "return Tables(bias=parameters['a'][:, 512 - max_distance : 513 + max_distance])",
         r"distance_tables returns bias of shape|bias that depend on max_distance",
     ),
+    "table that ends below twice the longest": (
+        PARAMETERS.format("torch.ones(2, 3001)") + BIAS
+        + "return Tables(bias=parameters['a'][:, 1500 - max_distance : 1501 + max_distance])",
+        r"distance_tables returns bias of shape|bias that depend on max_distance",
+    ),
     "index": (
         PARAMETERS.format("torch.ones(2, 1025)") + BIAS
         + "return Tables(bias=parameters['a'][:, torch.arange(-max_distance, max_distance + 1) + 512])",
@@ -228,6 +233,14 @@ def test_hooks_are_tried_before_training(body, message, defined):
     odd = defined(body)(name="odd", scheme="odd", absolute="none", max_positions=8)
     with pytest.raises(ConfigError, match=rf"^position\.decoder: the scheme odd of position=odd: .*({message})"):
         check_hooks(odd, SITE, longest=1024)
+
+
+def test_rows_of_later_keys_count_in_an_encoder_alone(defined):
+    body = TABLE + "return Tables(bias=(r.clamp(min=0) / max_distance).expand(2, -1))"
+    odd = defined(body)(name="odd", scheme="odd", absolute="none", max_positions=8)
+    check_hooks(odd, SITE)
+    with pytest.raises(ConfigError, match="bias that depend on max_distance"):
+        check_hooks(odd, replace(SITE, causal=False))
 
 
 def test_scores_of_an_encoder_do_not_depend_on_padding(defined):

@@ -7,10 +7,12 @@ from rpr.records.position import position_of, positions_of
 from rpr.records.scores import ByLength
 from rpr.report import groups
 from rpr.report.grouping import run_groups
+from rpr.report.learning import Learning, run_key
 from rpr.report.plot_style import variant_colours
 from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import group_of
+from tests.report.test_contexts import scored
 
 OWN_DEFAULT = ("model.relative_defaults.clip_distance", 4)  # what was used is among the settings of the positions
 
@@ -216,3 +218,35 @@ def test_unknown_position_setting_marks_only_rows_that_differ():
     assert position_of(changed(fake_record("none"), name="mine")).kind == "none"
     spiral = position_of(fake_record(**{"config.position": {"name": "spiral", "scheme": "spiral", "arms": 3}}))
     assert (spiral.kind, spiral.label) == ("other", "spiral, arms = 3, scheme = spiral")
+
+
+def test_language_models_are_compared_while_they_learn():
+    scores = [fake_score("test", 2.0, "bits_per_byte")]
+    runs = [fake_record("absolute", settings={"data.text": {}}, scores=scores)]
+    (variant,) = group_of(runs, {run_key(run): Learning(0.05, 0.1, 1800, 1.0) for run in runs}).variants
+    assert variant.still_learning and variant.undecided == ""
+
+
+@pytest.mark.parametrize("changes", [{"splits": ["test"], "test_sets": ["x"]}, {"longest_training_source": 21}, {}])
+def test_scores_by_length_of_other_sentences_or_trainings_are_not_compared(changes):
+    of_lengths = [fake_by_length(50.0, 40.0), fake_by_length(50.0, 40.0, **changes)]
+    if not changes:
+        of_lengths[1]["buckets"][0]["num_sentences"] = 49
+    runs = [fake_record(kind, by_length=each) for kind, each in zip(("absolute", "relative"), of_lengths, strict=True)]
+    group = group_of(runs)
+    assert "another way" in str(group.get("relative").change(group.baseline, ("sacrebleu", 1, 10), "").reason)
+
+
+@pytest.mark.parametrize("name, value", [("devices", 2), ("num_nodes", 2), ("threads", 2), ("attention", "dense")])
+def test_runs_trained_otherwise_are_not_joined(name, value):
+    other = {f"hardware.{name}": value}
+    runs = [
+        fake_record(scores={"test": 30.0}),
+        fake_record(scores={"validation": 28.0}, started="2026-01-03T00:00:00Z", settings=other),
+    ]
+    assert sum(len(group.runs) for group in run_groups(runs)) == 2
+
+
+def test_later_scores_do_not_replace_those_by_context():
+    later = fake_record("relative", started="2026-01-03T00:00:00Z", scores={"validation": 28.0})
+    assert group_of([scored("relative"), later]).variants[0].measured(("test", "separate", 64), "").value == 2.5

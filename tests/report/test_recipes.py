@@ -10,7 +10,7 @@ from rpr.paths import SCHEMES_DIR
 from rpr.records.record import Record
 from rpr.report.grouping import run_groups
 from rpr.report.recipes import Recipes, recipe_grids, recipes
-from tests.fake_records import fake_record
+from tests.fake_records import fake_record, fake_score
 from tests.report.helpers import row
 
 KEYS = ("optim.learning_rate_scale", "model.dropout")  # those of fair
@@ -181,3 +181,24 @@ def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, 
 def test_runs_of_other_sweeps_or_of_one_setting_have_no_grid():
     assert list(recipes(run_groups([run("absolute", (1.5, 0.1), 1), run("relative", (1.5, 0.1), 1)]))) == []
     assert list(recipes(run_groups([fake_record("absolute"), fake_record("relative")]))) == []
+
+
+def tried(position: str, rate: float, score: float, metric: str = "sacrebleu", **changes: Any) -> Record:
+    """One run of a grid of learning rates; `changes` of its score, or with a dot in their name of its settings."""
+    settings = dict(zip(KEYS, (rate, 0.1), strict=True)) | {key: changes[key] for key in changes if "." in key}
+    scored = fake_score("validation", score, metric, **{key: changes[key] for key in changes if "." not in key})
+    return fake_record(position, settings=settings, sweeps=["fair"], scores=[scored])
+
+
+def test_the_best_recipe_of_a_language_model_has_the_fewest_bits():
+    text = {"data.text": {}}
+    tries = [(name, rate, bits) for name in ("absolute", "relative") for rate, bits in ((1.0, 2.5), (2.0, 2.0))]
+    (grid,) = recipes(run_groups([tried(*one, "bits_per_byte", **text) for one in tries]))
+    assert {grid.best(label) for label in grid.variants} == {grid.common} == {(2.0, 0.1)}
+
+
+def test_scores_of_other_sentences_or_hardware_are_not_compared():
+    (grid,) = recipes(run_groups([tried("absolute", 1.0, 20.0), tried("absolute", 2.0, 30.0, num_sentences=7)]))
+    assert grid.best(grid.baseline) is None
+    both = [tried("absolute", rate, 20.0, **{"hardware.name": name}) for rate in (1.0, 2.0) for name in ("cpu", "gpu")]
+    assert len([*recipes(run_groups(both))]) == 2

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from rpr.records.measurement import mean_of_shares
 from rpr.records.record import find_records
 from rpr.report import plots
 from rpr.report.build import build_report
@@ -145,6 +146,14 @@ def test_results_page_leaves_groups_of_few_seeds_to_the_pages_of_their_sweeps(tm
     assert table.count("| relative, k = 16 |") == 1 and "lengths up to 26, as in training" in table
     assert "max_train_length 22 |" in all_runs and "max_train_length 26 |" in all_runs
     assert "no training source has more than" not in page, "a task's lengths are not in tokens"
+
+
+def test_changes_of_exact_match_are_of_shares_from_minus_100_to_100():
+    runs_of = {"absolute": (50.0, 50.0), "relative": (70.0, 85.0)}
+    group = group_of([run(kind, long, seed=seed) for kind, longs in runs_of.items() for seed, long in enumerate(longs)])
+    change = group.change(group.get("relative"), group.baseline, "long")
+    assert change == mean_of_shares([20.0, 35.0], -100.0, 100.0)
+    assert [variant.undecided for variant in group_of(runs(within=95.0)).variants] == ["", ""], "95% are learned"
 
 
 def test_order_of_schemes_is_compared_with_the_published_one():

@@ -312,6 +312,30 @@ def test_chinese_is_compared_by_its_characters_and_an_empty_system_is_worse(writ
     assert "|tok:char|" in one["signature"]
 
 
+def test_runs_of_other_origins_or_precision_are_no_seeds_of_one_variant(write_run, compare):
+    def seeds_of_each(*runs):
+        (test,) = json.loads(compare(*runs, "metrics=[chrf]", "format=json"))["tests"]
+        return [variant["n"] for variant in test["variants"]]
+
+    runs = [write_run("relative", 0.3, seed=seed) for seed in (1, 2)]
+    for run, settings_id in zip(runs, ("1a", "2b"), strict=True):
+        origin = {"run": "runs/a", "run_id": "a", "settings_id": settings_id, "positions": "RoPE", "steps": 1500}
+        set_config("origin", origin | {"seed": 1, "weights": "a"})(run)
+    assert seeds_of_each(*runs) == [1, 1]
+    other = write_run("absolute", 0.3, seed=2, words=("hardware.precision=bf16",))
+    assert seeds_of_each(write_run("absolute", 0.3), other) == [1, 1]
+
+
+def test_language_models_of_other_corpora_or_documents_are_not_compared(write_language_model, compare):
+    runs = [write_language_model("none", 1.5), write_language_model("rope", 1.4)]
+    edit_record(lambda document: document["data"].update(key="ef56"))(runs[1])
+    assert "trained on another corpus" in compare(*runs, code=2)
+    runs = [write_language_model("none", 1.5), write_language_model("rope", 1.4)]
+    file = runs[1] / "test.documents.txt"
+    file.write_text(file.read_text().replace("100\t", "99\t", 1))
+    assert "were scored on other documents of test" in compare(*runs, code=2)
+
+
 def test_language_models_are_compared_over_documents_of_one_corpus_in_the_same_windows(write_language_model, compare):
     runs = [write_language_model("none", 1.5), write_language_model("rope", 1.496)]
     [one] = json.loads(compare("sweep=mine", "baseline=none", "format=json"))["tests"]

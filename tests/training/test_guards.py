@@ -8,6 +8,7 @@ import statistics
 import pytest
 import torch
 
+from rpr.data.batches import TrainingBatches
 from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training import fit, guards
@@ -46,6 +47,10 @@ def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
     report = json.loads((tmp_path / "not_finite_step00000004.json").read_text())
     train = small_data.split("train")
     assert len(report["pairs"]) > 10 and f"{len(report['pairs'])} pairs of the token cache" in message
+    config = tiny_config(*RECIPE)
+    batches = TrainingBatches(train, config.optim.max_tokens_per_microbatch, 2, config.seed)
+    of_step = [int(pair) for part in batches.step_microbatches(BAD_STEP - 1) for pair in part]
+    assert [entry["pair"] for entry in report["pairs"]] == of_step
     for entry in report["pairs"]:
         assert small_data.vocabulary.encode(entry["source"], eos=True) == train.row("source", entry["pair"]).tolist()
         assert small_data.vocabulary.encode(entry["target"], eos=True) == train.row("target", entry["pair"]).tolist()
@@ -76,6 +81,18 @@ def test_skipped_step_changes_no_weight_and_is_counted(tiny_config, small_data, 
     assert after["callbacks"]["Guard"]["skipped_steps"] == 1  # the key of existing checkpoints
     (tmp_path / "checkpoints" / "step00000006.ckpt").unlink()
     assert fit.fit(config, small_data, tmp_path)[2].skipped_steps == 1  # also after resuming
+
+
+def test_skipped_steps_far_apart_do_not_stop_the_run(tiny_config, small_data, tmp_path, monkeypatch):
+    training_step = TranslationModule.training_step
+
+    def infinite(self, batch, batch_idx):
+        loss = training_step(self, batch, batch_idx)
+        return loss * math.inf if self.global_step in (1, 3) else loss
+
+    monkeypatch.setattr(TranslationModule, "training_step", infinite)
+    monkeypatch.setattr(guards, "MAX_CONSECUTIVE_SKIPS", 1)
+    assert fit.fit(tiny_config(*RECIPE, "optim.non_finite=skip"), small_data, tmp_path)[2].skipped_steps == 2
 
 
 @pytest.mark.parametrize("scale, step", [("1e41", 2), ("1e38", 4)], ids=["infinite weights", "huge weights"])

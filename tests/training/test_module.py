@@ -100,6 +100,24 @@ def test_dropout_depends_on_step_rank_and_microbatch_only(tiny_config, small_dat
                     module.on_train_batch_start(None, step * 2 + micro)
                     draws.append(float(torch.rand(())))
     assert draws[:8] == draws[8:] and len(set(draws)) == 8
+    other = TranslationModule(tiny_config("seed=2"), len(small_data.vocabulary))
+    other._trainer = SimpleNamespace(accumulate_grad_batches=2, world_size=2, global_step=0, global_rank=0)
+    other.on_train_batch_start(None, 0)
+    assert float(torch.rand(())) not in draws
+
+
+def test_validation_loss_is_of_the_references_alone(tiny_config, small_data):
+    """Without label smoothing."""
+    module = module_of(tiny_config("optim.label_smoothing=0.1", "model.dropout=0"), small_data).eval()
+    batch = TranslationDataset(small_data.split("validation"))[[0, 1, 2]]
+    module.validation_loss_sum, module.validation_tokens = torch.zeros((), dtype=torch.float64), 0
+    with torch.no_grad():
+        module.validation_step(batch, 0)
+        log_p_BTV = module.model.logits(module.model(batch.source_BS, batch.target_input_BT)).log_softmax(-1)
+    real_BT = batch.target_output_BT != 0
+    expected = -log_p_BTV.gather(2, batch.target_output_BT[..., None])[..., 0][real_BT].sum()
+    assert float(module.validation_loss_sum) == pytest.approx(float(expected), rel=1e-5)
+    assert module.validation_tokens == int(real_BT.sum())
 
 
 def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config, small_data, tmp_path, monkeypatch):
