@@ -220,7 +220,7 @@ HOOKS = {  # hooks that train silently, and what is said before training
         PARAMETERS.format("torch.ones(4, 8)") + PROJECTED.replace("'w'", "'a'") + QUERIES.replace("'w'", "'a'")
         + "w\n " + KEYS, "'a' is both a projection and a parameter",
     ),
-    "no tables": (BIAS + "return None", "AttributeError: .* in _wrong_tables"),
+    "no tables": (BIAS + "return None", "distance_tables returns NoneType; it must return Tables"),
     "length": (
         "def prepare(self, q, k, positions, parameters, site): return q / len(positions), k", "queries that depend on"
     ),

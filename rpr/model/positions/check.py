@@ -212,11 +212,16 @@ def _wrong_tables(
 ) -> Iterator[str]:
     import torch
 
+    from rpr.model.positions.scheme import Tables
+
     farthest = max(_FAR, 2 * longest)
     doubled = (_LENGTH * 2**power for power in range(farthest.bit_length()))
     reached = sorted({*(most for most in doubled if most < farthest), _FAR, farthest})
     by_distance = [scheme.distance_tables(learned, site, most, torch.device("cpu")) for most in reached]
-    for name in by_distance[0]._fields:
+    for given in by_distance:
+        if not isinstance(given, Tables):
+            yield f"distance_tables returns {type(given).__name__}; it must return Tables(keys, values, bias)"
+    for name in Tables._fields:
         tables = [getattr(given, name) for given in by_distance]
         used += [table for table in tables if table is not None]
         rest = () if name == "bias" else (width_of_keys if name == "keys" else site.d_head,)
@@ -225,7 +230,6 @@ def _wrong_tables(
 
 def _wrong_table(name: str, tables: Mapping[int, Tensor | None], rest: tuple[int, ...], site: Site) -> Iterator[str]:
     """`tables` by max_distance; `rest` is the shape of a row."""
-
     of_bias = name == "bias"
     before = [(site.num_heads,)] if of_bias else [(), (site.num_heads,)]
     known: dict[int, Tensor] = {}  # rows by distance
