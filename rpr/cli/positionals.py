@@ -24,9 +24,11 @@ def take_schemes_dir(arguments: list[str]) -> list[str]:
     before_files = arguments[: arguments.index("--")] if "--" in arguments else arguments
     typed = [word for word in before_files if word.startswith("schemes_dir=")]
     if typed:
-        folder = user_path(typed[-1].partition("=")[2]).absolute()
-        if not folder.is_dir():
-            raise ConfigError(f"schemes_dir: {folder} is not a folder; give one with modules of position schemes")
+        name = typed[-1].partition("=")[2]
+        folder = user_path(name).absolute()
+        if not name or not folder.is_dir():
+            where = folder if name else "''"
+            raise ConfigError(f"schemes_dir: {where} is not a folder; give one with modules of position schemes")
         if "rpr.model.positions" in sys.modules and schemes_dir() != folder:
             raise ConfigError(
                 f"schemes_dir: this Python process has already read its schemes; set {SCHEMES_DIR} before importing rpr"

@@ -92,6 +92,7 @@ def test_warnings_are_never_folded_and_other_metrics_are():
     for changed, words in (
         ({"num_sentences": 7}, "not comparable: the rows of test were scored on 7 or 1,000 sentences"),
         ({"beam_size": 1}, "not comparable: the rows of test were scored in different ways (sacreBLEU)"),
+        ({"length_penalty": 1.0}, "not comparable: the rows of test were scored in different ways (sacreBLEU)"),
         ({"precision": "bf16"}, "not comparable: the rows of test were scored in different ways (sacreBLEU)"),
     ):
         other = fake_record("absolute", scores=[fake_score("test", 20.0, **changed)])

@@ -214,6 +214,7 @@ def test_folders_that_are_refused_and_configuration_that_is_printed(home):
     own = ["schemes_dir=own", "model=mini", "optim=tiny"]
     expected = {
         "schemes_dir: {home}/nowhere is not a folder": ["schemes_dir=nowhere"],
+        "schemes_dir: '' is not a folder": ["schemes_dir="],  # $UNSET
         "rope.py: has the name of a module of rpr": ["schemes_dir=hiding"],
         "no such choice": [*own, "position=nope"],
         "size: 3": [*own, "position=window", "--cfg", "job"],
@@ -221,10 +222,10 @@ def test_folders_that_are_refused_and_configuration_that_is_printed(home):
         "my-window:": [*own, "position=pattern", "position.layers=[my-window,rope]", "--cfg=job"],
     }
     heads, answers = answers_of(home, [["train", *words] for words in expected.values()], ROOT)
-    assert heads == ["train 2"] * 3 + ["train 0"] * 3, answers
+    assert heads == ["train 2"] * 4 + ["train 0"] * 3, answers
     for message, answer in zip(expected, answers, strict=True):
         assert message.format(home=home) in answer, answer
-    assert all(answer.startswith("rpr-cli: ") for answer in answers[:3])
+    assert all(answer.startswith("rpr-cli: ") for answer in answers[:4])
 
 
 def test_help_does_not_import_torch_with_schemes_of_ones_own(home):
