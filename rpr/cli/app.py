@@ -14,6 +14,7 @@ from rpr.cli import stdio
 from rpr.cli.positionals import take_schemes_dir, to_overrides, whole
 from rpr.compose import hydra_bridge, hydra_settings
 from rpr.compose.composition import (
+    check_read,
     compose,
     compose_train,
     entries_of_layers,
@@ -176,6 +177,7 @@ def _run(name: str, arguments: list[str]) -> int:
         train.run(job, command=recorded_command(flags.overrides, config_dir, flags.config_name))
         return 0
     typed = validate(_config_class(name), compose(config_name, flags.overrides, config_dir))
+    check_read(typed.unread(), flags.overrides)
     inputs: list[Any] = [typed]
     if name == "bench":
         inputs.append({each: _compose_position(each, flags.overrides, config_dir) for each in typed.variants})

@@ -9,6 +9,7 @@ from rpr.commands.printing import with_legend
 from rpr.commands.scoring import check_scorable, context_grids, length_grid, score_grid, score_run
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import REPORTED, TrainConfig
+from rpr.config.unread import OF_TRANSLATIONS
 from rpr.data.cache import prepare
 from rpr.decode.engines import EvaluatedModel, ctranslate2_engine, evaluated_model, exported_folder
 from rpr.errors import ConfigError
@@ -22,7 +23,6 @@ from rpr.runs import loading, runtime
 from rpr.tables.render import wrapped
 from rpr.validation import validate
 
-_OF_TRANSLATIONS = ("beam_size", "length_penalty", "min_length", "bleu_tokenizer")  # settings that documents lack
 _LONGEST_NAME = 200  # bytes; file systems allow 255
 
 
@@ -34,7 +34,7 @@ def run(config: EvaluateConfig) -> None:
     """
     run_dir = user_path(config.run).absolute()
     trained = loading.config_of(run_dir, config)
-    names = {*_OF_TRANSLATIONS, *REPORTED, "text_tokens", "matmul_precision"}
+    names = {*OF_TRANSLATIONS, *REPORTED, "text_tokens", "matmul_precision"}
     requested = config.model_dump(include=names, exclude_none=True)
     if config.splits is not None:
         requested["test_splits"] = config.splits
@@ -100,7 +100,7 @@ def run(config: EvaluateConfig) -> None:
 def _check_effect(config: EvaluateConfig, run: str, trained: TrainConfig) -> None:
     """Refuse what only scores of translations or only those of documents have, and exports that do not translate."""
     documents = trained.data.text is not None
-    names = {*_OF_TRANSLATIONS, "length_buckets"} if documents else {"text_tokens"}
+    names = {*OF_TRANSLATIONS, "length_buckets"} if documents else {"text_tokens"}
     given = [*config.model_dump(include=names, exclude_none=True)]
     kind = "a model of sentence pairs, whose splits are scored whole"
     if documents:
@@ -110,3 +110,5 @@ def _check_effect(config: EvaluateConfig, run: str, trained: TrainConfig) -> Non
         kind = kind if documents else "a decoder-only model, whose CTranslate2 export is for other programs alone"
     if given:
         raise ConfigError(f"{given[0]}: {run} is {kind}; leave {given[0]} out")
+    if config.length_penalty is not None and trained.evaluation.beam_size == 1:
+        raise ConfigError("length_penalty: has no effect with beam_size=1, a greedy search; leave it out")

@@ -55,7 +55,7 @@ def run(config: ReportConfig) -> None:
         page = user_path(config.results_page)
         written.append(page)
         with exclusive(page.parent, glob.escape(page.name)):
-            replace_file(page, results_markdown(root, page.parent))
+            replace_file(page, results_markdown(root, page.parent, config.baseline))
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))
         return

@@ -155,6 +155,9 @@ def _warn(config: TrainConfig, run_dir: Path) -> None:
     if (optim := config.optim).warmup_steps > optim.max_steps:
         rate = f"the learning rate rises over {optim.warmup_steps:,} steps (optim.warmup_steps), more than there are"
         note(f"warning: {rate}, so it never reaches its highest value")
+    if (decay := optim.ema_decay) is not None and decay > (reached := (1 + optim.max_steps) / (10 + optim.max_steps)):
+        what = f"optim.ema_decay: {decay:g} is not reached in {optim.max_steps:,} steps, whose last has {reached:.4f}"
+        note(f"warning: {what}, so any greater value gives the same average")
     if not (run_dir / RECORD_NAME).exists() and (folder := lifecycle.trained_alike(config, run_dir)) is not None:
         what = f"{folder} differs in its evaluation alone; to score it again instead: rpr-cli evaluate {folder}"
         note(what)

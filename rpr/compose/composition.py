@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ _SHORTEST_SECRET = 8  # characters; a shorter value may occur in a setting by ch
 # Not an addition (+), a deletion (~) or Hydra's own.
 _CHOICE_OR_VALUE = re.compile(r"(?!hydra\b)[\w.]+(@[\w.]+)?=")
 _NO_SIDE = re.compile(r"position@position\.(encoder|decoder)=null")
-_BOTH_SIDES = re.compile(r"position\.(?!(encoder|decoder|name)\b)\w+=")
+_BOTH_SIDES = re.compile(r"\+{0,2}position(\.(?!(encoder|decoder)\b)[\w.]+)?=")
 _SIDE = re.compile(r"^position\.(encoder|decoder)=")
 _DECODER_ONLY = re.compile(r"\+*model\.architecture=(['\"]?)decoder_only\1")
 _OWN_CONFIG = ("--config-name", "-cn")
@@ -54,11 +54,18 @@ def typed_choices(overrides: Sequence[str]) -> list[str]:
     both = next((word for word in rewritten if _BOTH_SIDES.match(word)), None)
     if len(sides) == 2 and both is not None:
         key = override_key(both)
-        raise ConfigError(
-            f"{key}: has no effect, since encoder and decoder have positions of their own; write "
-            f"{key.replace('.', '.encoder.', 1)} or {key.replace('.', '.decoder.', 1)}"
-        )
+        instead = f"write {key.replace('.', '.encoder.', 1)} or {key.replace('.', '.decoder.', 1)}"
+        instead = "leave it out" if key in ("position", "position.name") else instead
+        raise ConfigError(f"{key}: has no effect, since encoder and decoder have positions of their own; {instead}")
     return rewritten
+
+
+def check_read(unread: Iterable[tuple[str, str]], overrides: Sequence[str]) -> None:
+    """Raises ConfigError for an override of one of the settings that are not read, which come with the reason."""
+    keys = [override_key(word) for word in overrides]
+    for setting, why in unread:
+        if typed := next((key for key in keys if f"{key}.".startswith(f"{setting}.")), None):
+            raise ConfigError(f"{typed}: has no effect {why}; leave it out")
 
 
 def _choose_corpus(overrides: Sequence[str]) -> bool:
@@ -157,11 +164,13 @@ def compose_train(
     it cannot start from the run that `from` names.
     """
     from rpr.config.train import TrainConfig, too_few_samples
+    from rpr.config.unread import unread
     from rpr.validation import validate
 
     settings = compose(config_name or "train", overrides, config_dir)
     run = settings.get("from")
     config = validate(TrainConfig, {**settings, "from": None})
+    check_read(unread(config), overrides)
     chosen = _choose_decoder_only(overrides) or _choose_corpus(overrides)
     by_file = config.model.architecture == "decoder_only" and config_name in (None, "train")
     if by_file and config.data.synthetic and not chosen:

@@ -24,6 +24,13 @@ def _of_one_process(hardware: HardwareConfig) -> HardwareConfig:
 OneProcess = Annotated[HardwareConfig, AfterValidator(_of_one_process)]
 
 
+def _of_inexact(hardware: HardwareConfig) -> Iterator[tuple[str, str]]:
+    """The settings of inexact arithmetic, for commands that compare the run's weights in float64."""
+    if hardware.precision == "bf16":
+        yield "hardware.precision", "here, where weights are float32 and compared in float64"
+    yield "hardware.matmul_precision", "here, where the model is computed in float64"
+
+
 class OneRunConfig(StrictModel):
     """The settings of a command that loads one trained run; None is "as the run has it", or the default cache."""
 
@@ -64,6 +71,10 @@ class EvaluateConfig(OneRunConfig):
         if self.backend == "ctranslate2" and self.average_checkpoints is not None:
             yield "average_checkpoints: an export is a single model; leave it out, or export the run again"
 
+    def unread(self) -> Iterator[tuple[str, str]]:
+        if self.hardware.precision == "64":
+            yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
+
 
 class TranslateConfig(OneRunConfig):
     """rpr-cli translate; None is "as the run has it"."""
@@ -79,6 +90,12 @@ class TranslateConfig(OneRunConfig):
     lines_per_batch: PositiveInt
     max_source_length: int = Field(ge=8)
 
+    def unread(self) -> Iterator[tuple[str, str]]:
+        if self.beam_size == 1 and self.n_best is None:  # which prints scores
+            yield "length_penalty", "with beam_size=1, a greedy search"
+        if self.hardware.precision == "64":
+            yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
+
 
 class SamplingConfig(StrictModel):
     """How prompts are continued, documented in conf/generate.yaml."""
@@ -91,7 +108,7 @@ class SamplingConfig(StrictModel):
     stop: str | None = Field(min_length=1)
 
     def problems(self) -> Iterator[str]:
-        for name, usual in (("top_k", None), ("num_samples", 1)):
+        for name, usual in (("top_k", None), ("num_samples", 1), ("seed", 1)):
             if self.temperature == 0 and getattr(self, name) != usual:
                 yield (
                     f"{name}: {getattr(self, name)} has no use with temperature=0, which takes the most probable token "
@@ -113,6 +130,9 @@ class ExportConfig(OneRunConfig):
     output_dir: str | None = Field(min_length=1)
     sentences: PositiveInt
     split: str
+
+    def unread(self) -> Iterator[tuple[str, str]]:
+        return _of_inexact(self.hardware)
 
 
 class CompareConfig(StrictModel):
@@ -139,6 +159,12 @@ class CompareConfig(StrictModel):
             yield f"runs: only {self.runs[0]} given; give the folders of at least two runs"
         if self.runs and self.baseline is not None:
             yield f"baseline: {self.baseline} is for sweep=; of runs the first one is the baseline"
+
+    def unread(self) -> Iterator[tuple[str, str]]:
+        if self.sweep is None:
+            yield "runs_dir", "without sweep=, as the runs are given by their folders"
+        if self.metrics is not None and "sacrebleu" not in self.metrics:
+            yield "bleu_tokenizer", "without sacrebleu in metrics"
 
 
 class RerunConfig(StrictModel):
@@ -168,6 +194,10 @@ class DashboardConfig(StrictModel):
     title: str | None
     logger: LoggerConfig
 
+    def unread(self) -> Iterator[tuple[str, str]]:
+        for name in LoggerConfig.model_fields.keys() - {"mode", "project", "entity"}:
+            yield f"logger.{name}", "on a dashboard"
+
 
 class VerifyConfig(OneRunConfig):
     """rpr-cli verify."""
@@ -175,6 +205,9 @@ class VerifyConfig(OneRunConfig):
     sentences: PositiveInt
     split: str
     format: Literal["table", "json"]
+
+    def unread(self) -> Iterator[tuple[str, str]]:
+        return _of_inexact(self.hardware)
 
 
 class PrepareConfig(StrictModel):
@@ -212,15 +245,20 @@ class ReportConfig(StrictModel):
                 f"run and sweep: {self.run} and {self.sweep} are both given; a report is on one run's positions or on "
                 "a sweep's records: remove one of them"
             )
-        of_records, of_run = ("baseline", "verbose", "pdf"), ("average_checkpoints", "cache_dir")
-        subject, unused = ("records", of_run) if self.run is None else ("one run's positions", of_records)
-        if given := next((name for name in unused if getattr(self, name)), None):
-            yield f"{given}: has no effect on a report on {subject}; leave it out"
         if self.results_page is not None and (self.sweep or self.run) is not None:
             yield (
                 f"results_page: {self.results_page} is a page on all records under runs_dir; remove "
                 f"{'sweep' if self.sweep is not None else 'run'}"
             )
+
+    def unread(self) -> Iterator[tuple[str, str]]:
+        of_run = ("average_checkpoints", "validation_sentences", "max_distance", "cache_dir", "hardware")
+        of_records = ("runs_dir", "baseline", "output_dir", "verbose", "pdf")
+        subject, unused = ("records", of_run) if self.run is None else ("one run's positions", of_records)
+        for name in unused:
+            yield name, f"on a report on {subject}"
+        if self.format == "json":
+            yield "verbose", "with format=json, which is everything"
 
 
 class LayerBenchConfig(StrictModel):
@@ -268,5 +306,18 @@ class BenchConfig(StrictModel):
             yield "parts: context is of decoder-only models; add model.architecture=decoder_only"
         if self.hardware.precision == "64":
             yield "hardware.precision: bench supports 32 and bf16; choose one"
+        if len({*self.variants}) < len(self.variants):
+            yield f"variants: [{','.join(self.variants)}] names one twice; name each once"
         if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
             yield "layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu"
+
+    def unread(self) -> Iterator[tuple[str, str]]:
+        of_parts = {"step": ("sentences", "length"), "context": ("context",), "layer": ("layer",)}
+        for part, names in of_parts.items():
+            for name in () if part in self.parts else names:
+                yield name, f"without {part} in parts"
+        if {*self.parts} == {"layer"}:
+            yield "rounds", "with parts=[layer], which takes layer.rounds"
+        for name in OptimConfig.model_fields.keys() - {"label_smoothing"}:
+            yield f"optim.{name}", "on bench, whose steps are of plain Adam"
+        yield "hardware.num_workers", "on bench, which loads no data"

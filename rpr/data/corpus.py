@@ -110,6 +110,17 @@ def corpus_files(data: DataConfig) -> Listing:
     return listing
 
 
+def check_config(data: DataConfig, listing: Listing) -> None:
+    """Raises DataError if data.hub_config, which only a corpus of the hub has from conf/, selects none of the files."""
+    config = data.hub_config if data.hub is None else None
+    if config is None or listing.configured or (not listing.lines and (listing.root / config).is_dir()):
+        return
+    raise DataError(
+        f"data.hub_config: {data.path} has no folder {config} and no README with such a configuration; correct it, or "
+        "leave it out to read all files there"
+    )
+
+
 def splits_of_files(data: DataConfig) -> list[str]:
     """The splits of a corpus of files, by their names. Raises DataError as `corpus_files`, `missing_splits`."""
     listing = corpus_files(data)
@@ -166,6 +177,7 @@ def _read(data: DataConfig) -> tuple[Mapping[str, Pairs], Sequence[Path]]:
             raise DataError(f"data.{'synthetic' if data.task is None else 'task'}: {error}") from None
         return {split: listed_pairs(pairs) for split, pairs in generated.items()}, ()
     listing = corpus_files(data)
+    check_config(data, listing)
     splits: dict[str, Pairs] = {
         split: line_pairs(*files) if listing.lines else table_pairs(files, data, split, listing.separator)
         for split, files in listing.splits.items()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rpr.config.data import DataConfig, TextConfig
-from rpr.data.corpus import corpus_files, missing_splits, not_read
+from rpr.data.corpus import check_config, corpus_files, missing_splits, not_read
 from rpr.data.files import SPLIT_NAMES, kind_of, open_file
 from rpr.data.tables import TABLES, describe, read_columns
 from rpr.errors import DataError
@@ -175,6 +175,7 @@ def load_documents(data: DataConfig) -> TextCorpus:
     """
     assert data.text is not None
     listing, splits = corpus_files(data), dict[str, Documents]()
+    check_config(data, listing)
     for split, files in listing.splits.items():
         if split in SPLIT_NAMES:
             by_path = {} if data.on_hub else {file.relative_to(listing.root).as_posix(): [file] for file in files}
@@ -191,6 +192,11 @@ def load_documents(data: DataConfig) -> TextCorpus:
         notes = (f"{' and '.join(sorted(missing))}: {how}{same}, held out of train",)
     if unread := [*map(Path, sorted(listing.splits.keys() - splits)), *listing.left_over]:
         notes += (not_read(unread),)
+    if data.train_limit is not None and _only_one(splits["train"]):
+        raise DataError(
+            f"data.train_limit: train is a single document, which is not cut (data.text.rows={data.text.rows}); "
+            "leave it out, or give a part of the file"
+        )
     if data.train_limit is not None:
         notes += (f"train: the first documents, at most {data.train_limit}",)
     return TextCorpus(data.name, splits, missing, named, notes)

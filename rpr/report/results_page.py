@@ -39,7 +39,7 @@ _PICTURES = {
 SEEDS = 2  # a group of runs without a variant of so many is on the page of its sweep alone, if any group has one
 
 
-def results_markdown(root: Path, folder: Path | None = None) -> str:
+def results_markdown(root: Path, folder: Path | None = None, baseline: str | None = None) -> str:
     """The page of all records below `root`: pictures, agreement with published figures, tables, limits, runs, links.
     `folder`: the page's directory, for its links; the parent of `root` by default. Raises RecordError if there are no
     records below `root`.
@@ -47,7 +47,7 @@ def results_markdown(root: Path, folder: Path | None = None) -> str:
     files = find_records(root)
     benches, problems = read_benches(files.others)
     unusable = [*files.problems, *problems]
-    everything = run_groups((record for _, record in files.records), read_learning(files.records, unusable))
+    everything = run_groups((record for _, record in files.records), read_learning(files.records, unusable), baseline)
     groups = [group for group in everything if any(len(one.finished) >= SEEDS for one in group.variants)] or everything
     home = root.parent if folder is None else folder
     parts = ["# Results", _INTRODUCTION.format(root=f"`{_relative(root, home)}/`")]

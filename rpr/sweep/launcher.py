@@ -83,8 +83,8 @@ class Launcher:
             self._options = replace(self._options, jobs=min(self._options.jobs, len(jobs)))
         self._name = targets[0].rpartition(".")[2]
         self.local = self._name == "BasicLauncher"
-        for word in own if self.local else ():
-            if override_key(word) not in ("hydra/launcher", "hydra.searchpath", "hydra.sweep.dir"):
+        for word in filter(is_hydra_override, overrides) if self.local else ():
+            if override_key(word) not in ("hydra/launcher", "hydra.searchpath"):
                 raise ConfigError(f"{override_key(word)}: has no effect on this machine; it goes with hydra/launcher=")
         if not self.local and self._options.jobs is not None:
             key = "gpus" if self._options.gpus else "jobs"

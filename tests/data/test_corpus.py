@@ -183,6 +183,19 @@ def test_folder_with_several_configs(config, folder):
             load_corpus(config(hub_config=name))
 
 
+def test_a_configuration_that_the_files_do_not_have_is_refused(config, folder):
+    """Otherwise all of them would be read, as one corpus; a corpus of the hub has one in conf/, for its own files."""
+    write_lines(folder / "train", PAIRS)
+    with pytest.raises(DataError, match=r"^data.hub_config: .* has no folder de-en and no README with such a config"):
+        load_corpus(config(hub_config="de-en"))
+    assert len(load_corpus(config(hub="wmt/wmt14", hub_config="de-en")).splits["train"]) == 90
+    write_parquet(folder / "de-en" / "train-0.parquet", PAIRS[:30])
+    (folder / "train.en").unlink(), (folder / "train.de").unlink()
+    assert len(load_corpus(config(hub_config="de-en")).splits["train"]) == 28
+    with pytest.raises(DataError, match=r"^data.hub_config: "):
+        load_corpus(config(hub_config="de-EN"))
+
+
 def test_fingerprint_depends_on_content_not_on_times(config, folder, tmp_path, monkeypatch):
     write_lines(folder / "train", PAIRS)
     first = fingerprint(config())

@@ -426,6 +426,13 @@ def test_vocabulary_with_a_limit_is_of_the_first_documents(tmp_path, monkeypatch
     assert learned(train_limit=3) == [True, True, False, False]
 
 
+def test_a_limit_of_documents_needs_more_than_one(tmp_path):
+    """As each line is one row of a single document."""
+    write(tmp_path, {f"{split}.txt": b"a\nb\nc\n" for split in ("train", "validation", "test")})
+    with pytest.raises(DataError, match=r"^data.train_limit: train is a single document, which is not cut \(data.text"):
+        load_documents(text_config(tmp_path, train_limit=2))
+
+
 def test_documents_held_out_of_a_corpus_of_the_hub_have_not_the_names_of_its_own_splits(tmp_path):
     write(tmp_path, {f"train/{index}.txt": b"x%d" % index for index in range(60)} | {"test/a.txt": b"a"})
     own = {"validation": "newstest2013", "test": "newstest2014"}

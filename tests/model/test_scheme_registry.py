@@ -308,9 +308,7 @@ def test_versions_name_the_schemes_of_the_project():
 
 
 def test_each_stack_may_have_its_own_scheme():
-    config = compose_train(
-        ["position=relative", "position.encoder=alibi", "position.decoder=rope", "position.decoder.base=500"]
-    )
+    config = compose_train(["position.encoder=alibi", "position.decoder=rope", "position.decoder.base=500"])
     assert isinstance(config.position, Sides)
     label = "ALiBi in the encoder, RoPE, base 500 in the decoder"
     assert (config.position.name, config.position.label, variant(config)) == ("alibi-rope", label, label)
@@ -325,7 +323,7 @@ def test_each_stack_may_have_its_own_scheme():
 
 def test_equal_sides_are_the_same_run_as_one_choice():
     rope = compose_train(["position=rope"])
-    both = compose_train(["position=none", "position.encoder=rope", "position.decoder=rope"])
+    both = compose_train(["position.encoder=rope", "position.decoder=rope"])
     assert (both.position, both.run_id) == (rope.position, rope.run_id)
     for earlier in ((), ("position.encoder=t5",), ("position@position.encoder=t5",)):
         assert compose_train(["position=rope", *earlier, "position.encoder=null"]) == rope, "the last one counts"

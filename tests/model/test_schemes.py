@@ -250,10 +250,11 @@ def test_positions_in_training_are_a_sorted_random_subset_or_start_at_an_offset(
 
 
 def test_random_positions_have_an_effect_where_queries_grow():
-    site = Site(num_layers=2, num_heads=2, d_model=8, causal=True)
-    usual, grows = {"clip_distance": 2, "tables": "per_head"}, {"query_log_scale": 0.1, "query_log_floor": 4}
-    assert scheme("none", random_positions=99, **grows).wrong_setting(site, usual) is None
-    assert "no effect" in str(scheme("none", random_positions=99).wrong_setting(site, usual))
+    grows = {"query_log_scale": 0.1, "query_log_floor": 4}
+    assert scheme("none", random_positions=99, **grows).without_effect(9, 9) is None
+    alike = {"none": {}, "cope": {}, "relative": {"clip_distance": 0}, "rope": {"proportion": 0}}
+    for choice, settings in alike.items():
+        assert "no effect" in str(scheme(choice, random_positions=99, **settings).without_effect(9, 9)), choice
 
 
 @pytest.mark.parametrize("choice", ["absolute", "learned", "shape", "centred"])

@@ -177,6 +177,13 @@ def test_results_page_shows_the_group_with_most_variants(tmp_path):
     assert re.findall(r"!\[.*\]\((.*)\)", results_markdown(tmp_path / "runs")) == ["runs/many/bleu_by_k.svg"]
 
 
+def test_results_page_has_the_baseline_that_is_chosen(tmp_path):
+    for choice in ("absolute", "relative", "rope"):
+        write_record(tmp_path / "runs" / f"{choice}.json", fake_record(choice))
+    pages = [results_markdown(tmp_path / "runs", None, baseline) for baseline in (None, "rope")]
+    assert ["Δ: change from RoPE" in page for page in pages] == [False, True]
+
+
 def test_links_lead_to_files_of_any_name(tmp_path):
     name = "a b#c?d%20(e)[f]<g>ü"
     write_record(tmp_path / "runs" / name / "0.json", fake_record("relative"))

@@ -138,6 +138,18 @@ def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys)
     assert capsys.readouterr().err == ""
     train._warn(tiny_config("optim.warmup_steps=9", "optim.max_steps=8", "position=none"), tmp_path)
     order, rate = capsys.readouterr().err.splitlines()
+    train._warn(
+        tiny_config("optim.ema_decay=0.5", "optim.average_checkpoints=1", "optim.warmup_steps=8", "optim.max_steps=9"),
+        tmp_path,
+    )
+    assert capsys.readouterr().err == "", "9 steps reach (1 + 9) / (10 + 9)"
+    train._warn(
+        tiny_config(
+            "optim.ema_decay=0.9999", "optim.average_checkpoints=1", "optim.warmup_steps=8", "optim.max_steps=9"
+        ),
+        tmp_path,
+    )
+    assert "optim.ema_decay: 0.9999 is not reached in 9 steps, whose last has 0.5263" in capsys.readouterr().err
     train._warn(tiny_config("position=rope", "position.random_positions=2048"), tmp_path)
     assert "drawn of 2048 (position.random_positions) in training, but evaluation counts" in capsys.readouterr().err
     assert "the encoder ignores word order" in order

@@ -31,6 +31,10 @@ class Cope(Scheme):
     scheme: Literal["cope"]
     num_positions: int = Field(ge=2)
 
+    @property
+    def uses_positions(self) -> bool:
+        return self.query_log_scale > 0  # it counts tokens
+
     def details(self) -> list[str]:
         return [] if self.num_positions == 64 else [f"{self.num_positions} positions"]
 

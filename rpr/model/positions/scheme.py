@@ -195,7 +195,6 @@ class Scheme(Described):
 
     def wrong_setting(self, site: Site, usual: Mapping[str, Any]) -> str | None:
         """As `problem` and `unused_setting`, also of the settings that every scheme has."""
-        embeds = self.absolute != "none" or type(self).embeddings is not Scheme.embeddings
         if self.query_log_floor != 8192 and not self.query_log_scale and len(self.parts) == 1:
             return (
                 f"query_log_floor: {self.query_log_floor} has no effect with position.query_log_scale=0; leave it out"
@@ -203,12 +202,7 @@ class Scheme(Described):
         if self.random_offset and (self.shift_invariant or self.random_positions):
             why = "with position.random_positions" if self.random_positions else "on distances"
             return f"random_offset: {self.random_offset} has no effect {why}; leave it out"
-        placed = embeds or any(
-            part.has_tables or part.changes_queries or part.has_scores or part.query_log_scale for part in self.parts
-        )
-        if (last := self.random_positions) and not placed:
-            return f"random_positions: {last} have no effect with position={self.name}; leave it out"
-        if self.absolute == "learned" and (last or 0) > self.max_positions:
+        if self.absolute == "learned" and (self.random_positions or 0) > self.max_positions:
             return f"max_positions: {self.max_positions} learned positions are fewer than the random ones; raise it"
         return self.problem(site) or self.unused_setting(usual)
 
@@ -229,6 +223,9 @@ class Scheme(Described):
 
     def without_effect(self, window: int, longest: int) -> str | None:
         """As `unused_setting`, for the lengths of `wrong_length` (0: of a generated task, of any length)."""
+        embeds = self.absolute != "none" or type(self).embeddings is not Scheme.embeddings
+        if self.random_positions and not (embeds or any(part.uses_positions for part in self.parts)):
+            return f"random_positions: {self.random_positions} have no effect with position={self.name}; leave it out"
         if self.random_positions is not None and self.random_positions <= window:
             return (
                 f"random_positions: {self.random_positions} leave rows of {window} tokens (data.context_length, "
@@ -244,6 +241,12 @@ class Scheme(Described):
                 f"set it to {reached} or less"
             )
         return None
+
+    @property
+    def uses_positions(self) -> bool:
+        """Whether a layer's scores change if tokens stay in their order, but at other positions."""
+        hooks = self.has_tables or self.changes_queries or self.has_scores
+        return (hooks and self.ordered) or self.query_log_scale > 0
 
     @property
     def acts_in_layers(self) -> bool:
