@@ -64,13 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     stdio.reopen_closed_fds()
     stdio.replace_unencodable()
     environment.set_up()
-    # Large tensors in huge pages, where Linux offers them: a CPU step touches fresh memory every time. Read by torch at
-    # its first allocation, and inherited by the processes of a sweep.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    # oneDNN multiplies bfloat16 matrices on a CPU with code that it generates for each shape, and batches have many
-    # shapes: its caches of 1,024 each grew to over 1 GB. Read by torch when it is loaded.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-    os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
     # Hydra's own re-runs of sys.argv, and torchrun -m rpr, name the command this way.
     name = arguments[0].removeprefix("--config-name=") if arguments else "--help"
     code = 0

@@ -96,12 +96,12 @@ def peak_memory(hardware: HardwareConfig) -> tuple[int, str]:
 
 def check_world(hardware: HardwareConfig) -> None:
     """Raises ConfigError unless torchrun has started as many processes as the hardware has devices."""
-    started = int(os.environ["WORLD_SIZE"])
-    if started != hardware.num_ranks:
+    started, of_node = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if (started, of_node) != (hardware.num_ranks, hardware.devices):
         raise ConfigError(
-            f"hardware={hardware.name}: torchrun started {started} processes for {hardware.num_nodes} nodes of "
-            f"{hardware.devices} devices; set hardware.num_nodes and hardware.devices to torchrun's --nnodes and "
-            "--nproc-per-node"
+            f"hardware={hardware.name}: torchrun started {started} processes, {of_node} on this node, for "
+            f"{hardware.num_nodes} nodes of {hardware.devices} devices; set hardware.num_nodes and hardware.devices to "
+            "torchrun's --nnodes and --nproc-per-node"
         )
 
 

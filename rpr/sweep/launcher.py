@@ -14,7 +14,7 @@ from rpr.compose import hydra_bridge
 from rpr.compose.composition import override_key, recorded_command
 from rpr.compose.hydra_settings import check_settings, is_hydra_override
 from rpr.compose.messages import format_user_error
-from rpr.errors import BusyError, ConfigError, DataError, RecordError, RunError
+from rpr.errors import BusyError, ConfigError, RunError
 from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.sweep import pool, slurm
@@ -147,7 +147,7 @@ def _task(
             train.run(config, command=commands[number], sweep_job=sweep_job)
         except Exception as error:
             problem = pool.as_problem(error)
-            if nodes > 1 and isinstance(error, (BusyError, ConfigError, DataError, RecordError)):  # before any trains
+            if nodes > 1:
                 note(str(problem))
                 raise SystemExit(train.FAULT_EXIT) from None  # ends the SLURM job, whose other nodes wait for this one
             # In use by another process: reported at the end, with its holder.

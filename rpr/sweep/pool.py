@@ -72,8 +72,9 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
     }
     environment = for_child()
     # More threads than cores wait for each other: several times slower. As many when few of the sweep's jobs are left:
-    # with other threads a resumed run would round otherwise than one that never stopped, and than its other seeds.
-    if (shared_by := options.jobs or 1) > 1:
+    # with other threads a resumed run would round otherwise than one that never stopped, and than its other seeds. Each
+    # of several ranks has one, as without a sweep.
+    if (shared_by := options.jobs or 1) > 1 and job.config.hardware.num_ranks == 1:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, resources.num_cores() // shared_by)))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "rpr.sweep.pool"],
@@ -145,7 +146,8 @@ def _train(request: Mapping[str, Any]) -> None:
             gpus, descriptors = stack.enter_context(
                 share(request["gpus"], config.hardware.devices, jobs_per_gpu=request["jobs_per_gpu"])
             )
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # before CUDA is first used
+            # Before CUDA is first used; its own order, where a machine has several kinds, is not that of nvidia-smi.
+            os.environ |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         job = train.SweepJob(request["concurrent_jobs"], keep_open=descriptors)
         train.run(config, command=request["command"], sweep_job=job)
 

@@ -23,6 +23,8 @@ from rpr.environment import is_first_rank
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.io.escape import note
 from rpr.io.resources import reset_resident_peak
+from rpr.model.positions import codes
+from rpr.records import provenance
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints
@@ -68,7 +70,7 @@ def fit(
     # The order matters: the guard before the callbacks that write, and the moving average's weights in place while
     # Metrics translates with them.
     callbacks: list[pl.Callback] = [
-        SeveralRanks(data.meta.key),
+        SeveralRanks(data.meta.key, _settings_and_code(config)),
         SameMatmuls(),
         stopwatch,
         guard,
@@ -164,13 +166,19 @@ def _trainer(
     return trainer
 
 
+def _settings_and_code(config: TrainConfig) -> Any:
+    """What decides a run, and must be the same on all ranks: a user starts those of several nodes one by one."""
+    schemes = codes((config.position.encoder, config.position.decoder))
+    return config.run_id, schemes, provenance.versions(), provenance.git_state().commit
+
+
 class SeveralRanks(pl.Callback):
-    """Checks that all ranks start at the same step with the same corpus: nodes may read different folders. Undoes
-    Lightning's handling of SIGTERM (communication).
+    """Checks that all ranks start at the same step with the same corpus, settings and code: nodes may read different
+    folders. Undoes Lightning's handling of SIGTERM (communication).
     """
 
-    def __init__(self, corpus_key: str) -> None:
-        self._corpus_key = corpus_key
+    def __init__(self, corpus_key: str, settings_and_code: Any) -> None:
+        self._corpus_key, self._settings_and_code = corpus_key, settings_and_code
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Raises RunError on every rank if they differ."""
@@ -178,8 +186,14 @@ class SeveralRanks(pl.Callback):
             return
         die_on_sigterm()
         starts: list[Any] = [None] * trainer.world_size
-        torch.distributed.all_gather_object(starts, (trainer.global_step, self._corpus_key))
-        for rank, (step, key) in enumerate(starts):
+        own = (trainer.global_step, self._corpus_key, self._settings_and_code)
+        torch.distributed.all_gather_object(starts, own)
+        for rank, (step, key, settings_and_code) in enumerate(starts):
+            if settings_and_code != starts[0][2]:
+                raise RunError(
+                    f"ranks 0 and {rank} have different settings, code or packages; give every node the same command "
+                    "and installation"
+                )
             if key != starts[0][1]:
                 raise RunError(f"data: ranks 0 and {rank} have different corpora; {_SHARED}")
             if step != starts[0][0]:

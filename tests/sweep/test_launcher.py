@@ -1,19 +1,22 @@
 """The launcher of a sweep, the GPUs of its jobs, and their processes on this machine. No test here trains."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 
 from rpr.cli import app
 from rpr.commands import train
 from rpr.compose import composition
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, RprError, RunError
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import runtime
-from rpr.sweep import pool, status
+from rpr.sweep import launcher, pool, status
 from rpr.sweep.gpus import Options, share
 from rpr.sweep.launcher import Launcher
 from rpr.sweep.status import Job
@@ -76,6 +79,7 @@ def test_each_job_gets_a_gpu_and_its_lock(monkeypatch, tmp_path, capsys):
     def run(config, *, command, sweep_job):
         assert all(os.fstat(descriptor) for descriptor in sweep_job.keep_open) and sweep_job.keep_open
         with assigned.open("a") as file:
+            assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # as nvidia-smi numbers them
             gpu = os.environ["CUDA_VISIBLE_DEVICES"]
             file.write(f"{config.seed}: {gpu} of {sweep_job.concurrent_jobs}, ")
 
@@ -110,6 +114,22 @@ def test_the_last_jobs_of_a_sweep_have_as_many_threads_as_all(monkeypatch, tmp_p
     for jobs in (1, 4, 8):
         Launcher([[f"seed={seed}"] for seed in range(4)], [], Options(jobs)).run([job], "mine")
     assert [env.get("OMP_NUM_THREADS") for env in environments] == [None, "2", "2"]
+    ranks = Job((), tiny_config("hardware=2xcpu"), tmp_path)
+    Launcher([["seed=1"], ["seed=2"]], [], Options(2)).run([ranks], "mine")
+    assert "OMP_NUM_THREADS" not in environments[-1], "as many for each rank as without a sweep"
+
+
+@pytest.mark.parametrize(
+    "error", [ConfigError("a"), RunError("b"), OSError(28, "No space left"), MemoryError()], ids=repr
+)
+def test_an_error_on_one_of_several_nodes_ends_the_job_of_all(error, tiny_config, monkeypatch):
+    """submitit takes what is raised for a result, and the other nodes would wait for this one."""
+    monkeypatch.setattr(HydraConfig, "get", lambda: SimpleNamespace(job=SimpleNamespace(num=0)))
+    monkeypatch.setattr(train, "run", MagicMock(side_effect=error))
+    for nodes in (1, 2):
+        config = tiny_config("hardware=2xcpu", f"hardware.num_nodes={nodes}").model_dump(mode="json")
+        with contextlib.nullcontext() if nodes == 1 else pytest.raises(SystemExit, match="2"):
+            assert isinstance(launcher._task("mine", [config], [""], 1)(None), RprError)
 
 
 @pytest.mark.parametrize("before", ["failed", "interrupted"])

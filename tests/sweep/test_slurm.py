@@ -97,7 +97,7 @@ def test_request_for_four_nodes_of_eight_gpus(submitted, monkeypatch, capsys, tm
         "--partition=gpu", "--signal=USR2@120", "--open-mode=append",
     }  # fmt: skip
     (job,) = [line for line in script.splitlines() if line.startswith("srun ")]  # for SBATCH_EXPORT=NONE as well
-    assert " --kill-on-bad-exit=1 /usr/bin/env PYTHONSAFEPATH=1 SUBMITIT_EXECUTOR=slurm " in job
-    assert f" RPR_SCHEMES_DIR={tmp_path} " in job
+    assert " --kill-on-bad-exit=1 --cpus-per-task=32 /usr/bin/env PYTHONSAFEPATH=1 SUBMITIT_EXECUTOR=slurm " in job
+    assert f" RPR_SCHEMES_DIR={tmp_path} " in job and " LRU_CACHE_CAPACITY=64 " in job
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rpr-cli: SlurmLauncher: ")]
     assert error.endswith("sbatch: error: not submitted")

@@ -141,8 +141,10 @@ def test_checkpoints_of_which_none_is_readable_are_kept(config, small_data, full
 
 
 @pytest.mark.parametrize("starts, message", [
-    ([(8, "a"), (8, "a")], None), ([(8, "a"), (0, "a")], "runs_dir: rank 0 starts at step 8, rank 1 at step 0; data.p"),
-    ([(8, "a"), (8, "b")], "data: ranks 0 and 1 have different corpora; data.path, data.cache_dir and runs_dir must"),
+    ([(8, "a", 1), (8, "a", 1)], None),
+    ([(8, "a", 1), (0, "a", 1)], "runs_dir: rank 0 starts at step 8, rank 1 at step 0; data.path"),
+    ([(8, "a", 1), (8, "b", 1)], "data: ranks 0 and 1 have different corpora; data.path, data.cache_dir and runs_dir"),
+    ([(8, "a", 1), (0, "b", 2)], "ranks 0 and 1 have different settings, code or packages; give every node the same"),
 ])  # fmt: skip
 def test_ranks_must_start_alike(starts, message, monkeypatch):
     def gather(found, mine):
@@ -151,11 +153,19 @@ def test_ranks_must_start_alike(starts, message, monkeypatch):
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
     monkeypatch.setattr(fit, "die_on_sigterm", lambda: None)
-    step, key = starts[1]
+    step, key, settings = starts[1]
     trainer = SimpleNamespace(world_size=2, global_step=step)
     with contextlib.nullcontext() if message is None else pytest.raises(RunError, match=message):
-        fit.SeveralRanks(key).on_train_start(trainer, None)
-    fit.SeveralRanks("a").on_train_start(SimpleNamespace(world_size=1), None)
+        fit.SeveralRanks(key, settings).on_train_start(trainer, None)
+    fit.SeveralRanks("a", 1).on_train_start(SimpleNamespace(world_size=1), None)
+
+
+def test_what_ranks_must_have_in_common(tiny_config):
+    first, again, *others = map(
+        fit._settings_and_code,
+        [tiny_config(*words) for words in ([], [], ["seed=2"], ["position=rope"], ["hardware.threads=3"])],
+    )
+    assert first == again and first not in others
 
 
 def test_checkpoints_by_minutes(tiny_config, small_data, tmp_path, assert_same):
