@@ -18,7 +18,7 @@ from rpr.commands.printing import with_legend
 from rpr.config.commands import BenchConfig
 from rpr.config.train import check_attention
 from rpr.model.positions import Positions
-from rpr.model.positions.check import check_hooks
+from rpr.model.scheme_check import check_hooks
 from rpr.paper import RELATIVE_SPEED
 from rpr.progress import Progress
 from rpr.records.measurement import Measurement, missing, single

@@ -296,7 +296,7 @@ def _prepare(config: TrainConfig) -> PreparedData:
     from rpr.data.cache import prepare
     from rpr.data.corpus import splits_of_files
     from rpr.metrics.languages import check_tokenizer
-    from rpr.model.positions.check import check_hooks
+    from rpr.model.scheme_check import check_hooks
 
     for tried in config.sites:
         check_hooks(*tried)

@@ -103,7 +103,7 @@ def _check_hooks_of_users(configs: Sequence[TrainConfig]) -> None:
     tried = {repr(site): site for config in configs for site in config.sites}
     of_users = [site for site in tried.values() if any(not hasattr(part, "VERSION") for part in site[0].parts)]
     if of_users:
-        from rpr.model.positions.check import check_hooks  # torch
+        from rpr.model.scheme_check import check_hooks  # torch
 
         for site in of_users:
             check_hooks(*site)

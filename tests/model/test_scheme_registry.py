@@ -14,7 +14,7 @@ from rpr.compose.composition import compose_train, expand_multirun
 from rpr.errors import ConfigError
 from rpr.model.positions import SCHEMES, Scheme, Sides, Site, changed_after_training, codes, source
 from rpr.model.positions import scheme as scheme_module
-from rpr.model.positions.check import check_hooks
+from rpr.model.scheme_check import check_hooks
 from rpr.tracking.naming import flat, variant
 from tests.shapes import choices, scheme
 

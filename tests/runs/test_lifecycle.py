@@ -87,7 +87,7 @@ def test_run_with_the_same_training_is_found(tiny_config, tmp_path):
 @pytest.mark.parametrize("architecture, causal", [("decoder_only", [True]), ("encoder_decoder", [False, True])])
 def test_hooks_are_tried_for_the_stacks_that_the_model_has(monkeypatch, small_data, architecture, causal):
     sites = []
-    monkeypatch.setattr("rpr.model.positions.check.check_hooks", lambda _, site, longest: sites.append(site.causal))
+    monkeypatch.setattr("rpr.model.scheme_check.check_hooks", lambda _, site, longest: sites.append(site.causal))
     monkeypatch.setattr("rpr.data.cache.prepare", lambda data, report: small_data)
     train._prepare(compose_train(["data=reverse", "model=tiny", f"model.architecture={architecture}"]))
     assert sites == causal
