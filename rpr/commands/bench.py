@@ -36,7 +36,7 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     stacks = [stack for position in positions.values() for stack in config.model.transformer(position, 1).stacks()]
     check_attention(config.hardware, [stack.scheme for stack in stacks], config.model.d_model // config.model.num_heads)
     for stack in stacks:
-        check_hooks(stack.scheme, stack.site)
+        check_hooks(stack.scheme, stack.site, config.longest)
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)
     hardware = config.hardware.model_copy(update={"matmul_precision": runtime.matmul_precision(config.hardware)})

@@ -299,6 +299,13 @@ class BenchConfig(StrictModel):
     seed: int = Field(ge=0, lt=2**31)
     format: Literal["table", "json"]
 
+    @property
+    def longest(self) -> int:
+        """Positions of the longest sequence in the parts to be measured."""
+        joined = 2 if self.model.architecture == "decoder_only" else 1  # source, target
+        lengths = {"step": (joined * self.length,), "context": self.context.lengths, "layer": self.layer.lengths}
+        return max(length for part in self.parts for length in lengths[part])
+
     def problems(self) -> Iterator[str]:
         if "layer" in self.parts and "attend" not in self.layer.algorithms:
             yield "layer.algorithms: attend is missing, to which the others are compared; add it"

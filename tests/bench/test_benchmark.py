@@ -10,8 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from rpr.bench import benchmark
 from rpr.bench.benchmark import WARM_UP, LayerCase, layer_cases, peak_bytes, take_turns, training_steps
 from rpr.cli import app
+from rpr.commands import bench as command
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
+from rpr.errors import ConfigError
 from rpr.io.resources import resident_peak
 from rpr.validation import validate
 
@@ -142,6 +144,23 @@ def bench(*overrides):
 def positions(*names, architecture="encoder_decoder"):
     words = (f"model.architecture={architecture}", "model.num_layers=4")
     return {name: compose_train([f"position={name}", *words]).position for name in names}
+
+
+def test_hooks_are_tried_up_to_the_longest_sequence(monkeypatch):
+    assert bench("parts=[step]").longest == 5
+    assert bench("parts=[step]", "model.architecture=decoder_only").longest == 10
+    contexts = ["context.lengths=[64,32]", "parts=[step,context]", "model.architecture=decoder_only"]
+    assert bench(*contexts).longest == 64
+    tried = []
+
+    def check(scheme, site, longest):
+        tried.append(longest)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("rpr.commands.bench.check_hooks", check)
+    with pytest.raises(ConfigError, match="enough"):
+        command.run(bench("parts=[step,layer]", "layer.lengths=[4,600]"), positions("absolute"))
+    assert tried == [600]
 
 
 def test_layer_cases_have_constant_positions():
