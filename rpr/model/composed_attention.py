@@ -18,7 +18,7 @@ from rpr.model.distances import (
     repeat_edges,
     sum_edges,
 )
-from rpr.model.equations import bias_of_keys, changed, softmax, visible_of
+from rpr.model.equations import weights_from
 
 
 def composed(given: AttentionInputs) -> Tensor:
@@ -67,9 +67,7 @@ def weights_of(given: AttentionInputs) -> Tensor:
     elif bias_table is not None:
         bias = bias_of_pairs(bias_table, num_queries, num_keys, given.first_query)
         scores_BHQK = scores_BHQK + bias.to(scores_BHQK.dtype)
-    if given.key_bias is not None:
-        scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
-    return softmax(changed(scores_BHQK, given), visible_of(given))
+    return weights_from(scores_BHQK, given)
 
 
 def spread(q_BHQD: Tensor, table: Tensor, num_keys: int, *, first_query: int = 0) -> Tensor:

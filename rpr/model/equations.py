@@ -24,8 +24,9 @@ def reference(given: AttentionInputs) -> Tensor:
     scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) / math.sqrt(q_BHQD.shape[-1])
     if given.key_table is not None and given.distance_queries is not None:
         scores_BHQK = scores_BHQK + (given.distance_queries[:, :, :, None] * _edges(given, given.key_table)).sum(-1)
-    scores_BHQK = _add_biases(scores_BHQK, given)
-    weights_BHQK = softmax(scores_BHQK, visible_of(given))
+    if given.bias_table is not None:
+        scores_BHQK = scores_BHQK + _edges(given, given.bias_table[..., None])[..., 0]
+    weights_BHQK = weights_from(scores_BHQK, given)
     values_BHQKD = v_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if given.value_table is not None:
         values_BHQKD = values_BHQKD + _edges(given, given.value_table)
@@ -43,8 +44,9 @@ def per_position(given: AttentionInputs) -> Tensor:
     if given.key_table is not None:
         queries = q_BHQD / math.sqrt(q_BHQD.shape[-1]) if given.distance_queries is None else given.distance_queries
         scores_BHQK = scores_BHQK + _products_by_query(queries, _edges(given, given.key_table).transpose(-2, -1))
-    scores_BHQK = _add_biases(scores_BHQK, given)
-    weights_BHQK = softmax(scores_BHQK, visible_of(given))
+    if given.bias_table is not None:
+        scores_BHQK = scores_BHQK + _edges(given, given.bias_table[..., None])[..., 0]
+    weights_BHQK = weights_from(scores_BHQK, given)
     z_BHQD = weights_BHQK @ v_BHKD
     if given.value_table is not None:
         z_BHQD = z_BHQD + _products_by_query(weights_BHQK, _edges(given, given.value_table))
@@ -67,10 +69,16 @@ def masked_score(dtype: torch.dtype) -> float:
     return max(MASKED, torch.finfo(dtype).min / 2)
 
 
-def visible_of(given: AttentionInputs) -> Tensor | None:
-    """As `visible_keys`, for all queries."""
+def weights_from(scores_BHQK: Tensor, given: AttentionInputs) -> Tensor:
+    """P from scaled scores that lack only the bias of keys and `change_scores`."""
+    if given.key_bias is not None:
+        scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
     lengths = given.q.shape[2], given.k.shape[2]
-    return visible_keys(given.mask, given.causal, given.first_query, *lengths, given.q.device)
+    visible = visible_keys(given.mask, given.causal, given.first_query, *lengths, given.q.device)
+    if given.change_scores is not None:
+        every_key = torch.ones(1, 1, dtype=torch.bool, device=scores_BHQK.device)
+        scores_BHQK = given.change_scores(scores_BHQK, every_key if visible is None else visible)
+    return softmax(scores_BHQK, visible)
 
 
 def softmax(scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -79,24 +87,6 @@ def softmax(scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
     # float32 whatever the matmul precision: a bfloat16 exponent sum over hundreds of keys loses its tail.
     wide = torch.float64 if scores_BHQK.dtype == torch.float64 else torch.float32
     return scores_BHQK.softmax(dim=-1, dtype=wide).to(scores_BHQK.dtype)
-
-
-def _add_biases(scores_BHQK: Tensor, given: AttentionInputs) -> Tensor:
-    if given.bias_table is not None:
-        scores_BHQK = scores_BHQK + _edges(given, given.bias_table[..., None])[..., 0]
-    if given.key_bias is not None:
-        scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
-    return changed(scores_BHQK, given)
-
-
-def changed(scores_BHQK: Tensor, given: AttentionInputs) -> Tensor:
-    """The scores after `change_scores`."""
-    if given.change_scores is None:
-        return scores_BHQK
-    visible = visible_of(given)
-    if visible is None:
-        visible = torch.ones(1, 1, dtype=torch.bool, device=scores_BHQK.device)
-    return given.change_scores(scores_BHQK, visible)
 
 
 def bias_of_keys(key_bias_BHK: Tensor, first_query: int, like_BHQK: Tensor) -> Tensor:
