@@ -219,7 +219,7 @@ def _composed_is_better(q_BHQD: Tensor) -> bool:
 def _fused(given: AttentionInputs) -> Tensor:
     if given.only_causal and given.bias_table is None:
         return F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=True)
-    layout = Layout(None, None, given.mask, given.causal, given.first_query, None)
+    layout = Layout(given.mask, given.causal, given.first_query, None)
     num_queries, num_keys = given.q.shape[2], given.k.shape[2]
     # An additive mask: a boolean one gives NaN for queries that see no key.
     bias = layout.mask_bias((0, num_queries, num_keys), like=given.q)

@@ -30,13 +30,8 @@ PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/r
 
 def blockwise(given: AttentionInputs, queries_per_block: int | None, *, stored: bool) -> Tensor:
     """Attention without labels; queries_per_block and stored as in `Layout`."""
-    lengths = given.q.shape[2], given.k.shape[2], given.first_query
-    key_edges, value_edges = (
-        None if table is None else Distances.between(*lengths, table.shape[-2], causal=given.causal)
-        for table in (given.key_table, given.value_table)
-    )
     stored = stored and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given[:8])
-    layout = Layout(key_edges, value_edges, given.mask, given.causal, given.first_query, queries_per_block, stored)
+    layout = Layout(given.mask, given.causal, given.first_query, queries_per_block, stored)
     z_BHQD: Tensor = BlockwiseAttention.apply(*given[:8], layout)  # type: ignore[no-untyped-call]
     return z_BHQD
 
@@ -246,15 +241,17 @@ def _weights_of(
 
 
 def _tables(given: AttentionInputs, layout: Layout, at: Part, learned_bias: bool) -> PartTables:
-    def table_of(table: Tensor | None, edges: Distances | None) -> Table | None:
-        if table is None or edges is None:
+    def table_of(table: Tensor | None) -> Table | None:
+        if table is None:
             return None
+        lengths = given.q.shape[2], given.k.shape[2], layout.first_query
+        edges = Distances.between(*lengths, table.shape[-2], causal=layout.causal)
         return Table(_for_heads(table, at, shared=table.dim() == 2), edges, given.q.dtype)
 
     bias = None
     if given.bias_table is not None:
         bias = Bias(given.bias_table[at[1]], layout.first_query, causal=layout.causal, learned=learned_bias)
-    return table_of(given.key_table, layout.key_edges), table_of(given.value_table, layout.value_edges), bias
+    return table_of(given.key_table), table_of(given.value_table), bias
 
 
 def _for_heads(table: Tensor, at: Part, *, shared: bool) -> Tensor:

@@ -19,8 +19,6 @@ Block = tuple[int, int, int]  # first query, last query (exclusive), number of k
 class Layout:
     """The arguments of an attention that are not differentiated."""
 
-    key_edges: Distances | None
-    value_edges: Distances | None
     mask_BHQK: Tensor | None  # bool, broadcastable
     causal: bool
     first_query: int
