@@ -12,8 +12,7 @@ from rpr.compose.composition import compose_train
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary, count_words
 from rpr.decode.torch_engine import search_of
-from rpr.model.architectures import build_model
-from rpr.model.transformer import Transformer
+from rpr.model.transformer import Transformer, build_model
 from rpr.records.record import write_record
 from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from tests.fake_records import fake_record, fake_score

@@ -20,10 +20,10 @@ from torch.profiler import ProfilerActivity, profile
 from rpr.config.commands import BenchConfig
 from rpr.config.train import HardwareConfig, ModelConfig
 from rpr.io.resources import reset_resident_peak, resident_peak
-from rpr.model.architectures import build_model
 from rpr.model.attention import Implementation, attention_of, per_position, split_heads
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Positions, Scheme, Site
+from rpr.model.transformer import build_model
 from rpr.training.loss import label_smoothed_loss
 
 WARM_UP = 3

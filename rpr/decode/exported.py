@@ -22,11 +22,10 @@ from rpr.config.train import ModelConfig
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.torch_engine import SEARCH_SETTINGS
 from rpr.errors import ConfigError, DataError
-from rpr.model.architectures import build_model
 from rpr.model.beam_search import Search
 from rpr.model.config import TransformerConfig
 from rpr.model.positions import SCHEMES, changed_code
-from rpr.model.transformer import Transformer
+from rpr.model.transformer import Transformer, build_model
 from rpr.runs.loading import VOCABULARY_NAME
 from rpr.validation import StrictModel, first_problem
 from rpr.version import __version__

@@ -11,8 +11,7 @@ from rpr.data.vocabulary import Vocabulary
 from rpr.data.windows import sample_windows
 from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.io.escape import note
-from rpr.model.architectures import build_model
-from rpr.model.transformer import Transformer
+from rpr.model.transformer import Transformer, build_model
 from rpr.records.position import check_same_code
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.runs import runtime

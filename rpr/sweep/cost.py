@@ -11,8 +11,8 @@ import torch
 
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
-from rpr.model.architectures import build_model
 from rpr.model.config import TransformerConfig
+from rpr.model.transformer import build_model
 from rpr.records.record import Record
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from rpr.config.train import OptimConfig, TrainConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
-from rpr.model.architectures import build_model
+from rpr.model.transformer import build_model
 from rpr.training.loss import label_smoothed_loss
 
 

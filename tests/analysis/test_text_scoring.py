@@ -14,8 +14,8 @@ from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError, RunError
 from rpr.metrics.significance import interval
-from rpr.model.architectures import build_model
 from rpr.model.config import TransformerConfig
+from rpr.model.transformer import build_model
 from tests.data.helpers import memory_growth
 from tests.data.test_documents import text_config, write
 from tests.shapes import scheme

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from rpr.model import beam_search as module
 from rpr.model import incremental
-from rpr.model.architectures import build_model
 from rpr.model.beam_search import Hypothesis, Search, beam_search, best_extensions
-from rpr.model.transformer import Transformer
+from rpr.model.transformer import Transformer, build_model
 from tests.property.sizes import sized
 from tests.shapes import shape
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from rpr.model import stack
-from rpr.model.architectures import build_model
 from rpr.model.attention import attention_of
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import small_products_exact
+from rpr.model.transformer import build_model
 from rpr.model.vectors import sinusoids
 from tests.model.attention_cases import reference
 from tests.model.scheme_variants import KINDS
