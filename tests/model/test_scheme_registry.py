@@ -49,7 +49,7 @@ WRONG = {  # the body of a class, and what its registration says
     "no colour": ("COLOUR = 'green'", "has the colour 'green'; give one as #rrggbb"),
     "no setting": ("AFTER_TRAINING = frozenset({'bse'})", "has 'bse' in AFTER_TRAINING, which is none of its settings"),
     "kind": ("scheme: Literal['relative']", "has the kind 'relative' of rpr.model.positions.vectors"),
-    "reserved": ("scheme: Literal['sides']", "has the kind 'sides' of|reserved name 'sides'"),
+    "reserved": ("scheme: Literal['sides']", "has the reserved name 'sides'"),
 }
 
 

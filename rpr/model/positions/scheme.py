@@ -85,15 +85,12 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
     """
     field = scheme.model_fields["scheme"]
     own_colours = scheme.colours.__func__ is not Scheme.colours.__func__  # type: ignore[attr-defined]
-    lacking = [
-        what
-        for what, present in (
-            ('its name as a field, scheme: Literal["..."]', len(get_args(field.annotation)) == 1),
-            ('TITLE = "...", its name in tables', hasattr(scheme, "TITLE")),
-            ('COLOUR = "#rrggbb", its colour in plots', hasattr(scheme, "COLOUR") or own_colours),
-        )
-        if not present
-    ]
+    present = {
+        'its name as a field, scheme: Literal["..."]': len(get_args(field.annotation)) == 1,
+        'TITLE = "...", its name in tables': hasattr(scheme, "TITLE"),
+        'COLOUR = "#rrggbb", its colour in plots': hasattr(scheme, "COLOUR") or own_colours,
+    }
+    lacking = [what for what, is_there in present.items() if not is_there]
     problem = f"lacks {' and '.join(lacking)}" if lacking else _wrong_attribute(scheme) or _conflict(scheme)
     if problem:
         raise ConfigError(f"{scheme.__module__}: the position scheme {scheme.__name__} {problem}")
@@ -130,18 +127,18 @@ def _wrong_attribute(scheme: type[Scheme]) -> str | None:
 
 def _conflict(scheme: type[Scheme]) -> str | None:
     """The name, kind or colour that another scheme has as well."""
+    if reserved := RESERVED & {scheme.scheme_name(), *scheme.colours()}:
+        return f"has the reserved name {min(reserved)!r}; choose another one"
     for name, other in REGISTERED.items():
         if (other.__module__, other.__qualname__) == (scheme.__module__, scheme.__qualname__):
             continue
         if name == scheme.scheme_name():
             return f"has the name {name!r} of {other.__module__}; choose another one"
         for kind, colour in scheme.colours().items():
-            if kind in other.colours() or kind in RESERVED:
+            if kind in other.colours():
                 return f"has the kind {kind!r} of {other.__module__}; choose another one"
             if colour.lower() in map(str.lower, other.colours().values()):
                 return f"has the colour {colour} of {other.__module__} in plots; choose another one"
-    if scheme.scheme_name() in RESERVED:
-        return f"has the reserved name {scheme.scheme_name()!r}; choose another one"
     return None
 
 
