@@ -9,12 +9,10 @@ attention; for encoders three forms are in use, selected by `encoder_form`.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rpr.model.lazy_torch import torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
-
-if TYPE_CHECKING:
-    import torch
 
 MASKED = -1e9  # the bias of masked scores
 
@@ -47,8 +45,6 @@ class Alibi(Scheme):
         return None
 
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
-        import torch
-
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=torch.float32)
         halves = not site.causal and self.encoder_form == "one_side_per_head"
         slopes = slopes_of(site.num_heads // 2) * 2 if halves else slopes_of(site.num_heads)

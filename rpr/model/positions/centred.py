@@ -6,14 +6,12 @@ Ours, for sweeps/norm.yaml. In sentences of a few dozen tokens the low frequenci
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 
+from rpr.model.lazy_torch import nn
 from rpr.model.positions.scheme import Scheme, register
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @register

@@ -8,15 +8,12 @@ Shaw et al. 2018, rel-eb.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 @register
@@ -43,8 +40,6 @@ class ClippedScalars(Scheme):
         return [*(["with relative keys"] if self.keys else []), f"k = {self.clip_distance}"]
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         from rpr.model.vectors import relative_table
 
         scalars = {"scalars": torch.zeros(2 * self.clip_distance + 1)}

@@ -9,14 +9,12 @@ products are scaled by 1/sqrt(d), which the paper's equations leave out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Pairs, Scheme, Site, register
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @register
@@ -39,13 +37,9 @@ class Cope(Scheme):
         return [] if self.num_positions == 64 else [f"{self.num_positions} positions"]
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         return {"vectors": torch.zeros(self.num_positions, site.d_head)}
 
     def scores(self, pairs: Pairs, parameters: ByName, site: Site) -> Tensor:
-        import torch
-
         scores, q = pairs.scores, pairs.q
         wide = torch.promote_types(scores.dtype, torch.float32)
         gates = scores.to(wide).sigmoid() * pairs.visible

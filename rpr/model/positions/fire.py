@@ -9,14 +9,12 @@ MLP, the same for all keys, would cancel in the softmax and is left out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Pairs, Scheme, Site, register
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @register
@@ -41,8 +39,6 @@ class Fire(Scheme):
         return details
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         bound = self.hidden_width**-0.5  # torch's default, as in the authors' code
         return {
             "c": torch.tensor(self.initial_c),
@@ -53,8 +49,6 @@ class Fire(Scheme):
         }
 
     def scores(self, pairs: Pairs, parameters: ByName, site: Site) -> Tensor:
-        import torch
-
         with torch.autocast(pairs.q.device.type, enabled=False):
             c = parameters["c"].abs()
             distances = (pairs.query_positions - pairs.key_positions).clamp(min=0) * c

@@ -8,12 +8,10 @@ of query i and key j. That is c_i - c_j with running sums c; c_i is the same for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, register
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @register
@@ -32,19 +30,13 @@ class Fox(Scheme):
         return [] if self.initial_bias == 5 else [f"initial bias {self.initial_bias:g}"]
 
     def projections(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         bound = (6.0 / (site.d_model + site.num_heads)) ** 0.5  # Glorot
         return {"gate": torch.empty(site.num_heads, site.d_model).uniform_(-bound, bound)}
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         return {"bias": torch.full((site.num_heads,), self.initial_bias)}
 
     def key_bias(self, projected: ByName, parameters: ByName, site: Site, before: Tensor) -> Tensor:
-        import torch
-
         gate_BPH = projected["gate"].to(before.dtype) + parameters["bias"].to(before.dtype)
         kept_BHP = torch.nn.functional.logsigmoid(gate_BPH).transpose(1, 2)
         return before[..., None] - kept_BHP.cumsum(-1)

@@ -8,13 +8,10 @@ learned per head and layer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 MINIMUM = 0.01  # of p and a, as in the authors' code
 MAXIMUM_POWER = 2.0
@@ -35,16 +32,12 @@ class Kerple(Scheme):
         return [] if self.form == "log" else [self.form]
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         return {
             "p": torch.empty(site.num_heads, 1).uniform_(0, 2),
             "a": torch.empty(site.num_heads, 1).uniform_(0, 1),
         }
 
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
-        import torch
-
         p_H1, a_H1 = _clamp(parameters["p"], MAXIMUM_POWER if self.form == "power" else None), _clamp(parameters["a"])
         distance_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=p_H1.dtype).abs()
         if self.form == "log":

@@ -8,15 +8,12 @@ layer; 0 from the distance `extent` on. Published for causal attention; in an en
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 @register
@@ -48,20 +45,14 @@ class RelativeLogits(Scheme):
         return False
 
     def projections(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         bound = (6.0 / (site.d_model + site.num_heads * self.rank)) ** 0.5  # Glorot, as W^Q
         return {"w_r": torch.empty(site.num_heads * self.rank, site.d_model).uniform_(-bound, bound)}
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         directions = self.extent if site.causal else 2 * self.extent - 1  # distances -(extent - 1) .. 0 or extent - 1
         return {"p": torch.empty(directions, self.rank).normal_(std=0.02)}
 
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
-        import torch
-
         later = self.extent if site.causal else 1  # rows of distances that do not occur, or are out of reach
         return Tables(keys=torch.nn.functional.pad(parameters["p"], (0, 0, 1, later)))
 

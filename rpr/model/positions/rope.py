@@ -9,14 +9,12 @@ The dot product of a query and a key then depends only on their distance. Not us
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, PositiveInt
 
+from rpr.model.lazy_torch import Tensor
 from rpr.model.positions.scheme import ByName, Rotation, Scheme, Site, register
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @register

@@ -1,7 +1,7 @@
 """The interface of a position scheme: its settings and the hooks through which it enters the Transformer.
 
-The command line, the records and the reports import the scheme modules and must not wait for torch: hooks import it
-locally.
+The command line, the records and the reports import the scheme modules and must not wait for torch: hooks use that of
+`rpr.model.lazy_torch`, or import it locally.
 """
 
 # Shape suffixes: B batch, H heads, P positions, D head width, M model width, L positions, R = 2 max_distance + 1 rows.
@@ -12,16 +12,13 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 from rpr.errors import ConfigError, did_you_mean
+from rpr.model.lazy_torch import Tensor, nn, torch
 from rpr.model.positions.described import RANDOM as RANDOM
 from rpr.model.positions.described import REGISTERED as REGISTERED
 from rpr.model.positions.described import Described
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 ByName = Mapping[str, "Tensor"]  # a scheme's parameters, or projections of a layer's input
 

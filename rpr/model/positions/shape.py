@@ -6,14 +6,12 @@ evaluation the offset is fixed, at 500 in the authors' code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from rpr.model.lazy_torch import nn
 from rpr.model.positions.scheme import Scheme, register
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @register

@@ -10,15 +10,12 @@ distances. In the encoder half of the buckets are for keys to the right; in the 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveInt
 
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 @register
@@ -61,20 +58,14 @@ class T5(Scheme):
         return self.one_table
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         return {"buckets": torch.empty(site.num_heads, self.buckets).normal_(std=site.d_model**-0.5)}
 
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
-        import torch
-
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device)
         return Tables(bias=parameters["buckets"].index_select(1, self._bucket_of(distances_R, site)))
 
     def _bucket_of(self, distances: Tensor, site: Site) -> Tensor:
         """The bucket of each distance, key minus query position."""
-        import torch
-
         buckets = self._buckets_of_a_side(site)
         exact, edges = buckets // 2, _edges(buckets, self.max_distance)
         size = distances.clamp(max=0).neg() if site.causal else distances.abs()

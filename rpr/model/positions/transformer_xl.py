@@ -8,13 +8,10 @@ Per head that is (q + u).(k + t) + (v - u).t: a query bias, a key table and a bi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 @register
@@ -28,8 +25,6 @@ class TransformerXL(Scheme):
     scheme: Literal["transformer_xl"]
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
-        import torch
-
         bound = (6.0 / (2 * site.d_model)) ** 0.5  # Glorot, for W_R as a single matrix [M, M]
         shape = (site.num_heads, site.d_model, site.d_head)
         heads = (site.num_heads, site.d_head)
@@ -45,8 +40,6 @@ class TransformerXL(Scheme):
         return super().problem(site)
 
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
-        import torch
-
         # In causal attention no key is to the right: those rows are neither read nor computed.
         last = 0 if site.causal else max_distance
         before_R = -torch.arange(-max_distance, last + 1, device=device, dtype=torch.float64)  # i - j

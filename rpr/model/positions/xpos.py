@@ -9,15 +9,13 @@ positions in both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import PositiveFloat
 
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.rope import Rope
 from rpr.model.positions.scheme import ByName, Rotation, Site, register
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @register
@@ -41,8 +39,6 @@ class XPos(Rope):
         return None
 
     def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
-        import torch
-
         q, k = super().prepare(q, k, positions, parameters, site)
         rotation = self._rotation(site)
         width, scaled_P = rotation.width, positions.double() / rotation.linear_scale

@@ -1,0 +1,21 @@
+"""torch for the hooks of schemes, imported when it is first used: commands that only read settings do not wait."""
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch as torch
+    from torch import Tensor as Tensor
+    from torch import nn as nn
+else:
+
+    class _Lazy(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            import torch
+
+            value = getattr(torch, name)
+            setattr(self, name, value)  # the next time it is found without this function
+            return value
+
+    torch = _Lazy("torch")
+    Tensor = nn = Any  # in annotations, which are not evaluated
