@@ -92,7 +92,8 @@ class BlockwiseAttention(torch.autograd.Function):
                         _put(whole, at, part)
                 for place, (table, part) in enumerate(zip(d_tables, of_tables, strict=True)):
                     if table is not None and part is not None:
-                        _for_heads(table, at, shared=place < 2 and table.dim() == 2).add_(part)
+                        of_heads = table if place < 2 and table.dim() == 2 else table[at[1]]  # a bias is of each head
+                        of_heads.add_(part)
         return *d_qkv, *d_tables, d_queries, d_bias, None
 
 
@@ -246,16 +247,12 @@ def _tables(given: AttentionInputs, layout: Layout, at: Part, learned_bias: bool
             return None
         lengths = given.q.shape[2], given.k.shape[2], layout.first_query
         edges = Distances.between(*lengths, table.shape[-2], causal=layout.causal)
-        return Table(_for_heads(table, at, shared=table.dim() == 2), edges, given.q.dtype)
+        return Table(table if table.dim() == 2 else table[at[1]], edges, given.q.dtype)
 
     bias = None
     if given.bias_table is not None:
         bias = Bias(given.bias_table[at[1]], layout.first_query, causal=layout.causal, learned=learned_bias)
     return table_of(given.key_table), table_of(given.value_table), bias
-
-
-def _for_heads(table: Tensor, at: Part, *, shared: bool) -> Tensor:
-    return table if shared else table[at[1]]
 
 
 def _softmax_backward_(dweights_GQK: Tensor, weights_GQK: Tensor) -> None:
