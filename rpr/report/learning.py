@@ -17,6 +17,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rpr.records.record import Record
 
 MOST_FALL = 0.01  # as a share of the loss
@@ -69,11 +71,7 @@ def learning_of(record: Record, losses: Mapping[int, float]) -> Learning | None:
     if len(losses) < 2:
         return None
     last = max(losses)
-    start, final = last * (1 - LAST_PART), losses[last]
-    earlier = max((step for step in losses if step <= start), default=min(losses))
-    later = min(step for step in losses if step > earlier)
-    share = (start - earlier) / (later - earlier)
-    before = losses[earlier] + max(0.0, share) * (losses[later] - losses[earlier])
+    before, final = float(np.interp(last * (1 - LAST_PART), [*losses], [*losses.values()])), losses[last]
     if before <= 0:
         return None
     return Learning((before - final) / before, before - final, record.steps or last, final)
