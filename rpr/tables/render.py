@@ -5,13 +5,14 @@ import io
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from rpr.io.escape import escape_control_characters
 from rpr.records.measurement import Measurement
-from rpr.records.scores import Interval
 from rpr.tables.grid import DASH, Cell, Grid, Layout, Shown, layout, legend
 
 WIDTH = 100
@@ -208,17 +209,12 @@ def as_json(grid: Grid) -> dict[str, Any]:
     }
 
 
-_INTERVAL = tuple(field.name for field in fields(Interval))
-
-
 def _json(cell: Cell) -> Any:
     remarks = {"remarks": list(cell.remarks)} if cell.remarks else {}
     if isinstance(cell.value, str):
         return {"text": cell.value, **remarks} if remarks else cell.value
     figure = cell.value
-    interval = figure.interval and {
-        name: value for name in _INTERVAL if (value := getattr(figure.interval, name)) is not None
-    }
+    interval = figure.interval and to_jsonable_python(figure.interval, exclude_none=True)
     known = {"value": figure.value, "n": figure.n, "deviation": figure.deviation, "interval": interval}
     return known | ({} if figure.reason is None else {"missing_because": figure.reason}) | remarks
 
