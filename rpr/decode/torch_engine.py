@@ -5,7 +5,7 @@ the PyTorch engine.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ def search_of(evaluation: EvaluationConfig, *, greedy: bool = False) -> Search:
     return replace(search, beam_size=1) if greedy else search
 
 
+@runtime_checkable
 class Engine(Protocol):
     """A model that translates."""
 

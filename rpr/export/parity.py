@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,11 +29,6 @@ EXACT = 1e-8
 
 
 Greedy = tuple[tuple[int, ...], bool]  # the token IDs of a translation, and whether it is finished
-
-
-@runtime_checkable
-class ScoringEngine(Engine, Scorer, Protocol):
-    """An engine that can also score given translations."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +111,7 @@ def parity(
             rounded = TorchEngine(copy.deepcopy(model).float()).score(both, targets, search.max_tokens_per_batch)
         tolerance = max(LEAST_TOLERANCE, ROUNDINGS * _largest_difference(our_scores, rounded))
     flips, identical = [], None
-    if ours and isinstance(engine, ScoringEngine):
+    if ours and isinstance(engine, Engine):
         flips = _flips(exact, sources, ours, _greedy(engine, sources, search), search)
         identical = len(sources) - len(flips)
     their_scores = engine.score(both, targets, search.max_tokens_per_batch)
