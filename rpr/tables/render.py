@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from rpr.io.escape import escape_control_characters
 from rpr.records.measurement import Measurement
-from rpr.tables.grid import DASH, Cell, Grid, Layout, Shown, layout, legend
+from rpr.tables.grid import DASH, Cell, Column, Grid, Layout, Shown, layout, legend
 
 WIDTH = 100
 _CONTEXT = 3  # common characters of two texts shown before the first difference
@@ -54,16 +54,13 @@ def _fits(page: Layout, intervals: bool) -> bool:
 def _parts(page: Layout, intervals: bool) -> Iterator[Layout]:
     """The columns in parts that fit the width, if one with the labels does."""
     num_labels = max((at for at, column in enumerate(page.columns, start=1) if column.label), default=0)
-    labels, rest = page.columns[:num_labels], [*page.columns[num_labels:]]
-    while not _fits(page.only([*labels, *rest]), intervals):
-        shown = rest[:]
-        while len(shown) > 1 and not _fits(page.only([*labels, *shown]), intervals):
-            shown.pop()
-        if len(shown) == len(rest):
-            break
-        yield page.only([*labels, *shown])
-        rest = rest[len(shown) :]
-    yield page.only([*labels, *rest])
+    labels, shown = page.columns[:num_labels], list[Column]()
+    for column in page.columns[num_labels:]:
+        if shown and not _fits(page.only([*labels, *shown, column]), intervals):
+            yield page.only([*labels, *shown])
+            shown = []
+        shown.append(column)
+    yield page.only([*labels, *shown])
 
 
 def titled(grid: Grid) -> str:
