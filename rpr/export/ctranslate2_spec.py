@@ -7,7 +7,7 @@ has any of these.
 
 # Shape suffixes: V vocabulary, M model width, L positions, R = 2k+1 table rows, D head width.
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,45 +29,38 @@ POSITION_ROWS = 2048
 
 def unrepresentable(config: TransformerConfig) -> str | None:
     """One line on why CTranslate2 cannot represent a model of this shape; None if it can."""
-    return next((reason for stack in config.stacks() if (reason := _not_exported(stack)) is not None), None)
+    return next((reason for stack in config.stacks() for reason in _refusals(stack)), None)
 
 
-def _not_exported(stack: StackShape) -> str | None:
-    """Why CTranslate2 cannot represent the positions of a stack, as `setting: reason; remedy`; None if it can."""
+def _refusals(stack: StackShape) -> Iterator[str]:
+    """Why CTranslate2 cannot represent the positions of a stack, as `setting: reason; remedy`."""
     scheme, site = stack.scheme, stack.site
-    rotation = scheme.rotation(site)
+    rotation, name = scheme.rotation(site), f"position: {scheme.name}"
     if len(scheme.parts) > 1:
-        return (
-            f"position: {scheme.name} cannot be exported, CTranslate2 has one scheme for all layers; "
-            "use format=safetensors"
-        )
+        yield f"{name} cannot be exported, CTranslate2 has one scheme for all layers; use format=safetensors"
     if scheme.sharing == "per_head":
-        return (
+        yield (
             "position.tables: per_head cannot be exported, CTranslate2 has one table for all heads of a layer; "
             f"{site.num_heads - 1} of each layer's {site.num_heads} tables would be lost: "
             "use format=safetensors, or train with position.tables=shared_by_heads"
         )
     if rotation is not None and (rotation.yarn is not None or rotation.proportion != 1):
-        return (
-            f"position: {scheme.name} with {'yarn scaling' if rotation.yarn else 'a proportion'} cannot be "
+        yield (
+            f"{name} with {'yarn scaling' if rotation.yarn else 'a proportion'} cannot be "
             "exported to CTranslate2; use format=safetensors, or transformers for a language model of documents"
         )
     if scheme.changes_queries and rotation is None and scheme.query_scale(site) is None:
-        return (
-            f"position: {scheme.name} changes queries and keys in a way that CTranslate2 cannot represent; "
-            "use format=safetensors"
-        )
+        yield f"{name} changes queries and keys in a way that CTranslate2 cannot represent; use format=safetensors"
     if scheme.query_log_scale:
-        return "position.query_log_scale: queries scaled by their position cannot be exported; use format=safetensors"
+        yield "position.query_log_scale: queries scaled by their position cannot be exported; use format=safetensors"
     if scheme.has_projections or scheme.has_scores:
         what = "projects the input of each layer" if scheme.has_projections else "changes the scores"
-        return f"position: {scheme.name} {what} for its positions, which CTranslate2 cannot; use format=safetensors"
+        yield f"{name} {what} for its positions, which CTranslate2 cannot; use format=safetensors"
     if scheme.absolute != "none" and (scheme.has_tables or scheme.changes_queries):
-        return (
+        yield (
             f"position.absolute: {scheme.absolute} together with {scheme.TITLE} cannot be exported: CTranslate2 "
             "would omit the absolute positions; use format=safetensors, or train with only one of the two"
         )
-    return None
 
 
 def position_rows(config: TransformerConfig, longest: int = 0) -> int | None:
