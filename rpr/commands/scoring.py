@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.analysis.text_scoring import by_context_length, document_statistics, token_nats
-from rpr.config.train import EvaluationConfig, TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.data.vocabulary import UNK
 from rpr.data.windows import Windows, context_blocks, scored_split
@@ -122,7 +122,6 @@ def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, r
 
 
 def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: EvaluatedModel) -> Score:
-    evaluation = config.evaluation
     return Score(
         split=split,
         test_set=data.set_name(split),
@@ -130,17 +129,19 @@ def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, 
         score=metric.score,
         signature=metric.signature,
         num_sentences=metric.num_sentences,
-        interval=interval(metric.statistics, evaluation.bootstrap_samples),
-        empty_hypotheses=metric.empty,
+        interval=interval(metric.statistics, config.evaluation.bootstrap_samples),
+        empty_hypotheses=metric.empty if config.data.text is None else None,
         tokenised_references=metric.tokenised,
-        **_decoding(evaluation, system),
+        **_decoding(config, system),
     )
 
 
-def _decoding(evaluation: EvaluationConfig, system: EvaluatedModel) -> dict[str, Any]:
-    """How the translations were made, as records have it."""
-    settings = evaluation.model_dump(include={"beam_size", "length_penalty", "min_length"})
-    return {**settings, "checkpoint": system.checkpoint, "precision": system.precision}
+def _decoding(config: TrainConfig, system: EvaluatedModel) -> dict[str, Any]:
+    """How the translations were made, as records have it; documents are scored without a search."""
+    search = {"beam_size": 1, "length_penalty": 0.0}
+    if config.data.text is None:
+        search = config.evaluation.model_dump(include={"beam_size", "length_penalty", "min_length"})
+    return {**search, "checkpoint": system.checkpoint, "precision": system.precision}
 
 
 def _by_length(
@@ -164,7 +165,7 @@ def _by_length(
         longest_training_source=longest,
         signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in lengths.METRICS},
         buckets=lengths.by_length(counted, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
-        **_decoding(evaluation, system),
+        **_decoding(config, system),
     )
 
 
@@ -189,22 +190,10 @@ def _score_documents(
         lines = [f"{int(size)}\t{total!r}\t{name}\n" for name, (total, size) in rows]
         replace_file(run_dir / documents_file(split), "".join(lines))
         tokens, size = int(windows.target_lengths.sum()), int(statistics.rows[:, 1].sum())
-        scores.append(
-            Score(
-                split=split,
-                test_set=data.set_name(split),
-                metric=BITS_PER_BYTE,
-                score=statistics.score,
-                signature=f"tok:{config.data.tokenizer}|context:{config.data.context_length}|windows:separate|"
-                f"tokens:{tokens}|bytes:{size}",
-                num_sentences=len(statistics),
-                checkpoint=system.checkpoint,
-                beam_size=1,
-                length_penalty=0.0,
-                precision=system.precision,
-                interval=interval(statistics, evaluation.bootstrap_samples),
-            )
-        )
+        signature = f"tok:{config.data.tokenizer}|context:{config.data.context_length}|windows:separate"
+        signature += f"|tokens:{tokens}|bytes:{size}"
+        metric = Metric(BITS_PER_BYTE, statistics.score, signature, len(statistics), statistics)
+        scores.append(_score(config, data, split, metric, system))
         if evaluation.context_lengths:
             contexts.append(_by_context(config, data, split, system, engine))
     return RunScores(tuple(scores), None, tuple(contexts))
