@@ -155,8 +155,7 @@ def _run(name: str, arguments: list[str]) -> int:
         hydra_settings.check(config_name, flags.overrides, config_dir)
     if question:
         entries = [] if flags.hydra_help else entries_of_layers(config_name, typed_choices(flags.overrides), config_dir)
-        first = [argument for argument in arguments if argument not in flags.overrides]
-        _print_hydra_output(name, [*first, *entries, *flags.overrides])
+        _print_hydra_output(config_name, flags, [*entries, *flags.overrides], config_dir)
         return 0
     for override in flags.overrides:
         if hydra_settings.is_hydra_override(override) and override_key(override) != "hydra.searchpath":
@@ -214,6 +213,7 @@ def _parse_flags(name: str, arguments: list[str]) -> Any:
         (flags.multirun and name != "train", f"-m: {name} cannot be swept; -m goes with train"),
         (flags.multirun and config_name, "-m: cannot be combined with --config-name; use settings, as model=mine"),
         (len(shown) > 1, f"{name}: {' and '.join(shown)} cannot be combined"),
+        (flags.run and (flags.cfg or flags.info), f"{name}: --run cannot be combined with --cfg or --info"),
         ((flags.resolve or flags.package) and not printed, f"{name}: --resolve and --package require --cfg"),
     ):
         if given:
@@ -262,13 +262,13 @@ def _compose_position(variant: str, overrides: Sequence[str], config_dir: Path |
     return compose_train([*model, "data=synthetic", "optim=tiny", f"position={variant}"], config_dir).position
 
 
-def _print_hydra_output(name: str, arguments: list[str]) -> None:
-    """Print Hydra's output for --cfg, --info or --hydra-help, after which it may end the process. The output is written
-    in one piece: Hydra logs --info line by line, and would report a closed pipe at every line.
+def _print_hydra_output(config_name: str, flags: Any, overrides: list[str], config_dir: Path | None) -> None:
+    """Print Hydra's output for --cfg, --info or --hydra-help, in one piece: Hydra logs --info line by line, and would
+    report a closed pipe at every line.
     """
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
-            hydra_bridge.answer(name, arguments)
+            hydra_bridge.answer(config_name, flags, overrides, config_dir)
     finally:
         stdio.flush_stdout(printed.getvalue())

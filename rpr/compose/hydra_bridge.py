@@ -3,14 +3,11 @@
 """
 
 import argparse
-import os
 import re
-import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,41 +45,24 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 
 @contextmanager
 def _initialized(config_name: str, config_dir: Path | None = None) -> Iterator[Any]:
-    """Hydra with conf/ and the user's own choices; yields its loader of configurations. Within a running job (bench
-    composes its variants) Hydra's global state belongs to that job, and is restored.
+    """Hydra with conf/ and the user's own choices, which another program that uses Hydra does not see. Within a running
+    job (bench composes its variants) Hydra's global state belongs to that job, and is restored.
     """
-    from hydra import initialize_config_dir
+    from hydra import version
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
     from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.utils import setup_globals
 
-    _register_choices()
-    setup_globals()  # ${now:...}
+    version.setbase("1.3")
+    search_path = create_config_search_path(str(data_dir("conf")))
+    for folder in choice_dirs(config_dir):
+        search_path.prepend("rpr", f"file://{folder}", "schema")  # the end: conf/ comes first
     state = GlobalHydra.instance()
-    (running, state.hydra), before = (state.hydra, None), _own_folders[:]
-    _own_folders[:] = choice_dirs(config_dir)
+    running, state.hydra = state.hydra, None
     try:
-        with initialize_config_dir(str(data_dir("conf")), job_name=config_name, version_base="1.3"):
-            yield state.config_loader()
+        yield Hydra.create_main_hydra2(config_name, search_path)
     finally:
-        state.hydra, _own_folders[:] = running, before
-
-
-_own_folders: list[Path] = []  # empty outside of rpr's own compositions: another program may use Hydra, too
-
-
-@cache
-def _register_choices() -> None:
-    """Have Hydra look for choices in `_own_folders`, too."""
-    from hydra.core.config_search_path import ConfigSearchPath
-    from hydra.core.plugins import Plugins
-    from hydra.plugins.search_path_plugin import SearchPathPlugin
-
-    class OwnChoices(SearchPathPlugin):
-        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for folder in _own_folders:
-                search_path.append("rpr", f"file://{folder}")
-
-    Plugins.instance().register(OwnChoices)
+        state.hydra = running
 
 
 def compose(
@@ -129,32 +109,30 @@ def launch(
 
     settings = compose(config_name, overrides, config_dir, with_hydra=True)
     configure_log(settings.hydra.hydra_logging, settings.hydra.verbose)
-    with _initialized(config_name, config_dir) as loader:
-        context = HydraContext(loader, Callbacks())
+    with _initialized(config_name, config_dir) as hydra:
+        context = HydraContext(hydra.config_loader, Callbacks())
         launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=settings)
         return list(launcher.launch([list(job) for job in jobs], initial_job_idx=0))
 
 
-def answer(name: str, arguments: Sequence[str]) -> None:
-    """Let Hydra answer --cfg, --info or --hydra-help on stdout; it may end the process."""
-    import hydra
-
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raises errors instead of printing them; they are then reported in one line
-    before, _own_folders[:] = sys.argv, choice_dirs()
-    sys.argv = [before[0], f"--config-name={name}", *arguments]
-    _register_choices()
-    try:
-        hydra.main(version_base="1.3", config_path=str(data_dir("conf")))(lambda settings: None)()
-    finally:
-        sys.argv, _own_folders[:] = before, ()
+def answer(config_name: str, flags: argparse.Namespace, overrides: list[str], config_dir: Path | None) -> None:
+    """Let Hydra answer --cfg, --info or --hydra-help on stdout."""
+    with _initialized(config_name, config_dir) as hydra:
+        if flags.hydra_help:
+            hydra.hydra_help(config_name, flag_parser(), flags)
+        elif flags.cfg:
+            hydra.show_cfg(config_name, overrides, flags.cfg, flags.package, flags.resolve)
+        else:
+            hydra.show_info(flags.info, config_name, overrides)
 
 
 def completions(config_name: str, line: str) -> list[str]:
     """Completions of the last word of a line of overrides."""
     from hydra.plugins.completion_plugin import DefaultCompletionPlugin
 
-    with _initialized(config_name) as loader:
-        suggestions: list[str] = DefaultCompletionPlugin(loader)._query(config_name=config_name, line=line)
+    with _initialized(config_name) as hydra:
+        plugin = DefaultCompletionPlugin(hydra.config_loader)
+        suggestions: list[str] = plugin._query(config_name=config_name, line=line)
     return suggestions
 
 
