@@ -46,24 +46,14 @@ class StrictModel(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def reject_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Otherwise true would count as 1."""
+    def reject_unusable(cls, value: Any, info: ValidationInfo) -> Any:
+        """What pydantic would accept: true as 1, numbers that torch, JSON's readers and W&B do not have, and NUL, which
+        no file name can contain. It can come from a sweep's file or a record, not from a shell.
+        """
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise PydanticCustomError("switch", "this setting is not a boolean")
-        return value
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def reject_more_than_64_bits(cls, value: Any) -> Any:
-        """torch, JSON's readers and W&B have no such numbers."""
         if isinstance(value, int) and abs(value) >= 2**63:
             raise PydanticCustomError("bits", "it must be less than 2^63")
-        return value
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def reject_nul(cls, value: Any) -> Any:
-        """No file name can contain one. It can come from a sweep's file or a record, not from a shell."""
         if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
             raise PydanticCustomError("nul", "it contains a NUL character")
         return value
