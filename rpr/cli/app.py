@@ -155,7 +155,9 @@ def _run(name: str, arguments: list[str]) -> int:
         hydra_settings.check(config_name, flags.overrides, config_dir)
     if question:
         entries = [] if flags.hydra_help else entries_of_layers(config_name, typed_choices(flags.overrides), config_dir)
-        _print_hydra_output(config_name, flags, [*entries, *flags.overrides], config_dir)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            hydra_bridge.answer(config_name, flags, [*entries, *flags.overrides], config_dir)
+        stdio.flush_stdout(printed.getvalue())  # at once: Hydra would report a closed pipe at every line
         return 0
     for override in flags.overrides:
         if hydra_settings.is_hydra_override(override) and override_key(override) != "hydra.searchpath":
@@ -260,15 +262,3 @@ def _compose_position(variant: str, overrides: Sequence[str], config_dir: Path |
     model = [override for override in overrides if override_key(override).partition(".")[0] == "model"]
     # Any recipe: not every model has one of its own name.
     return compose_train([*model, "data=synthetic", "optim=tiny", f"position={variant}"], config_dir).position
-
-
-def _print_hydra_output(config_name: str, flags: Any, overrides: list[str], config_dir: Path | None) -> None:
-    """Print Hydra's output for --cfg, --info or --hydra-help, in one piece: Hydra logs --info line by line, and would
-    report a closed pipe at every line.
-    """
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            hydra_bridge.answer(config_name, flags, overrides, config_dir)
-    finally:
-        stdio.flush_stdout(printed.getvalue())
