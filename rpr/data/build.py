@@ -273,14 +273,12 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str) -> Encoded:
     report = job.counting(f"encoding {split}", len(pairs))
     with _new_files(job.directory, names) as files:
         for chunk in job.workers.map(encode, pairs.chunks()):
-            for side, content in zip(SIDES, chunk.sides, strict=True):
-                offsets = tokens[side] + np.cumsum(content.lengths)
-                files[f"{split}.{side}.pieces"].write(content.pieces)
-                files[f"{split}.{side}.offsets"].write(offsets.tobytes())
-                if not train:
-                    files[f"{split}.{side}.txt"].write(content.text)
-                tokens[side] += int(content.lengths.sum())
-            dropped.update(empty=chunk.empty, too_long=chunk.too_long)
+            for side, lengths in chunk.lengths.items():
+                files[f"{split}.{side}.offsets"].write((tokens[side] + np.cumsum(lengths)).tobytes())
+                tokens[side] += int(lengths.sum())
+            for kind, content in chunk.content.items():
+                files[f"{split}.{kind}"].write(content)
+            dropped.update(chunk.dropped)
             report(chunk.num_pairs)
     kept = len(pairs) - dropped.total()
     if not kept:
@@ -303,15 +301,15 @@ def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
     names = [f"{split}.{kind}" for split in SPLIT_NAMES for kind in (kinds[:2] if split == "train" else kinds)]
     encode = partial(encode_blocks, job.directory / MODEL_NAME)
     with _new_files(job.directory, names) as files:
-        for block in chain.from_iterable(job.workers.map(encode, _tasks(corpus.blocks(job.data.train_limit)))):
-            report(block.num_bytes)
-            for split in block.splits:
-                ends[split] += len(block.pieces)
+        for num_bytes, blocks in job.workers.map(encode, _tasks(corpus.blocks(job.data.train_limit))):
+            report(num_bytes)
+            for split, block, pieces in ((split, *encoded) for encoded in blocks for split in encoded[0].splits):
+                ends[split] += len(pieces)
                 if block.last and ends[split] == starts[split] + 1:  # EOS alone
                     empty[split] += 1
                     ends[split] -= 1
                     continue
-                files[f"{split}.target.pieces"].write(block.pieces.tobytes())
+                files[f"{split}.target.pieces"].write(pieces.tobytes())
                 if block.last:
                     counts[split] += 1
                     starts[split] = ends[split]

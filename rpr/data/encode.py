@@ -21,31 +21,15 @@ SIDES = ("source", "target")
 _load = lru_cache(maxsize=1)(Vocabulary.load)
 
 
-class Side(NamedTuple):
-    """One language of a chunk: all token IDs, concatenated; the tokens per sentence; and the text."""
-
-    pieces: bytes
-    lengths: NDArray[np.int64]
-    text: bytes
-
-
 class EncodedChunk(NamedTuple):
-    """A chunk as written to the cache, and how many of its pairs were dropped."""
+    """A chunk: how many pairs it has and how many of them were dropped, by reason; the tokens of each sentence that is
+    kept, by side; and what is written to the cache, by the ends of the files' names.
+    """
 
     num_pairs: int
-    empty: int
-    too_long: int
-    sides: list[Side]
-
-
-class EncodedBlock(NamedTuple):
-    """A block's splits, name and pieces, with EOS at the end of its document."""
-
-    splits: tuple[str, ...]
-    name: str
-    num_bytes: int
-    pieces: NDArray[np.generic]
-    last: bool
+    dropped: dict[str, int]
+    lengths: dict[str, NDArray[np.int64]]
+    content: dict[str, bytes]
 
 
 def count_chunk_words(task: tuple[int, Chunk]) -> tuple[int, dict[str, int]]:
@@ -91,17 +75,21 @@ def encode_chunk(
     if max_length is not None:
         fits = [max(map(len, pair)) <= max_length for pair in zip(*encoded, strict=True)]
         encoded = [list(itertools.compress(side, fits)) for side in encoded]
-    sides = []
-    for rows, texts in zip(encoded, sentences, strict=True):
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        pieces = np.fromiter(itertools.chain.from_iterable(rows), model.piece_type, int(lengths.sum()))
-        text = "".join(f"{sentence}\n" for sentence in texts) if keep_text else ""
-        sides.append(Side(pieces.tobytes(), lengths, text.encode()))
-    return EncodedChunk(len(pairs), len(pairs) - len(kept), len(kept) - len(encoded[0]), sides)
+    dropped = {"empty": len(pairs) - len(kept), "too_long": len(kept) - len(encoded[0])}
+    result = EncodedChunk(len(pairs), dropped, {}, {})
+    for side, rows, texts in zip(SIDES, encoded, sentences, strict=True):
+        result.lengths[side] = np.fromiter(map(len, rows), np.int64, len(rows))
+        pieces = np.fromiter(itertools.chain.from_iterable(rows), model.piece_type, int(result.lengths[side].sum()))
+        result.content[f"{side}.pieces"] = pieces.tobytes()
+        if keep_text:
+            result.content[f"{side}.txt"] = "".join(f"{sentence}\n" for sentence in texts).encode()
+    return result
 
 
-def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> list[EncodedBlock]:
-    """Raises DataError if a block is not UTF-8 and has to be, or is UTF-16, which has as many NUL bytes as letters."""
+def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> tuple[int, list[tuple[Block, NDArray[np.generic]]]]:
+    """The bytes of blocks; and each one, without its text, with its pieces and EOS at the end of its document. Raises
+    DataError if a block is not UTF-8 and has to be, or is UTF-16, which has as many NUL bytes as letters.
+    """
     encoded = []
     model = text_vocabulary(_load(vocabulary))
     for block in blocks:
@@ -114,5 +102,5 @@ def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> list[EncodedBloc
             raise block.not_utf8(error.start) from None
         if block.last:
             pieces = np.append(pieces, pieces.dtype.type(EOS))
-        encoded.append(EncodedBlock(block.splits, block.name, len(block.text), pieces, block.last))
-    return encoded
+        encoded.append((block._replace(text=b""), pieces))
+    return sum(len(block.text) for block in blocks), encoded
