@@ -2,7 +2,7 @@
 set, all three have zeros before them up to so many digits, so that digits of one value stand at one position.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
 from rpr.tasks.task import FIRST_VERSION, Draw, LongTask, Pair, Task, register
@@ -12,16 +12,17 @@ from rpr.tasks.task import FIRST_VERSION, Draw, LongTask, Pair, Task, register
 class Addition(Task):
     UNIT: ClassVar[str] = "digits of the longer number"
     VERSION: ClassVar[str] = FIRST_VERSION
+    HAS_NUMBERS: ClassVar[bool] = True
 
     kind: Literal["addition"]
 
-    def problem(self) -> str | None:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if self.padded_digits is not None and self.padded_digits <= self.max_long_length:
-            return (
+            yield (
                 f"padded_digits: {self.padded_digits} cannot hold a sum of two numbers of max_long_length = "
                 f"{self.max_long_length} digits; choose {self.max_long_length + 1} or more"
             )
-        return None
 
     @property
     def longest_train_side(self) -> int:

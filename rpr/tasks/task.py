@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, TypeVar, get_args
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
 from rpr.validation import StrictModel
 
@@ -50,6 +50,7 @@ class GeneratedTask(StrictModel):
     # Part of the key of caches and records. Raise it with every change to what `pairs` returns for some settings;
     # tests/golden/generators.json then needs the new digest. Other changes to the code keep all keys.
     VERSION: ClassVar[str] = "1"
+    HAS_NUMBERS: ClassVar[bool] = False  # which `padded_digits` pads
 
     kind: str
     seed: int = Field(ge=0)
@@ -61,28 +62,20 @@ class GeneratedTask(StrictModel):
     num_test: PositiveInt
     num_long: PositiveInt | None
 
-    @model_validator(mode="after")
-    def lengths_and_numbers_fit(self) -> GeneratedTask:
+    def problems(self) -> Iterator[str]:
         if self.max_long_length <= self.max_train_length:
-            raise ValueError(
+            yield (
                 f"max_long_length: {self.max_long_length} leaves no length beyond max_train_length = "
                 f"{self.max_train_length}; choose {self.max_train_length + 1} or more"
             )
-        if problem := self.problem():
-            raise ValueError(problem)
+        if self.padded_digits is not None and not self.HAS_NUMBERS:
+            yield f"padded_digits: {self.kind} has no numbers to pad; set it to null"
         for name in ("num_train", "num_long"):
             if getattr(self, name) is None and isinstance(self, Task):
-                raise ValueError(
+                yield (
                     f"{name}: null (all pairs) is possible for a finite task alone, and the pairs of {self.kind} are "
                     "drawn at random; give a number"
                 )
-        return self
-
-    def problem(self) -> str | None:
-        """Why the settings do not fit the task, as `setting: reason; remedy`; None if they do."""
-        if self.padded_digits is not None:
-            return f"padded_digits: {self.kind} has no numbers to pad; set it to null"
-        return None
 
     @property
     def longest_train_side(self) -> int:
@@ -159,13 +152,13 @@ class LongTask(Task):
 
     min_length: PositiveInt
 
-    def problem(self) -> str | None:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if self.min_length > self.max_train_length:
-            return (
+            yield (
                 f"min_length: {self.min_length} is above max_train_length = {self.max_train_length}; choose "
                 f"{self.max_train_length} or less"
             )
-        return super().problem()
 
     def lengths(self, first: int, last: int) -> Sequence[int]:
         return range(max(first, self.min_length), last + 1)
