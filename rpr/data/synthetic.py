@@ -103,8 +103,7 @@ def _random_clause(
     verb = _random_verb(choose, "clause" if complement else choose.pick(FRAMES))
     direct = recipient = ABSENT
     if verb.frame in ("double", "to"):
-        recipient = _random_nominal(choose, relative=0, plain=True)
-        direct = _random_nominal(choose, relative=0, plain=True)
+        recipient, direct = _random_nominal(choose), _random_nominal(choose)
         if verb.frame == "double" and direct.pronoun:
             direct = _random_noun_phrase(choose)  # "gave the man him" is not English
     elif verb.frame in ("accusative", "dative"):
@@ -144,12 +143,12 @@ def _random_tense(choose: Chooser, past: bool, auxiliary: float) -> Literal["pre
     return "past" if past else "present"
 
 
-def _random_nominal(choose: Chooser, *, relative: float, plain: bool = False) -> Nominal:
-    """`relative` is the probability of a relative clause; `plain` allows pronouns and bare noun phrases only."""
+def _random_nominal(choose: Chooser, *, relative: float | None = None) -> Nominal:
+    """`relative` is the probability of a relative clause; None allows pronouns and bare noun phrases only."""
     if choose.chance(0.1):
         return choose.pick(lexicon.PRONOUNS)
     phrase = _random_noun_phrase(choose)
-    if plain:
+    if relative is None:
         return phrase
     if choose.chance(relative):
         return grammar.with_relative(phrase, _random_relative(choose))

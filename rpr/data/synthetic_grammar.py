@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from rpr.data import synthetic_lexicon as lexicon
-from rpr.data.synthetic_lexicon import CASES, Auxiliary, Case, Determiner, Nominal, Noun, Preposition, Verb, Word
+from rpr.data.synthetic_lexicon import CASES, Auxiliary, Determiner, Nominal, Noun, Preposition, Verb, Word
 
 GENDERS = "mfn"
 ABSENT = Nominal("", "", dict.fromkeys(CASES, ""))
@@ -38,14 +37,12 @@ def noun_phrase(
     article = determiner.english_plural if plural else determiner.english
     assert article, f"{determiner.english}: has no plural"
     article = "an" if article == "a" and english[0][0] in "aeiou" else article
-    endings = {"the": lexicon.THE_FORMS, "this": lexicon.THIS_ENDINGS, "a": lexicon.A_ENDINGS}[determiner.kind]
-    after_a = determiner.kind == "a"
-    adjective_endings = lexicon.ADJECTIVE_ENDINGS_AFTER_A if after_a else lexicon.ADJECTIVE_ENDINGS
+    endings, of_adjectives = lexicon.ENDINGS[determiner.kind], lexicon.ADJECTIVE_ENDINGS[determiner.kind]
     column = 3 if plural else GENDERS.index(noun.gender)
     german = {}
     for case in CASES:
         words = [determiner.german + endings[case][column]]
-        words += [adjective.german + adjective_endings[case][column] for adjective in adjectives]
+        words += [adjective.german + of_adjectives[case][column] for adjective in adjectives]
         words.append(noun.german_plural if plural else noun.german)
         german[case] = " ".join(words) + "n" * (plural and case == "dative" and words[-1][-1] not in "ns")
     text = " ".join([article, *english])
@@ -61,9 +58,11 @@ def with_companion(phrase: Nominal, companion: Word) -> Nominal:
 
 def with_relative(phrase: Nominal, clause: Clause) -> Nominal:
     """ "The man that saw the dog": a clause without a subject or an object, which the phrase stands for."""
-    case: Case = "nominative" if clause.subject is ABSENT else clause.verb.object_case
+    case = clause.verb.object_case
+    if clause.subject is ABSENT:
+        case, clause = "nominative", clause._replace(subject=ABSENT._replace(plural=phrase.plural))
     pronoun = lexicon.RELATIVE_PRONOUNS[case][phrase.column]
-    relative = Word(f"that {clause.english(phrase.plural)}", f", {pronoun} {clause.german_last(phrase.plural)} ,")
+    relative = Word(f"that {clause.english()}", f", {pronoun} {clause.german_last()} ,")
     return with_companion(phrase, relative)._replace(has_clause=True)
 
 
@@ -83,9 +82,10 @@ def prepositional(preposition: Preposition, phrase: Nominal) -> Word:
 # Clauses
 
 
-@dataclass(frozen=True)
-class Clause:
-    """A verb with what belongs to it. In a relative clause its subject or its object is absent."""
+class Clause(NamedTuple):
+    """A verb with what belongs to it. In a relative clause its subject or its object is absent; an absent subject has
+    the number of the antecedent.
+    """
 
     verb: Verb
     tense: Literal["present", "past"] | Auxiliary
@@ -96,12 +96,9 @@ class Clause:
     place: Word = NOTHING
     edge_adverb: Word = NOTHING
 
-    def english(self, plural: bool = False, *, question: bool = False) -> str:
-        """Subject, verb, objects, place, time; in a question the auxiliary comes first. `plural` is the number of the
-        antecedent.
-        """
-        verb, tense, auxiliary = self.verb, self.tense, ""
-        plural = plural if self.subject is ABSENT else self.subject.plural
+    def english(self, *, question: bool = False) -> str:
+        """Subject, verb, objects, place, time; in a question the auxiliary comes first."""
+        verb, tense, plural, auxiliary = self.verb, self.tense, self.subject.plural, ""
         if isinstance(tense, Auxiliary):
             auxiliary = tense.english_plural if plural else tense.english
             lexical = verb.english_participle if tense.takes == "participle" else verb.english
@@ -123,10 +120,9 @@ class Clause:
             self.edge_adverb.english,
         )
 
-    def german_verb(self, plural: bool) -> tuple[str, str, str]:
+    def german_verb(self) -> tuple[str, str, str]:
         """Finite verb in second place, what it leaves at the end, and both together as a verb-last clause has them."""
-        verb, tense = self.verb, self.tense
-        plural = plural if self.subject is ABSENT else self.subject.plural
+        verb, tense, plural = self.verb, self.tense, self.subject.plural
         if isinstance(tense, Auxiliary):
             finite = tense.german_plural if plural else tense.german
             last = verb.particle + (verb.participle if tense.takes == "participle" else verb.infinitive)
@@ -147,9 +143,9 @@ class Clause:
             self.place.german,
         )
 
-    def german_last(self, plural: bool = False) -> str:
-        """With the verb at the end; `plural` as of `english`."""
-        return _join(self.subject.german["nominative"], self.german_middle(), self.german_verb(plural)[2])
+    def german_last(self) -> str:
+        """With the verb at the end."""
+        return _join(self.subject.german["nominative"], self.german_middle(), self.german_verb()[2])
 
 
 def subordinate(conjunction: Word, clause: Clause, tail: Word = NOTHING) -> Word:
@@ -167,7 +163,7 @@ def main(clause: Clause, front: Word = NOTHING, tail: Word = NOTHING, *, questio
     """`front`, an adverb, a place or a clause, stands before the English subject and before the German finite verb,
     which comes second, in a question first; `tail` is a subordinate clause.
     """
-    finite, last, _ = clause.german_verb(plural=False)
+    finite, last, _ = clause.german_verb()
     subject = clause.subject.german["nominative"]
     first = (front.german, finite, subject) if front is not NOTHING or question else (subject, finite)
     german = _join(*first, clause.german_middle(), last, tail.german)

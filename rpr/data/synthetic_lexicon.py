@@ -3,7 +3,6 @@ rules that complete their forms.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
@@ -12,8 +11,7 @@ CASES: tuple[Case, ...] = ("nominative", "accusative", "dative")
 Frame = Literal["none", "accusative", "dative", "double", "to", "clause"]
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """An adverb, a conjunction or an adjective. The German of an adjective is its stem: an ending is always added, for
     adjectives stand before nouns only.
     """
@@ -22,8 +20,7 @@ class Word:
     german: str
 
 
-@dataclass(frozen=True)
-class Noun:
+class Noun(NamedTuple):
     """A noun with both plurals; gender is m, f or n."""
 
     english: str
@@ -33,8 +30,7 @@ class Noun:
     german_plural: str
 
 
-@dataclass(frozen=True)
-class Determiner:
+class Determiner(NamedTuple):
     """`german` is the stem; `kind` chooses the endings: the (der), this (dies-), or a (ein, mein)."""
 
     english: str
@@ -57,13 +53,13 @@ class Nominal(NamedTuple):
     has_clause: bool = False
 
 
-@dataclass(frozen=True)
-class Preposition(Word):
+class Preposition(NamedTuple):
+    english: str
+    german: str
     case: Case
 
 
-@dataclass(frozen=True)
-class Auxiliary:
+class Auxiliary(NamedTuple):
     """A finite verb that sends the lexical verb, as participle or infinitive, to the end of the German clause."""
 
     english: str
@@ -73,8 +69,7 @@ class Auxiliary:
     takes: Literal["participle", "infinitive"]
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(NamedTuple):
     """German forms are without the separable particle. `before` and `after` are English words round the object."""
 
     frame: Frame
@@ -99,10 +94,6 @@ class Verb:
         return self.english + "s"
 
     @property
-    def past_plural(self) -> str:
-        return self.past + ("n" if self.past.endswith("e") else "en")
-
-    @property
     def object_case(self) -> Case:
         return "dative" if self.frame == "dative" else "accusative"
 
@@ -110,7 +101,7 @@ class Verb:
         """Third person; the present plural is the infinitive."""
         if tense == "present":
             return self.infinitive if plural else self.present
-        return self.past_plural if plural else self.past
+        return self.past + ("n" if self.past.endswith("e") else "en") * plural
 
 
 _T = TypeVar("_T")
@@ -147,7 +138,8 @@ NOUN_PREPOSITIONS = _all(Preposition, "noun preposition")
 [THAT] = _all(Word, "that")
 SUBORDINATORS, COORDINATORS = _all(Word, "subordinator"), _all(Word, "coordinator")
 NONPAST_AUXILIARIES, PAST_AUXILIARIES = _all(Auxiliary, "nonpast auxiliary"), _all(Auxiliary, "past auxiliary")
-THE_FORMS, RELATIVE_PRONOUNS = _forms("forms of the"), _forms("relative pronoun")
-THIS_ENDINGS, A_ENDINGS = _forms("endings of this"), _forms("endings of a")
-ADJECTIVE_ENDINGS = _forms("endings of adjectives")
-ADJECTIVE_ENDINGS_AFTER_A = _forms("endings of adjectives after a")
+RELATIVE_PRONOUNS = _forms("relative pronoun")
+# By the kind of the determiner: its own, and those of the adjectives after it.
+ENDINGS = {"the": _forms("forms of the"), "this": _forms("endings of this"), "a": _forms("endings of a")}
+ADJECTIVE_ENDINGS = dict.fromkeys(("the", "this"), _forms("endings of adjectives"))
+ADJECTIVE_ENDINGS["a"] = _forms("endings of adjectives after a")
