@@ -162,12 +162,12 @@ def evaluation_batches(split: TokenSplit | Windows, max_tokens: int, *, joined: 
     return np.split(order, microbatch_starts(ends.tolist(), rows[ends - 1].tolist(), max_tokens)[1:])
 
 
-def _pad(pieces: NDArray[np.generic], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenated rows as a (B, longest) int64 array, padded on the right."""
+def _pad(pieces: NDArray[np.generic], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Concatenated rows as a (B, longest) int64 array, padded on the right, and the number of their tokens."""
     real = np.arange(int(lengths.max())) < lengths[:, None]
     padded = np.full(real.shape, PAD, np.int64)
     padded[real] = pieces
-    return padded
+    return padded, len(pieces)
 
 
 class TranslationDataset(Dataset[Batch]):
@@ -182,10 +182,8 @@ class TranslationDataset(Dataset[Batch]):
     def __getitem__(self, item: BatchSpec | Sequence[int] | Indices) -> Batch:
         indices = np.asarray(item.indices if isinstance(item, BatchSpec) else item).tolist()
         if indices:
-            pieces, lengths = self.split.rows("source", indices)
-            source, source_tokens = _pad(pieces, lengths), len(pieces)
-            pieces, lengths = self.split.rows("target", indices)
-            output, target_tokens = _pad(pieces, lengths), len(pieces)
+            source, source_tokens = _pad(*self.split.rows("source", indices))
+            output, target_tokens = _pad(*self.split.rows("target", indices))
         else:
             source, output = np.full((1, 1), EOS, np.int64), np.full((1, 1), PAD, np.int64)
             source_tokens = target_tokens = 0

@@ -179,12 +179,8 @@ class Vocabulary:
         """The text up to the first EOS, without PAD and BOS, as one line: runs of whitespace and control characters,
         which byte fallback can produce, become one space, and none is at an end.
         """
-        kept = []
-        for piece in pieces:
-            if piece == EOS:
-                break
-            if piece not in (PAD, BOS):
-                kept.append(int(piece))
+        before_eos = itertools.takewhile(lambda piece: piece != EOS, pieces)
+        kept = [int(piece) for piece in before_eos if piece not in (PAD, BOS)]
         # sentencepiece surrounds each UNK with spaces, and keeps those of pieces that are only a word start.
         return " ".join(_CONTROL.sub(" ", str(self._processor.decode(kept))).split())
 
