@@ -70,8 +70,9 @@ def learning_of(record: Record, losses: Mapping[int, float]) -> Learning | None:
     """How a run's validation losses, by ascending step, ended; None if that is undetermined."""
     if len(losses) < 2:
         return None
-    last = max(losses)
-    before, final = float(np.interp(last * (1 - LAST_PART), [*losses], [*losses.values()])), losses[last]
+    steps = sorted(losses)
+    last, final = steps[-1], losses[steps[-1]]
+    before = float(np.interp(last * (1 - LAST_PART), steps, [losses[step] for step in steps]))
     if before <= 0:
         return None
     return Learning((before - final) / before, before - final, record.steps or last, final)
