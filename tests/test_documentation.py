@@ -107,7 +107,7 @@ def home(tmp_path_factory, cache_dir, tiny_overrides):
     folders = (f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}")
     recipe = ("optim.max_steps=5", "optim.validate_every_n_steps=5", "optim.checkpoint_every_n_steps=1")
     rest = ("evaluation.bootstrap_samples=0", "evaluation.test_splits=[test]", "hardware.threads=1")
-    model = [word for word in tiny_overrides if not word.startswith("data.")]
+    model = [word for word in tiny_overrides if not word.startswith(("data.", "evaluation."))]
     text = ["data=text", f"data.path={folder / 'sweeps' / 'quick.yaml'}", "data.context_length=32"]
     runs = {}
     for name, words in (

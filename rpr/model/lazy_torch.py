@@ -13,9 +13,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             import torch
 
-            value = getattr(torch, name)
-            setattr(self, name, value)  # the next time it is found without this function
-            return value
+            return getattr(torch, name)
 
     torch = _Lazy("torch")
     Tensor = nn = Any  # in annotations, which are not evaluated

@@ -45,7 +45,7 @@ def pairs(tmp_path_factory, small_data, tiny_overrides, cache_dir):
 def documents(tmp_path_factory, tiny_overrides):
     folder = tmp_path_factory.mktemp("documents")
     (folder / "a.txt").write_text("text")
-    model = [word for word in tiny_overrides if not word.startswith("data.")]
+    model = [word for word in tiny_overrides if not word.startswith(("data.", "evaluation."))]
     data = ["data=text", f"data.path={folder}", "data.context_length=4"]
     settings = [*data, *model, "model.architecture=decoder_only", "position=rope"]
     return random_run(folder / "documents", settings, ByteVocabulary())

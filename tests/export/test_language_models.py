@@ -60,7 +60,7 @@ HOMES = {
 @pytest.fixture
 def inputs(tiny_overrides):
     own = ["data=text", "data.path=.", f"data.context_length={CONTEXT}", "model.architecture=decoder_only"]
-    kept = [word for word in tiny_overrides if not word.startswith(("data.", "data="))]
+    kept = [word for word in tiny_overrides if not word.startswith(("data.", "data=", "evaluation."))]
 
     def make(positions, vocabulary=BYTES, **changes):
         size = len(vocabulary)

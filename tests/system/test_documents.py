@@ -17,7 +17,8 @@ from tests.conftest import TINY
 from tests.system.bad_files import edit_record, update_record
 
 SMALL = [
-    *(word for word in TINY if not word.startswith(("data.", "model.norm"))), "model.architecture=decoder_only",
+    *(word for word in TINY if not word.startswith(("data.", "model.norm", "evaluation."))),
+    "model.architecture=decoder_only",
     "model.dropout=0.1", "data.context_length=32", "optim.max_steps=20", "optim.validate_every_n_steps=10",
     "optim.checkpoint_every_n_steps=5", "optim.average_checkpoints=1", "hardware.threads=1",
     "evaluation.context_lengths=[16,32,64]", "evaluation.stride=16", "evaluation.text_tokens=2048",
