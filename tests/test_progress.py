@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -162,6 +163,25 @@ def test_lines_of_a_sweep(clock, jobs, write, capsys):
         write(1, 75, "failed", error="no \x1b luck")
     why = f"{jobs[1].run_dir.name}: failed: no \\x1b luck (2 of 3 jobs, 0:00:41 left)"
     assert capsys.readouterr() == ("", f"sweep mine: {why}\n")
+
+
+def test_each_poll_of_a_sweep_reads_only_new_rows(clock, jobs, write, monkeypatch):
+    sweep, read = SweepProgress("mine", jobs[:1]), MagicMock(side_effect=json.loads)
+    monkeypatch.setattr("rpr.sweep.progress.json.loads", read)
+    metrics, steps = jobs[0].run_dir / "metrics.jsonl", []
+    for step in (10, 20, 30):
+        write(0, step, "running")
+        sweep._poll()
+        steps.append(sweep._jobs[0].step)
+    assert steps == [10, 20, 30] and read.call_count == 3
+    with metrics.open("a") as file:
+        file.write('{"step": 40')  # not written to its end
+    sweep._poll()
+    assert (sweep._jobs[0].step, read.call_count) == (30, 3)
+    (metrics.parent / "new").write_text('{"step": 15}\n')  # by a run that resumes from step 10
+    (metrics.parent / "new").replace(metrics)
+    sweep._poll()
+    assert (sweep._jobs[0].step, read.call_count) == (15, 4)
 
 
 def test_bars_of_a_sweep(clock, jobs, write):

@@ -154,7 +154,7 @@ def _in_train_unless_split(listing: Listing) -> Listing:
             "of every file, or put the files of each split, or all of them, into a folder train, validation or test"
         )
     files = sorted([*unread, *split])
-    left_over = tuple(file for file in listing.left_over if file not in unread)
+    left_over = tuple(file for file in listing.left_over if kind_of(file) not in (TEXT, *TABLES))
     return replace(listing, splits={"train": tuple(files)} if files else {}, left_over=left_over)
 
 

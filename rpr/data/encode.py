@@ -43,7 +43,7 @@ def count_block_words(blocks: Sequence[Block]) -> tuple[int, dict[str, int]]:
     counts = Counter[str]()
     for block in blocks:
         try:
-            counts += count_text_words(block.text.decode())
+            counts.update(count_text_words(block.text.decode()))
         except UnicodeDecodeError as error:
             raise block.not_utf8(error.start) from None
     return sum(len(block.text) for block in blocks), counts

@@ -18,6 +18,7 @@ import os
 import re
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
     used = {file for each in chosen.values() for files in each.values() for file in files}
     for split, files in splits.items():
         _check_alike(split, files)
-    left = [file for file in everything.values() if file not in used and (file in data.values() or is_left_over(file))]
+    left = [file for name, file in everything.items() if file not in used and (name in data or is_left_over(file))]
     given = readme if readme.is_file() else None
     return Listing(root, splits, tuple(left), readme=given, configured=bool(configs), separator=separator)
 
@@ -198,20 +199,20 @@ def _splits_by_name(data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
     groups: dict[str, list[Path]] = {}
     for name, file in data.items():
         groups.setdefault(_group(name, kind_of(file)), []).append(file)
-    lower = [group.lower() for group in groups]
-    if like := [files[0] for name, files in groups.items() if lower.count(name.lower()) > 1]:
+    lower = Counter(group.lower() for group in groups)
+    if like := [files[0] for name, files in groups.items() if lower[name.lower()] > 1]:
         raise DataError(f"data.path: {like[0]} and {like[1]} are of splits that differ in case alone; rename one")
     if set(groups) == {""}:
         return {"train": tuple(groups[""])}
     named = {group: split_word(group) or group for group in groups if group}
-    splits: dict[str, tuple[Path, ...]] = {}
+    alike, words = Counter(named.values()), [group for group in named if group.lower() in SPLIT_WORDS]
+    words.sort(key=lambda word: -[*SPLIT_WORDS].index(word.lower()))
+    usual = {named[word]: word for word in words}  # the last one: test, before eval
+    splits: dict[str, list[Path]] = {}
     for group, split in named.items():
-        alike = [other for other, own in named.items() if own == split]
-        words = [other for other in alike if other.lower() in SPLIT_WORDS]
-        usual = min(words, key=lambda word: [*SPLIT_WORDS].index(word.lower()), default=None)  # test, before eval
-        split = group if len(alike) > 1 and split != "train" and group != usual else split
-        splits[split] = (*splits.get(split, ()), *groups[group])
-    return splits
+        own = alike[split] > 1 and split != "train" and group != usual.get(split)
+        splits.setdefault(group if own else split, []).extend(groups[group])
+    return {split: tuple(files) for split, files in splits.items()}
 
 
 def _group(name: str, kind: str) -> str:

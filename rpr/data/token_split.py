@@ -68,7 +68,7 @@ class TokenSplit:
         """All token IDs of a side one after the other, not in memory until they are read."""
         self._reads += 1
         if self._reads % READS_KEPT == 0:
-            self._give_back()
+            self._advise(mmap.MADV_DONTNEED)
         return self._mapped(side, "pieces")
 
     def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -80,6 +80,9 @@ class TokenSplit:
     def hashes(self) -> Iterator[int]:
         """Of the tokens of each pair or document; other ones in another process."""
         sides = [side for side in ("source", "target") if self._file(side, "offsets").exists()]
+        for side, kind in itertools.product(sides, ("pieces", "offsets")):
+            self._mapped(side, kind)
+        self._advise(mmap.MADV_SEQUENTIAL)
         for first in range(0, self._count, HASHED_AT_ONCE):
             columns = []
             for side in sides:
@@ -88,7 +91,8 @@ class TokenSplit:
                 content = memoryview(self._maps[self._file(side, "pieces")])  # a document may be too large to copy
                 columns.append([hash(content[start:end]) for start, end in itertools.pairwise(ends.tolist())])
             yield from map(hash, zip(*columns, strict=True))
-            self._give_back()
+            self._advise(mmap.MADV_DONTNEED)
+        self._advise(mmap.MADV_RANDOM)
 
     def _lengths(self, side: str) -> NDArray[np.int32 | np.int64]:
         lengths = np.zeros(self._count, np.int32)
@@ -96,10 +100,12 @@ class TokenSplit:
             offsets = self._mapped(side, "offsets")
             if offsets[-1] >= 1 << 31:  # one document may have all of them
                 lengths = np.zeros(self._count, np.int64)
+            self._advise(mmap.MADV_SEQUENTIAL)
             for first in range(0, self._count, OFFSETS_AT_ONCE):
                 end = first + OFFSETS_AT_ONCE
                 lengths[first:end] = np.diff(offsets[first : end + 1])
-                self._give_back()
+                self._advise(mmap.MADV_DONTNEED)
+            self._advise(mmap.MADV_RANDOM)
         return lengths
 
     def _mapped(self, side: str, kind: str) -> NDArray[Any]:
@@ -109,9 +115,10 @@ class TokenSplit:
             self._maps[path].madvise(mmap.MADV_RANDOM)
         return np.frombuffer(self._maps[path], np.int64 if kind == "offsets" else self._piece_type)
 
-    def _give_back(self) -> None:
+    def _advise(self, advice: int) -> None:
+        """How the kernel reads on (by default at random, a page at a time), or that it takes memory back."""
         for mapped in self._maps.values():
-            mapped.madvise(mmap.MADV_DONTNEED)
+            mapped.madvise(advice)
 
     def _file(self, side: str, kind: str) -> Path:
         return self.directory / f"{self.name}.{side}.{kind}"

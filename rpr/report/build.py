@@ -30,6 +30,7 @@ from rpr.tables.grid import legend
 CURVES = ("validation/bleu", "validation/loss", "train/loss")
 MOST_LINES, MOST_ROWS, MOST_STATEMENTS = 40, 12, 5  # on a terminal
 MOST_UNFOLDED = 4  # groups with findings in Markdown
+MOST_ALONE = 24  # groups that are drawn though they have one variant
 LATEX_HEAD = (
     "% In the preamble: \\usepackage{booktabs}\n"
     "% Each table for the width of a page, with intervals and notes, then again for a column, labelled ...-narrow.\n"
@@ -159,8 +160,8 @@ def build_report(
     contents: dict[str, str | bytes] = {}
     chapters = []
     for group, suffix in zip(groups, suffixes(groups), strict=True):
-        # In a grid of recipes, one variant alone is a line of the tables.
-        draws = "recipes" not in tables.sections or len(group.variants) > 1
+        # In a grid of recipes, or among many groups, one variant alone is a line of the tables.
+        draws = len(group.variants) > 1 or ("recipes" not in tables.sections and len(groups) <= MOST_ALONE)
         drawn = tuple(plots.all_plots(group, _curves(group, file_of))) if draws else ()
         for plot in drawn:
             contents[f"{plot.name}{suffix}.svg"] = plot.svg

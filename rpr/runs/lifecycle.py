@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from rpr.runs.locks import LOCK_NAME
 from rpr.signals import stop_before
 
 if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does not wait for
+    from rpr.config.data import DataConfig
     from rpr.data.cache import PreparedData
 
 JOB_NAME = "job.json"
@@ -258,7 +259,9 @@ def mark_stopped(run_dir: Path, error: BaseException, *, is_earlier: bool = Fals
         write_record(path, record.model_copy(update=update))
 
 
-def check_same_corpus(config: TrainConfig, run_dir: Path, record: Record) -> None:
+def check_same_corpus(
+    config: TrainConfig, run_dir: Path, record: Record, key_of: Callable[[DataConfig], str] | None = None
+) -> None:
     """Raises ConfigError if the corpus is no longer the one that a finished run was trained on: the files at data.path,
     what the code of a generator makes, or the commit of the hub that this cache_dir is pinned to, if it is.
     """
@@ -269,7 +272,7 @@ def check_same_corpus(config: TrainConfig, run_dir: Path, record: Record) -> Non
     if record.data is None or (data.on_hub and pinned_revision(data) is None):
         return
     try:
-        same = record.data.key == cache_key(data)
+        same = record.data.key == (key_of or cache_key)(data)
     except DataError:  # the corpus can no longer be read: the finished run remains valid
         return
     if not same:

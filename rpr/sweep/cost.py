@@ -15,6 +15,8 @@ from rpr.model.config import TransformerConfig
 from rpr.model.transformer import build_model
 from rpr.records.record import Record
 
+Kind = tuple[object, ...]  # what two runs share whose speeds are alike, whatever their positions
+
 
 class Cost(NamedTuple):
     """`text`: of one job; `seconds`: of training alone, None without a similar run."""
@@ -25,16 +27,17 @@ class Cost(NamedTuple):
 
 def costs(configs: Sequence[TrainConfig], records: Iterable[Record]) -> list[Cost]:
     """The cost of each job; parameters assume a full vocabulary, which a small corpus may not fill."""
-    speeds: list[tuple[TrainConfig, float]] = []
+    speeds: list[tuple[Kind, TrainConfig, float]] = []
     for record in records:
         alone = record.status == "finished" and record.concurrent_jobs == 1  # on its device
         if alone and record.training and record.training.steps_per_second:
             with contextlib.suppress(ConfigError):  # of a version with other settings
-                speeds.append((config_from_record(record.config), record.training.steps_per_second))
+                config = config_from_record(record.config)
+                speeds.append((_kind(config), config, record.training.steps_per_second))
     return [_cost(config, speeds) for config in configs]
 
 
-def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> Cost:
+def _cost(config: TrainConfig, speeds: Sequence[tuple[Kind, TrainConfig, float]]) -> Cost:
     optim = config.optim
     longest = config.data.context_length or config.data.max_length or 0  # which may be alone in a microbatch
     microbatch = max(optim.max_tokens_per_microbatch, longest)  # padding included
@@ -42,7 +45,8 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
     size = f"{_parameters(config.transformer(config.data.vocabulary_size)) / 1e6:.2f} M parameters, "
     side = "" if config.model.architecture == "decoder_only" else " a side"  # there both sides count together
     size += f"{optim.max_steps:,} steps, at most {tokens / 1e6:,.2f} M tokens{side}"
-    alike = [(other, speed) for other, speed in speeds if _kind(other) == _kind(config)]
+    kind = _kind(config)
+    alike = [(other, speed) for its_kind, other, speed in speeds if its_kind == kind]
     same = [speed for other, speed in alike if other.position == config.position]
     chosen = same or [speed for _, speed in alike]
     if not chosen:
@@ -55,7 +59,7 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[TrainConfig, float]]) -> C
     return Cost(f"{size}, about {time} ({speed:.3g} steps/s, the median of {runs})", seconds)
 
 
-def _kind(config: TrainConfig) -> tuple[object, ...]:
+def _kind(config: TrainConfig) -> Kind:
     hardware = config.hardware.model_dump(exclude={"num_workers"})
     batch = (config.optim.max_tokens_per_microbatch, config.optim.microbatches_per_step, config.data.context_length)
     return (config.model, batch, config.data.name, tuple(sorted(hardware.items())))

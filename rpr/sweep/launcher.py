@@ -1,9 +1,11 @@
 """How the jobs of a sweep run: on this machine, or with a launcher of Hydra's, as SLURM's (submitit)."""
 
 import importlib.util
+import json
 import os
 import shutil
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -129,6 +131,8 @@ def _task(
     """The function that a launcher runs for each job, in another process; it returns the one-line error, or None.
     `configs` and `commands` are of each job: what Hydra composes there only names the machine, which runs `at_once`.
     """
+    total = len(configs)
+    packed = zlib.compress(json.dumps([configs, commands]).encode())  # each job's pickle has those of all
 
     def task(settings: Any) -> RunError | None:
         from hydra.core.hydra_config import HydraConfig
@@ -137,14 +141,13 @@ def _task(
         from rpr.config.train import config_from_record
 
         number = HydraConfig.get().job.num
-        nodes = 1
+        config, command = (of_jobs[number] for of_jobs in json.loads(zlib.decompress(packed)))
+        nodes = config["hardware"]["num_nodes"]
         try:
-            config = config_from_record(configs[number])
-            nodes = config.hardware.num_nodes
-            job = f"job {number + 1} of {len(configs)}"
-            print(f"sweep {sweep}: {job}: {config.run_dir_name}", file=sys.stderr, flush=True)
-            sweep_job = train.SweepJob(at_once, in_launcher=True)
-            train.run(config, command=commands[number], sweep_job=sweep_job)
+            run = config_from_record(config)
+            job = f"job {number + 1} of {total}"
+            print(f"sweep {sweep}: {job}: {run.run_dir_name}", file=sys.stderr, flush=True)
+            train.run(run, command=command, sweep_job=train.SweepJob(at_once, in_launcher=True))
         except Exception as error:
             problem = pool.as_problem(error)
             if nodes > 1:

@@ -3,6 +3,8 @@ everywhere a line at the end of each job, with the time left.
 """
 
 import contextlib
+import json
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from rpr.commands.printing import headline
 from rpr.errors import RecordError
 from rpr.io.escape import escape_control_characters
 from rpr.progress import Progress, above_bars
-from rpr.records.metrics import SHOWN_METRICS, read_metrics
+from rpr.records.metrics import SHOWN_METRICS
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record
 from rpr.sweep.status import Job
 
@@ -73,6 +75,7 @@ class _JobProgress:
         self.step, self.record, self.ended = 0, None, False
         self._fields: dict[str, float | None] = dict.fromkeys(SHOWN_METRICS.values())
         self._bar: Progress | None = None
+        self._read_until = (0, 0)  # the metrics file, which a resumed run replaces, and its bytes read
         self._written = self._record_written()  # before this sweep started
         self._read_metrics()
 
@@ -109,7 +112,12 @@ class _JobProgress:
             return None
 
     def _read_metrics(self) -> None:
-        with contextlib.suppress(RecordError):  # reported when the run is read
-            for row in read_metrics(self.run_dir / METRICS_NAME):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # reported when the run is read
+            with (self.run_dir / METRICS_NAME).open("rb") as file:
+                inode, start = os.fstat(file.fileno()).st_ino, self._read_until
+                begin = file.seek(start[1] if start[0] == inode else 0)
+                lines, end, _ = file.read().rpartition(b"\n")  # the last line may not be whole yet
+                self._read_until = inode, begin + len(lines) + len(end)
+            for row in map(json.loads, lines.splitlines()):
                 self.step = min(row["step"], self.steps)
                 self._fields |= {SHOWN_METRICS[name]: row[name] for name in SHOWN_METRICS if name in row}

@@ -7,15 +7,17 @@ from the runs' own records and locks, which the runs themselves write, however t
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, get_args
 
 from rpr.compose.composition import train_command
+from rpr.config.data import DataConfig
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, ProcessEnded, RecordError, RprError, RunError
@@ -120,16 +122,17 @@ def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -
     if the code of a run's positions has changed; DataError if a corpus on disk cannot be read.
     """
     _check_names([config for _, config in made])
-    corpora = {config.data.model_dump_json(): config.data for _, config in made if config.data.path}
-    for data in corpora.values():  # one on the hub is checked by the first job that needs it
-        cache_key(data)
+    key_of = functools.cache(cache_key)  # once for a corpus, which may have many files
+    for _, config in made:  # one on the hub is checked by the first job that needs it
+        if config.data.path:
+            key_of(config.data)
     jobs = unique_jobs(made)
     if repeated := len(made) - len(jobs):
         _print(f"sweep {sweep}: {repeated} of its {len(made)} jobs are duplicates of others")
-    return [_checked(job) for job in jobs]
+    return [_checked(job, key_of) for job in jobs]
 
 
-def _checked(job: Job) -> Job:
+def _checked(job: Job, key_of: Callable[[DataConfig], str]) -> Job:
     try:
         now = job.read()
     except RecordError as error:
@@ -139,7 +142,7 @@ def _checked(job: Job) -> Job:
     if now.record is not None:
         check_same_code(job.config.position, now.record)
         if now.record.status == "finished":
-            lifecycle.check_same_corpus(job.config, job.run_dir, now.record)
+            lifecycle.check_same_corpus(job.config, job.run_dir, now.record, key_of)
     return now
 
 

@@ -14,6 +14,7 @@ from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
 from rpr.paths import data_dir
 from rpr.records.record import find_records, write_record
+from rpr.report import build
 from rpr.report.build import MOST_LINES, Report, build_report
 from rpr.report.grouping import run_groups
 from rpr.report.html import PICTURE_NAME, Chapter
@@ -136,6 +137,18 @@ def test_long_findings_leave_room_for_a_table(tmp_path):
     lines = Report("x", tmp_path, chapters, build_tables(groups), (), []).summary.split("\n")
     assert "Findings" in lines and sum(line.startswith("relative, k = ") for line in lines) == 10
     assert len(lines) <= MOST_LINES
+
+
+def test_one_variant_alone_is_drawn_unless_there_are_many_groups(tmp_path, monkeypatch):
+    for data in ("multi30k_en_de", "wmt14_en_de"):
+        record = fake_record("relative", settings={"data.name": data})
+        write_record(tmp_path / "runs" / record.name / "record.json", record)
+        rows = [json.dumps({"step": step, "validation/loss": 3.0 - step}) + "\n" for step in (1, 2)]
+        (tmp_path / "runs" / record.name / "metrics.jsonl").write_text("".join(rows))
+    for most, drawn in ((2, True), (1, False)):
+        monkeypatch.setattr(build, "MOST_ALONE", most)
+        built = report(tmp_path / "runs", tmp_path / "out")
+        assert any(path.suffix == ".svg" for path in built.files) == drawn
 
 
 @pytest.mark.usefixtures("unrendered")

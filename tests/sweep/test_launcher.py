@@ -132,6 +132,12 @@ def test_an_error_on_one_of_several_nodes_ends_the_job_of_all(error, tiny_config
             assert isinstance(launcher._task("mine", [config], [""], 1)(None), RprError)
 
 
+def test_what_a_launcher_stores_for_each_job_grows_little_with_their_number(tiny_config):
+    configs = [tiny_config(f"seed={seed}").model_dump(mode="json") for seed in range(100)]
+    task = launcher._task("mine", configs, [f"rpr-cli train seed={seed}" for seed in range(100)], 1)
+    assert sum(len(repr(cell.cell_contents)) for cell in task.__closure__) < 20_000
+
+
 @pytest.mark.parametrize("before", ["failed", "interrupted"])
 def test_a_job_killed_before_it_wrote_its_record_has_its_own_reason(tmp_path, tiny_config, before):
     """As when memory runs out while the corpus is prepared."""

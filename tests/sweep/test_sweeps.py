@@ -1,9 +1,10 @@
 """Sweep files, also as those of W&B, the state of their jobs, runs that several jobs or names share, the summary."""
 
+import functools
 import json
 import os
-from functools import cache
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ import yaml
 from rpr.cli import app
 from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
+from rpr.data import cache
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
 from rpr.paths import sweep_files
@@ -23,7 +25,7 @@ from rpr.sweep.status import Job, last_lines, unique_jobs
 from tests.fake_records import fake_document, fake_record
 
 
-@cache
+@functools.cache
 def configured(*words):
     return composition.compose_train(list(words))
 
@@ -255,6 +257,20 @@ def test_finished_run_is_found_by_the_corpus_at_another_path(tmp_path):
             there.data.path: run_dir,
             other_corpus.data.path: Path(other_corpus.runs_dir) / other_corpus.run_dir_name,
         }
+
+
+def test_the_files_of_a_corpus_are_listed_once_for_all_finished_runs(tmp_path, monkeypatch):
+    """Hashing them reads the state of each, of which a corpus of documents has many."""
+    for file in ("train.en", "train.de", "validation.en", "validation.de", "test.en", "test.de"):
+        (tmp_path / file).write_text(f"{file} one\n{file} two\n")
+    words = ["data=multi30k_en_de", *(f"{key}={tmp_path}" for key in ("data.path", "data.cache_dir", "runs_dir"))]
+    made = [((f"seed={seed}",), configured(*words, f"seed={seed}")) for seed in (1, 2, 3)]
+    for _, config in made:
+        make_run(config, status="finished", data=fake_document()["data"] | {"key": cache_key(config.data)})
+    counting = MagicMock(side_effect=cache.fingerprint)
+    monkeypatch.setattr(cache, "fingerprint", counting)
+    assert [job.state for job in status.load_status("mine", made)] == ["finished"] * 3
+    assert counting.call_count == 1
 
 
 @pytest.mark.usefixtures("in_tmp_path")
