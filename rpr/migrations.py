@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 # What runs did before these settings existed. Older records are read with these values, and a current run with the same
-# values has the same id. The last two do not change a run, only how much of its result is reported; their values here
-# are the current defaults, for older runs too.
+# values has the same id. bootstrap_samples, length_buckets, context_lengths and stride do not change a run, only how
+# much of its result is reported; their values here are the current defaults, for older runs too.
 EARLIER_DEFAULTS: Mapping[str, Any] = {
     "model.architecture": "encoder_decoder",
     "model.activation": "relu",

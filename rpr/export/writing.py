@@ -32,7 +32,7 @@ from rpr.export.scorers import GeneratorScorer, TransformersScorer
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
-from rpr.model.positions import codes
+from rpr.model.positions import codes, of_user
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from rpr.version import __version__
@@ -119,8 +119,8 @@ def prove(kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | 
 
 
 def _suspect(model: Transformer) -> str:
-    """Whose fault a wrong export is likely to be: schemes of rpr have a version, a user's own do not."""
-    own = {stack.scheme.name for stack in model.config.stacks() if "VERSION" not in vars(type(stack.scheme))}
+    """Whose fault a wrong export is likely to be: a user's own scheme, if it has one."""
+    own = {stack.scheme.name for stack in model.config.stacks() if of_user(stack.scheme)}
     if own:
         return f"position={', '.join(sorted(own))}: the scheme's hooks must depend on its settings and parameters alone"
     return "please report this with the run's record"

@@ -12,6 +12,7 @@ from rpr import environment
 from rpr.compose.composition import compose_train, expand_multirun, override_key
 from rpr.compose.hydra_settings import is_hydra_override
 from rpr.errors import ConfigError, RunError
+from rpr.model.positions import of_user
 from rpr.sweep import gpus, spec
 from rpr.sweep.gpus import Options
 
@@ -101,7 +102,7 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
 def _check_hooks_of_users(configs: Sequence[TrainConfig]) -> None:
     """Try the hooks of schemes that are not rpr's own, which its tests try, before any job starts."""
     tried = {repr(site): site for config in configs for site in config.sites}
-    of_users = [site for site in tried.values() if any(not hasattr(part, "VERSION") for part in site[0].parts)]
+    of_users = [site for site in tried.values() if any(map(of_user, site[0].parts))]
     if of_users:
         from rpr.model.scheme_check import check_hooks  # torch
 

@@ -200,7 +200,8 @@ def test_a_broken_module_is_one_line(home):
 
 def test_sweep_and_bench_try_the_hooks_of_all_variants_first(home):
     file = home / "own" / "window.py"
-    file.write_text(file.read_text().replace('["temperature"], k', '["temperature"], k + k.roll(-1, 2)'))
+    leaking = file.read_text().replace('["temperature"], k', '["temperature"], k + k.roll(-1, 2)')
+    file.write_text(leaking.replace('"#12ab34"', '"#12ab34"\n    VERSION = "2"'))
     commands = [["sweep", "mine", "schemes_dir=own"], ["bench", "schemes_dir=own", "variants=[absolute,window]"]]
     heads, answers = answers_of(home, commands, ROOT)
     assert heads == ["sweep 2", "bench 2"] and not (home / "runs").exists(), answers

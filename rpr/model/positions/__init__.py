@@ -6,6 +6,7 @@ other module names a scheme. Importing this package does not import torch.
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -132,6 +133,12 @@ def _by_side(settings: Any) -> Any:
 
 
 Positions = Scheme | Sides
+
+
+def of_user(scheme: Scheme) -> bool:
+    """Whether its class is not of this package, whose tests try it."""
+    file = getattr(sys.modules[type(scheme).__module__], "__file__", None)
+    return file is None or Path(file).parent != Path(__file__).parent
 
 
 def codes(schemes: Iterable[Scheme]) -> dict[str, str]:
