@@ -93,6 +93,7 @@ def _find_by_id(jobs: Mapping[tuple[Path, str], Job]) -> dict[Path, Path]:
 
 def _find_by_corpus(jobs: Iterable[Job]) -> dict[Path, Path]:
     """Finished runs with the same corpus from another path. Only records name the corpus, so all of them are read."""
+    key_of = functools.cache(cache_key)
     lacking: dict[str, list[Job]] = {}  # several that differ in nothing but the path of their corpora
     for job in jobs:
         lacking.setdefault(_result_key(job.config), []).append(job)
@@ -106,7 +107,7 @@ def _find_by_corpus(jobs: Iterable[Job]) -> dict[Path, Path]:
                 alike = lacking.get(_result_key(config_from_record(record.config)), ())
             for job in alike:
                 with contextlib.suppress(RprError):  # a missing corpus, which the run will report
-                    if record.data.key == cache_key(job.config.data):
+                    if record.data.key == key_of(job.config.data):
                         moved[job.run_dir] = path.parent.absolute()
     return moved
 
