@@ -41,6 +41,7 @@ RENAMED: Mapping[str, str] = {
 # As EARLIER_DEFAULTS, for settings whose current default is the earlier behaviour: the first has always been part of
 # run ids, the others never.
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None, "again": False, "origin": None}
+_ADDED = [(*key.partition(".")[::2], earlier) for key, earlier in {**EARLIER_DEFAULTS, **READ_AS}.items()]
 
 
 def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,8 +53,7 @@ def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         section, _, name = old.partition(".")
         if isinstance(whole.get(section), dict) and name in whole[section]:
             whole[section].setdefault(new.partition(".")[2], whole[section].pop(name))
-    for key, earlier in {**EARLIER_DEFAULTS, **READ_AS}.items():
-        section, _, name = key.partition(".")
+    for section, name, earlier in _ADDED:
         if not name:
             whole.setdefault(section, earlier)
         elif isinstance(whole.get(section), dict):

@@ -1,6 +1,7 @@
 """rpr-cli report: tables, plots and one HTML page from local records, or a plot of one run's positions."""
 
 import contextlib
+import gc
 import glob
 import json
 import sys
@@ -37,6 +38,7 @@ def run(config: ReportConfig) -> None:
     if config.results_page is not None:
         _check_writable(user_path(config.results_page))  # before any of the report is written
     records, unread, others = with_killed_runs(find_records(root, config.sweep))
+    gc.freeze()  # records stay to the end: with ten thousand, looking through them for garbage takes seconds each time
     if config.sweep is not None and not records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
         hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs belongs to a sweep: leave it out"

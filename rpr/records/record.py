@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
@@ -159,8 +158,10 @@ class Record(RecordPart):
 
     def setting(self, key: str) -> Any:
         """The configuration's value at a dotted key; None if there is none."""
-        parts: list[Any] = [self.config, *key.split(".")]
-        return functools.reduce(lambda tree, name: tree.get(name) if isinstance(tree, dict) else None, parts)
+        tree: Any = self.config
+        for name in key.split("."):
+            tree = tree.get(name) if isinstance(tree, dict) else None
+        return tree
 
     def shown(self) -> Record:
         """For tables and terminals: with `command` and `config`, from which a run is repeated, escaped as well."""
@@ -249,8 +250,15 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys whose values differ between flat settings; 1 and 1.0 do."""
+    if not settings:
+        return []
+    first, *others = settings
     keys = dict.fromkeys(key for each in settings for key in each)
-    return [key for key in keys if len({repr(each.get(key)) for each in settings}) > 1]
+    return [key for key in keys if any(_differ(first.get(key), other.get(key)) for other in others)]
+
+
+def _differ(value: Any, other: Any) -> bool:
+    return value is not other and repr(value) != repr(other)
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
