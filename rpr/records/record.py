@@ -250,15 +250,9 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys whose values differ between flat settings; 1 and 1.0 do."""
-    if not settings:
-        return []
-    first, *others = settings
     keys = dict.fromkeys(key for each in settings for key in each)
-    return [key for key in keys if any(_differ(first.get(key), other.get(key)) for other in others)]
-
-
-def _differ(value: Any, other: Any) -> bool:
-    return value is not other and repr(value) != repr(other)
+    values = {key: [each.get(key) for each in settings] for key in keys}  # most are one object, which is faster to see
+    return [key for key, given in values.items() if len({*map(id, given)}) > 1 and len({*map(repr, given)}) > 1]
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
