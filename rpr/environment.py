@@ -23,7 +23,7 @@ _OF_OTHERS = re.compile(
 # Read by torch when it is loaded, or at its first allocation. Large tensors in huge pages, where Linux offers them: a
 # CPU step touches fresh memory every time. oneDNN multiplies bfloat16 matrices on a CPU with code that it generates for
 # each shape, and batches have many shapes: its caches of 1,024 each grew to over 1 GB.
-MEMORY_LIMITS = {"THP_MEM_ALLOC_ENABLE": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
+MEMORY_VARIABLES = {"THP_MEM_ALLOC_ENABLE": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 _OF_WANDB_RUN = re.compile(r"WANDB_(RUN_ID|SWEEP_ID|SWEEP_PARAM_PATH|RESUME|RESUME_FROM|FORK_FROM|LAUNCH\w*|SERVICE)")
 
 
@@ -59,8 +59,8 @@ def set_up() -> None:
     os.environ.update(kept)
     if not _started_by_wandb_agent():
         forget_wandb_run()
-    for name, limit in MEMORY_LIMITS.items():
-        os.environ.setdefault(name, limit)
+    for name, value in MEMORY_VARIABLES.items():
+        os.environ.setdefault(name, value)
     os.environ["MPLBACKEND"] = "agg"  # Lightning imports matplotlib, and a notebook's backend needs its kernel
     if not sys.flags.safe_path and Path(sys.path[0]).absolute() == HERE.parent:  # as `python -m rpr` in a checkout does
         path = os.environ.get("PYTHONPATH")

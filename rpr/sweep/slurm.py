@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rpr.environment import MEMORY_LIMITS
+from rpr.environment import MEMORY_VARIABLES
 from rpr.errors import RunError
 from rpr.io.escape import note
 from rpr.paths import SCHEMES_DIR
@@ -99,7 +99,7 @@ def follow_jobs() -> None:
 
 def _job_command(executor: Any) -> str:
     """What srun runs on each node, where the job's script calls submitit's module by srun and its flags."""
-    kept = ("PYTHONPATH", SCHEMES_DIR, *MEMORY_LIMITS)  # also where SLURM passes no environment on
+    kept = ("PYTHONPATH", SCHEMES_DIR, *MEMORY_VARIABLES)  # also where SLURM passes no environment on
     own = {"PYTHONSAFEPATH": "1", "SUBMITIT_EXECUTOR": "slurm", **{name: os.environ.get(name) for name in kept}}
     variables = [f"{name}={value}" for name, value in own.items() if value]
     python = [sys.executable, "-u", "-m", "submitit.core._submit", str(executor.folder)]

@@ -5,6 +5,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def fit(
     # The order matters: the guard before the callbacks that write, and the moving average's weights in place while
     # Metrics translates with them.
     callbacks: list[pl.Callback] = [
-        SeveralRanks(data.meta.key, _settings_and_code(config)),
+        SeveralRanks(data.meta.key, partial(_settings_and_code, config)),
         SameMatmuls(),
         stopwatch,
         guard,
@@ -177,7 +178,7 @@ class SeveralRanks(pl.Callback):
     folders. Undoes Lightning's handling of SIGTERM (communication).
     """
 
-    def __init__(self, corpus_key: str, settings_and_code: Any) -> None:
+    def __init__(self, corpus_key: str, settings_and_code: Callable[[], Any]) -> None:
         self._corpus_key, self._settings_and_code = corpus_key, settings_and_code
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -186,7 +187,7 @@ class SeveralRanks(pl.Callback):
             return
         die_on_sigterm()
         starts: list[Any] = [None] * trainer.world_size
-        own = (trainer.global_step, self._corpus_key, self._settings_and_code)
+        own = (trainer.global_step, self._corpus_key, self._settings_and_code())
         torch.distributed.all_gather_object(starts, own)
         for rank, (step, key, settings_and_code) in enumerate(starts):
             if settings_and_code != starts[0][2]:

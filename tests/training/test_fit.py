@@ -156,8 +156,8 @@ def test_ranks_must_start_alike(starts, message, monkeypatch):
     step, key, settings = starts[1]
     trainer = SimpleNamespace(world_size=2, global_step=step)
     with contextlib.nullcontext() if message is None else pytest.raises(RunError, match=message):
-        fit.SeveralRanks(key, settings).on_train_start(trainer, None)
-    fit.SeveralRanks("a", 1).on_train_start(SimpleNamespace(world_size=1), None)
+        fit.SeveralRanks(key, lambda: settings).on_train_start(trainer, None)
+    fit.SeveralRanks("a", pytest.fail).on_train_start(SimpleNamespace(world_size=1), None)
 
 
 def test_what_ranks_must_have_in_common(tiny_config):
