@@ -23,6 +23,7 @@ from rpr.paths import user_path
 from rpr.records.difference import corpus_differences
 from rpr.records.record import find_records
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
+from rpr.report.recipes import usual_baseline
 from rpr.runs.locks import with_killed_runs
 from rpr.tables.render import titled, wrapped
 
@@ -38,7 +39,8 @@ def run(config: CompareConfig) -> None:
     if config.sweep is None:
         groups = [(runs, pairs_of_runs(runs))]
     else:
-        groups, without_baseline = pairs_of_sweep(runs, config.sweep, config.baseline or "absolute")
+        baseline = config.baseline or usual_baseline([run.record for run in runs])
+        groups, without_baseline = pairs_of_sweep(runs, config.sweep, baseline)
         for line in without_baseline:
             print(f"left out: {line}", file=sys.stderr)
     numbers = config.model_dump(include={"samples", "trials", "seed"})

@@ -16,7 +16,7 @@ from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import holm, interval, paired_tests
 from rpr.records.difference import corpus_differences, decoding
 from rpr.records.measurement import Measurement, mean
-from rpr.records.position import code_differences, name_of, names_of, position_of
+from rpr.records.position import called, code_differences, name_of, names_of, position_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
 from rpr.records.scores import LOWER_IS_BETTER, Interval, counted
 from rpr.records.translations import Texts, has_translations, read_translations
@@ -192,15 +192,15 @@ def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 
 def pairs_of_sweep(
-    runs: Sequence[Run], sweep: str, baseline: str = "absolute"
+    runs: Sequence[Run], sweep: str, baseline: str
 ) -> tuple[list[tuple[list[Run], list[tuple[Run, Run]]]], list[str]]:
     """Groups of runs that differ only in positions, seed and what decides no result, each with its (baseline, other)
     pairs: every run is paired with the one with the baseline's positions and the same seed. And a line for each run
-    without such a baseline. `baseline`: the name or kind of its positions, with `-kN` for one clip distance. Raises
-    RunError if no run has such a baseline, or all runs are baselines.
+    without such a baseline. `baseline`: its positions, as in `called`. Raises RunError if no run has such a baseline,
+    or all runs are baselines.
     """
-    names = {name for run in runs for name in names_of(run.record)}
-    if baseline not in names and baseline != "absolute":
+    if baseline != "absolute" and not called(baseline, (run.record for run in runs)):
+        names = {name for run in runs for name in names_of(run.record)}
         raise RunError(
             f"baseline: no finished run of sweep {sweep} has position={baseline}{did_you_mean(baseline, names)}"
         )
@@ -209,15 +209,16 @@ def pairs_of_sweep(
         groups.setdefault(_settings_except_positions(run), []).append(run)
     pairs, alone = [], []
     for group in groups.values():
-        of_baseline = [run for run in group if baseline in names_of(run.record)]
+        named = {id(record) for record in called(baseline, (run.record for run in group))}
+        of_baseline = [run for run in group if id(run.record) in named]
         baselines = {run.config.seed: run for run in reversed(of_baseline)}
         for run in of_baseline:
             if (known := of_baseline[0]).variant != run.variant:
                 raise RunError(
                     f"baseline: {known.name} and {run.name} both have position={baseline}; name one of them, such as "
-                    "baseline=relative-k16, or name the runs: rpr-cli compare BASELINE RUN ..."
+                    f"""baseline='"{position_of(known.record).label}"', or name the runs: rpr-cli compare BASELINE RUN ..."""
                 )
-        others = [run for run in group if baseline not in names_of(run.record)]
+        others = [run for run in group if id(run.record) not in named]
         other = min((name_of(run.record) for run in others), default=baseline)
         alone += [
             f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed}, the same "

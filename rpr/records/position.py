@@ -1,7 +1,7 @@
 """The position variant of a run, from its record."""
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -75,6 +75,17 @@ def names_of(record: Record) -> Set[str]:
     position, name = position_of(record), name_of(record)
     names = {name} if record.continued else {name, position.kind}
     return names | {f"{name}-k{position.clip_distance}" for name in names if position.clip_distance is not None}
+
+
+def called(name: str, records: Iterable[Record]) -> list[Record]:
+    """The runs of the variant that a command line names, by the label of its row or as in `names_of`. Of several with
+    this name, those whose label adds nothing that the others lack, as `RoPE` beside `RoPE, base 500000`; without such
+    a label, all.
+    """
+    labels = [(record, position_of(record).label) for record in records]
+    named = [pair for pair in labels if pair[1] == name] or [pair for pair in labels if name in names_of(pair[0])]
+    plain = [record for record, label in named if all(f"{other},".startswith(f"{label},") for _, other in named)]
+    return plain or [record for record, _ in named]
 
 
 def positions_of(records: Sequence[Record]) -> list[Position]:

@@ -15,6 +15,7 @@ from rpr.records.position import OTHER, Position, names_of, positions_of
 from rpr.records.record import DECIDING, Record, deciding_settings, flat, varying
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, mean_over_seeds, run_key
+from rpr.report.recipes import usual_baseline
 
 _TRAINED_ON = ("devices", "num_nodes", "threads", "attention")  # otherwise the rounding differs
 
@@ -25,9 +26,9 @@ def run_groups(
     """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results,
     of the files of the corpus and of the precision of the arithmetic as they were, the one with most runs first.
 
-    `learning`: how each run's validation curve ended, by `run_key`, where known. `baseline`: the name or kind of the
-    positions that others are compared with, with `-kN` for one clip distance; None: absolute (sinusoidal). Raises
-    RecordError if there are no records, or none with the positions of the baseline.
+    `learning`: how each run's validation curve ended, by `run_key`, where known. `baseline`: the positions that others
+    are compared with, as in `called`; None: `usual_baseline`. Raises RecordError if there are no records, or none with
+    the positions of the baseline.
     """
     by_key: dict[tuple[str, str, int, str], list[tuple[Record, str | None]]] = {}
     of_all = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))
@@ -55,7 +56,8 @@ def run_groups(
         for settings, some in sorted(parts, key=lambda part: -len(part[1])):
             distinct = tuple((name, settings.get(name)) for name in names)
             variants = _variants(_joined(some), learning or {})
-            groups.append(Group(*key, settings, distinct, variants, baseline or "absolute"))
+            of_each = [variant.records[0] for variant in variants]
+            groups.append(Group(*key, settings, distinct, variants, baseline or usual_baseline(of_each)))
     if baseline is not None:
         _check_baseline(groups, baseline)
     return tuple(groups)
@@ -63,11 +65,11 @@ def run_groups(
 
 def _check_baseline(groups: Iterable[Group], baseline: str) -> None:
     """Refuse a name that no run has, or several variants of a group."""
-    known = {name for group in groups for run in group.runs for name in names_of(run)}
-    if baseline not in known:
+    of_each_group = [group.called(baseline) for group in groups]
+    if not any(of_each_group):
+        known = {name for group in groups for run in group.runs for name in names_of(run)}
         raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
-    for group in groups:
-        named = [variant for variant in group.variants if baseline in names_of(variant.records[0])]
+    for named in of_each_group:
         ks = list(dict.fromkeys(variant.position.clip_distance for variant in named))
         if len(ks) > 1:
             one_of = ", ".join(f"{baseline}-k{k}" for k in ks if k is not None)
@@ -75,8 +77,8 @@ def _check_baseline(groups: Iterable[Group], baseline: str) -> None:
         if len(named) > 1:
             labels = "; ".join(variant.label for variant in named)
             raise RecordError(
-                f"baseline: several variants have position={baseline} ({labels}); report one of them at a time, from a "
-                "runs_dir of its own, or name the runs: rpr-cli compare BASELINE RUN ..."
+                f"baseline: several variants have position={baseline} ({labels}); give the label of one, such as "
+                f"""baseline='"{named[0].label}"'"""
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rpr import paper
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
-from rpr.records.position import Position, names_of
+from rpr.records.position import Position, called
 from rpr.records.record import Record, short_names
 from rpr.records.scores import (
     BITS_PER_BYTE,
@@ -370,9 +370,13 @@ class Group:
 
     @cached_property
     def baseline(self) -> Variant:
-        """The variant that the others are compared with, by its name or kind."""
-        named = (variant for variant in self.variants if self.baseline_name in names_of(variant.records[0]))
-        return next(named, never_run(self.baseline_name))
+        """The variant that the others are compared with, by its label, name or kind."""
+        return next(iter(self.called(self.baseline_name)), never_run(self.baseline_name))
+
+    def called(self, name: str) -> list[Variant]:
+        """The variants that a command line names: several if the name does not say which."""
+        named = {id(record) for record in called(name, (variant.records[0] for variant in self.variants))}
+        return [variant for variant in self.variants if id(variant.records[0]) in named]
 
     def score(self, variant: Variant, split: str, metric: str | None = None) -> Measurement:
         """A variant's score on a split, or why there is none."""

@@ -15,8 +15,8 @@ from rpr.errors import RecordError
 from rpr.model.positions.vectors import SHARING
 from rpr.paths import sweep_files
 from rpr.records.measurement import Measurement, missing
-from rpr.records.position import Position, positions_of
-from rpr.records.record import short_names
+from rpr.records.position import Position, called, positions_of
+from rpr.records.record import Record, short_names
 from rpr.records.scores import LOWER_IS_BETTER
 from rpr.report.groups import LOSS, Group, Key, Variant, never_run
 from rpr.report.lines import marked
@@ -157,6 +157,17 @@ def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]
         else f"{label}, {SHARING.get(str(position.tables), position.identity)}": by_setting
         for label, (position, by_setting) in zip(labels, variants.items(), strict=True)
     }
+
+
+def usual_baseline(records: Sequence[Record]) -> str:
+    """The baseline of runs that are trained alike: sinusoids, or, where none has them, what the file of their sweep
+    names. Raises RecordError if the file cannot be read.
+    """
+    if not called("absolute", records):
+        for sweep in dict.fromkeys(name for run in records for name in run.sweeps):
+            if (baseline := sweep_file(sweep).get("baseline")) and called(str(baseline), records):
+                return str(baseline)
+    return "absolute"
 
 
 def sweep_file(sweep: str) -> dict[str, Any]:

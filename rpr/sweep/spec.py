@@ -1,6 +1,7 @@
 """Sweep files, from sweeps/ or the user's own, and the settings and flags of `rpr-cli sweep`."""
 
 import math
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(
             f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those in sweeps/"
         ) from None
-    keys = ("description", "overrides", "jobs", "best_of")
+    keys = ("description", "overrides", "jobs", "best_of", "baseline")
     if isinstance(content, dict) and (unknown := [str(key) for key in content if key not in keys]):
         raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], keys))
     if not isinstance(content, dict) or not isinstance(content.get("jobs"), list):
@@ -87,17 +88,24 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(
             f"{path}: overrides and jobs must be lists of strings, e.g. 'position=none seed=1,2', and jobs not empty"
         )
-    if best_of := content.get("best_of"):
-        _check_best_of(best_of, path, files.values())
     try:
         common = [word for line in overrides for word in shlex.split(line)]
         lines = [shlex.split(line) for line in jobs]
         for number, row in enumerate([common, *lines]):
             reject_repeated(row, f"{path}: jobs, line {number}: " if number else f"{path}: overrides: ")
         rows = tuple((*common, *row) for row in lines)
-        return SweepSpec(path.stem, str(content.get("description", "")), rows)
     except ValueError as error:
         raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None
+    if best_of := content.get("best_of"):
+        _check_best_of(best_of, path)
+    if baseline := content.get("baseline"):
+        _check_baseline(str(baseline), path, rows)
+    if (best_of or baseline) and path.resolve() not in {file.resolve() for file in files.values()}:
+        raise ConfigError(
+            f"{path}: {'best_of' if best_of else 'baseline'}: has no effect here, as reports look for it in "
+            f"{data_dir('sweeps')} and, with schemes_dir=DIR, in DIR/sweeps; move the file to one of them"
+        )
+    return SweepSpec(path.stem, str(content.get("description", "")), rows)
 
 
 def wandb_sweep(sweep: SweepSpec, jobs: Sequence[Sequence[str]], project: str) -> str:
@@ -119,8 +127,8 @@ def wandb_sweep(sweep: SweepSpec, jobs: Sequence[Sequence[str]], project: str) -
     return text
 
 
-def _check_best_of(keys: Any, path: Path, files: Iterable[Path]) -> None:
-    """Raises ConfigError unless reports can choose by these settings, and find the file by the sweep's name alone."""
+def _check_best_of(keys: Any, path: Path) -> None:
+    """Raises ConfigError unless reports can choose by these settings."""
     from rpr.config.train import TrainConfig
     from rpr.validation import settings_at
 
@@ -130,10 +138,16 @@ def _check_best_of(keys: Any, path: Path, files: Iterable[Path]) -> None:
             f"{path}: best_of: must be a list of settings of model, data or optim that the jobs vary, "
             "e.g. [optim.learning_rate_scale]"
         )
-    if path.resolve() not in {file.resolve() for file in files}:
+
+
+def _check_baseline(baseline: str, path: Path, rows: Iterable[Sequence[str]]) -> None:
+    positions = {
+        name for row in rows for word in row if word.startswith("position=") for name in word[9:].split(",")
+    }
+    if re.sub(r"-k\d+$", "", baseline) not in positions:
         raise ConfigError(
-            f"{path}: best_of: has no effect here, as reports look for it in {data_dir('sweeps')} and, with "
-            "schemes_dir=DIR, in DIR/sweeps; move the file to one of them"
+            f"{path}: baseline: {baseline} must be a value of position= in the jobs, with -kN for one clip distance"
+            + did_you_mean(baseline, positions)
         )
 
 

@@ -168,7 +168,7 @@ def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, 
     monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
     (tmp_path.parent / "outside.yaml").write_text("best_of: [model.dropout]")
     (tmp_path / "broken.yaml").write_text("jobs: [")
-    groups = {name: run_groups([fake_record(sweeps=[name])]) for name in ("../outside", "broken")}
+    groups = {name: run_groups([fake_record("absolute", sweeps=[name])]) for name in ("../outside", "broken")}
     assert list(recipes(groups["../outside"])) == []
     with pytest.raises(RecordError, match="broken.yaml: cannot be read as a sweep .*; mend it"):
         list(recipes(groups["broken"]))
@@ -176,6 +176,15 @@ def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, 
     (tmp_path / "own" / "sweeps" / "broken.yaml").write_text("best_of: [model.dropout]")
     monkeypatch.setenv(SCHEMES_DIR, str(tmp_path / "own"))
     assert list(recipes(groups["broken"])) == [], "the user's own file of a name comes first, as in a sweep"
+
+
+def test_file_of_a_sweep_names_the_baseline_where_no_run_has_sinusoids(monkeypatch, tmp_path):
+    none, rope, absolute = (fake_record(kind, sweeps=["mine"]) for kind in ("none", "rope", "absolute"))
+    monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
+    (tmp_path / "mine.yaml").write_text("baseline: rope")
+    groups = [run_groups(runs) for runs in ([none, rope], [none, rope, absolute], [none])]
+    assert [group.baseline.label for (group,) in groups] == ["RoPE", "absolute (sinusoidal)", "absolute"]
+    assert run_groups([none, rope], baseline="none")[0].baseline.label == "none"
 
 
 def test_runs_of_other_sweeps_or_of_one_setting_have_no_grid():

@@ -160,10 +160,14 @@ def test_any_variant_is_the_baseline_of_a_report():
     with pytest.raises(RecordError, match="^baseline: relative has .*; choose one of relative-k0, relative-k16$"):
         run_groups(several, baseline="relative")
     rope = [fake_record("rope", settings={"position.base": base}) for base in (10_000.0, 500_000.0)]
-    message = r"^baseline: several variants have position=rope \(RoPE.*; RoPE.*\); report one .*: rpr-cli compare"
+    assert [group_of(rope, baseline=name).baseline.label for name in ("rope", "RoPE, base 500000")] == [
+        "RoPE",
+        "RoPE, base 500000",
+    ]
+    rope[0] = fake_record("rope", settings={"position.base": 100.0})
+    message = r"^baseline: several .* position=rope \(RoPE.*; RoPE.*\); give .*, such as baseline='\"RoPE, base 100\"'$"
     with pytest.raises(RecordError, match=message):
         run_groups(rope, baseline="rope")
-    assert group_of(rope[:1], baseline="rope").baseline.finished
     assert group_of(several, baseline="relative-k16").baseline.label == "relative, k = 16"
 
 

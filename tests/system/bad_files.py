@@ -31,6 +31,8 @@ SWEEPS = {
     "bestofk": "best_of: [position.clip_distance]\njobs: [seed=1]",
     "bestoftypo": "best_of: [optim.learning_rat]\njobs: [seed=1]",
     "bestofhere": "best_of: [model.dropout]\njobs: [seed=1]",
+    "baselinetypo": "baseline: rpoe\njobs: ['position=none,rope']",
+    "baselinehere": "baseline: relative-k16\njobs: [position=relative]",
     "notkeys": "- seed=1",
     "nothing": "",
     "noeq": "jobs: [seed]",

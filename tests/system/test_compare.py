@@ -458,7 +458,9 @@ def test_any_variant_is_the_baseline_of_a_sweep(write_run, compare):
         found = {tuple(name[len("synthetic-tiny-") : -len("-s1")] for name in pair) for pair in pairs}
         assert found == {(baseline, name) for name in variants if name != baseline}
     message = compare("sweep=mine", "baseline=relative", code=2)
-    assert "both have position=relative; name one of them, such as baseline=relative-k16" in message
+    assert """both have position=relative; name one of them, such as baseline='"relative, k = 16"', or""" in message
+    labelled = json.loads(compare("sweep=mine", "baseline='relative, k = 2'", "metrics=[chrf]", "format=json"))
+    assert {pair["baseline"] for pair in labelled["tests"][0]["comparisons"]} == {"synthetic-tiny-relative-k2-s1"}
 
 
 def test_baselines_of_other_seeds_are_of_one_variant(write_run, compare):
