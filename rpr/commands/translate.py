@@ -11,7 +11,7 @@ from contextlib import ExitStack, nullcontext
 
 from rpr.commands.line_streams import Output, batches, count_lines, part_of
 from rpr.config.commands import TranslateConfig
-from rpr.data.files import check_text
+from rpr.data.content import check_text
 from rpr.decode.translator import Translation, Translator
 from rpr.errors import ConfigError
 from rpr.io.escape import note

@@ -12,6 +12,7 @@ import numpy as np
 
 from rpr.config.data import DataConfig
 from rpr.data import synthetic
+from rpr.data.content import is_packed
 from rpr.data.files import SPLIT_NAMES, SPLIT_WORDS, Listing, kind_of, list_files, split_word
 from rpr.data.hub import hub_files, hub_revision
 from rpr.data.line_files import list_line_files
@@ -207,7 +208,7 @@ def fingerprint(data: DataConfig) -> str:
         # Parts that invalidate caches of earlier versions, which read such corpora in another way.
         if own := sorted(set(listing.splits) - set(SPLIT_NAMES)):
             parts += ["own splits", *own]
-        if any(file.suffix == ".csv" for files in listing.splits.values() for file in files):
+        if any(kind_of(file) == ".csv" and not is_packed(file) for files in listing.splits.values() for file in files):
             parts.append("CSV row by row")
         if listing.configured:
             parts.append("the files of the README")

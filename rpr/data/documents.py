@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rpr.config.data import DataConfig, TextConfig
+from rpr.data.content import check_text, open_file
 from rpr.data.corpus import check_config, corpus_files, missing_splits, not_read
-from rpr.data.files import SPLIT_NAMES, kind_of, open_file
+from rpr.data.files import SPLIT_NAMES, kind_of
 from rpr.data.tables import TABLES, describe, read_columns
 from rpr.errors import DataError
 
@@ -110,6 +111,8 @@ def _blocks_of_file(name: str, file: Path) -> Iterator[Block]:
     with open_file(file) as handle:
         rest = b""
         while read := handle.read(BLOCK):
+            if line == 1 and not rest:
+                check_text(f"data.path: {file}", read, 0, any_bytes=True)
             whole = rest + read
             end = character_boundary(whole, len(whole) - 1)
             yield Block(name, whole[:end], False, file, line)

@@ -4,28 +4,25 @@
     listing.splits                                      # {"train": (files...), "test": (files...), ...}
     listing.fingerprint(store)                          # labels and sha256 of exactly these files
     rpr.data.tables.describe(file), read_columns(...)   # their columns, as text, in batches
-    open_file(file)                                     # or their bytes, unpacked
+    rpr.data.content.open_file(file)                    # or their bytes, unpacked
 
 Files are matched by their names, never by the patterns of a library, so any character may stand in a path.
 """
 
-import bz2
-import gzip
 import hashlib
 import json
-import lzma
 import os
 import re
 import time
-import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
-from rpr.errors import DataError, RunError, did_you_mean
+from rpr.data.content import UNPACKED, is_packed, open_file
+from rpr.errors import DataError, did_you_mean
 from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
 
@@ -37,17 +34,11 @@ SPLIT_WORDS = {word: split for split, words in SPLIT_NAMES.items() for word in w
     "eval": "test",
     "evaluation": "test",
 }
-UNPACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-OTHER_FORMATS = {".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz", ".txt", ".xlsx", ".xml"}  # people keep splits in these
-# What the first bytes of a file say that it is, whatever its name.
-CONTENT = {
-    rb"\x1f\x8b": "packed with gzip",
-    rb"\xfd7zXZ\x00": "packed with xz",
-    rb"BZh[1-9]1AY&SY": "packed with bzip2",
-    rb"\x28\xb5\x2f\xfd": "packed with zstd",
-    rb"PK\x03\x04": "a zip archive",
-    rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff": "UTF-32",
-    rb"\xff\xfe|\xfe\xff": "UTF-16",
+# Suffixes of what lies beside a corpus. All other files may be data: people keep splits in .zip, .sgm, .xlsx, .zst ...
+BESIDE_DATA = {
+    *(".md", ".rst", ".html", ".pdf", ".tex", ".py", ".pyc", ".ipynb", ".sh", ".pl", ".c", ".cpp", ".h", ".js", ".css"),
+    *(".yaml", ".yml", ".toml", ".cfg", ".ini", ".lock", ".log", ".out", ".err", ".png", ".jpg", ".jpeg", ".svg"),
+    *(".md5", ".sha1", ".sha256", ".crc", ".asc", ".sig", ".bak", ".swp", ".pt", ".ckpt", ".model", ".vocab"),
 }
 NOT_DATA = {"config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
 README_KEYS = {"config_name", "data_files", "data_dir", "default", "description", "sep", "delimiter"}
@@ -91,8 +82,8 @@ class Listing:
 
 
 def kind_of(file: Path) -> str:
-    """The suffix that says how a file is read: `.jsonl` of x.jsonl and of x.jsonl.gz."""
-    *_, before, last = ("", "", *file.suffixes)
+    """The suffix that says how a file is read: `.jsonl` of x.jsonl, of X.JSONL and of x.jsonl.gz."""
+    *_, before, last = ("", "", *map(str.lower, file.suffixes))
     return before if last in UNPACKED else last
 
 
@@ -142,13 +133,13 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
 
 
 def is_left_over(file: Path) -> bool:
-    """Whether the name of a file that is not read speaks of a split, in a format of data."""
-    return file.suffix in OTHER_FORMATS and split_word(file.name) is not None
+    """Whether the name of a file that is not read speaks of a split, and its suffix does not say that it is no data."""
+    return file.suffix.lower() not in BESIDE_DATA and split_word(file.name) is not None
 
 
 def _is_data(file: Path, suffixes: Collection[str]) -> bool:
     kind = kind_of(file)
-    if file.name in NOT_DATA or kind not in suffixes or (file.suffix in UNPACKED and kind in (".parquet", ".arrow")):
+    if file.name in NOT_DATA or kind not in suffixes or (is_packed(file) and kind in (".parquet", ".arrow")):
         return False
     state = file.with_name("state.json")
     if kind == ".arrow" and state.is_file():
@@ -185,7 +176,8 @@ def _check_alike(split: str, files: Iterable[Path]) -> None:
         )
     first: dict[str, Path] = {}  # of each format, and of each file, packed or not
     for file in files:
-        bare = str(file.with_suffix("") if file.suffix in UNPACKED else file)
+        unpacked = file.with_suffix("") if is_packed(file) else file
+        bare = str(unpacked.with_suffix(unpacked.suffix.lower()))
         other = first.get(bare) or next(iter(first.values()), file)
         if bare in first or kind_of(other) != kind_of(file):
             raise DataError(
@@ -218,7 +210,7 @@ def _splits_by_name(data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
 def _group(name: str, kind: str) -> str:
     """What a file's nearest folder, or its own name, says of its split: test_2016 of a/test_2016/x.csv; or nothing."""
     *folders, last = name.split("/")
-    stem = last[: last.rindex(kind)]
+    stem = last[: last.lower().rindex(kind)]
     own = SHARD.sub("", stem)
     if folders[-1:] == ["data"] and re.search(r"-\d{5}-of-\d{5}", stem):  # the hub's layout, for splits of any name
         return own
@@ -301,67 +293,7 @@ def _inside(readme: Path, pattern: object) -> str:
     return "/".join(parts)
 
 
-# Content and digests
-
-
-@contextmanager
-def reading(file: Path) -> Iterator[None]:
-    """Errors while a file is read become one line. Raises DataError if there is no such file, or its content is
-    damaged; RunError if it cannot be read now: what was prepared from it so far is kept.
-    """
-    try:
-        yield
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error, lzma.LZMAError) as error:
-        passing = isinstance(error, OSError) and error.errno and not isinstance(error, FileNotFoundError)
-        raise (RunError if passing else DataError)(
-            f"data.path: {file} cannot be read ({' '.join(str(error).split())[:200]}); "
-            "make it readable or download it again"
-        ) from None
-
-
-@contextmanager
-def open_file(file: Path, *, packed: bool = False) -> Iterator[IO[bytes]]:
-    """The file opened for reading bytes, unpacked if it ends in .gz, .xz or .bz2, unless `packed`; errors as of
-    `reading`.
-    """
-    with reading(file), (open if packed else UNPACKED.get(file.suffix, open))(file, "rb") as handle:
-        yield handle
-
-
-def check_text(place: str, block: bytes, line: int) -> None:
-    """Check a block of bytes, of which the first is in line `line` (from 0) of a text file; `place` names the file.
-    Raises DataError for NUL bytes and, in the first block, for packed files, UTF-16 and UTF-32 by another name.
-    """
-    kind = None
-    if line == 0:
-        kind = next((kind for start, kind in CONTENT.items() if re.match(start, block)), None)
-    if kind is None and b"\0" in block:
-        kind = "UTF-16 or binary (it has NUL bytes)"
-        line += block[: block.index(b"\0")].count(b"\n")
-    if kind is not None:
-        remedy = "convert it, for example with iconv" if "UTF" in kind else "unpack it"
-        raise DataError(f"{place}: line {line + 1} is not UTF-8 text but {kind}; {remedy}")
-
-
-def text_lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Lines with their newlines, counted from 1; a byte order mark is left out. Raises DataError as `check_text`, and
-    for a line that is not UTF-8.
-    """
-    with open_file(file) as handle:
-        for number, raw in enumerate(handle, 1):
-            check_text(f"data.path: {file}", raw, number - 1)
-            yield number, decoded(raw, file, number).removeprefix("\ufeff" if number == 1 else "")
-
-
-def decoded(raw: bytes, file: Path, number: int, unit: str = "line") -> str:
-    """The text of a line or row of a file. Raises DataError if it is not UTF-8."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"data.path: {unit} {number} of {file} is not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start}); "
-            "convert the file, for example with iconv"
-        ) from None
+# Digests
 
 
 def file_digests(files: Iterable[Path], store: Path) -> list[str]:

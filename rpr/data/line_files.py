@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from rpr.data.files import OWN_NAME, SPLIT_NAMES, UNPACKED, Listing, is_left_over, kind_of, split_word
+from rpr.data.content import UNPACKED
+from rpr.data.files import OWN_NAME, SPLIT_NAMES, Listing, is_left_over, kind_of, split_word
 from rpr.data.tables import TABLES
 from rpr.errors import DataError
 
@@ -15,7 +16,8 @@ def list_line_files(path: Path, languages: tuple[str, str]) -> Listing:
     file is there twice, or as a link to nothing.
     """
     folder = path if path.is_dir() else path.parent
-    named = re.compile(rf"(.+)\.({'|'.join(map(re.escape, languages))})({'|'.join(map(re.escape, UNPACKED))})?")
+    named = re.compile(rf"(.+)\.(?i:({'|'.join(map(re.escape, languages))})({'|'.join(map(re.escape, UNPACKED))})?)")
+    called = {language.lower(): language for language in languages}
     stems: dict[str, dict[str, Path]] = {}
     others = []
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -28,7 +30,7 @@ def list_line_files(path: Path, languages: tuple[str, str]) -> Listing:
             others.append(file)
         else:
             sides = stems.setdefault(match[1], {})
-            if (other := sides.setdefault(match[2], file)) != file:
+            if (other := sides.setdefault(called[match[2].lower()], file)) != file:
                 raise DataError(f"data.path: {other} and {file} are the same side of one split; keep one of them")
     if not path.is_dir():
         if not stems:
@@ -60,7 +62,7 @@ def _both(stem: str, sides: dict[str, Path], languages: tuple[str, str], folder:
 
 
 def _looks_like_data(file: Path, languages: tuple[str, str]) -> bool:
-    in_language = any(suffix[1:] in languages for suffix in file.suffixes)
+    in_language = any(suffix[1:].lower() in map(str.lower, languages) for suffix in file.suffixes)
     return not file.is_dir() and (  # a link to nothing, too
         in_language or is_left_over(file) or (kind_of(file) in TABLES and bool(split_word(file.name)))
     )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.files import check_text, decoded, open_file
+from rpr.data.content import check_text, decoded, open_file
 from rpr.data.tables import describe, read_columns
 from rpr.errors import DataError
 from rpr.paths import user_path

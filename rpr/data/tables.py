@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rpr.data.files import kind_of, open_file, reading, text_lines
+from rpr.data.content import open_file, reading, text_lines
+from rpr.data.files import kind_of
 from rpr.errors import DataError, did_you_mean
 
 TABLES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # the last five also packed

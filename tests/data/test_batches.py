@@ -92,7 +92,9 @@ def test_data_loader_batches_equal_those_of_the_dataset(split, num_workers):
     split.row("source", 0)  # opens a file in the parent, which must not break its workers
     dataset, batches = TranslationDataset(split), TrainingBatches(split, 512, 2, seed=0)
     loader = DataLoader(dataset, sampler=batches, batch_size=None, num_workers=num_workers)
-    for spec, batch in itertools.islice(zip(batches, loader, strict=False), 20):
+    pairs = [*itertools.islice(zip(batches, loader, strict=False), 20)]
+    assert len(pairs) == 20
+    for spec, batch in pairs:
         expected = dataset[spec]
         assert isinstance(batch, Batch) and batch[3:] == expected[3:]
         assert all((one == other).all() for one, other in zip(batch[:3], expected[:3], strict=True))

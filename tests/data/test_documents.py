@@ -459,6 +459,27 @@ def test_documents_that_are_not_read_are_named(tmp_path):
     assert corpus.notes == ("not read: test_2016, test.txt.zst",)
 
 
+@pytest.mark.parametrize(("name", "content", "kind"), [
+    ("enwik.zip", b"PK\3\4" + b"x" * 99, "a zip archive"), ("pile.jsonl.zst", b"\x28\xb5\x2f\xfd" * 9, "zstd"),
+    ("a.txt", b"\x1f\x8b" * 9, "gzip"), ("a/b.txt", b"\x1f\x8b" * 9, "gzip"),
+])  # fmt: skip
+def test_packed_text_is_no_document_of_bytes(tmp_path, name, content, kind):
+    write(tmp_path, {name: content})
+    path = tmp_path / "texts" / name.partition("/")[0]
+    with pytest.raises(DataError, match=f"{name}: line 1 is not UTF-8 text but .*{kind}; unpack it"):
+        prepare(text_config(tmp_path, path=str(path)))
+
+
+def test_suffixes_have_no_case(tmp_path):
+    rows = "".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(60)).encode()
+    write(tmp_path, {"a.JSONL": rows, "b.jsonl.GZ": gzip.compress(rows)})
+    for name in ("a.JSONL", "b.jsonl.GZ"):
+        corpus = load_documents(text_config(tmp_path, path=str(tmp_path / "texts" / name)))
+        assert len([*corpus.splits["train"].names()]) == 60
+    write(tmp_path / "folder", {"train.txt": b"a", "Valid.TXT": b"b", "TEST.Txt": b"c"})
+    assert {*load_documents(text_config(tmp_path / "folder")).splits} == {"test", "train", "validation"}
+
+
 def test_a_file_of_a_held_out_split_is_an_error_also_where_a_cache_is_ready(tmp_path):
     write(tmp_path, {f"train/{index}.txt": b"x%d" % index for index in range(60)})
     prepare(text_config(tmp_path))

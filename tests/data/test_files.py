@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import datasets
 import pyarrow
 import pyarrow.feather
 import pyarrow.parquet
@@ -58,6 +57,10 @@ def lines(*stems: str) -> dict[str, str | bytes]:
         name: [f"{name}.csv"] for name in ("train", "dev", "validation", "eval", "test")}),
     ({"train.csv": CSV, "dev.csv": CSV, "eval.csv": CSV}, {
         "train": ["train.csv"], "validation": ["dev.csv"], "test": ["eval.csv"]}),
+    ({"train.csv": CSV, "TEST.CSV": CSV, "dev.Tsv.GZ": gzip.compress(CSV.encode())}, {
+        "train": ["train.csv"], "test": ["TEST.CSV"], "validation": ["dev.Tsv.GZ"]}),
+    (lines("train") | {"test.EN": "a\n", "test.De.GZ": gzip.compress(b"a\n")}, {
+        "train": ["train.en", "train.de"], "test": ["test.EN", "test.De.GZ"]}),
     ({"de-en.train.csv": CSV, "de-en.test.csv": CSV}, {"train": ["de-en.train.csv"], "test": ["de-en.test.csv"]}),
     ({"a/train/x.csv": CSV, "a/test/x.csv": CSV, "a/.hidden/train.csv": CSV}, {
         "train": ["a/train/x.csv"], "test": ["a/test/x.csv"]}),
@@ -103,7 +106,11 @@ def test_splits_of_a_folder(tmp_path, contents, splits):
     (lines("train") | {"test2016.de.gz": "a\n"}, r"test2016.de.gz has no counterpart .*test2016\.en"),
     (lines("train") | {"test.en.zst": b"x", "test.de.zst": b"x"}, "test.de.zst is not read, and test would be"),
     (lines("train") | {"test.parquet": b"x"}, "test.parquet is not read, and test would be held out of train"),
-    ({"train.csv": CSV, "train.csv.gz": CSV}, "train.csv.* are both of split train"),
+    (lines("train") | {"test.en.sgm": "<a>"}, "test.en.sgm is not read, and test would be held out"),
+    (lines("train", "test") | {"test.EN": "a\n"}, "test.EN and .*test.en are the same side of one split"),
+    ({"train.csv": CSV, "test.ZIP": b"x"}, "test.ZIP is not read, and test would be held out"),
+    ({"train.csv": CSV, "test.feather": b"x"}, "test.feather is not read, and test would be held out"),
+    ({"train.csv": CSV, "train.CSV.gz": CSV}, "train.csv.* are both of split train"),
     ({"train.csv": CSV, "Test.csv": CSV, "test.csv": CSV}, "Test.csv and .*test.csv are of splits that differ in case"),
     ({"train.csv": CSV, "test.xlsx": b"x"}, "test.xlsx is not read, and test would be held out"),
     ({"README.md": readme(("train", "../a.csv")), "a.csv": CSV}, r"takes '../a.csv' from outside of its folder"),
@@ -158,8 +165,8 @@ def test_folder_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
 def test_splits_of_the_hub_are_standard_ones_if_no_other_is(tmp_path, monkeypatch):
     names = ("train", "dev", "val", "test")
     splits = {name: SimpleNamespace(cache_files=[{"filename": f"{name}.arrow"}]) for name in names}
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: splits)
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_: SimpleNamespace(hash="0" * 40))
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: splits)
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_: SimpleNamespace(hash="0" * 40))
     listed = corpus_files(data_config(tmp_path, path=None, hub="some/corpus")).splits
     assert {split: str(file) for split, [file] in listed.items()} == {
         "train": "train.arrow", "dev": "dev.arrow", "validation": "val.arrow", "test": "test.arrow"
@@ -244,6 +251,8 @@ def test_two_columns_of_a_language_are_refused(tmp_path, suffix):
 
 
 def test_objects_with_other_languages_and_saved_datasets(tmp_path):
+    import datasets  # takes a second
+
     mixed = [{"translation": {"en": "a", "fr": "b"}}, {"translation": None}]
     mixed += [{"translation": {"en": source, "de": target}} for source, target in ROWS]
     write(tmp_path / "pairs", {"train.jsonl": "".join(json.dumps(each) + "\n" for each in mixed)})
