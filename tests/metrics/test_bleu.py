@@ -12,7 +12,6 @@ from contextlib import nullcontext
 import pytest
 import sacrebleu
 from sacrebleu.metrics.bleu import BLEU
-from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from rpr.compose.composition import compose_train
 from rpr.errors import DataError
@@ -75,6 +74,8 @@ def test_compound_split_bleu_equals_the_published_recipe():
     """The steps of get_ende_bleu.sh, and multi-bleu.perl's formula: exp(min(0, 1 - r / h)) times the geometric mean of
     the four clipped precisions.
     """
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer  # takes most of a second
+
     tokenizer, normalizer = MosesTokenizer("de"), MosesPunctNormalizer()
 
     def steps(line):

@@ -24,10 +24,6 @@ from rpr.training.launch import ended
 from tests.fake_records import fake_record
 from tests.system.patches import forked_jobs
 
-ONE_GPU = composition.compose_train(["hardware=1xgpu"]).hardware
-EIGHT_GPUS = composition.compose_train(["hardware=8xgpu"]).hardware
-CPU = composition.compose_train([]).hardware
-
 
 def test_launcher_of_jobs_that_set_something_in_a_group_that_varies(tmp_path):
     setting = "data.task.num_train=200"
@@ -47,15 +43,17 @@ def test_missing_launcher_is_an_error(every_plugin, monkeypatch):
 
 
 def test_number_of_jobs_follows_from_the_gpus():
+    words = (["hardware=1xgpu"], ["hardware=8xgpu"], [])
+    one_gpu, eight_gpus, cpu = (composition.compose_train(each).hardware for each in words)
     four = Options(gpus=("0", "1", "2", "3"))
-    assert four.with_gpus_shared([ONE_GPU, ONE_GPU]).jobs == 4
-    assert four.with_gpus_shared([ONE_GPU.model_copy(update={"devices": 2}), ONE_GPU]).jobs == 2
-    assert Options(1, four.gpus).with_gpus_shared([ONE_GPU]).jobs == 1
-    assert Options(gpus=("0", "1"), jobs_per_gpu=3).with_gpus_shared([ONE_GPU]).jobs == 6
-    assert Options(2, ("0",), 3).with_gpus_shared([ONE_GPU]).jobs == 2
-    assert Options().with_gpus_shared([CPU]) == Options()
+    assert four.with_gpus_shared([one_gpu, one_gpu]).jobs == 4
+    assert four.with_gpus_shared([one_gpu.model_copy(update={"devices": 2}), one_gpu]).jobs == 2
+    assert Options(1, four.gpus).with_gpus_shared([one_gpu]).jobs == 1
+    assert Options(gpus=("0", "1"), jobs_per_gpu=3).with_gpus_shared([one_gpu]).jobs == 6
+    assert Options(2, ("0",), 3).with_gpus_shared([one_gpu]).jobs == 2
+    assert Options().with_gpus_shared([cpu]) == Options()
     with pytest.raises(ConfigError, match="gpus: 4 named, but a job needs 8; name more"):
-        four.with_gpus_shared([ONE_GPU, EIGHT_GPUS])
+        four.with_gpus_shared([one_gpu, eight_gpus])
 
 
 def test_launcher_decides_where_jobs_run(tmp_path):
