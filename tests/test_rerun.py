@@ -87,7 +87,7 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
     trained = {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()}
     interrupted, first = read_record(folder / "record.json"), read_record(original / "record.json")
     assert interrupted.status == "interrupted"
-    assert interrupted.error == "Ctrl-C; the same command resumes from the last checkpoint"
+    assert interrupted.error == "Ctrl-C; the same command resumes from the last checkpoint, if any"
     assert interrupted.rerun_of == RerunOf(run_id=first.run_id, started=first.started)
 
     out, err = call_rerun(original, "strict=true")

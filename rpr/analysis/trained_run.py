@@ -85,6 +85,8 @@ class TrainedRun:
                 f"run: {self.record.name} is an encoder-decoder model, which translates sources instead of continuing "
                 f"prompts; use rpr-cli translate {self.folder}"
             )
+        if isinstance(prompts, str):
+            raise TypeError("prompts: expected a sequence of strings, not one string")
         rows = [self.prompt_ids(prompt) for prompt in prompts]
         limit = self.config.evaluation.max_tokens_per_batch
         return continuations(self.engine, self.translator.vocabulary, rows, sampling, limit, on_text)

@@ -30,7 +30,7 @@ from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.version import __version__
 
-RESUME_HINT = "; rerun the same command to resume from the last checkpoint"
+RESUME_HINT = "; rerun the same command to resume from the last checkpoint, if any"
 RESUMABLE = ("train", "sweep", "rerun")
 
 COMMANDS = {  # with their purpose

@@ -67,5 +67,8 @@ def _prompts(config: GenerateConfig) -> Iterator[list[str]]:
     source = sys.stdin.fileno()
     if os.isatty(source):
         note("reading from the terminal: press Enter to continue a line, Ctrl-D to quit")
+    mark = b"\xef\xbb\xbf"  # of the first line alone: a byte order mark
     for lines in batches(source, PROMPTS_AT_ONCE):
+        lines = [lines[0].removeprefix(mark), *lines[1:]]
+        mark = b""
         yield [line.removesuffix(b"\r").decode("utf-8", "surrogateescape") for line in lines]

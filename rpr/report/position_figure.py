@@ -93,14 +93,16 @@ def _draw(part: _Part, figure: SubFigure) -> None:
 
 
 def label(entry: Entry) -> str:
-    """`encoder layer 1`, `decoder layers 1 to 6, shared`, `source positions`, `windows of 64 tokens`."""
+    """`encoder layer 1`, `decoder layers 1 to 6, shared`, `decoder layers 1, 4, shared`, `windows of 64 tokens`."""
     if "bits_per_byte" in entry:
         return f"windows of {entry['last'][-1]:,} tokens"
     if (layers := entry.get("layers")) is None:
         return "source positions" if entry["stack"] == "encoder" else "target positions"
     if len(layers) == 1:
         return f"{entry['stack']} layer {layers[0]}"
-    return f"{entry['stack']} layers {layers[0]} to {layers[-1]}, shared"
+    together = layers == [*range(layers[0], layers[-1] + 1)]
+    named = f"{layers[0]} to {layers[-1]}" if together else ", ".join(map(str, layers))
+    return f"{entry['stack']} layers {named}, shared"
 
 
 def often(pairs: Sequence[int]) -> slice:

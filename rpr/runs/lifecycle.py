@@ -251,7 +251,7 @@ def mark_stopped(run_dir: Path, error: BaseException, *, is_earlier: bool = Fals
         reason = str(error)
     elif interrupted:
         how = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
-        reason = f"{how}; the same command resumes from the last checkpoint"
+        reason = f"{how}; the same command resumes from the last checkpoint, if any"
     else:
         reason = f"{type(error).__name__}: {error}"
     update = {"status": "interrupted" if interrupted else "failed", "error": " ".join(reason.split())}

@@ -96,7 +96,7 @@ def fit(
             if config.hardware.num_ranks > 1 and re.search("timed out|timeout", str(error), re.IGNORECASE):
                 raise RunError(
                     f"the {config.hardware.num_ranks} ranks waited for each other for too long "
-                    f"({str(error).splitlines()[0]}); the same command resumes from the last checkpoint"
+                    f"({str(error).splitlines()[0]}); the same command resumes from the last checkpoint, if any"
                 ) from None
             raise
         if (stop := stop_before(error)) is not None:  # which ended the workers too

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 15
 TORCHRUN_GRACE_SECONDS = 45  # torchrun itself kills ranks that have not ended within 30 seconds
 NODES_WAIT_SECONDS = 3600  # for each other: the first node may be preparing the corpus
-_RESUMES = "the same command resumes from the last checkpoint"
+_RESUMES = "the same command resumes from the last checkpoint, if any"
 _NODES_APART_EXIT = 75  # of torchrun, which has waited so long
 
 

@@ -210,7 +210,7 @@ def test_bug_keeps_its_traceback_and_interrupt_exits_with_130(monkeypatch, capsy
     error = KeyboardInterrupt()
     assert app.main(["train"]) == 130
     assert capsys.readouterr().err == (
-        "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint\n"
+        "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint, if any\n"
     )
 
 

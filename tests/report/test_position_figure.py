@@ -10,7 +10,7 @@ import pytest
 from rpr.analysis.positions import DEFINITIONS, measure
 from rpr.data.vocabulary import EOS
 from rpr.report import plot_style
-from rpr.report.position_figure import often, position_figure
+from rpr.report.position_figure import label, often, position_figure
 from tests.model.scheme_variants import KINDS
 from tests.model.test_transformer import make_model
 
@@ -67,6 +67,13 @@ def test_panels_of_a_figure(changes, counts):
     assert "a query i of it for which the key i + d exists" in joined and "Of 100 validation sentences" in joined
     width = re.search(r'<svg [^>]*width="([\d.]+)pt"', text)
     assert float(width[1]) / 72 < 16
+
+
+@pytest.mark.parametrize("layers, named", [
+    ([2], "layer 2"), ([1, 2, 3], "layers 1 to 3, shared"), ([1, 3], "layers 1, 3, shared"),
+])  # fmt: skip
+def test_layers_between_those_that_share_a_table_are_not_named(layers, named):
+    assert label({"stack": "decoder", "layers": layers}) == f"decoder {named}"
 
 
 def test_rare_distances_are_left_out():

@@ -192,7 +192,7 @@ def test_compare_tests_bits_per_byte_over_documents(trained, cli):
 
 
 def test_each_line_of_stdin_is_a_prompt_also_of_a_file_from_windows(tmp_path, monkeypatch):
-    (tmp_path / "prompts").write_bytes(b"def f(\r\n\r\na\rb\n")
+    (tmp_path / "prompts").write_bytes(b"\xef\xbb\xbfdef f(\r\n\r\na\rb\n")
     with (tmp_path / "prompts").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         assert [*generate._prompts(SimpleNamespace(prompt=None))] == [["def f(", "", "a\rb"]]

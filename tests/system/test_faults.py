@@ -105,10 +105,10 @@ def test_signalled_run_is_interrupted_and_resumes_by_folder(
     os.kill(process.pid, sign)
     stopped = process.wait(30)
     assert stopped.code == 128 + sign and "Traceback" not in stopped.err, stopped.err
-    message = "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint"
+    message = "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint, if any"
     assert stopped.err.splitlines()[-1] == message
     record = read_record(run_dir / "record.json")
-    reason = f"{name}; the same command resumes from the last checkpoint"
+    reason = f"{name}; the same command resumes from the last checkpoint, if any"
     assert (record.status, record.error) == ("interrupted", reason) and last_step(run_dir) < 60
     if sign == signal.SIGINT:
         return

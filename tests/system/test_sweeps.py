@@ -185,7 +185,7 @@ def test_interrupted_parallel_sweep_interrupts_all_its_jobs(number, sweep, tmp_p
     assert wait_for(lambda: len([*runs.glob("*/checkpoints/*.ckpt")]) >= 2, 100)
     os.kill(process.pid, number)
     _, err = finish(process, CODES[number])
-    assert err.endswith("rpr-cli: interrupted; rerun the same command to resume from the last checkpoint\n")
+    assert err.endswith("rpr-cli: interrupted; rerun the same command to resume from the last checkpoint, if any\n")
     found = records(runs)
     assert len(found) == 2
     for record in found.values():
