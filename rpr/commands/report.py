@@ -15,9 +15,8 @@ from rpr.io.escape import note
 from rpr.io.locks import exclusive
 from rpr.model.positions import SCHEMES
 from rpr.paths import user_path
-from rpr.records.position import name_of
 from rpr.records.record import find_records
-from rpr.report.build import build_report
+from rpr.report.build import build_report, read_remarks
 from rpr.report.groups import Group
 from rpr.report.results_page import results_markdown
 from rpr.report.speed import read_benches
@@ -46,10 +45,10 @@ def run(config: ReportConfig) -> None:
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
     benches, problems = read_benches(others) if config.sweep is None else ([], [])  # they belong to no sweep
-    problems = [*unread, *problems]
+    problems, remarks = [*unread, *problems], read_remarks(root)
     out_dir = user_path(config.output_dir) / name
     with exclusive(out_dir, "*"):
-        report = build_report(records, out_dir, title, problems, benches, config.baseline, pdf=config.pdf)
+        report = build_report(records, out_dir, title, problems, benches, config.baseline, remarks, pdf=config.pdf)
     for remark in _remarks([chapter.group for chapter in report.chapters]):
         note(remark)
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
@@ -75,12 +74,6 @@ def _remarks(groups: Sequence[Group]) -> Iterator[str]:
     schemes = dict.fromkeys(str(run.setting("position.scheme")) for group in groups for run in group.runs)
     for scheme in schemes.keys() - {*SCHEMES, "sides", "None"}:
         yield f"position.scheme={scheme} is none of this version; give the folder of your own, schemes_dir=DIR"
-    alone = [group for group in groups if not group.baseline.finished and len({*map(name_of, group.finished)}) > 1]
-    for names in dict.fromkeys(" or ".join(dict.fromkeys(map(name_of, group.finished))) for group in alone):
-        yield (
-            f"no run with position={alone[0].baseline_name} has finished, so no changes are shown; choose what the "
-            f"others are compared with: baseline={names}"
-        )
 
 
 def _check_writable(path: Path) -> None:

@@ -13,9 +13,9 @@ from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.escape import escape_control_characters
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.documents import document_metrics, documents_file
-from rpr.metrics.significance import holm, interval, paired_tests
+from rpr.metrics.significance import interval, paired_tests
 from rpr.records.difference import corpus_differences, decoding
-from rpr.records.measurement import Measurement, mean
+from rpr.records.measurement import Measurement, holm, mean
 from rpr.records.position import called, code_differences, name_of, names_of, position_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
 from rpr.records.scores import LOWER_IS_BETTER, Interval, counted
@@ -209,16 +209,16 @@ def pairs_of_sweep(
         groups.setdefault(_settings_except_positions(run), []).append(run)
     pairs, alone = [], []
     for group in groups.values():
-        named = {id(record) for record in called(baseline, (run.record for run in group))}
-        of_baseline = [run for run in group if id(run.record) in named]
+        of_position = {id(record) for record in called(baseline, (run.record for run in group))}
+        of_baseline = [run for run in group if id(run.record) in of_position]
         baselines = {run.config.seed: run for run in reversed(of_baseline)}
         for run in of_baseline:
             if (known := of_baseline[0]).variant != run.variant:
                 raise RunError(
                     f"baseline: {known.name} and {run.name} both have position={baseline}; name one of them, such as "
-                    f"""baseline='"{position_of(known.record).label}"', or name the runs: rpr-cli compare BASELINE RUN ..."""
+                    f"""baseline='"{position_of(known.record).label}"', or the runs: rpr-cli compare BASELINE RUN ..."""
                 )
-        others = [run for run in group if id(run.record) not in named]
+        others = [run for run in group if id(run.record) not in of_position]
         other = min((name_of(run.record) for run in others), default=baseline)
         alone += [
             f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed}, the same "

@@ -75,17 +75,6 @@ def paired_tests(
     )
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm-corrected p-values of one family of comparisons, in the given order."""
-    # The smallest of m is multiplied by m, the next by m - 1 and so on; each is at least its predecessor and at most 1.
-    adjusted = [0.0] * len(p_values)
-    least = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        least = max(least, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = least
-    return adjusted
-
-
 def _p(differences: Array, difference: float) -> float:
     return (int((differences >= abs(difference) - SAME).sum()) + 1) / (len(differences) + 1)
 

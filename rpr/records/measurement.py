@@ -67,6 +67,31 @@ def mean_of_shares(values: Sequence[float], lowest: float = 0.0, highest: float 
     return replace(whole, interval=Interval(low, high, LEVEL, kind="seeds", method=OF_SHARES))
 
 
+def p_value(change: Measurement) -> float:
+    """Of no change, two-sided, by the t test over seeds that the interval is of. Raises ValueError without one."""
+    if change.value is None or change.deviation is None or change.interval is None or change.interval.kind != "seeds":
+        raise ValueError("no interval over seeds")
+    if not change.deviation:
+        return float(not change.value)
+    estimate, error = change.value, change.deviation / math.sqrt(change.n)
+    if change.interval.method == OF_SHARES:  # on the log-odds of points from -100 to 100, which are 0 where these are
+        share = (estimate + 100) / 200
+        estimate, error = math.log(share / (1 - share)), error / (200 * share * (1 - share))
+    freedom = change.n - 1
+    return 1 - _share_within(math.atan(abs(estimate) / error / math.sqrt(freedom)), freedom)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm-corrected p-values of one family of comparisons, in the given order."""
+    # The smallest of m is multiplied by m, the next by m - 1 and so on; each is at least its predecessor and at most 1.
+    adjusted = [0.0] * len(p_values)
+    least = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = least
+    return adjusted
+
+
 @lru_cache(maxsize=1024)
 def student_quantile(freedom: int) -> float:
     """t(0.975) of Student's distribution with a whole number of degrees of freedom, exact to 12 digits.

@@ -23,10 +23,11 @@ RULE = (
 )
 FINDINGS_RULE = (
     "Better or worse: the 95% interval over seeds of exactly this comparison, paired seed by seed, excludes zero, and "
-    "both models learned and had stopped learning, as far as their validations tell. Everything else is not decided. "
-    "No correction for the number of comparisons."
+    "both models learned and are known to have stopped learning. Everything else is not decided. "
+    "The findings say which hold when corrected for the number of comparisons (Holm's method, at 5%)."
 )
 EQUAL_TOKENS = "Language models are compared at equal numbers of tokens, also while they are still learning."
+INCLUDES_ZERO = "the interval contains zero"
 VERDICTS = ("better", "worse", "not decided")
 
 
@@ -69,7 +70,7 @@ class Comparison:
             return str(self.change.reason)
         if (why := why_undecided(self.variant, self.reference) or _no_interval(self.change)) or interval is None:
             return why
-        return "the interval contains zero" if interval.low <= 0 <= interval.high else ""
+        return INCLUDES_ZERO if interval.low <= 0 <= interval.high else ""
 
     @property
     def verdict(self) -> Literal["better", "worse", "not decided"]:
@@ -82,7 +83,7 @@ class Comparison:
         """`+1.5 ± 0.5 (+0.3 to +2.7; 3 seeds)`, and in brackets why nothing is decided."""
         value, interval = figure_text(self.change, self.group.digits, signed=True)
         seeds = "one seed" if self.change.n == 1 else f"{self.change.n} seeds"
-        why = "" if self.why_undecided in ("", "one seed", "the interval contains zero") else self.why_undecided
+        why = "" if self.why_undecided in ("", "one seed", INCLUDES_ZERO) else self.why_undecided
         return f"{value} ({'; '.join(filter(None, (interval.strip('()'), seeds, why)))})"
 
 

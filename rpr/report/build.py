@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
+from rpr.io.escape import escape_control_characters
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, Record, run_file
 from rpr.report import html, plots
@@ -47,6 +48,7 @@ class Report:
     tables: Tables
     problems: tuple[str, ...]
     files: list[Path]
+    remarks: tuple[str, ...] = ()
 
     @cached_property
     def headlines(self) -> list[Statement]:
@@ -63,6 +65,7 @@ class Report:
         for chapter in self.chapters:
             findings = [str(statement) for statement in chapter.statements] or ["no finding; see the tables"]
             parts.append("\n".join([chapter.group.heading, *render.wrapped(findings, "- ")]))
+        parts += ["\n".join(["Remarks", *render.wrapped(self.remarks, "- ")])] if self.remarks else []
         how = render.wrapped([*legend(self.tables.grids, render.shows_intervals), *self.tables.rules])
         return "\n\n".join([*parts, *map(render.titled, self.tables.grids), "\n".join(how)])
 
@@ -80,6 +83,8 @@ class Report:
             findings += lines
         tail = ["", "Findings", *findings] if findings else []
         tail += ["", *render.wrapped([differs_line(self.tables)])]
+        if self.remarks:
+            tail.append(f"What the records cannot say of themselves: {len(self.remarks)} remarks, in the page.")
         if problems:
             tail.append(f"Not in this report: {problems} file{'s' if problems > 1 else ''} that cannot be read.")
         tail.append(f"Everything else: {self.out_dir / 'index.html'} (or report.md; on the terminal: verbose=true)")
@@ -106,6 +111,7 @@ class Report:
                 parts.append(f"## {render.escape_markdown(chapter.group.heading)}")
                 parts.append(render.bullets(map(str, chapter.statements)))
         parts += ["</details>"] if many else []
+        parts += ["## Remarks", render.bullets(self.remarks)] if self.remarks else []
         parts += [render.markdown(grid, signs=False) for grid in self.tables.grids]
         parts += ["## How to read the tables", render.bullets([*legend(self.tables.grids), *self.tables.rules])]
         parts += ["## Not in this report", render.bullets(self.problems)] if self.problems else []
@@ -124,7 +130,13 @@ class Report:
             for chapter in self.chapters
         ]
         tables = [render.as_json(grid) for grid in self.tables.grids]
-        return {"title": self.title, "tables": tables, "groups": groups, "problems": list(self.problems)}
+        return {
+            "title": self.title,
+            "tables": tables,
+            "groups": groups,
+            "remarks": list(self.remarks),
+            "problems": list(self.problems),
+        }
 
 
 def build_report(
@@ -134,6 +146,7 @@ def build_report(
     problems: Sequence[str] = (),
     benches: Sequence[SpeedRow] = (),
     baseline: str | None = None,
+    remarks: Sequence[str] = (),
     *,
     pdf: bool = False,
 ) -> Report:
@@ -144,9 +157,9 @@ def build_report(
     file names of the plots include the group's name.
 
     `problems`: lines about unusable records, which the report shows. `benches`: speeds measured by alternating rounds,
-    for the table of speeds. `baseline`: the positions that others are compared with; None: absolute (sinusoidal).
-    `pdf`: whether the plots are also written as PDF, in the width of a column. Raises RecordError if there is no
-    record, or `out_dir` cannot be written.
+    for the table of speeds. `baseline`: as in `run_groups`. `remarks`: as `read_remarks` gives them. `pdf`: whether
+    the plots are also written as PDF, in the width of a column. Raises RecordError if there is no record, or `out_dir`
+    cannot be written.
     """
     shown = [(path, record.shown()) for path, record in records]
     paths = {run_key(record): path for path, record in shown}
@@ -170,7 +183,7 @@ def build_report(
         learned, remark = html.learned_pictures(group, file_of)
         sentences = samples(group, file_of)
         chapters.append(html.Chapter(group, tuple(statements(group)), drawn, sentences, learned, remark))
-    report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [])
+    report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [], tuple(remarks))
     contents |= {
         "report.md": report.markdown,
         "report.csv": render.as_csv(tables.grids),
@@ -189,6 +202,20 @@ def build_report(
     except OSError as error:
         raise RecordError(f"{out_dir}: cannot write the report ({error}); choose another directory") from None
     return report
+
+
+def read_remarks(folder: Path) -> list[str]:
+    """What records cannot say of themselves: the lines of remarks.txt in their folder. Raises RecordError if it cannot
+    be read.
+    """
+    path = folder / "remarks.txt"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: cannot be read as text ({error}); mend it, or remove it") from None
+    return [escape_control_characters(line) for line in text.splitlines() if line.strip()]
 
 
 def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -> dict[RunKey, Learning]:

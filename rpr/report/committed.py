@@ -12,7 +12,7 @@ from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
 from rpr.records.record import METRICS_NAME, find_records
-from rpr.report.build import CURVES, build_report
+from rpr.report.build import CURVES, build_report, read_remarks
 from rpr.report.paired import as_markdown, from_json
 from rpr.report.results_page import results_markdown
 
@@ -28,7 +28,7 @@ def thinned(metrics: Path) -> str:
 def render_report(folder: Path, out_dir: Path) -> None:
     """The report of a sweep's folder. Raises RecordError if a record is damaged, or `out_dir` cannot be written."""
     files = find_records(folder)
-    report = build_report(files.records, out_dir, f"Sweep {folder.name}", files.problems)
+    report = build_report(files.records, out_dir, f"Sweep {folder.name}", files.problems, remarks=read_remarks(folder))
     if report.problems:
         raise RecordError("; ".join(report.problems))
 

@@ -26,9 +26,9 @@ def run_groups(
     """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results,
     of the files of the corpus and of the precision of the arithmetic as they were, the one with most runs first.
 
-    `learning`: how each run's validation curve ended, by `run_key`, where known. `baseline`: the positions that others
-    are compared with, as in `called`; None: `usual_baseline`. Raises RecordError if there are no records, or none with
-    the positions of the baseline.
+    `learning`: how each run's validation curve ended, by `run_key`, where known; None: it does not matter. `baseline`:
+    the positions that others are compared with, as in `called`; None: `usual_baseline`. Raises RecordError if there are
+    no records, or none with the positions of the baseline.
     """
     by_key: dict[tuple[str, str, int, str], list[tuple[Record, str | None]]] = {}
     of_all = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))
@@ -55,7 +55,7 @@ def run_groups(
         names = sorted(varying([settings for settings, _ in parts]))
         for settings, some in sorted(parts, key=lambda part: -len(part[1])):
             distinct = tuple((name, settings.get(name)) for name in names)
-            variants = _variants(_joined(some), learning or {})
+            variants = _variants(_joined(some), learning)
             of_each = [variant.records[0] for variant in variants]
             groups.append(Group(*key, settings, distinct, variants, baseline or usual_baseline(of_each)))
     if baseline is not None:
@@ -105,7 +105,7 @@ def _joined(records: Iterable[Record]) -> list[Record]:
     return sorted((*finished.values(), *others), key=lambda run: (run.name, run.seed, run.run_id, run.started))
 
 
-def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tuple[Variant, ...]:
+def _variants(records: list[Record], learning: Mapping[RunKey, Learning] | None) -> tuple[Variant, ...]:
     by_position: dict[Position, list[Record]] = {}
     for record, position in zip(records, positions_of(records), strict=True):
         by_position.setdefault(position, []).append(record)
@@ -120,12 +120,12 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
         # alone; what is otherwise is a scheme like all others.
         kind = position.kind if position.plain and position.tables in (None, usual) else OTHER
         plain = Variant(replace(position, kind=kind), position.label + sharing, tuple(runs))
-        known = tuple(learning[run_key(run)] for run in plain.finished if run_key(run) in learning)
-        variants.append(replace(plain, learning=known))
+        ends = [(learning or {}).get(run_key(run)) for run in plain.finished]
+        known = tuple(end for end in ends if end is not None)
+        variants.append(replace(plain, learning=known, watched=learning is None or len(known) == len(ends)))
     # Without positions an encoder knows no order; a decoder alone has it from its causal mask.
     orderless = [] if records[0].setting("model.architecture") == "decoder_only" else variants
-    ends = [end for variant in orderless if variant.position.kind == "none" for end in variant.learning]
-    without = mean_over_seeds(ends)
+    without = mean_over_seeds([end for each in orderless if each.position.kind == "none" for end in each.learning])
     variants = [replace(variant, orderless_loss=None if without is None else without.loss) for variant in variants]
     return tuple(replace(variant, label=variant.label + _own_settings(variant, variants)) for variant in variants)
 

@@ -96,6 +96,7 @@ class Variant:
     label: str
     records: tuple[Record, ...] = ()
     learning: tuple[Learning, ...] = ()  # of finished runs with a known validation curve
+    watched: bool = True  # whether the curves of all of them are known
     orderless_loss: float | None = None  # the last validation loss of the group's model without positions
 
     @cached_property
@@ -122,7 +123,8 @@ class Variant:
             lines.append(f"seed {', '.join(seeds)}: {what}")
         if unknown := len(self.finished) - len(self.learning):
             how_many = "" if unknown == len(self.finished) else f" of {unknown} of its {len(self.finished)} seeds"
-            lines.append(f"whether it was still learning is not known{how_many}: fewer than two validations")
+            where = "in the metrics.jsonl beside the record"
+            lines.append(f"whether it was still learning is not known{how_many}: fewer than two validations {where}")
         if self.finished and self._within is None:
             lines.append("whether it learned the task is not known: exact match on test was not scored")
         return tuple(lines)
@@ -158,11 +160,12 @@ class Variant:
     @property
     def undecided(self) -> str:
         """Why no comparison with it is decided: `not learned` or `still learning`; empty if there is no such reason."""
-        # Language models are compared at equal numbers of tokens, which their table names.
-        learning = self.still_learning and self.records[0].headline_metric != BITS_PER_BYTE
         if self.finished and self._within is None:
             return "not known to be learned"
-        return "not learned" if self.unlearned else "still learning" if learning else ""
+        # Language models are compared at equal numbers of tokens, which their table names.
+        if self.unlearned or not self.records or self.records[0].headline_metric == BITS_PER_BYTE:
+            return "not learned" if self.unlearned else ""
+        return "still learning" if self.still_learning else "" if self.watched else "still learning?"
 
     @property
     def _within(self) -> float | None:

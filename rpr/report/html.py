@@ -15,6 +15,7 @@ from rpr import paper
 from rpr.records.record import Record, flat, varying
 from rpr.report.groups import Group
 from rpr.report.plot_style import FIRST, Plot
+from rpr.report.recipes import sweep_file
 from rpr.report.samples import FileOf, Samples, own_file, sampled
 from rpr.report.statements import Statement
 from rpr.report.tables import HEADINGS
@@ -78,7 +79,11 @@ def _extent(chapters: Sequence[Chapter]) -> str:
     extent = f"{_count(len(runs), 'run')} of {_count(variants, 'position variant')}"
     groups = f" in {len(chapters)} groups trained alike" if len(chapters) > 1 else ""
     left = f": {finished:,} finished, {len(runs) - finished:,} without a result" if finished < len(runs) else ""
-    return f"{extent}{groups}{left}. Scores of Transformers by how they represent positions."
+    sweeps = [{*run.sweeps} for run in runs]
+    alike = {*set[str].intersection(*sweeps)} if sweeps else set[str]()
+    asked = str(sweep_file(*alike).get("description") or "") if len(alike) == 1 else ""
+    about = asked[:1].upper() + asked[1:] or "Scores of Transformers by how they represent positions"
+    return f"{extent}{groups}{left}. {about}."
 
 
 def _count(number: int, noun: str) -> str:

@@ -229,7 +229,9 @@ def bits_by_context(group: Group) -> style.Plot | None:
             style.set_log_scale(axes)
 
     shape = (len(panels), len(kinds))
-    return style.Plot("bits_by_context", CONTEXTS, group.heading, draw, looks, *shape, remark, style.MEANS)
+    return style.Plot(
+        "bits_by_context", CONTEXTS, group.heading, draw, looks, *shape, remark, f"{style.MEANS} {style.BARS}"
+    )
 
 
 def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:

@@ -30,6 +30,7 @@ INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#f
 COLOURS = {**COLOURS_OF_KINDS, OTHER: "#444c56"}
 WIDE, COLUMN = 8.4, 3.5  # inches: the width of a figure for a page, and for a column of a paper
 MEANS = "A line for each variant, the mean over its seeds."
+BARS = "Bars: ± the standard deviation over the seeds, or of one seed its 95% interval."
 FIRST = ("bleu_by_k", "bits_by_context", "scores_by_position")  # plots that may be the first of a page
 LINE = 0.165  # height of a line of text in inches
 DASHED: Any = (0, (4, 2))

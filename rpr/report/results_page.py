@@ -13,7 +13,7 @@ from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
 from rpr.report.agreement import Verdict
-from rpr.report.build import differs_line, page_of, read_learning
+from rpr.report.build import differs_line, page_of, read_learning, read_remarks
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group
 from rpr.report.learning import RunKey, run_key
@@ -206,12 +206,8 @@ def _limits(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _remarks(root: Path) -> list[str]:
-    """What records cannot say of themselves: the lines of remarks.txt in the folder of a sweep."""
-    return [
-        f"{_relative(file.parent, root)}: {escape_control_characters(line)}"
-        for file in sorted(root.rglob("remarks.txt"))
-        for line in file.read_text(encoding="utf-8").splitlines()
-    ]
+    folders = [file.parent for file in sorted(root.rglob("remarks.txt"))]
+    return [f"{_relative(folder, root)}: {line}" for folder in folders for line in read_remarks(folder)]
 
 
 def _distances(groups: Sequence[Group]) -> Iterator[str]:

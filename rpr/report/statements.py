@@ -7,7 +7,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rpr.report.agreement import VERDICTS, Agreement, Comparison
+from rpr.records.measurement import holm, p_value
+from rpr.records.position import name_of
+from rpr.report.agreement import INCLUDES_ZERO, VERDICTS, Agreement, Comparison
 from rpr.report.groups import Group
 from rpr.report.lines import Line
 from rpr.report.published import PAPER
@@ -32,7 +34,7 @@ class Statement:
 
 def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
-    listed = [*_learning(group), *published_statements(group)]
+    listed = [*_without_baseline(group), *_learning(group), *published_statements(group)]
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
     # Of the pairs of a published order the undecided ones are only counted.
     said = [pair for each in listed for pair in each.comparisons if each.agreement or pair.verdict != "not decided"]
@@ -48,6 +50,15 @@ def published_statements(group: Group) -> list[Statement]:
 
 def _first_upper(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _without_baseline(group: Group) -> Iterator[Statement]:
+    names = dict.fromkeys(map(name_of, group.finished))
+    if not group.baseline.finished and len(names) > 1:
+        yield Statement(
+            f"No variant is compared: no run with position={group.baseline_name} has finished. Choose what the others "
+            f"are compared with: rpr-cli report ... baseline={' or '.join(names)}."
+        )
 
 
 def _learning(group: Group) -> Iterator[Statement]:
@@ -95,21 +106,30 @@ def _published_order(group: Group) -> Iterator[Statement]:
         parts += [f"opposite: {_listed(opposite, pairs=True)}"] if opposite else []
         parts += [f"not decided: {len(undecided)} of {len(pairs)} pairs"] if undecided else []
         if pairs:
-            names = ", ".join(variant.label for variant, _ in in_order)
-            text = f"Published order, best first ({source.citation}): {names}. Here {'; '.join(parts)}."
+            shown = [variant.label for variant, _ in in_order]
+            without = [variant.label for variant in group.variants if variant.label not in shown]
+            text = f"Published order, best first ({source.citation}): {', '.join(shown)}. Here {'; '.join(parts)}."
+            text += f" Of {'; '.join(without)} no such figure is held." if without else ""
             yield Statement(text, comparisons=tuple(pairs))
 
 
 def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> Iterator[Statement]:
     """The variants that are better, worse or undecided against the baseline on a split, but what was said already."""
     baseline = group.baseline
-    comparisons = [Comparison(group, variant, baseline, split) for variant in group.variants if variant is not baseline]
-    comparisons = [pair for pair in comparisons if pair.change.value is not None and pair not in said]
+    every = [Comparison(group, variant, baseline, split) for variant in group.variants if variant is not baseline]
+    comparisons = [pair for pair in every if pair.change.value is not None and pair not in said]
     comparisons.sort(key=lambda pair: pair.change.value or 0.0, reverse=not group.documents)  # the best first
+    tested = [pair for pair in every if pair.why_undecided in ("", INCLUDES_ZERO)]
+    corrected = holm([p_value(pair.change) for pair in tested])
+    holding = {id(pair) for pair, p in zip(tested, corrected, strict=True) if p < 0.05}
     unit = "points of exact match" if group.task else "bits per byte" if group.documents else "BLEU"
     for verdict, heading in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
         if of_verdict := tuple(pair for pair in comparisons if pair.verdict == verdict):
             text = f"{heading} {baseline.label} on {split}, in {unit}: {_listed(of_verdict)}."
+            if verdict != "not decided" and len(tested) > 1:
+                kept = [pair.variant.label for pair in of_verdict if id(pair) in holding]
+                which = "all hold" if len(kept) == len(of_verdict) else f"of these hold: {'; '.join(kept)}"
+                text += f" Corrected for {len(tested)} comparisons (Holm), {which if kept else 'none holds'}."
             yield Statement(text, comparisons=of_verdict)
 
 

@@ -141,9 +141,7 @@ def _check_best_of(keys: Any, path: Path) -> None:
 
 
 def _check_baseline(baseline: str, path: Path, rows: Iterable[Sequence[str]]) -> None:
-    positions = {
-        name for row in rows for word in row if word.startswith("position=") for name in word[9:].split(",")
-    }
+    positions = {name for row in rows for word in row if word.startswith("position=") for name in word[9:].split(",")}
     if re.sub(r"-k\d+$", "", baseline) not in positions:
         raise ConfigError(
             f"{path}: baseline: {baseline} must be a value of position= in the jobs, with -kN for one clip distance"

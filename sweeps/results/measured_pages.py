@@ -237,11 +237,11 @@ def compared(found: Runs, labels: Sequence[str], columns: Sequence[str], digits:
 
 
 def key_tables(folder: str, extent: int) -> str:
-    """Bits per byte by length of separate windows, and the change from keys alone, at equal tokens."""
+    """Bits per byte by length of windows, and the change from keys alone, at equal tokens."""
     logits = f"relative logits, rank 4{f', extent {extent}' * (extent != 1024)}"  # 1,024 is the released one
     found = bits_by_length(folder)
     labels = [label for label in ("keys only, k = 16", "relative, k = 16", logits, "T5", "RoPE") if label in found]
-    return compared(found, labels, LENGTHS)
+    return compared(found, labels, (*LENGTHS, *SLIDING[1:]))
 
 
 def second_text(folder: str) -> str:

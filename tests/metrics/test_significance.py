@@ -8,7 +8,8 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from rpr.metrics.bleu import all_scores
-from rpr.metrics.significance import SEED, holm, interval, paired_tests
+from rpr.metrics.significance import SEED, interval, paired_tests
+from rpr.records.measurement import holm
 
 TEXT = "der die Hund Katze läuft schläft im auf dem Garten Dach Test-Satz schnell „ja“ nicht , . heute"
 WORDS = TEXT.split()

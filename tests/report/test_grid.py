@@ -2,11 +2,12 @@
 
 import json
 import math
+import random
 import re
 
 import pytest
 
-from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single, student_quantile
+from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, p_value, single, student_quantile
 from rpr.records.scores import Interval
 from rpr.report import lines
 from rpr.report.build import build_report
@@ -71,6 +72,20 @@ def test_interval_of_shares_stays_within_their_bounds(values, bounds, ends):
         logit = math.log(share / (1 - share))
         expected = [-100 + 200 / (1 + math.exp(-(logit + side * half))) for side in (-1, 1)]
         assert (low, high) == pytest.approx(expected, abs=1e-3)
+
+
+def test_p_value_is_that_of_the_interval():
+    """Below 0.05 where the interval excludes zero; by a table of Student's t where it is known."""
+    draw = random.Random(3)
+    for _ in range(300):
+        values = [draw.gauss(20, 25) for _ in range(draw.choice((2, 3, 5)))]
+        for change in (mean(values), mean_of_shares(values, -100, 100)):
+            assert (p_value(change) < 0.05) == (not change.interval.low <= 0 <= change.interval.high)
+    assert p_value(mean([math.sqrt(3), 2 * math.sqrt(3), 0])) == pytest.approx(0.2254, abs=1e-4)  # t = sqrt(3), 2
+    assert [p_value(mean([value, value])) for value in (0, 1)] == [1, 0]
+    for single_seed in (mean([3.0]), single(3.0, mean([1.0, 2.0]).interval)):
+        with pytest.raises(ValueError, match="no interval over seeds"):
+            p_value(single_seed)
 
 
 def test_mean_over_seeds():

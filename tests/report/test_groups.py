@@ -2,13 +2,13 @@
 
 import pytest
 
-from rpr.commands import report
 from rpr.records.position import position_of, positions_of
 from rpr.records.scores import ByLength
 from rpr.report import groups
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.plot_style import variant_colours
+from rpr.report.statements import statements
 from rpr.report.tables import build_tables
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import group_of
@@ -79,9 +79,9 @@ def test_runs_that_started_from_another_are_rows_of_their_own():
     assert group.baseline is group.variants[0] and group.get("absolute") is group.variants[0]
     (alone,) = run_groups([run(1)])
     assert (alone.baseline.records, alone.baseline.label) == ((), "absolute")
-    [hint] = report._remarks(run_groups([run(1), run(1, "2b")]))
-    offered = hint.rpartition("baseline=")[2]
-    assert offered == "absolute-from-1a or absolute-from-2b"
+    [hint] = [str(one) for each in run_groups([run(1), run(1, "2b")]) for one in statements(each)]
+    assert "no run with position=absolute has finished" in hint
+    assert hint.rpartition("baseline=")[2] == "absolute-from-1a or absolute-from-2b."
     assert run_groups([run(1), run(1, "2b")], baseline="absolute-from-2b")[0].baseline.finished
     group = group_of([run(1), run(1, of_seed=2), run(1, "2b")])
     assert [one.label.partition("steps")[2] for one in group.variants] == [" (1a)", " (2b)", ", seed 2"]

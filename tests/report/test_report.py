@@ -1,6 +1,7 @@
 """A whole report: its files, escaping, and the summary of at most 40 lines of 100 columns; the page of all results."""
 
 import csv
+import html
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from rpr.errors import RecordError
 from rpr.paths import data_dir
 from rpr.records.record import find_records, write_record
 from rpr.report import build
-from rpr.report.build import MOST_LINES, Report, build_report
+from rpr.report.build import MOST_LINES, Report, build_report, read_remarks
 from rpr.report.grouping import run_groups
 from rpr.report.html import PICTURE_NAME, Chapter
 from rpr.report.plots import FILE
@@ -55,6 +56,21 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def built(runs, tmp_path_factory):
     return report(runs, tmp_path_factory.mktemp("report"))
+
+
+def test_remarks_beside_records_are_shown_wherever_the_report_is_read(runs, tmp_path):
+    (tmp_path / "remarks.txt").write_text(f"scored before {EVIL}\n\nsecond\n")
+    remarks = read_remarks(tmp_path)
+    assert remarks == [f"scored before {EVIL}", "second"] and read_remarks(runs) == []
+    shown = report(runs, tmp_path / "out", remarks=remarks)
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert html.escape(remarks[0], quote=False) in page.replace("&#39;", "'") and EVIL not in page
+    assert shown.document["remarks"] == remarks and "2 remarks" in shown.summary
+    for text in (shown.markdown, shown.everything):
+        assert "Remarks" in text and "second" in text
+    (tmp_path / "remarks.txt").write_bytes(b"\xff")
+    with pytest.raises(RecordError, match="remarks.txt: cannot be read as text .*; mend it, or remove it"):
+        read_remarks(tmp_path)
 
 
 def test_report_is_reproducible_with_plots_as_pdf_for_a_column_on_request(runs, built, tmp_path):
@@ -135,7 +151,7 @@ def test_long_findings_leave_room_for_a_table(tmp_path):
     groups = run_groups(found)
     chapters = tuple(Chapter(group, tuple(statements(group))) for group in groups)
     lines = Report("x", tmp_path, chapters, build_tables(groups), (), []).summary.split("\n")
-    assert "Findings" in lines and sum(line.startswith("relative, k = ") for line in lines) == 10
+    assert "Findings" in lines and sum(line.startswith("relative, k = ") for line in lines) == 9
     assert len(lines) <= MOST_LINES
 
 

@@ -33,12 +33,28 @@ def test_statements_have_figures_seeds_and_verdicts():
     absolute = "absolute (sinusoidal) on test"
     better = [change(label, "+0.3") for label in ("relative, k = 2", "relative, k = 32", "keys only, k = 16")]
     worse = {"values only, k = 16": "-0.2", "absolute (learned)": "-0.7", "none": "-13.0", "relative, k = 0": "-13.0"}
+    hold = "Corrected for 9 comparisons (Holm), all hold."
     assert sentences(runs()) == [
         f"Relative, k = 16 against {change(f'{absolute}:', '+0.3')} BLEU; the paper: +0.3. Agrees.",
-        f"Better than {absolute}, in BLEU: {', '.join(better)}.",
-        f"Worse than {absolute}, in BLEU: {', '.join(change(*pair) for pair in worse.items())}.",
+        f"Better than {absolute}, in BLEU: {', '.join(better)}. {hold}",
+        f"Worse than {absolute}, in BLEU: {', '.join(change(*pair) for pair in worse.items())}. {hold}",
         f"Not decided against {absolute}, in BLEU: {change('relative, k = 1', '0.0')}.",
     ]
+
+
+def test_findings_say_which_hold_for_their_number():
+    """With three seeds t = 5 is p = 0.038, enough alone, and t = 30 is p = 0.001, enough for three."""
+    records = [
+        fake_record(kind, seed=seed, scores={"test": 40 + t / 3**0.5 + noise * (kind != "absolute")})
+        for kind, t in {"absolute": 0, "none": 0, "rope": 5, "t5": 30}.items()
+        for seed, noise in enumerate((-1, 0, 1))
+    ]
+    (better,) = (one for one in sentences(records) if one.startswith("Better"))
+    assert better.endswith(" Corrected for 3 comparisons (Holm), of these hold: T5.") and "RoPE +2.9" in better
+    (better,) = (one for one in sentences(records[:3] + records[6:9]) if one.startswith("Better"))
+    assert "Corrected" not in better, "one comparison needs no correction"
+    (better,) = (one for one in sentences(records[:9]) if one.startswith("Better"))
+    assert better.endswith(" Corrected for 2 comparisons (Holm), none holds.")
 
 
 def falling(run, fall):
@@ -46,10 +62,19 @@ def falling(run, fall):
     return Learning(fall, 2 * fall, 1800, 2.0 if run.setting("position.name") == "none" else 1.0)
 
 
+def test_nothing_is_decided_with_a_run_whose_curve_is_unknown():
+    records = runs_ten_apart()
+    ended = {run_key(run): falling(run, 0.0) for run in records}
+    assert sentences(records, ended)[0].startswith("Worse than absolute (sinusoidal)")
+    del ended[run_key(records[0])]
+    assert "10.0; 2 seeds; still learning?)" in sentences(records, ended)[0]
+    assert not any(one.startswith("Worse") for one in sentences(records, ended))
+
+
 def test_still_learning_variant_is_marked_and_undecided():
     records = runs()
     sixteen = [run for run in records if run.setting("position.clip_distance") == 16]
-    learning = {run_key(run): falling(run, 0.02) for run in sixteen}
+    learning = {run_key(run): falling(run, 0.02 * (run in sixteen)) for run in records}
     table = grids(records, learning)["table2"]
     assert row(table, "16")["note"].value == "still learning"
     assert "optim.max_steps=3600" in row(table, "16")["note"].remarks[0]
@@ -148,8 +173,10 @@ def test_any_variant_is_the_baseline_of_a_report():
     records = runs_ten_apart()
     group = group_of(records, baseline="learned")
     assert [str(one) for one in statements(group)] == [
-        "Better than absolute (learned) on test, in BLEU: absolute (sinusoidal) +10.0 ± 0.0 (+10.0 to +10.0; 2 seeds).",
-        "Worse than absolute (learned) on test, in BLEU: none -10.0 ± 0.0 (-10.0 to -10.0; 2 seeds).",
+        "Better than absolute (learned) on test, in BLEU: absolute (sinusoidal) +10.0 ± 0.0 (+10.0 to +10.0; 2 seeds). "
+        "Corrected for 2 comparisons (Holm), all hold.",
+        "Worse than absolute (learned) on test, in BLEU: none -10.0 ± 0.0 (-10.0 to -10.0; 2 seeds). "
+        "Corrected for 2 comparisons (Holm), all hold.",
     ]
     table = grids_of([group])["table1"]
     assert value(row(table, "small, 1,800 steps", "EN-DE", "absolute (sinusoidal)")["test_change"]) == 10.0
