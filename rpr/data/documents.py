@@ -109,11 +109,11 @@ class Documents:
 def _blocks_of_file(name: str, file: Path) -> Iterator[Block]:
     line = 1
     with open_file(file) as handle:
-        rest = b""
+        rest, is_first = b"", True
         while read := handle.read(BLOCK):
-            if line == 1 and not rest:
+            if is_first:
                 check_text(f"data.path: {file}", read, 0, any_bytes=True)
-            whole = rest + read
+            whole, is_first = rest + read, False
             end = character_boundary(whole, len(whole) - 1)
             yield Block(name, whole[:end], False, file, line)
             line += whole.count(b"\n", 0, end)
