@@ -222,12 +222,14 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
     dz_QD = _load_rows(dz_ptr + b * dz_stride_b + h * dz_stride_h, queries_Q, dz_stride_q, num_queries, D_HEAD, D_TILE)
     z_QD = _load_rows(z_ptr + z_offset, queries_Q, z_stride, num_queries, D_HEAD, D_TILE)
     delta_Q = tl.sum(dz_QD.to(wide) * z_QD.to(wide), 1)
-    tl.store(delta_ptr + local_Q, delta_Q, mask=inside_Q)
     lse_Q = tl.load(lse_ptr + local_Q, mask=inside_Q, other=float("inf"))
 
     dq_QD = tl.full([Q_TILE, D_TILE], 0.0, wide)
     left_Q = tl.full([Q_TILE], 0.0, wide)
     right_Q = tl.full([Q_TILE], 0.0, wide)
+    p_left_Q = tl.full([Q_TILE], 0.0, wide)
+    p_right_Q = tl.full([Q_TILE], 0.0, wide)
+    excess_Q = tl.full([Q_TILE], 0.0, wide)
 
     low, high = first_query + first, first_query + first + Q_TILE - 1  # positions of the first and last query
     near_start = tl.minimum(tl.maximum(low - near_clip + 1, 0) // K_TILE * K_TILE, num_keys)
@@ -267,15 +269,23 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
                 else:
                     dp_QK += g_Q[:, None]
             logits_QK = tl.where(visible_QK, logits_QK * (SCALE * LOG2_E), float("-inf"))
-            ds_QK = tl.exp2(logits_QK - lse_Q[:, None]) * (dp_QK - delta_Q[:, None]) * SCALE
+            p_QK = tl.exp2(logits_QK - lse_Q[:, None])
+            ds_QK = p_QK * (dp_QK - delta_Q[:, None]) * SCALE
             if dr_ptr is not None:
+                excess_Q += tl.sum(ds_QK, 1)
                 if SIDE == LEFT:
                     left_Q += tl.sum(ds_QK, 1)
+                    p_left_Q += tl.sum(p_QK, 1)
                 if SIDE == RIGHT:
                     right_Q += tl.sum(ds_QK, 1)
+                    p_right_Q += tl.sum(p_QK, 1)
                 if SIDE == NEAR:
-                    left_Q += tl.sum(tl.where(distance_QK <= -key_clip, ds_QK, 0.0), 1)
-                    right_Q += tl.sum(tl.where(distance_QK >= key_clip, ds_QK, 0.0), 1)
+                    far_left_QK = distance_QK <= -key_clip
+                    far_right_QK = distance_QK >= key_clip
+                    left_Q += tl.sum(tl.where(far_left_QK, ds_QK, 0.0), 1)
+                    right_Q += tl.sum(tl.where(far_right_QK, ds_QK, 0.0), 1)
+                    p_left_Q += tl.sum(tl.where(far_left_QK, p_QK, 0.0), 1)
+                    p_right_Q += tl.sum(tl.where(far_right_QK, p_QK, 0.0), 1)
                     cells_QK = (distance_QK > -key_clip) & (distance_QK < key_clip) & readable_QK
                     offsets_QK = local_Q[:, None] * key_rows + distance_QK + key_clip
                     tl.store(dr_ptr + offsets_QK, ds_QK, mask=cells_QK)
@@ -283,9 +293,14 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
 
     _store_rows(dq_ptr + z_offset, dq_QD, queries_Q, z_stride, num_queries, D_HEAD, D_TILE)
     if dr_ptr is not None:
-        tl.store(dr_ptr + local_Q * key_rows, left_Q, mask=inside_Q)
+        # The sum of ds over all keys is zero; what is left of it is delta's error, from rounding z to its dtype. In one
+        # key it hardly shows; the sums of the far keys collect it.
+        delta_Q += excess_Q / SCALE
+        tl.store(dr_ptr + local_Q * key_rows, left_Q - p_left_Q * excess_Q, mask=inside_Q)
         if not CAUSAL:
+            right_Q -= p_right_Q * excess_Q
             tl.store(dr_ptr + local_Q * key_rows + 2 * key_clip, right_Q, mask=inside_Q)
+    tl.store(delta_ptr + local_Q, delta_Q, mask=inside_Q)
 
 
 @triton.jit(do_not_specialize=LENGTHS)  # type: ignore[untyped-decorator]
