@@ -17,19 +17,30 @@ from rpr.report.tables import published_figures
 from rpr.tables.grid import number
 
 MOST_LISTED = 16  # comparisons in one sentence; report.json has all
+MOST_IN_LINE = 4  # of a sentence in HTML; more are a list
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence, the comparisons that it is made of, and its agreement with the paper if the paper has a figure."""
+    """One sentence, the comparisons that it is made of, and its agreement with the paper if the paper has a figure.
+    `items`: what it lists, separated by commas."""
 
     text: str
     agreement: Agreement | None = None
     group: Group | None = None
     comparisons: tuple[Comparison, ...] = ()
+    items: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.text} {_first_upper(self.agreement.sentence)}." if self.agreement else self.text
+
+    @property
+    def around_list(self) -> tuple[str, str] | None:
+        """What stands before and after a list too long for a line, or None."""
+        if len(self.items) <= MOST_IN_LINE:
+            return None
+        before, _, after = self.text.partition(", ".join(self.items))
+        return before, after.removeprefix(".")
 
 
 def statements(group: Group) -> list[Statement]:
@@ -102,13 +113,17 @@ def _published_order(group: Group) -> Iterator[Statement]:
         ]
         pairs = [pair for pair in pairs if pair.change.value is not None]
         same, opposite, undecided = ([pair for pair in pairs if pair.verdict == verdict] for verdict in VERDICTS)
-        parts = [f"same: {_listed(same, pairs=True)}"] if same else []
-        parts += [f"opposite: {_listed(opposite, pairs=True)}"] if opposite else []
+        parts = [
+            f"{how}: {', '.join(_listed(of_verdict, pairs=True))}"
+            for how, of_verdict in (("same", same), ("opposite", opposite))
+            if of_verdict
+        ]
         parts += [f"not decided: {len(undecided)} of {len(pairs)} pairs"] if undecided else []
         if pairs:
             shown = [variant.label for variant, _ in in_order]
             without = [variant.label for variant in group.variants if variant.label not in shown]
             text = f"Published order, best first ({source.citation}): {', '.join(shown)}. Here {'; '.join(parts)}."
+            text += _corrected([*same, *opposite], pairs, of_pairs=True)
             text += f" Of {'; '.join(without)} no such figure is held." if without else ""
             yield Statement(text, comparisons=tuple(pairs))
 
@@ -119,25 +134,33 @@ def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> I
     every = [Comparison(group, variant, baseline, split) for variant in group.variants if variant is not baseline]
     comparisons = [pair for pair in every if pair.change.value is not None and pair not in said]
     comparisons.sort(key=lambda pair: pair.change.value or 0.0, reverse=not group.documents)  # the best first
-    tested = [pair for pair in every if pair.why_undecided in ("", INCLUDES_ZERO)]
-    corrected = holm([p_value(pair.change) for pair in tested])
-    holding = {id(pair) for pair, p in zip(tested, corrected, strict=True) if p < 0.05}
     unit = "points of exact match" if group.task else "bits per byte" if group.documents else "BLEU"
     for verdict, heading in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
         if of_verdict := tuple(pair for pair in comparisons if pair.verdict == verdict):
-            text = f"{heading} {baseline.label} on {split}, in {unit}: {_listed(of_verdict)}."
-            if verdict != "not decided" and len(tested) > 1:
-                kept = [pair.variant.label for pair in of_verdict if id(pair) in holding]
-                which = "all hold" if len(kept) == len(of_verdict) else f"of these hold: {'; '.join(kept)}"
-                text += f" Corrected for {len(tested)} comparisons (Holm), {which if kept else 'none holds'}."
-            yield Statement(text, comparisons=of_verdict)
+            items = _listed(of_verdict)
+            text = f"{heading} {baseline.label} on {split}, in {unit}: {', '.join(items)}."
+            text += "" if verdict == "not decided" else _corrected(of_verdict, every)
+            yield Statement(text, comparisons=of_verdict, items=items)
 
 
-def _listed(comparisons: Sequence[Comparison], *, pairs: bool = False) -> str:
-    """`RoPE +1.5 ± 0.5 (+0.3 to +2.7; 3 seeds), ...`; pairs: `RoPE against T5 ...`."""
-    shown = [
-        f"{pair.variant.label}{f' against {pair.reference.label}' if pairs else ''} {pair.figures}"
-        for pair in comparisons[:MOST_LISTED]
-    ]
+def _corrected(decided: Sequence[Comparison], every: Sequence[Comparison], *, of_pairs: bool = False) -> str:
+    """Which of them hold when corrected for all that intervals could decide; empty for one of one."""
+    tested = [pair for pair in every if pair.why_undecided in ("", INCLUDES_ZERO)]
+    if len(tested) < 2 or not decided:
+        return ""
+    corrected = holm([p_value(pair.change) for pair in tested])
+    holding = {id(pair) for pair, p in zip(tested, corrected, strict=True) if p < 0.05}
+    kept = [_name(pair, of_pairs) for pair in decided if id(pair) in holding]
+    which = "all hold" if len(kept) == len(decided) else f"of these hold: {'; '.join(kept)}"
+    return f" Corrected for {len(tested)} comparisons (Holm), {which if kept else 'none holds'}."
+
+
+def _listed(comparisons: Sequence[Comparison], *, pairs: bool = False) -> tuple[str, ...]:
+    """`RoPE +1.5 ± 0.5 (+0.3 to +2.7; 3 seeds)`, ...; pairs: `RoPE against T5 ...`."""
+    shown = [f"{_name(pair, pairs)} {pair.figures}" for pair in comparisons[:MOST_LISTED]]
     more = [f"and {len(comparisons) - MOST_LISTED} more, in the tables"] if len(comparisons) > MOST_LISTED else []
-    return ", ".join([*shown, *more])
+    return (*shown, *more)
+
+
+def _name(pair: Comparison, of_pairs: bool) -> str:
+    return f"{pair.variant.label} against {pair.reference.label}" if of_pairs else pair.variant.label

@@ -52,6 +52,21 @@ def test_findings_come_first_then_the_papers_tables():
     assert sections.count("<h3 ") == pages.MOST_TABLES and sections.count(f"<summary>{table.title}") == 2
 
 
+def test_long_comparisons_are_a_list():
+    kinds = ("absolute", "relative", "rope", "t5", "alibi", "kerple", "none")
+    records = [
+        fake_record(kind, seed=seed, scores={"test": 20.0 + at + seed})
+        for at, kind in enumerate(kinds)
+        for seed in (1, 2)
+    ]
+    html = page(records)
+    items = re.findall(r"<li>([^<]*)</li>", html[html.index("Better than") : html.index("Corrected for")])
+    assert len(items) == 5 and items[0].startswith("none +6.0") and items[-1].startswith("RoPE +2.0")
+    (better,) = (one for group in run_groups(records) for one in statements(group) if "Better" in one.text)
+    assert ", ".join(items) in better.text, "one line everywhere else"
+    assert text_of(html).count("Corrected for 6 comparisons (Holm), all hold.") == 1
+
+
 def test_findings_of_several_groups_link_to_their_chapters():
     runs = [
         fake_record(position, scores={"test": score}, settings={"data.name": data})

@@ -164,6 +164,10 @@ def test_a_second_source_of_published_figures_is_data_alone(monkeypatch):
     assert "Doe 2020: Doe 2020 (a report); another corpus: compare the order only" in notes
     order = "Published order, best first (Doe 2020 (a report)): absolute (learned), none. Here same: absolute (learned)"
     assert any(one.startswith(f"{order} against none +10.0 ± 0.0 (") for one in sentences(records))
+    third = Published({"data": "multi30k_en_de", "kind": "absolute"}, "sacrebleu", "test", 13.0, other)
+    monkeypatch.setattr(published, "published", lambda: (*every, third))
+    (said,) = (one for one in sentences(records) if one.startswith("Published order"))
+    assert said.endswith("; 2 seeds). Corrected for 3 comparisons (Holm), all hold.")
     alike = tuple(one._replace(figure=11.0) if one.source == other else one for one in every)
     monkeypatch.setattr(published, "published", lambda: alike)
     assert not any("Published order" in one for one in sentences(records)), "one figure is no order"
