@@ -61,7 +61,7 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch the unfinished ones."""
     from rpr.metrics.languages import check_tokenizer
     from rpr.sweep import status
-    from rpr.sweep.launcher import Launcher
+    from rpr.sweep.launcher import Launcher, slurm_request
     from rpr.sweep.progress import SweepProgress
 
     environment.forget_wandb_run()
@@ -77,7 +77,11 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
         return 0
     before = status.load_status(sweep.name, made)
     if "--dry-run" in flags:
-        print("\n".join(status.commands(before, config_dir, retry_failed=retry_failed)))
+        request = slurm_request(jobs, settings, config_dir)
+        of_launcher = ["-m", *filter(is_hydra_override, settings)] if request else []
+        print("\n".join(status.commands(before, of_launcher, config_dir, retry_failed=retry_failed)))
+        if request:
+            print(f"# each in a SLURM job of its own: {request}; one that is interrupted or requeued resumes")
         return 0
     unfinished = [job.config for job in before if job.state != "finished"]
     for config in unfinished:

@@ -50,7 +50,7 @@ def _cost(config: TrainConfig, speeds: Sequence[tuple[Kind, TrainConfig, float]]
     same = [speed for other, speed in alike if other.position == config.position]
     chosen = same or [speed for _, speed in alike]
     if not chosen:
-        lacking = "no finished run of this model, batch, corpus and hardware that had its device to itself"
+        lacking = "no finished run of this model, batch, corpus and hardware has a speed measured alone on its device"
         return Cost(f"{size}, time unknown ({lacking})", None)
     speed, whose = statistics.median(chosen), "the same" if same else "other"
     runs = f"{len(chosen)} run{'s' if len(chosen) > 1 else ''} with {whose} positions"

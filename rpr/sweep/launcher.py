@@ -39,6 +39,21 @@ def _of_machine(job: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in job if override_key(word) in (*_HARDWARE, "runs_dir"))
 
 
+def slurm_request(jobs: Sequence[Sequence[str]], overrides: Sequence[str], config_dir: Path | None) -> str:
+    """What each job of a sweep asks SLURM for, in words; empty with another launcher. Needs no SLURM."""
+    own = [word for word in overrides if is_hydra_override(word)]
+    if not (own or _of_machine(jobs[0]) or config_dir):
+        return ""
+    of_hydra = hydra_bridge.compose("train", [*_of_machine(jobs[0]), *own], config_dir=config_dir, with_hydra=True).hydra
+    if not str(of_hydra.launcher["_target_"]).endswith("SlurmLauncher"):
+        return ""
+    given = {
+        name: of_hydra.launcher.get(name)
+        for name in ("partition", "account", "qos", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb", "timeout_min")
+    }
+    return ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+
+
 class Launcher:
     """How the jobs of a sweep run, selected and checked; nothing has been started. `local`: in a pool of processes on
     this machine, not with a launcher of Hydra's.

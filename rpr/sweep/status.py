@@ -173,8 +173,11 @@ def prepare_launch(sweep: str, jobs: Sequence[Job], *, retry_failed: bool) -> li
     return _to_launch(jobs, retry_failed=retry_failed)
 
 
-def commands(jobs: Sequence[Job], config_dir: Path | None, *, retry_failed: bool) -> list[str]:
-    """The jobs as commands, each below a comment with its status and estimated cost."""
+def commands(
+    jobs: Sequence[Job], of_launcher: Sequence[str], config_dir: Path | None, *, retry_failed: bool
+) -> list[str]:
+    """The jobs as commands, each with the words that choose its launcher and below a comment with its status and
+    estimated cost."""
     from rpr.runs.checkpoints import checkpoints
     from rpr.sweep.cost import costs
 
@@ -182,7 +185,7 @@ def commands(jobs: Sequence[Job], config_dir: Path | None, *, retry_failed: bool
     lines, remaining, todo = [], [], _to_launch(jobs, retry_failed=retry_failed)
     for number, (job, cost) in enumerate(zip(jobs, costs([job.config for job in jobs], records), strict=True), start=1):
         lines.append(f"# {number} of {len(jobs)}, {_BEFORE[job.state]}: {cost.text}")
-        lines.append(train_command(job.overrides, config_dir))
+        lines.append(train_command([*of_launcher, *job.overrides], config_dir))
         if job in todo:
             saved = checkpoints(job.run_dir / "checkpoints") if job.state != "new" else []
             left = 1 - saved[-1][0] / job.config.optim.max_steps if saved else 1.0

@@ -181,3 +181,13 @@ def test_two_jobs_at_a_time_end_when_the_sweep_is_killed(tmp_path, wait_for, pro
     process.communicate()
     started = dict(path.name.split(" of ") for path in tmp_path.glob("* of *"))
     assert started.keys() == {"1", "2"} and len({*started.values()}) == 2  # the third was not started
+
+
+def test_dry_run_says_what_each_job_asks_slurm_for(cli):
+    given = ("table3", "hardware=slurm_8xgpu", "hardware.num_nodes=2", "hydra.launcher.partition=gpu")
+    *commands, total, request = cli("sweep", *given, "--dry-run").out.splitlines()
+    assert commands[1].startswith("rpr-cli train -m hydra.launcher.partition=gpu model=base ")
+    asked = "partition=gpu, nodes=2, gpus_per_node=8, cpus_per_task=32, timeout_min=4320"
+    assert total.startswith("# 4 jobs") and request.startswith(f"# each in a SLURM job of its own: {asked}; ")
+    *_, total = cli("sweep", "table3", "hardware=8xgpu", "--dry-run").out.splitlines()
+    assert total.startswith("# 4 jobs")

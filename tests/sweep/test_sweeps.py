@@ -289,7 +289,7 @@ def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(cli):
     tokens = "3,200 steps, at most 1.64 M tokens a side"
     assert two.endswith(f"{tokens}, about 0:26:40 (2 steps/s, the median of 1 run with the same positions)")
     assert four.endswith("(3 steps/s, the median of 2 runs with other positions)")
-    unknown = "no finished run of this model, batch, corpus and hardware that had its device to itself"
+    unknown = "no finished run of this model, batch, corpus and hardware has a speed measured alone on its device"
     assert five.endswith(f"time unknown ({unknown})")
     rest = "of training, one after another, plus 1 of unknown time"
     assert total.endswith(f"; remaining: about 0:31:07 {rest}"), "half of the interrupted one, none of the failed one"
