@@ -44,11 +44,12 @@ def slurm_request(jobs: Sequence[Sequence[str]], overrides: Sequence[str], confi
     own = [word for word in overrides if is_hydra_override(word)]
     if not (own or _of_machine(jobs[0]) or config_dir):
         return ""
-    of_hydra = hydra_bridge.compose("train", [*_of_machine(jobs[0]), *own], config_dir=config_dir, with_hydra=True).hydra
-    if not str(of_hydra.launcher["_target_"]).endswith("SlurmLauncher"):
+    words = [*_of_machine(jobs[0]), *own]
+    launcher = hydra_bridge.compose("train", words, config_dir=config_dir, with_hydra=True).hydra.launcher
+    if not str(launcher["_target_"]).endswith("SlurmLauncher"):
         return ""
     given = {
-        name: of_hydra.launcher.get(name)
+        name: launcher.get(name)
         for name in ("partition", "account", "qos", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb", "timeout_min")
     }
     return ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
