@@ -20,7 +20,7 @@ from rpr.compose.composition import (
     entries_of_layers,
     override_key,
     recorded_command,
-    reject_path_traversal,
+    reject_mixed_choices,
     typed_choices,
 )
 from rpr.compose.messages import format_user_error
@@ -220,7 +220,7 @@ def _parse_flags(name: str, arguments: list[str]) -> Any:
     ):
         if given:
             raise ConfigError(refusal)
-    reject_path_traversal(flags.overrides)
+    reject_mixed_choices(flags.overrides)
     return flags
 
 

@@ -93,14 +93,20 @@ def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
     return [with_corpus(job) for job in hydra_bridge.expand(typed_choices(overrides))]
 
 
-def reject_path_traversal(overrides: Sequence[str]) -> None:
-    """Raises ConfigError for a choice outside its group's folder: Hydra would merge `model=../position/none`."""
+def reject_mixed_choices(overrides: Sequence[str]) -> None:
+    """Raises ConfigError for a choice outside its group's folder, and for several: Hydra would merge
+    `model=../position/none`, and `position=[rope,none]`.
+    """
     groups = {path.name for path in data_dir("conf").iterdir() if path.is_dir()}
     for override in overrides:
         group, _, choice = override.lstrip("+~").partition("=")
         group = group.partition("@")[0]
         if group == "recipe":
             raise ConfigError("recipe: selected by model= and data=; override single settings, e.g. model.dropout=0.1")
+        if group in groups and choice.strip("'\"").startswith("["):
+            key = override.partition("=")[0].partition("@")[2] or group
+            layers = f"; layers in turn: {key}=pattern '{key}.layers={choice}'" if group == "position" else ""
+            raise ConfigError(f"{key}: {choice} would mix the settings of several choices; give one{layers}")
         choices = re.split(r"[\[\],'\"\s]+", choice)
         if group in groups and any({"", ".."} & {*word.split("/")[:-1]} for word in choices):
             available = choices_of(group)
@@ -116,7 +122,7 @@ def choices_of(group: str) -> list[str]:
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
     """Compose the settings of one job of a command, as plain values; raises ConfigError as `to_plain`."""
     overrides = typed_choices(overrides)
-    reject_path_traversal(overrides)
+    reject_mixed_choices(overrides)
     choices, entries = _choices(overrides, config_dir), entries_of_layers(name, overrides, config_dir)
     if not all(_CHOICE_OR_VALUE.match(word) for word in overrides):
         return to_plain(hydra_bridge.compose(name, [*overrides, *entries], config_dir))

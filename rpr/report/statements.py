@@ -45,7 +45,7 @@ class Statement:
 
 def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
-    listed = [*_without_baseline(group), *_learning(group), *published_statements(group)]
+    listed = [*_without_baseline(group), *_papers_change(group), *_learning(group), *_published_order(group)]
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
     # Of the pairs of a published order the undecided ones are only counted.
     said = [pair for each in listed for pair in each.comparisons if each.agreement or pair.verdict != "not decided"]
