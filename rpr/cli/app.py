@@ -14,13 +14,13 @@ from rpr.cli import stdio
 from rpr.cli.positionals import take_schemes_dir, to_overrides, whole
 from rpr.compose import hydra_bridge, hydra_settings
 from rpr.compose.composition import (
+    check_choices,
     check_read,
     compose,
     compose_train,
     entries_of_layers,
     override_key,
     recorded_command,
-    reject_mixed_choices,
     typed_choices,
 )
 from rpr.compose.messages import format_user_error
@@ -220,7 +220,7 @@ def _parse_flags(name: str, arguments: list[str]) -> Any:
     ):
         if given:
             raise ConfigError(refusal)
-    reject_mixed_choices(flags.overrides)
+    check_choices(flags.overrides)
     return flags
 
 

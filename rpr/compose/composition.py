@@ -93,8 +93,8 @@ def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
     return [with_corpus(job) for job in hydra_bridge.expand(typed_choices(overrides))]
 
 
-def reject_mixed_choices(overrides: Sequence[str]) -> None:
-    """Raises ConfigError for a choice outside its group's folder, and for several: Hydra would merge
+def check_choices(overrides: Sequence[str]) -> None:
+    """Raises ConfigError for recipe=, a choice outside its group's folder, and several: Hydra would merge
     `model=../position/none`, and `position=[rope,none]`.
     """
     groups = {path.name for path in data_dir("conf").iterdir() if path.is_dir()}
@@ -122,7 +122,7 @@ def choices_of(group: str) -> list[str]:
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
     """Compose the settings of one job of a command, as plain values; raises ConfigError as `to_plain`."""
     overrides = typed_choices(overrides)
-    reject_mixed_choices(overrides)
+    check_choices(overrides)
     choices, entries = _choices(overrides, config_dir), entries_of_layers(name, overrides, config_dir)
     if not all(_CHOICE_OR_VALUE.match(word) for word in overrides):
         return to_plain(hydra_bridge.compose(name, [*overrides, *entries], config_dir))

@@ -17,30 +17,27 @@ from rpr.report.tables import published_figures
 from rpr.tables.grid import number
 
 MOST_LISTED = 16  # comparisons in one sentence; report.json has all
-MOST_IN_LINE = 4  # of a sentence in HTML; more are a list
 
 
 @dataclass(frozen=True)
 class Statement:
     """One sentence, the comparisons that it is made of, and its agreement with the paper if the paper has a figure.
-    `items`: what it lists, separated by commas."""
+    With `items` it is a list: `start`, the items, and what follows them.
+    """
 
-    text: str
+    start: str
     agreement: Agreement | None = None
     group: Group | None = None
     comparisons: tuple[Comparison, ...] = ()
     items: tuple[str, ...] = ()
+    end: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.start}{', '.join(self.items)}.{self.end}" if self.items else self.start
 
     def __str__(self) -> str:
         return f"{self.text} {_first_upper(self.agreement.sentence)}." if self.agreement else self.text
-
-    @property
-    def around_list(self) -> tuple[str, str] | None:
-        """What stands before and after a list too long for a line, or None."""
-        if len(self.items) <= MOST_IN_LINE:
-            return None
-        before, _, after = self.text.partition(", ".join(self.items))
-        return before, after.removeprefix(".")
 
 
 def statements(group: Group) -> list[Statement]:
@@ -137,10 +134,9 @@ def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> I
     unit = "points of exact match" if group.task else "bits per byte" if group.documents else "BLEU"
     for verdict, heading in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
         if of_verdict := tuple(pair for pair in comparisons if pair.verdict == verdict):
-            items = _listed(of_verdict)
-            text = f"{heading} {baseline.label} on {split}, in {unit}: {', '.join(items)}."
-            text += "" if verdict == "not decided" else _corrected(of_verdict, every)
-            yield Statement(text, comparisons=of_verdict, items=items)
+            start, items = f"{heading} {baseline.label} on {split}, in {unit}: ", _listed(of_verdict)
+            end = "" if verdict == "not decided" else _corrected(of_verdict, every)
+            yield Statement(start, comparisons=of_verdict, items=items, end=end)
 
 
 def _corrected(decided: Sequence[Comparison], every: Sequence[Comparison], *, of_pairs: bool = False) -> str:

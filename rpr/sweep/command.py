@@ -61,7 +61,7 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch the unfinished ones."""
     from rpr.metrics.languages import check_tokenizer
     from rpr.sweep import status
-    from rpr.sweep.launcher import Launcher, slurm_request
+    from rpr.sweep.launcher import Launcher
     from rpr.sweep.progress import SweepProgress
 
     environment.forget_wandb_run()
@@ -76,18 +76,17 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
         print(spec.wandb_sweep(sweep, jobs, made[0][1].logger.project), end="")
         return 0
     before = status.load_status(sweep.name, made)
+    launcher = Launcher(jobs, settings, options, config_dir)
     if "--dry-run" in flags:
-        request = slurm_request(jobs, settings, config_dir)
-        of_launcher = ["-m", *filter(is_hydra_override, settings)] if request else []
-        print("\n".join(status.commands(before, of_launcher, config_dir, retry_failed=retry_failed)))
-        if request:
-            print(f"# each in a SLURM job of its own: {request}; one that is interrupted or requeued resumes")
+        print("\n".join(status.commands(before, launcher.words, config_dir, retry_failed=retry_failed)))
+        if launcher.request:
+            print(f"# each in a SLURM job of its own: {launcher.request}; one that is interrupted or requeued resumes")
         return 0
     unfinished = [job.config for job in before if job.state != "finished"]
     for config in unfinished:
         check_tokenizer(config)
     _check_hooks_of_users(unfinished)
-    launcher = Launcher(jobs, settings, options, config_dir)
+    launcher.check_machine()
     if launcher.local:
         from rpr.runs import runtime
 
@@ -100,7 +99,7 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     if todo:
         with SweepProgress(sweep.name, todo):
             problems = launcher.run(todo, sweep.name)
-    return status.print_summary(sweep.name, before, config_dir, problems)
+    return status.print_summary(sweep.name, before, problems, launcher.words, config_dir)
 
 
 def _check_hooks_of_users(configs: Sequence[TrainConfig]) -> None:

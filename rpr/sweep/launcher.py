@@ -32,6 +32,7 @@ def _submitit_is_installed() -> bool:
 
 
 _HARDWARE = ("hardware", "hardware.devices", "hardware.num_nodes")  # what may decide the launcher and its request
+_REQUESTED = ("partition", "account", "qos", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb", "timeout_min")
 
 
 def _of_machine(job: Sequence[str]) -> tuple[str, ...]:
@@ -39,25 +40,9 @@ def _of_machine(job: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in job if override_key(word) in (*_HARDWARE, "runs_dir"))
 
 
-def slurm_request(jobs: Sequence[Sequence[str]], overrides: Sequence[str], config_dir: Path | None) -> str:
-    """What each job of a sweep asks SLURM for, in words; empty with another launcher. Needs no SLURM."""
-    own = [word for word in overrides if is_hydra_override(word)]
-    if not (own or _of_machine(jobs[0]) or config_dir):
-        return ""
-    words = [*_of_machine(jobs[0]), *own]
-    launcher = hydra_bridge.compose("train", words, config_dir=config_dir, with_hydra=True).hydra.launcher
-    if not str(launcher["_target_"]).endswith("SlurmLauncher"):
-        return ""
-    given = {
-        name: launcher.get(name)
-        for name in ("partition", "account", "qos", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb", "timeout_min")
-    }
-    return ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
-
-
 class Launcher:
     """How the jobs of a sweep run, selected and checked; nothing has been started. `local`: in a pool of processes on
-    this machine, not with a launcher of Hydra's.
+    this machine, not with a launcher of Hydra's. `request`: what each job asks SLURM for, in words, or "".
     """
 
     def __init__(
@@ -68,8 +53,7 @@ class Launcher:
         config_dir: Path | None = None,
     ) -> None:
         """Compose the settings that select the launcher: those for Hydra itself, and each choice of hardware
-        (hardware=slurm_8xgpu brings its own launcher). Raises ConfigError if it cannot work here, or not with these
-        options.
+        (hardware=slurm_8xgpu brings its own launcher). Raises ConfigError if they or these options are invalid.
         """
         own = [word for word in overrides if is_hydra_override(word)]
         submitit = next((word for word in own if word.startswith("hydra/launcher=submitit")), None)
@@ -77,9 +61,9 @@ class Launcher:
             raise ConfigError(f"{submitit.replace('=', ': ')} is not installed; pip install hydra-submitit-launcher")
         compose = partial(hydra_bridge.compose, "train", config_dir=config_dir, with_hydra=True)
         settings, *others = [compose([*choices, *own]) for choices in dict.fromkeys(map(_of_machine, jobs))]
-        first = _of_machine(jobs[0])
-        typed = str(settings.hydra.sweep.dir)
-        if (expanded := str(user_path(typed))) != typed:
+        first, typed = _of_machine(jobs[0]), list(own)
+        sweep_dir = str(settings.hydra.sweep.dir)
+        if (expanded := str(user_path(sweep_dir))) != sweep_dir:
             own.append(f"hydra.sweep.dir={hydra_bridge.quote_value(expanded)}")
             settings = compose([*first, *own])
         targets = [str(of_choice.hydra.launcher["_target_"]) for of_choice in (settings, *others)]
@@ -90,30 +74,37 @@ class Launcher:
                 f"{varying[0]}: all jobs of a sweep request the same SLURM nodes; give one command for each value"
             )
         check_settings(settings)
-        folder = Path(settings.hydra.sweep.dir)
-        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-        if not (existing.is_dir() and os.access(existing, os.W_OK)):
-            raise ConfigError(
-                f"runs_dir: {folder} cannot be written; choose another runs_dir=..., and leave hydra.sweep.dir as it is"
-            )
         self._overrides, self._config_dir, self._options = [*first, *own], config_dir, options or Options()
         if self._options.jobs is not None:  # of all jobs, so that each has as many threads when few are left to do
             self._options = replace(self._options, jobs=min(self._options.jobs, len(jobs)))
         self._name = targets[0].rpartition(".")[2]
+        self._sweep_dir = Path(settings.hydra.sweep.dir)
         self.local = self._name == "BasicLauncher"
-        for word in filter(is_hydra_override, overrides) if self.local else ():
+        for word in typed if self.local else ():
             if override_key(word) not in ("hydra/launcher", "hydra.searchpath"):
                 raise ConfigError(f"{override_key(word)}: has no effect on this machine; it goes with hydra/launcher=")
         if not self.local and self._options.jobs is not None:
             key = "gpus" if self._options.gpus else "jobs"
             raise ConfigError(f"{key}: {self._name} sets what runs at a time itself; leave out {key} or the launcher")
-        if self._name == "SlurmLauncher":
-            if shutil.which("srun") is None:
-                raise ConfigError(
-                    "hydra/launcher: submitit_slurm needs SLURM, but srun was not found; run the command on a login "
-                    "node, or choose hardware= without SLURM"
-                )
-            slurm.follow_jobs()
+        asked = settings.hydra.launcher if self._name == "SlurmLauncher" else {}
+        self.request = ", ".join(f"{name}={asked[name]}" for name in _REQUESTED if asked.get(name) is not None)
+        # The words that a command of one job needs to run where the sweep's jobs do.
+        self.words = () if self.local else ("-m", *typed)
+
+    def check_machine(self) -> None:
+        """Raises ConfigError if the launcher cannot work on this machine."""
+        folder = self._sweep_dir.absolute()
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if not (existing.is_dir() and os.access(existing, os.W_OK)):
+            raise ConfigError(
+                f"runs_dir: {self._sweep_dir} cannot be written; choose another runs_dir=..., and leave "
+                "hydra.sweep.dir as it is"
+            )
+        if self._name == "SlurmLauncher" and shutil.which("srun") is None:
+            raise ConfigError(
+                "hydra/launcher: submitit_slurm needs SLURM, but srun was not found; run the command on a login "
+                "node, or choose hardware= without SLURM"
+            )
 
     def run(self, jobs: Sequence[Job], sweep: str) -> dict[tuple[str, ...], RunError]:
         """Run all jobs in the given order and wait for them; a failed job does not stop the others. Returns the
@@ -122,7 +113,10 @@ class Launcher:
         commands = [recorded_command(job.overrides, self._config_dir) for job in jobs]
         if self.local:
             return pool.run(jobs, commands, self._options, sweep)
-        at_once = 1 if self._name == "SlurmLauncher" else len(jobs)  # others are not known to have a limit
+        of_slurm = self._name == "SlurmLauncher"
+        if of_slurm:
+            slurm.follow_jobs()
+        at_once = 1 if of_slurm else len(jobs)  # others are not known to have a limit
         task = _task(sweep, [job.config.model_dump(mode="json") for job in jobs], commands, at_once)
         try:
             of_machine = [_of_machine(job.overrides) for job in jobs]

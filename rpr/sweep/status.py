@@ -173,11 +173,18 @@ def prepare_launch(sweep: str, jobs: Sequence[Job], *, retry_failed: bool) -> li
     return _to_launch(jobs, retry_failed=retry_failed)
 
 
+def _command(job: Job, of_launcher: Sequence[str], config_dir: Path | None) -> str:
+    """The command that runs this job alone where the sweep runs it, also after it has failed: `of_launcher` are the
+    launcher's words, with which it is a sweep of its own.
+    """
+    again = ["retry_failed=true"] if of_launcher and job.state == "failed" else []
+    return train_command([*of_launcher, *job.overrides, *again], config_dir)
+
+
 def commands(
     jobs: Sequence[Job], of_launcher: Sequence[str], config_dir: Path | None, *, retry_failed: bool
 ) -> list[str]:
-    """The jobs as commands, each with the words that choose its launcher and below a comment with its status and
-    estimated cost."""
+    """The commands of the jobs, below a comment each with its status and estimated cost."""
     from rpr.runs.checkpoints import checkpoints
     from rpr.sweep.cost import costs
 
@@ -185,7 +192,7 @@ def commands(
     lines, remaining, todo = [], [], _to_launch(jobs, retry_failed=retry_failed)
     for number, (job, cost) in enumerate(zip(jobs, costs([job.config for job in jobs], records), strict=True), start=1):
         lines.append(f"# {number} of {len(jobs)}, {_BEFORE[job.state]}: {cost.text}")
-        lines.append(train_command([*of_launcher, *job.overrides], config_dir))
+        lines.append(_command(job, of_launcher, config_dir))
         if job in todo:
             saved = checkpoints(job.run_dir / "checkpoints") if job.state != "new" else []
             left = 1 - saved[-1][0] / job.config.optim.max_steps if saved else 1.0
@@ -198,7 +205,11 @@ def commands(
 
 
 def print_summary(
-    sweep: str, before: Sequence[Job], config_dir: Path | None, problems: Mapping[tuple[str, ...], RunError]
+    sweep: str,
+    before: Sequence[Job],
+    problems: Mapping[tuple[str, ...], RunError],
+    of_launcher: Sequence[str],
+    config_dir: Path | None,
 ) -> int:
     """Print a line and the last output of each unfinished job, then the counts. Returns the exit code of the sweep: 0
     when every job is finished. `problems` are the launcher's errors of jobs, by their overrides.
@@ -216,7 +227,7 @@ def print_summary(
             note(f"{how}: {job.run_dir.name}: {_failure_reason(job.record, problem)}")
             for line in last_lines(job.run_dir):
                 _print(f"    {line}")
-            _print(f"  to retry: {train_command(job.overrides, config_dir)}")
+            _print(f"  to retry: {_command(job, of_launcher, config_dir)}")
     _print(f"sweep {sweep}: {_counts(jobs, _AFTER)}")
     if _in_state(jobs, "failed"):
         _print("  retry_failed=true runs failed jobs again, from their last checkpoint")

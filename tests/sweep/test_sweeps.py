@@ -392,12 +392,12 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
     others = [make_run(configured(f"seed={seed}")) for seed in (2, 3)]
     with acquire(others[0]) as lock:
         with acquire(others[1]):
-            assert status.print_summary("mine", sweep_jobs(1, 2, 3), None, {}) == 1
+            assert status.print_summary("mine", sweep_jobs(1, 2, 3), {}, (), None) == 1
             err = capsys.readouterr().err
             assert "sweep mine: 3 jobs: 1 finished, 2 running in another process\n" in err
             assert "  the sweep is incomplete: 2 of its jobs are running in another process; " in err
         make_run(configured("seed=3"), status="finished")
-        assert status.print_summary("mine", sweep_jobs(1, 2, 3), None, {}) == 1
+        assert status.print_summary("mine", sweep_jobs(1, 2, 3), {}, (), None) == 1
         assert capsys.readouterr().err.splitlines() == [
             f"rpr-cli: {others[0].name}: in use by {lock.holder}",
             "sweep mine: 3 jobs: 2 finished, 1 running in another process",
@@ -405,7 +405,7 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
             "again",
         ]
     make_run(configured("seed=2"), status="finished")
-    assert status.print_summary("mine", sweep_jobs(1, 2, 3), None, {}) == 0
+    assert status.print_summary("mine", sweep_jobs(1, 2, 3), {}, (), None) == 0
     assert capsys.readouterr().err == "sweep mine: 3 jobs: 3 finished\n"
     assert all("mine" in read_record(path).sweeps for path in Path("runs").glob("*/record.json"))
 
@@ -421,7 +421,9 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
 )
 def test_summary_of_a_failed_job(capsys, problem, printed):
     failed = make_run(configured("seed=1"), status="failed", error="step 7: the gradient is not finite")
-    assert status.print_summary("mine", sweep_jobs(1, 2), None, {} if problem is None else {("seed=1",): problem}) == 1
+    assert (
+        status.print_summary("mine", sweep_jobs(1, 2), {} if problem is None else {("seed=1",): problem}, (), None) == 1
+    )
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"rpr-cli: failed: {failed.name}: {printed}"
     assert lines[2] == f"rpr-cli: failed: {configured('seed=2').run_dir_name}: never started"
@@ -429,3 +431,18 @@ def test_summary_of_a_failed_job(capsys, problem, printed):
         "sweep mine: 2 jobs: 1 never started, 1 failed",
         "  retry_failed=true runs failed jobs again, from their last checkpoint",
     ]
+
+
+@pytest.mark.usefixtures("in_tmp_path")
+def test_commands_of_one_job_run_where_the_sweep_does(capsys):
+    """Without its launcher's words, a job of SLURM would train on the login node."""
+    make_run(configured("seed=1"), status="failed", error="out of memory")
+    jobs = sweep_jobs(1, 2)
+    of_launcher = ("-m", "hydra.launcher.partition=gpu")
+    again = "rpr-cli train -m hydra.launcher.partition=gpu seed="
+    shown = status.commands(jobs, of_launcher, None, retry_failed=False)
+    assert [line for line in shown if line[0] != "#"] == [f"{again}1 retry_failed=true", f"{again}2"]
+    for words, start, retry in ((of_launcher, again, " retry_failed=true"), ((), "rpr-cli train seed=", "")):
+        assert status.print_summary("mine", jobs, {}, words, None) == 1
+        hints = [line for line in capsys.readouterr().err.splitlines() if "to retry" in line]
+        assert hints == [f"  to retry: {start}1{retry}", f"  to retry: {start}2"]
