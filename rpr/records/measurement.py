@@ -16,7 +16,8 @@ class Measurement:
     """`value` is a single figure or the mean over `n` of them; None if it is missing, and `reason` says why.
 
     `deviation` is the sample standard deviation over the n (None for n = 1). The interval is over seeds or rounds if
-    there are several, else over the sentences of the test set, if the record has one.
+    there are several, else over the sentences of the test set, if the record has one. `spread` is the deviation
+    that an interval over seeds is made of.
     """
 
     value: float | None
@@ -24,6 +25,7 @@ class Measurement:
     deviation: float | None = None
     interval: Interval | None = None
     reason: str | None = None
+    spread: float | None = None
 
     def __post_init__(self) -> None:
         assert (self.value is None) == (self.reason is not None), "a missing figure has a reason, a measured one none"
@@ -39,41 +41,60 @@ def single(value: float, interval: Interval | None = None) -> Measurement:
     return Measurement(value, 1, interval=interval)
 
 
-def mean(values: Sequence[float]) -> Measurement:
-    """The mean over seeds (at least one); of several, with deviation and the 95% t interval of the mean."""
+def mean(values: Sequence[float], lowest: float = -math.inf, highest: float = math.inf) -> Measurement:
+    """The mean over seeds (at least one); of several, with deviation and the 95% t interval of the mean, as far as it
+    lies within bounds of the values.
+    """
     count, value = len(values), math.fsum(values) / len(values)
     if count == 1:
         return single(value)
     # Not statistics.stdev, which computes in fractions: twenty times slower, and a report needs tens of thousands.
     deviation = math.sqrt(math.fsum((each - value) ** 2 for each in values) / (count - 1))
-    half = student_quantile(count - 1) * deviation / math.sqrt(count)
-    return Measurement(value, count, deviation, Interval(value - half, value + half, LEVEL, kind="seeds"))
+    return _with_interval(Measurement(value, count, deviation, spread=deviation), lowest, highest)
 
 
-def mean_of_shares(values: Sequence[float], lowest: float = 0.0, highest: float = 100.0) -> Measurement:
-    """The mean over seeds of values between two bounds, such as percentages, with an interval that stays within them.
+def _with_interval(measured: Measurement, lowest: float, highest: float) -> Measurement:
+    assert measured.value is not None
+    half = _half_width(measured)
+    low = max(measured.value - half, min(lowest, measured.value))  # a BLEU of 100 may be rounded to a little more
+    high = min(measured.value + half, max(highest, measured.value))
+    return replace(measured, interval=Interval(low, high, LEVEL, kind="seeds"))
+
+
+def mean_of_shares(values: Sequence[float], step: float, lowest: float = 0.0, highest: float = 100.0) -> Measurement:
+    """The mean over seeds of percentages of the same sentences, or of their changes, with an interval that stays within
+    their bounds. `step` is what one sentence adds.
 
     The t interval of few seeds reaches beyond the bounds. With m the mean as a share of the range, its logit has the
-    standard error s / (sqrt(n) m (1 - m)) (delta method); the t interval of the logit is mapped back. Without a
-    deviation between the seeds both are the mean itself.
+    standard error s / (sqrt(n) m (1 - m)) (delta method); the t interval of the logit is mapped back. Seeds that happen
+    to agree do not make it certain: s is at least that of one sentence in one of the n, step / sqrt(n). A mean on a
+    bound has no logit, but the t interval of this s within the bounds.
     """
     whole = mean(values)
-    if whole.interval is None or whole.value is None or not whole.deviation:
+    if whole.value is None or whole.spread is None:
         return whole
+    whole = replace(whole, spread=max(whole.spread, step / math.sqrt(whole.n)))
     share = (whole.value - lowest) / (highest - lowest)
-    middle, half = math.log(share / (1 - share)), (whole.interval.high - whole.value) / (highest - lowest)
+    if not 0 < share < 1:
+        return _with_interval(whole, lowest, highest)
+    middle, half = math.log(share / (1 - share)), _half_width(whole) / (highest - lowest)
     half /= share * (1 - share)
     low, high = (lowest + (highest - lowest) * (1 + math.tanh((middle + end) / 2)) / 2 for end in (-half, half))
     return replace(whole, interval=Interval(low, high, LEVEL, kind="seeds", method=OF_SHARES))
 
 
+def _half_width(measured: Measurement) -> float:
+    assert measured.spread is not None
+    return student_quantile(measured.n - 1) * measured.spread / math.sqrt(measured.n)
+
+
 def p_value(change: Measurement) -> float:
     """Of no change, two-sided, by the t test over seeds that the interval is of. Raises ValueError without one."""
-    if change.value is None or change.deviation is None or change.interval is None or change.interval.kind != "seeds":
+    if change.value is None or change.spread is None or change.interval is None:
         raise ValueError("no interval over seeds")
-    if not change.deviation:
+    if not change.spread:
         return float(not change.value)
-    estimate, error = change.value, change.deviation / math.sqrt(change.n)
+    estimate, error = change.value, change.spread / math.sqrt(change.n)
     if change.interval.method == OF_SHARES:  # on the log-odds of points from -100 to 100, which are 0 where these are
         share = (estimate + 100) / 200
         estimate, error = math.log(share / (1 - share)), error / (200 * share * (1 - share))

@@ -26,7 +26,8 @@ METRIC_NAMES = {
     EXACT_MATCH: "exact match",
     BITS_PER_BYTE: "bits per byte",
 }
-SHARES = frozenset({EXACT_MATCH})  # metrics that are a percentage of the sentences
+PERCENTAGES = METRIC_NAMES.keys() - {BITS_PER_BYTE}  # between 0 and 100
+SHARES = frozenset({EXACT_MATCH})  # those that are a percentage of the sentences
 LOWER_IS_BETTER = frozenset({BITS_PER_BYTE})
 
 

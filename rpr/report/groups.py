@@ -16,6 +16,7 @@ from rpr.records.scores import (
     BITS_PER_BYTE,
     EXACT_MATCH,
     METRIC_NAMES,
+    PERCENTAGES,
     SHARES,
     SPLITS,
     Interval,
@@ -51,6 +52,7 @@ class SeedScore(NamedTuple):
     value: float
     way: tuple[Any, ...]
     interval: Interval | None = None
+    sentences: int = 0  # of a score on a test set
 
 
 # What was measured: a TestColumn, one of these two, or by length or context as `_scores_of` has it.
@@ -65,7 +67,7 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
     """
     for score in run.scores:
         column = TestColumn(score.split, score.test_set, score.metric)
-        yield column, SeedScore(score.score, how_scored(score), score.interval)
+        yield column, SeedScore(score.score, how_scored(score), score.interval, score.num_sentences)
     if (training := run.training) is not None:
         if training.validation_loss is not None:
             yield LOSS, SeedScore(training.validation_loss, (run.data and run.data.vocabulary_size,))
@@ -77,7 +79,7 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
         for bucket in lengths.buckets:
             for part in bucket.scores:
                 way = (*how_scored_by_length(lengths, part.metric), bucket.num_sentences)
-                yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval)
+                yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval, bucket.num_sentences)
     for by_context in run.by_context:
         way = how_scored_by_context(by_context)
         for windows in by_context.scores:
@@ -204,7 +206,8 @@ class Variant:
         ours, others = ({seed: score.value for seed, score in scores.items()} for scores in both)
         seeds = sorted(ours.keys() & others.keys())
         if len(seeds) > 1 or ours.keys() == others.keys():
-            return _mean(key, [ours[seed] - others[seed] for seed in seeds], lowest=-100.0)
+            sentences = next(iter(both[0].values())).sentences
+            return _mean(key, [ours[seed] - others[seed] for seed in seeds], sentences, lowest=-100.0)
         means = [math.fsum(each.values()) / len(each) for each in (ours, others)]
         return Measurement(means[0] - means[1], min(len(ours), len(others)))
 
@@ -214,12 +217,14 @@ def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
         return missing("the seeds were measured in different ways, so they have no mean")
     if len(scores) == 1:
         return single(scores[0].value, scores[0].interval)
-    return _mean(key, [score.value for score in scores])
+    return _mean(key, [score.value for score in scores], scores[0].sentences)
 
 
-def _mean(key: Key, values: Sequence[float], lowest: float = 0.0) -> Measurement:
+def _mean(key: Key, values: Sequence[float], sentences: int, lowest: float = 0.0) -> Measurement:
     """The mean of values, whose interval stays within `lowest` and 100 if they are percentages."""
-    return mean(values) if SHARES.isdisjoint(key) else mean_of_shares(values, lowest, 100.0)
+    if not SHARES.isdisjoint(key):
+        return mean_of_shares(values, 100 / sentences, lowest, 100.0)
+    return mean(values) if PERCENTAGES.isdisjoint(key) else mean(values, lowest, 100.0)
 
 
 def never_run(kind: str, k: int | None = None) -> Variant:

@@ -58,10 +58,12 @@ def test_students_quantiles(freedom, quantile):
 
 @pytest.mark.parametrize("values, bounds, ends", [
     ([82.0, 95.0, 99.0], (0, 100), (36.4106, 99.5689)), ([0.0, 0.0, 41.6], (0, 100), (0.1089, 95.9648)),
-    ([40.0, 60.0], (-100, 100), None), ([100.0, 100.0], (0, 100), (100.0, 100.0)),
+    ([40.0, 60.0], (-100, 100), None), ([100.0, 100.0], (0, 100), (100 - 12.7062 / 2, 100.0)),
+    ([0.0] * 3, (-100, 100), (-1.4341, 1.4341)), ([0.0] * 3, (0, 100), (0, 4.3027 / 3)),
+    ([2.0] * 3, (-100, 100), (0.5655, 3.4337)),
 ])  # fmt: skip
 def test_interval_of_shares_stays_within_their_bounds(values, bounds, ends):
-    found, plain = mean_of_shares(values, *bounds), mean(values)
+    found, plain = mean_of_shares(values, 1.0, *bounds), mean(values)
     assert (found.value, found.deviation, found.n) == (plain.value, plain.deviation, plain.n)
     low, high = found.interval.low, found.interval.high
     assert bounds[0] <= low <= found.value <= high <= bounds[1]
@@ -79,7 +81,7 @@ def test_p_value_is_that_of_the_interval():
     draw = random.Random(3)
     for _ in range(300):
         values = [draw.gauss(20, 25) for _ in range(draw.choice((2, 3, 5)))]
-        for change in (mean(values), mean_of_shares(values, -100, 100)):
+        for change in (mean(values), mean_of_shares(values, 0.1, -100, 100)):
             assert (p_value(change) < 0.05) == (not change.interval.low <= 0 <= change.interval.high)
     assert p_value(mean([math.sqrt(3), 2 * math.sqrt(3), 0])) == pytest.approx(0.2254, abs=1e-4)  # t = sqrt(3), 2
     assert [p_value(mean([value, value])) for value in (0, 1)] == [1, 0]
@@ -95,6 +97,8 @@ def test_mean_over_seeds():
     assert one.interval.kind == "seeds"
     assert (one.interval.low, one.interval.high) == pytest.approx((11 - 12.7062, 11 + 12.7062), abs=1e-4)
     assert mean([3.0]) == Measurement(3.0, 1)
+    bounded = mean([99.0, 100.0], 0, 100).interval
+    assert (bounded.low, bounded.high) == (pytest.approx(99.5 - 12.7062 / 2, abs=1e-4), 100)
     for wrong in ({"value": None}, {"value": 1.0, "reason": "why"}):
         with pytest.raises(AssertionError, match="a missing figure has a reason"):
             Measurement(**wrong)

@@ -151,7 +151,7 @@ def test_long_findings_leave_room_for_a_table(tmp_path):
     groups = run_groups(found)
     chapters = tuple(Chapter(group, tuple(statements(group))) for group in groups)
     lines = Report("x", tmp_path, chapters, build_tables(groups), (), []).summary.split("\n")
-    assert "Findings" in lines and sum(line.startswith("relative, k = ") for line in lines) == 9
+    assert "Findings" in lines and sum(line.startswith("relative, k = ") for line in lines) == 5
     assert len(lines) <= MOST_LINES
 
 
