@@ -114,6 +114,8 @@ class SamplingConfig(StrictModel):
                     f"{name}: {getattr(self, name)} has no use with temperature=0, which takes the most probable token "
                     "each time; set temperature above 0, such as 0.8"
                 )
+        if self.temperature > 0 and self.top_k == 1:
+            yield "top_k: 1 takes the most probable token each time, as temperature=0 does; set temperature=0, or more"
 
 
 class GenerateConfig(OneRunConfig, SamplingConfig):

@@ -60,6 +60,8 @@ def check_export(exported: Exported, config: TranslateConfig) -> Vocabulary:
             f"average_checkpoints: {exported.folder} is an export of one model ({exported.settings.checkpoint}); "
             "omit it, or export the run again with it"
         )
+    if config.cache_dir is not None:
+        raise ConfigError(f"cache_dir: {exported.folder} is an export, with its own vocabulary; leave it out")
     if kind == "ctranslate2" and config.matmul_precision != "highest":
         raise ConfigError("matmul_precision: CTranslate2 does not read it; choose compute_type, or backend=torch")
     return vocabulary

@@ -73,8 +73,8 @@ def mean_of_shares(values: Sequence[float], step: float, lowest: float = 0.0, hi
     whole = mean(values)
     if whole.value is None or whole.spread is None:
         return whole
-    whole = replace(whole, spread=max(whole.spread, step / math.sqrt(whole.n)))
     share = (whole.value - lowest) / (highest - lowest)
+    whole = replace(whole, spread=max(whole.spread, step / math.sqrt(whole.n)))
     if not 0 < share < 1:
         return _with_interval(whole, lowest, highest)
     middle, half = math.log(share / (1 - share)), _half_width(whole) / (highest - lowest)

@@ -65,7 +65,8 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     from rpr.sweep.progress import SweepProgress
 
     environment.forget_wandb_run()
-    settings, options, retry_failed = _split_settings(settings)
+    given = settings
+    settings, options, retry_failed = _split_settings(given)
     overrides = [word for word in settings if not is_hydra_override(word)]
     jobs = [
         job for row in _selected_rows(sweep.rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])
@@ -73,6 +74,9 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     made = [(job, compose_train(job, config_dir)) for job in jobs]
     options = options.with_gpus_shared([config.hardware for _, config in made])
     if "--wandb-yaml" in flags:
+        if unread := [word for word in given if word not in overrides]:
+            key = override_key(unread[0])
+            raise ConfigError(f"{key}: has no effect with --wandb-yaml; each `wandb agent` runs one job at a time")
         print(spec.wandb_sweep(sweep, jobs, made[0][1].logger.project), end="")
         return 0
     before = status.load_status(sweep.name, made)

@@ -246,6 +246,8 @@ def test_export_translates_as_its_run(exported, translator):
         Translator.from_run(folder, backend="ctranslate2")
     with pytest.raises(ConfigError, match="^average_checkpoints: .* is an export of one model"):
         Translator.from_run(folder, average_checkpoints=2)
+    with pytest.raises(ConfigError, match="^cache_dir: .* is an export, with its own vocabulary"):
+        Translator.from_run(folder, cache_dir="cache")
 
 
 def test_export_in_64_bits_is_used_in_the_precision_asked_for(random_run, tmp_path):
