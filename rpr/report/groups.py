@@ -207,7 +207,7 @@ class Variant:
         seeds = sorted(ours.keys() & others.keys())
         if len(seeds) > 1 or ours.keys() == others.keys():
             sentences = next(iter(both[0].values())).sentences
-            return _mean(key, [ours[seed] - others[seed] for seed in seeds], sentences, lowest=-100.0)
+            return _mean(key, [ours[seed] - others[seed] for seed in seeds], sentences, changes=True)
         means = [math.fsum(each.values()) / len(each) for each in (ours, others)]
         return Measurement(means[0] - means[1], min(len(ours), len(others)))
 
@@ -220,11 +220,13 @@ def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
     return _mean(key, [score.value for score in scores], scores[0].sentences)
 
 
-def _mean(key: Key, values: Sequence[float], sentences: int, lowest: float = 0.0) -> Measurement:
-    """The mean of values, whose interval stays within `lowest` and 100 if they are percentages."""
-    if not SHARES.isdisjoint(key):
-        return mean_of_shares(values, 100 / sentences, lowest, 100.0)
-    return mean(values) if PERCENTAGES.isdisjoint(key) else mean(values, lowest, 100.0)
+def _mean(key: Key, values: Sequence[float], sentences: int, *, changes: bool = False) -> Measurement:
+    """The mean of scores or of their changes, with an interval within their bounds. No score is below 0."""
+    highest = math.inf if PERCENTAGES.isdisjoint(key) else 100.0
+    lowest = -highest if changes else 0.0
+    if SHARES.isdisjoint(key):
+        return mean(values, lowest, highest)
+    return mean_of_shares(values, 100 / sentences, lowest, highest)
 
 
 def never_run(kind: str, k: int | None = None) -> Variant:

@@ -28,7 +28,7 @@ def steps_per_second(variant: Variant) -> Measurement:
     jobs = max((run.concurrent_jobs or 0 for run in variant.finished), default=0)
     why = {0: "no speed: whether other jobs shared the device was not recorded", 1: "speed not measured"}
     shared = f"no speed: {jobs} jobs of the sweep shared the device"
-    # Without its interval over seeds, which reaches below zero: machines slow down by more than they vary.
+    # Without its interval over seeds: what varies is the machine.
     return replace(variant.measured(SPEED, why.get(jobs, shared)), interval=None)
 
 
@@ -45,7 +45,7 @@ def ratio_to_absolute(group: Group, variant: Variant) -> Measurement:
     speeds, others = variant.scores[SPEED], absolute.scores[SPEED]
     pairs = [(speed, others[seed]) for seed, speed in speeds.items() if seed in others]
     ratios = [speed.value / other.value for speed, other in pairs if other.way == speed.way]
-    return mean(ratios) if ratios else missing(_NO_ABSOLUTE)
+    return mean(ratios, lowest=0.0) if ratios else missing(_NO_ABSOLUTE)
 
 
 class SpeedRow(NamedTuple):
