@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
@@ -81,26 +81,18 @@ else:
 class Sides(StrictModel):
     """A scheme for the encoder and another one for the decoder, with the same interface as `Scheme`."""
 
+    kind: ClassVar[str] = MIXED
+    k: ClassVar[int | None] = None
+    sharing: ClassVar[str | None] = None
+
     name: str
     scheme: Literal["sides"]
     encoder: AnyScheme
     decoder: AnyScheme
 
     @property
-    def kind(self) -> str:
-        return MIXED
-
-    @property
     def label(self) -> str:
         return f"{self.encoder.label} in the encoder, {self.decoder.label} in the decoder"
-
-    @property
-    def k(self) -> int | None:
-        return None
-
-    @property
-    def sharing(self) -> str | None:
-        return None
 
     def identity(self) -> dict[str, Any]:
         return {"encoder": self.encoder.identity(), "decoder": self.decoder.identity()}
