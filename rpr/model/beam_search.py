@@ -6,7 +6,7 @@ remain alive.
 """
 
 # Shape suffixes: B sentences still searched, S source length, T pieces so far, N hypotheses of one sentence (the beam),
-# C = 2N candidates, V vocabulary, split into W columns of G pieces and a remainder.
+# C = 2N candidates, P sentences of a part, V vocabulary, split into W columns of G pieces and a remainder.
 
 import itertools
 import math
@@ -22,7 +22,7 @@ from rpr.model.transformer import Transformer
 
 NEVER = -math.inf
 HEIGHT = 32  # pieces per column
-ROWS = 512  # hypotheses whose vocabulary scores are held at once
+ROWS = 512  # hypotheses whose vocabulary scores are held at once, which bounds their memory
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,10 @@ def _search(model: Transformer, state: DecoderState, limit_B: Tensor, search: Se
         length += 1
         hidden_BNM = model.next_hidden(alive_BNT[:, :, -1].reshape(-1, 1), state).view(*alive_BN.shape, -1)
         never = _never(model, eos, length, search.min_length)
+        size = max(1, ROWS // alive_BN.shape[1])  # sentences
         of_parts = (
-            best_extensions(_log_probabilities(model, hidden_BNM[part], never), alive_BN[part], 2 * beam_size)
-            for part in _parts(*alive_BN.shape)
+            best_extensions(_log_probabilities(model, hidden_PNM, never), alive_PN, 2 * beam_size)
+            for hidden_PNM, alive_PN in zip(hidden_BNM.split(size), alive_BN.split(size), strict=True)
         )
         log_p_BC, parents_BC, pieces_BC = map(torch.cat, zip(*of_parts, strict=True))
         candidates_BCT = torch.cat(
@@ -206,9 +207,9 @@ def extensions(
         hidden_BM = model.next_hidden(piece_B[:, None], state)
         never = _never(model, eos, length, min_length)
         chosen = []
-        for part in _parts(len(hidden_BM), 1):
-            log_p_PV = _log_probabilities(model, hidden_BM[part], never)
-            piece_P = choose(log_p_PV, sentence_B[part])
+        for hidden_PM, sentence_P in zip(hidden_BM.split(ROWS), sentence_B.split(ROWS), strict=True):
+            log_p_PV = _log_probabilities(model, hidden_PM, never)
+            piece_P = choose(log_p_PV, sentence_P)
             chosen.append((piece_P, log_p_PV.gather(1, piece_P[:, None])[:, 0]))
         piece_B, more_B = map(torch.cat, zip(*chosen, strict=True))
         log_p_B = log_p_B + more_B
@@ -239,13 +240,6 @@ def _log_probabilities(model: Transformer, hidden: Tensor, never: list[int]) -> 
     for piece in never:  # indexing with a list would copy it to the device and synchronise
         log_p[..., piece] = NEVER
     return log_p
-
-
-def _parts(num_sentences: int, hypotheses: int) -> Iterator[slice]:
-    """Slices of the sentences with about ROWS hypotheses each, which bounds the memory for their scores."""
-    step = max(1, ROWS // hypotheses)
-    for start in range(0, num_sentences, step):
-        yield slice(start, start + step)
 
 
 def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
