@@ -50,14 +50,6 @@ def float32_angles() -> Iterator[None]:
         _angle_types.pop()
 
 
-def cosines_and_sines(
-    positions_P: Tensor, frequencies_W: Tensor, angle_type: torch.dtype = torch.float64
-) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the angle of each position and pair, [P, W] each; computed in float64."""
-    angles_PW = (positions_P.double()[:, None] * frequencies_W).to(angle_type)
-    return angles_PW.cos(), angles_PW.sin()
-
-
 def angles(positions_P: Tensor, rotation: Rotation, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosine and sine of a rotation of vectors of a type, [P, W] each, in float32 or float64; computed once for all
     layers that ask with the same tensor.
@@ -77,7 +69,8 @@ def _angles(
         else:
             frequencies_W = frequencies(width, rotation.base, device)
         frequencies_W[int(rotation.proportion * len(frequencies_W)) :] = 0
-        cos_PW, sin_PW = cosines_and_sines(positions_P.double() / rotation.linear_scale, frequencies_W, angle_type)
+        angles_PW = ((positions_P.double() / rotation.linear_scale)[:, None] * frequencies_W).to(angle_type)
+        cos_PW, sin_PW = angles_PW.cos(), angles_PW.sin()
         if rotation.yarn is not None:  # of queries and keys, "attention scaling"
             temperature = 0.1 * math.log(rotation.yarn[0]) + 1
             cos_PW, sin_PW = cos_PW * temperature, sin_PW * temperature

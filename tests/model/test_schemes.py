@@ -12,7 +12,8 @@ import torch
 from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_in_training, positions_of_layers
 from rpr.model.positions import COLOURS, SCHEMES, Site, Tables
 from rpr.model.positions.alibi import slopes_of
-from rpr.model.rotation import cosines_and_sines, frequencies, rotate
+from rpr.model.positions.scheme import Rotation
+from rpr.model.rotation import angles, rotate
 from rpr.model.vectors import SinusoidalPositions, sinusoids
 from tests.model.attention_cases import FORMS
 from tests.model.scheme_variants import CAUSAL, VARIANTS, variant_scheme
@@ -267,7 +268,7 @@ def test_embeddings_of_given_positions_are_their_rows(choice):
 def test_rotation_leaves_the_gradient_that_it_receives_as_it_was():
     """Autograd may pass the same tensor to several functions: here to the rotation and to y."""
     x, y = (torch.randn(1, 1, 3, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    cos, sin = cosines_and_sines(torch.arange(3), frequencies(WIDTH, 10_000.0, x.device))
+    cos, sin = angles(torch.arange(3), Rotation(WIDTH, False, 10_000.0, 1.0), x.dtype)
     gradient = torch.randn_like(x)
     given = gradient.clone()
     torch.autograd.backward(rotate(x, cos, sin, interleaved=False) + y, gradient)
