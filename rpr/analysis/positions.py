@@ -4,7 +4,7 @@
 # W = 2 max_distance + 1 distances.
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import yaml
 from torch import Tensor
 
 from rpr.data.vocabulary import PAD
-from rpr.decode.torch_engine import pair_batches
+from rpr.decode.torch_engine import Pairs, Progress, pair_batches
 from rpr.model.composed_attention import weights_of
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.stack import SelfAttention
@@ -28,12 +28,12 @@ Numbers = dict[str, Any]  # as in positions.json
 
 def measure(
     model: Transformer,
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    pairs: Pairs,
     *,
     max_distance: int,
     max_tokens_per_batch: int,
     device: torch.device | str,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Numbers:
     """All the numbers, by the keys of DEFINITIONS: lists `tables`, `absolute` and `biases` (empty if the model has
     none), with an entry for each stack or for the layers, from 1, that share them; `attention`, with one for each

@@ -20,14 +20,13 @@ from rpr.config.train import EvaluationConfig
 from rpr.data.batches import TranslationDataset, evaluation_batches
 from rpr.data.vocabulary import Vocabulary, text_vocabulary
 from rpr.data.windows import Windows
-from rpr.decode.torch_engine import TorchEngine
+from rpr.decode.torch_engine import Progress, TorchEngine
 from rpr.errors import not_finite
 from rpr.metrics.significance import interval
 from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
 from rpr.records.scores import ContextScore, PositionScore
 
 ROWS_AT_ONCE, LOGITS_AT_ONCE = 4096, 2**22
-Progress = Callable[[int, int], None]
 
 
 def token_nats(

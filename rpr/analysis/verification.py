@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import Rows, TorchEngine, pad_pairs, pair_batches
+from rpr.decode.torch_engine import Pairs, Rows, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.parity import EXACT, largest_of
 from rpr.export.writing import check_supported, prove, write_files
@@ -23,7 +23,6 @@ from rpr.model.transformer import Transformer
 from rpr.runs.loading import TrainedModel
 
 Outcome = Literal["passed", "failed", "not applicable"]
-Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # token IDs of sources and targets, each with EOS
 SHIFTS = (1, 7)
 
 

@@ -19,7 +19,7 @@ from rpr.model.transformer import Transformer
 
 Progress = Callable[[int, int], None]  # called with (translated, total) sentences after each batch
 Rows = Sequence[Sequence[int]]
-Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # of sources and targets
+Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # of sources and targets, each with EOS
 
 
 SEARCH_SETTINGS = tuple(field.name for field in fields(Search) if field.name != "n_best")  # of a run and an export
