@@ -24,7 +24,7 @@ from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.decode.engines import check_export, ctranslate2_engine, exported_folder, override_search, torch_engine
 from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.decode.split_long import split_long_source
-from rpr.decode.torch_engine import Engine, Progress, search_of
+from rpr.decode.torch_engine import Engine, search_of
 from rpr.errors import ConfigError, RecordError, did_you_mean
 from rpr.model.beam_search import Hypothesis, Search
 from rpr.paths import data_dir, user_path
@@ -187,12 +187,10 @@ class Translator:
             for pieces in encoded
         ]
 
-    def translate_encoded(
-        self, sources: Sequence[Sequence[Sequence[int]]], search: Search, *, progress: Progress | None = None
-    ) -> list[list[Translation]]:
+    def translate_encoded(self, sources: Sequence[Sequence[Sequence[int]]], search: Search) -> list[list[Translation]]:
         """As translate_n_best, for the output of `encode`, whose parts are searched together; raises RunError as it."""
         together = [part for parts in sources for part in parts]
-        hypotheses = iter(self.engine.search(together, search, progress=progress))
+        hypotheses = iter(self.engine.search(together, search))
         return [_join_parts([self._texts(next(hypotheses)) for _ in parts]) for parts in sources]
 
     def _texts(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
