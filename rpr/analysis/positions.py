@@ -16,10 +16,11 @@ from torch import Tensor
 from rpr.data.vocabulary import PAD
 from rpr.decode.torch_engine import Pairs, Progress, pair_batches
 from rpr.model.composed_attention import weights_of
+from rpr.model.distances import sum_by_row
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.stack import SelfAttention
 from rpr.model.transformer import StackModules, Transformer
-from rpr.model.vectors import LearnedPositions, glorot_bound, relative_rows
+from rpr.model.vectors import LearnedPositions, glorot_bound, rows_of
 
 MASKING_BIAS = -1e8  # a bias below this masks the key
 DEFINITIONS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("definitions.yaml").read_text("utf-8"))
@@ -153,11 +154,7 @@ class _StackAttention:
 
     def _by_distance(self, values: Tensor) -> Tensor:
         """Sums over the diagonals of [..., Q, K]: [..., W + 2]."""
-        num_queries, num_keys = values.shape[-2:]
-        columns_QK = relative_rows(num_queries, num_keys, self.max_distance + 1)
-        sums = torch.zeros(*values.shape[:-2], 2 * self.max_distance + 3, dtype=torch.float64)
-        # On the CPU, where index_add_ is deterministic.
-        return sums.index_add_(-1, columns_QK.flatten(), values.flatten(-2).cpu())
+        return sum_by_row(values, 2 * self.max_distance + 3, first_query=0).cpu()
 
     def _means(self, sums_W: Tensor) -> list[float | None]:
         counted = zip(sums_W[1:-1], self.pairs_W[1:-1], strict=True)
@@ -189,8 +186,7 @@ def _biases(stack: str, layers: Sequence[SelfAttention], max_distance: int) -> I
         bias_HR = positions.at(max_distance, layers[0].qkv.weight.device).bias
         if bias_HR is None:
             continue
-        clip_distance = (bias_HR.shape[1] - 1) // 2
-        rows_W = torch.arange(-max_distance, max_distance + 1).clamp(-clip_distance, clip_distance) + clip_distance
+        rows_W = rows_of(torch.arange(-max_distance, max_distance + 1), bias_HR.shape[1])
         bias_HW = bias_HR.detach().double().cpu()[:, rows_W]
         if layers[0].causal:
             bias_HW[:, max_distance + 1 :] = MASKING_BIAS

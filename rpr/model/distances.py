@@ -15,11 +15,11 @@ def bias_of_pairs(bias_HR: Tensor, num_queries: int, num_keys: int, first_query:
     return distances_to_keys(by_distance_HC[:, None].expand(-1, num_queries, -1), num_keys)
 
 
-def sum_by_row(of_pairs_HQK: Tensor, num_rows: int, first_query: int) -> Tensor:
-    """The sum over all pairs that share a row, [H, R]: the adjoint of `bias_of_pairs`, without atomic additions."""
-    num_queries, num_keys = of_pairs_HQK.shape[1:]
+def sum_by_row(of_pairs: Tensor, num_rows: int, first_query: int) -> Tensor:
+    """The sum over all pairs that share a row, [..., R]: the adjoint of `bias_of_pairs`, without atomic additions."""
+    num_queries, num_keys = of_pairs.shape[-2:]
     first_row, last_row, left, right = occurring_rows(num_queries, num_keys, num_rows, first_query)
-    by_row = sum_edges(keys_to_distances(of_pairs_HQK).sum(1), left, right)
+    by_row = sum_edges(keys_to_distances(of_pairs).sum(-2), left, right)
     return F.pad(by_row, (first_row, num_rows - 1 - last_row))
 
 

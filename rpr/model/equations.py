@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rpr.model.attention_inputs import AttentionInputs
-from rpr.model.vectors import relative_rows
+from rpr.model.vectors import rows_of
 
 HALF = (torch.bfloat16, torch.float16)
 MASKED = -1e9  # a hidden key's score: negligible next to any other, and fully masked rows give no NaN
@@ -111,9 +111,10 @@ def own_keys(first_query: int, num_queries: int, key_bias: Tensor) -> Tensor:
 
 def _edges(given: AttentionInputs, table: Tensor) -> Tensor:
     """The vectors of a table, [R, D] or [H, R, D], for all pairs: broadcastable to [B, H, Q, K, D]."""
-    rows, clip_distance = given.labels, (table.shape[-2] - 1) // 2
+    rows = given.labels
     if rows is None:
-        rows = relative_rows(given.q.shape[2], given.k.shape[2], clip_distance, first_query=given.first_query)
+        queries_Q = given.first_query + torch.arange(given.q.shape[2])
+        rows = rows_of(torch.arange(given.k.shape[2]) - queries_Q[:, None], table.shape[-2])
     vectors = table.to(given.q.dtype)[..., rows.to(table.device), :]  # [Q, K, D], [H, Q, K, D], [H, B, Q, K, D]
     if rows.dim() == 2:
         return vectors

@@ -9,12 +9,6 @@ import torch
 from torch import Tensor, nn
 
 
-def relative_rows(num_queries: int, num_keys: int, clip_distance: int, *, first_query: int = 0) -> Tensor:
-    """`rows_of` each (query, key), int64 [Q, K]; `first_query` is the position of the first query among the keys."""
-    distance_QK = torch.arange(num_keys)[None, :] - (first_query + torch.arange(num_queries))[:, None]
-    return rows_of(distance_QK, 2 * clip_distance + 1)
-
-
 def rows_of(distances: Tensor, num_rows: int) -> Tensor:
     """Rows of a table of 2k+1: clip(j - i, k) + k for the distance from query i to key j (Shaw et al. 2018, section
     3.2). Row 0 means "k or more to the left", row 2k "k or more to the right".
