@@ -207,7 +207,7 @@ def bits_by_context(group: Group) -> style.Plot | None:
         }
         remarks = (shaded, remark if kind == kinds[-1] else "")
         ours.append(_Panel(f"{kind} windows", of_variants, longest, "bits per byte; less is better", remarks))
-    panels = [*ours, *(panel for kind in kinds if (panel := _published(variants, kind)) is not None)]
+    panels = [*ours, *(panel for kind in kinds for panel in _published(variants, kind))]
     looks = style.variant_looks(variants)
 
     def draw(all_axes: Sequence[Axes]) -> None:
@@ -234,15 +234,8 @@ def bits_by_context(group: Group) -> style.Plot | None:
     )
 
 
-def _published(variants: Sequence[Variant], kind: str) -> _Panel | None:
-    """The published curves, of more than one length, of the shortest training that has some."""
-    by_source = {
-        key: several
-        for key, by_label in published_curves(variants, {"windows": kind}).items()
-        if (several := {label: points for label, points in by_label.items() if len(points) > 1})
-    }
-    if not by_source:
-        return None
-    source, trained = min(by_source, key=lambda key: key[1])
-    remarks = (f"grey: {source.heading}, trained at {trained:,}",)
-    return _Panel(f"published, {kind} windows", by_source[source, trained], trained, "perplexity", remarks)
+def _published(variants: Sequence[Variant], kind: str) -> Iterator[_Panel]:
+    """The published curves, in a panel for each source and length of training."""
+    for (source, trained), by_label in published_curves(variants, {"windows": kind}).items():
+        remarks = (f"grey: {source.heading}, trained at {trained:,}",)
+        yield _Panel(f"published, {kind} windows", by_label, trained, "perplexity", remarks)
