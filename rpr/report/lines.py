@@ -51,14 +51,15 @@ class Line:
             return missing(source.absent)
         return single(published.figure)
 
-    def figure_change(self, source: Source) -> Measurement:
-        """Its change from the figure of the reference on the same split."""
+    @property
+    def papers_change(self) -> Measurement:
+        """The change of the paper's figure from that of the reference on the same split."""
         others = facts_of(self.reference, self.group)
         for split in dict.fromkeys((self.papers_split, "test")):
-            published, other = find(self.facts, source, split), find(others, source, split)
+            published, other = find(self.facts, PAPER, split), find(others, PAPER, split)
             if published is not None and other is not None:
                 return single(round(published.figure - other.figure, 1))
-        return missing(source.absent)
+        return missing(PAPER.absent)
 
     @cached_property
     def decided_on(self) -> str:
@@ -70,7 +71,7 @@ class Line:
     def agreement(self) -> Agreement | None:
         """The agreement with the paper; None if a figure is missing or this is the reference row."""
         change = self.group.change(self.variant, self.reference, self.decided_on)
-        papers = self.figure_change(PAPER).value
+        papers = self.papers_change.value
         if change.value is None or papers is None or self.variant is self.reference:
             return None
         return agreement(change, papers, undecided=why_undecided(self.variant, self.reference))
@@ -175,11 +176,9 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
     tested = sorted({column for group in groups for column in group.columns}, key=lambda column: column.order)
     columns = [*_setting_columns(groups)]
     columns.append(Column("n", "n", lambda line: str(len(line.variant.finished))))
-    for source in sources:
-        if source.compares == "changes":
-            columns.append(Column(source.key, source.heading, partial(Line.figure, source=source)))
-            read = partial(Line.figure_change, source=source)
-            columns.append(Column(f"{source.key}_change", f"Δ {source.heading}", read, signed=True))
+    if PAPER in sources:
+        columns.append(Column("paper", "paper", partial(Line.figure, source=PAPER)))
+        columns.append(Column("paper_change", "Δ paper", lambda line: line.papers_change, signed=True))
     others = [column.split for column in tested if column.metric == first.group.metric]
     for split in dict.fromkeys([*first.changed, *others]):
         ours, change = partial(_score, split=split), partial(_change, split=split)
@@ -190,7 +189,7 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
         if first.group.task and split == first.group.split:
             columns.append(Column(f"{split}_solved", f"seeds ≥ {TASK_LEARNED:g}%", _solved, priority=2))
     for source in sources:
-        if source.compares == "order":
+        if source is not PAPER:
             columns.append(Column(source.key, source.heading, partial(Line.figure, source=source), digits, priority=1))
     columns += AFTER_THE_SCORES
     for split, _, metric in tested:

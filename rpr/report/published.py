@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -24,7 +24,6 @@ class Source:
     heading: str
     citation: str
     protocol: str  # how its models and scores differ from ours
-    compares: Literal["changes", "order"] = "order"  # what of its figures can be compared with ours
     absent: str = "no published figure of this row as a whole known to us"  # in the cell of a row without a figure
     test_sets: Mapping[str, str] = field(default_factory=dict, hash=False)  # of each split
 
@@ -40,7 +39,7 @@ class Published(NamedTuple):
 
 
 _TEST_SETS = {"test": paper.TABLE1_TEST_SET, "validation": paper.TABLE2_TEST_SET}
-PAPER = Source("paper", "paper", paper.SOURCE, paper.BLEU_KIND, "changes", "not in the paper", _TEST_SETS)
+PAPER = Source("paper", "paper", paper.SOURCE, paper.BLEU_KIND, "not in the paper", _TEST_SETS)
 # By (relative values, relative keys), as in the paper's Table 3.
 KIND_OF_SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
 KIND_OF_SIDES |= {(False, False): "none"}

@@ -12,7 +12,6 @@ from rpr.records.position import name_of
 from rpr.report.agreement import INCLUDES_ZERO, VERDICTS, Agreement, Comparison
 from rpr.report.groups import Group
 from rpr.report.lines import Line
-from rpr.report.published import PAPER
 from rpr.report.tables import published_figures
 from rpr.tables.grid import number
 
@@ -92,7 +91,7 @@ def _papers_change(group: Group) -> Iterator[Statement]:
     relative, absolute = group.papers_relative, group.get("absolute")
     line = Line((), group, relative, absolute, (group.split,))
     comparison = Comparison(group, relative, absolute, group.split)
-    papers = line.figure_change(PAPER).value
+    papers = line.papers_change.value
     if comparison.change.value is not None and papers is not None:
         text = f"{_first_upper(relative.label)} against {absolute.label} on {group.split}: {comparison.figures} BLEU"
         text += f"; the paper: {number(papers, 1, signed=True)}."
