@@ -138,7 +138,9 @@ def _run(name: str, arguments: list[str]) -> int:
     if name == "train" and any(override_key(override) == "run" for override in flags.overrides):
         _resume(arguments)
         return 0
-    config_dir = _resolve_config_dir(flags.config_dir)
+    config_dir = None if flags.config_dir is None else user_path(flags.config_dir).absolute()
+    if config_dir is not None and not config_dir.is_dir():
+        raise ConfigError(f"--config-dir: {config_dir} is not a directory; give one with choices, e.g. model/mine.yaml")
     if flags.multirun:
         from rpr.sweep import command
 
@@ -177,15 +179,6 @@ def _run(name: str, arguments: list[str]) -> int:
         inputs.append({each: _compose_position(each, flags.overrides, config_dir) for each in typed.variants})
     importlib.import_module(f"rpr.commands.{name}").run(*inputs)
     return 0
-
-
-def _resolve_config_dir(typed: str | None) -> Path | None:
-    if typed is None:
-        return None
-    folder = user_path(typed).absolute()
-    if not folder.is_dir():
-        raise ConfigError(f"--config-dir: {folder} is not a directory; give one with choices, e.g. model/mine.yaml")
-    return folder
 
 
 def _parse_flags(name: str, arguments: list[str]) -> Any:
