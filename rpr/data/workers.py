@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from rpr.errors import ConfigError, RunError
+from rpr.io.escape import note
 from rpr.io.resources import resident_peak
 
 ORPHAN_SECONDS = 10
@@ -140,7 +141,5 @@ def _print_unless_connection_lost(kind: type[BaseException], error: BaseExceptio
 
 
 def _end_worker(error: Exception, _: object) -> None:
-    print(
-        f"rpr-cli: a loader worker cannot send a batch ({type(error).__name__}: {error})", file=sys.stderr, flush=True
-    )
+    note(f"a loader worker cannot send a batch ({type(error).__name__}: {error})")
     os._exit(1)

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -233,7 +232,7 @@ def _newest_readable(folder: Path) -> Path | None:
             damaged.append((path, error))
             continue
         for other, why in damaged if is_first_rank() else ():
-            print(f"rpr-cli: {why}; resuming from {path.name}", file=sys.stderr)
+            note(f"{why}; resuming from {path.name}")
             other.replace(other.with_name(f"{other.name}.damaged"))  # it would break the averaging at the end
         return path
     if damaged:

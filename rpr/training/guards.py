@@ -6,7 +6,6 @@ a non-finite gradient changes no weight even so: the fused optimiser skips it on
 
 import json
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from rpr.config.train import OptimConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.io.atomic import replace_file
+from rpr.io.escape import note
 from rpr.runs.checkpoints import checkpoints
 from rpr.training.datamodule import TranslationData
 from rpr.training.module import StepCallback, TranslationModule
@@ -196,4 +196,4 @@ def _finite(module: pl.LightningModule) -> bool:
 
 def _report(trainer: pl.Trainer, line: str) -> None:
     if trainer.is_global_zero:
-        print(f"rpr-cli: {line}", file=sys.stderr, flush=True)
+        note(line)

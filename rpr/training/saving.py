@@ -1,7 +1,6 @@
 """Writing checkpoints: when, how many are kept, and each one atomically; and stopping with one at a time limit."""
 
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from rpr.config.train import OptimConfig
 from rpr.data.batches import Batch
 from rpr.errors import InterruptedRun, RunError
 from rpr.io.atomic import remove_leftovers, replacing
+from rpr.io.escape import note
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.training.callbacks import Stopwatch
 from rpr.training.guards import LOG_EVERY
@@ -148,11 +148,9 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
         needed = (keep + 1 - min(len(existing), keep)) * size
         free = shutil.disk_usage(self._folder).free
         if needed > free:
-            print(
-                f"rpr-cli: {self._folder}: keeping {keep} checkpoints needs {keep * size / 1e9:.1f} GB, but only "
-                f"{free / 1e9:.1f} GB are free; lower optim.keep_checkpoints or choose another runs_dir",
-                file=sys.stderr,
-                flush=True,
+            note(
+                f"{self._folder}: keeping {keep} checkpoints needs {keep * size / 1e9:.1f} GB, but only "
+                f"{free / 1e9:.1f} GB are free; lower optim.keep_checkpoints or choose another runs_dir"
             )
 
 
