@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+from functools import wraps
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -86,6 +87,11 @@ def write_bad_files(here, model):
         (here / "confdir" / name).write_text(text)
 
 
+def of_folder(change):
+    """What changes a folder, called with all but the folder: it returns a function of that."""
+    return lambda *given, **named: wraps(change)(lambda folder: change(folder, *given, **named))
+
+
 # --- corpora: each function writes the files of a folder
 
 PAIRS = [
@@ -96,17 +102,14 @@ PAIRS = [
 ]
 
 
-def line_files(sources=None, targets=None, split="train"):
+@of_folder
+def line_files(folder, sources=None, targets=None, split="train"):
     """A valid train split; in `split`, these bytes replace those of either side."""
-
-    def make(folder):
-        for name in {"train", split}:
-            for side, language in enumerate(("en", "de")):
-                text = "".join(f"{pair[side]}\n" for pair in PAIRS).encode()
-                own = (sources, targets)[side] if name == split else None
-                (folder / f"{name}.{language}").write_bytes(text if own is None else own)
-
-    return make
+    for name in {"train", split}:
+        for side, language in enumerate(("en", "de")):
+            text = "".join(f"{pair[side]}\n" for pair in PAIRS).encode()
+            own = (sources, targets)[side] if name == split else None
+            (folder / f"{name}.{language}").write_bytes(text if own is None else own)
 
 
 def files_named(*names):
@@ -128,13 +131,11 @@ def text_files(**contents):
 # --- damage: each function changes the folder of a trained run
 
 
-def edit_record(change):
-    def damage(run):
-        document = json.loads((run / "record.json").read_text())
-        change(document)
-        (run / "record.json").write_text(json.dumps(document))
-
-    return damage
+@of_folder
+def edit_record(run, change):
+    document = json.loads((run / "record.json").read_text())
+    change(document)
+    (run / "record.json").write_text(json.dumps(document))
 
 
 def update_record(**fields):
@@ -146,64 +147,48 @@ def set_config(key, value, **fields):
     return edit_record(lambda document: document.update(edited(document, {f"config.{key}": value}) | fields))
 
 
-def replace_content(name, new):
+@of_folder
+def replace_content(run, name, new):
     """`new`: bytes, text, or a function of the old bytes."""
-
-    def damage(run):
-        path = run / name
-        path.write_bytes(new(path.read_bytes()) if callable(new) else new.encode() if isinstance(new, str) else new)
-
-    return damage
+    path = run / name
+    path.write_bytes(new(path.read_bytes()) if callable(new) else new.encode() if isinstance(new, str) else new)
 
 
-def replace_by_folder(name):
-    def damage(run):
-        (run / name).unlink(missing_ok=True)
-        (run / name).mkdir()
-
-    return damage
+@of_folder
+def replace_by_folder(run, name):
+    (run / name).unlink(missing_ok=True)
+    (run / name).mkdir()
 
 
-def replace_by_file(name):
-    def damage(run):
-        shutil.rmtree(run / name, ignore_errors=True)
-        (run / name).write_text("x")
-
-    return damage
+@of_folder
+def replace_by_file(run, name):
+    shutil.rmtree(run / name, ignore_errors=True)
+    (run / name).write_text("x")
 
 
-def replace_by_link(*names):
+@of_folder
+def replace_by_link(run, *names):
     """Replace files by links to a private file."""
-
-    def damage(run):
-        victim = run.parent / "victim"
-        victim.write_text("".join(f"precious {number}\n" for number in range(24)))
-        for path in [path for name in names for path in run.glob(name)] or [run / names[0]]:
-            path.unlink(missing_ok=True)
-            path.symlink_to(victim)
-
-    return damage
+    victim = run.parent / "victim"
+    victim.write_text("".join(f"precious {number}\n" for number in range(24)))
+    for path in [path for name in names for path in run.glob(name)] or [run / names[0]]:
+        path.unlink(missing_ok=True)
+        path.symlink_to(victim)
 
 
-def edit_checkpoints(change, names="*.ckpt"):
+@of_folder
+def edit_checkpoints(run, change, names="*.ckpt"):
     """Load, change and save checkpoints."""
-
-    def damage(run):
-        for path in (run / "checkpoints").glob(names):
-            loaded = torch.load(path, weights_only=True)
-            torch.save(change(loaded) or loaded, path)
-
-    return damage
+    for path in (run / "checkpoints").glob(names):
+        loaded = torch.load(path, weights_only=True)
+        torch.save(change(loaded) or loaded, path)
 
 
-def replace_checkpoints(new):
+@of_folder
+def replace_checkpoints(run, new):
     """Replace every checkpoint: `new` is a function of the old bytes, or an object to save with torch."""
-
-    def damage(run):
-        for path in (run / "checkpoints").glob("*.ckpt"):
-            path.write_bytes(new(path.read_bytes())) if callable(new) else torch.save(new, path)
-
-    return damage
+    for path in (run / "checkpoints").glob("*.ckpt"):
+        path.write_bytes(new(path.read_bytes())) if callable(new) else torch.save(new, path)
 
 
 PICKLED = replace_checkpoints(lambda old: pickle.dumps(Pwned()))
