@@ -66,17 +66,10 @@ except KeyboardInterrupt:
 """
 
 
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 130)])
-def test_workers_end_with_their_parent(number, code):
+def test_workers_end_with_their_parent(number, code, monkeypatch, processes, wait_for):
+    monkeypatch.setenv(*processes.mark.split("="))
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT],
         stdout=subprocess.PIPE,
@@ -85,14 +78,11 @@ def test_workers_end_with_their_parent(number, code):
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )
-    pids = [int(pid) for pid in parent.stdout.readline().split()]
-    assert len(pids) == 2 and all(map(alive, pids))
+    pids = {int(pid) for pid in parent.stdout.readline().split()}
+    assert len(pids) == 2 and pids <= processes.alive().keys()
     os.killpg(parent.pid, number)  # as Ctrl-C does, to the whole group
     assert parent.wait(10) == code
-    end = time.monotonic() + 10
-    while any(map(alive, pids)):
-        assert time.monotonic() < end, "workers are still running"
-        time.sleep(0.02)
+    assert wait_for(lambda: not pids & processes.alive().keys(), 10), "workers are still running"
     assert "Traceback" not in parent.stderr.read()
     parent.stdout.close()
     parent.stderr.close()

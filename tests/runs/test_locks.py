@@ -92,7 +92,7 @@ def test_damaged_lock_file_locks_nothing(tmp_path, content):
         assert_busy(tmp_path)
 
 
-def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path):
+def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path, wait_for):
     """A training outlives its killed sweep for a moment, and still writes."""
     with holding_process(tmp_path, "child") as (process, child):
         process.kill()
@@ -100,11 +100,7 @@ def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path):
         assert current_holder(tmp_path) is not None
         assert_busy(tmp_path)
         os.kill(int(child), signal.SIGKILL)
-        for _ in range(100):
-            if current_holder(tmp_path) is None:
-                break
-            time.sleep(0.05)
-        assert current_holder(tmp_path) is None
+        assert wait_for(lambda: current_holder(tmp_path) is None, 5)
         with acquire(tmp_path):
             pass
 
