@@ -134,23 +134,17 @@ def test_finished_run_refuses_another_commit_of_the_hub_without_asking_it(tmp_pa
 
 
 def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys):
-    train._warn(tiny_config("optim.warmup_steps=8", "optim.max_steps=8"), tmp_path)
-    assert capsys.readouterr().err == ""
-    train._warn(tiny_config("optim.warmup_steps=9", "optim.max_steps=8", "position=none"), tmp_path)
-    order, rate = capsys.readouterr().err.splitlines()
-    train._warn(
-        tiny_config("optim.ema_decay=0.5", "optim.average_checkpoints=1", "optim.warmup_steps=8", "optim.max_steps=9"),
-        tmp_path,
-    )
-    assert capsys.readouterr().err == "", "9 steps reach (1 + 9) / (10 + 9)"
-    train._warn(
-        tiny_config(
-            "optim.ema_decay=0.9999", "optim.average_checkpoints=1", "optim.warmup_steps=8", "optim.max_steps=9"
-        ),
-        tmp_path,
-    )
-    assert "optim.ema_decay: 0.9999 is not reached in 9 steps, whose last has 0.5263" in capsys.readouterr().err
-    train._warn(tiny_config("position=rope", "position.random_positions=2048"), tmp_path)
-    assert "drawn of 2048 (position.random_positions) in training, but evaluation counts" in capsys.readouterr().err
+    def warned(*words):
+        train._warn(tiny_config(*words), tmp_path)
+        return capsys.readouterr().err
+
+    assert warned("optim.warmup_steps=8", "optim.max_steps=8") == ""
+    order, rate = warned("optim.warmup_steps=9", "optim.max_steps=8", "position=none").splitlines()
     assert "the encoder ignores word order" in order
     assert "rises over 9 steps (optim.warmup_steps), more than there are, so it never reaches its highest" in rate
+    average = ("optim.average_checkpoints=1", "optim.warmup_steps=8", "optim.max_steps=9")
+    assert warned("optim.ema_decay=0.5", *average) == "", "9 steps reach (1 + 9) / (10 + 9)"
+    not_reached = "optim.ema_decay: 0.9999 is not reached in 9 steps, whose last has 0.5263"
+    assert not_reached in warned("optim.ema_decay=0.9999", *average)
+    drawn = "drawn of 2048 (position.random_positions) in training, but evaluation counts"
+    assert drawn in warned("position=rope", "position.random_positions=2048")
