@@ -138,11 +138,11 @@ def test_reproduced_needs_equal_scores_and_losses():
 
 
 def test_bits_per_byte_by_context_are_scores_of_the_run():
-    """A run is reproduced only with them."""
+    """A run is reproduced only with them; those of other bytes, windows or precision are not subtracted."""
 
-    def scored(bits, stride=None, longest=512):
+    def scored(bits, stride=None, longest=512, precision="32"):
         scores = (ContextScore("separate", 64, 2.5, 1000, None), ContextScore("separate", longest, bits, 1000, None))
-        by_context = ByContext("test", "test", 256, 1000, 1000, 5, stride, "last", "32", scores, ())
+        by_context = ByContext("test", "test", 256, 1000, 1000, 5, stride, "last", precision, scores, ())
         return record().model_copy(update={"by_context": (by_context,)})
 
     found = difference(scored(2.25), scored(2.0))
@@ -153,13 +153,5 @@ def test_bits_per_byte_by_context_are_scores_of_the_run():
     assert (first.unlike, first.difference) == ("longest context 512 and 1024", None), "of other bytes, though as many"
     pairs = difference(scored(2.0), scored(2.0, 128)).scores
     assert all(pair.difference is None for pair in pairs if "separate" in pair.name)
-
-
-def test_bits_of_other_precision_are_not_comparable():
-    def scored(precision: str) -> Record:
-        scores = (ContextScore("separate", 64, 2.5, 1000, None),)
-        by_context = ByContext("test", "test", 256, 1000, 1000, 5, None, "last", precision, scores, ())
-        return fake_record().model_copy(update={"by_context": (by_context,)})
-
-    [pair] = [pair for pair in difference(scored("32"), scored("bf16")).scores if "separate" in pair.name]
-    assert pair.unlike == "precision 32 and bf16"
+    pairs = difference(scored(2.0), scored(2.0, precision="bf16")).scores
+    assert {pair.unlike for pair in pairs if "separate" in pair.name} == {"precision 32 and bf16"}
