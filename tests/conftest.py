@@ -26,20 +26,17 @@ from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary, count_words
 from rpr.paths import data_dir
-from rpr.validation import validate
 from tests.processes import ProcessTree
 
-SMALL_CORPUS = (
-    "data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.synthetic.num_test=24",
-    "data.synthetic.num_long=12", "data.vocabulary_size=300",
+TINY_MODEL = (
+    "logger=none", "model.norm=post", "model.num_layers=1", "model.d_model=32", "model.num_heads=2", "model.d_ff=64",
+    "optim.max_tokens_per_microbatch=512",
 )  # fmt: skip
-TINY = (
-    *SMALL_CORPUS, "logger=none", "model.norm=post", "model.num_layers=1", "model.d_model=32", "model.num_heads=2",
-    "model.d_ff=64", "optim.max_tokens_per_microbatch=512", "evaluation.validation_sentences=0",
+TINY = (  # a tiny run on a small corpus, without its folders
+    "data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.synthetic.num_test=24",
+    "data.synthetic.num_long=12", "data.vocabulary_size=300", *TINY_MODEL, "evaluation.validation_sentences=0",
     "evaluation.max_extra_length=5",
 )  # fmt: skip
-WaitFor = Callable[[Callable[[], bool], float], bool]
-Cli = Callable[..., Any]
 
 
 def pytest_configure() -> None:
@@ -162,12 +159,6 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture(scope="session")
-def tiny_overrides() -> tuple[str, ...]:
-    """Overrides of a tiny run, without its folders."""
-    return TINY
-
-
 @pytest.fixture
 def tiny(cache_dir: Path, tmp_path: Path) -> list[str]:
     """Overrides of a run that takes seconds."""
@@ -187,8 +178,7 @@ def tiny_config(tiny: list[str]) -> Callable[..., TrainConfig]:
 @pytest.fixture(scope="session")
 def small_data(cache_dir: Path) -> PreparedData:
     """The small corpus, prepared."""
-    settings: dict[str, Any] = app.compose("train", [*TINY, f"data.cache_dir={cache_dir}"])
-    return prepare(validate(TrainConfig, settings).data)
+    return prepare(compose_train([*TINY, f"data.cache_dir={cache_dir}"]).data)
 
 
 @pytest.fixture(scope="session")
@@ -212,12 +202,12 @@ def random_run(tmp_path_factory: pytest.TempPathFactory, small_data: PreparedDat
 
 
 @pytest.fixture(scope="session")
-def export_inputs(tiny_overrides: tuple[str, ...]) -> Callable[..., Any]:
+def export_inputs() -> Callable[..., Any]:
     """What is exported of a model of tests.small_models, with some sentences."""
     from tests import small_models
 
     vocabulary = small_models.make_vocabulary()
-    config = compose_train([*tiny_overrides])
+    config = compose_train(TINY)
     return lambda model, sentences=12: small_models.make_export_inputs(model, vocabulary, config, sentences)
 
 
@@ -237,7 +227,7 @@ def assert_same() -> Callable[[Any, Any], None]:
 
 
 @pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Runs a command in this process, which must end with this exit code; its stdout and stderr."""
 
     def run(*words: object, code: int = 0) -> Any:
@@ -254,7 +244,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
 
 
 @pytest.fixture(scope="session")
-def wait_for() -> WaitFor:
+def wait_for() -> Callable[[Callable[[], bool], float], bool]:
     """Polls a condition for some seconds; whether it became true."""
 
     def wait(condition: Callable[[], bool], seconds: float) -> bool:

@@ -21,6 +21,7 @@ from rpr.compose import composition
 from rpr.model.positions import scheme
 from rpr.sweep import spec
 from rpr.validation import validate
+from tests.conftest import TINY, TINY_MODEL
 from tests.data.helpers import write_lines
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,7 +97,7 @@ class Home(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory, cache_dir, tiny_overrides):
+def home(tmp_path_factory, cache_dir):
     folder = tmp_path_factory.mktemp("documentation")
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
     (folder / "source.txt").write_text("the dog sees the cat\n", encoding="utf-8")
@@ -107,13 +108,12 @@ def home(tmp_path_factory, cache_dir, tiny_overrides):
     folders = (f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}")
     recipe = ("optim.max_steps=5", "optim.validate_every_n_steps=5", "optim.checkpoint_every_n_steps=1")
     rest = ("evaluation.bootstrap_samples=0", "evaluation.test_splits=[test]", "hardware.threads=1")
-    model = [word for word in tiny_overrides if not word.startswith(("data.", "evaluation."))]
     text = ["data=text", f"data.path={folder / 'sweeps' / 'quick.yaml'}", "data.context_length=32"]
     runs = {}
     for name, words in (
-        ("relative", [*tiny_overrides, "position=relative", "sweep=quick"]),
-        ("absolute", [*tiny_overrides, "position=absolute", "sweep=quick"]),
-        ("text", [*text, *model, "model.architecture=decoder_only", "position=rope"]),
+        ("relative", [*TINY, "position=relative", "sweep=quick"]),
+        ("absolute", [*TINY, "position=absolute", "sweep=quick"]),
+        ("text", [*text, *TINY_MODEL, "model.architecture=decoder_only", "position=rope"]),
     ):
         settings = [*words, *folders, *recipe, *rest]
         assert app.main(["train", *settings]) == 0

@@ -15,6 +15,7 @@ from rpr.records import provenance
 from rpr.records.metrics import read_metrics
 from rpr.records.record import Git, RerunOf, read_record
 from rpr.runs import runtime
+from tests.conftest import TINY
 from tests.fake_records import edited
 from tests.test_environment import TORCHRUN
 
@@ -28,12 +29,12 @@ HERE = Git(commit="0123456789abcdef", dirty=False)
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory, cache_dir, tiny_overrides, small_data):
+def original(tmp_path_factory, cache_dir, small_data):
     """The folder of a finished run; HERE is its commit, and that of all reruns."""
     runs = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(provenance, "git_state", lambda: HERE)
-        assert app.main(["train", *tiny_overrides, *RECIPE, f"data.cache_dir={cache_dir}", f"runs_dir={runs}"]) == 0
+        assert app.main(["train", *TINY, *RECIPE, f"data.cache_dir={cache_dir}", f"runs_dir={runs}"]) == 0
         yield next(runs.glob("synthetic-tiny-relative-k2-s1-*"))
 
 

@@ -18,6 +18,7 @@ from rpr.model.attention import weights
 from rpr.model.transformer import Transformer
 from rpr.records.record import write_record
 from rpr.validation import validate
+from tests.conftest import TINY, TINY_MODEL
 from tests.fake_records import fake_record, fake_score
 from tests.small_models import write_random_run
 
@@ -36,18 +37,17 @@ def random_run(folder: Path, settings: list[str], vocabulary) -> TrainedRun:
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory, small_data, tiny_overrides, cache_dir):
-    settings = [*tiny_overrides, f"data.cache_dir={cache_dir}", "position=relative", "model.num_layers=2"]
+def pairs(tmp_path_factory, small_data, cache_dir):
+    settings = [*TINY, f"data.cache_dir={cache_dir}", "position=relative", "model.num_layers=2"]
     return random_run(tmp_path_factory.mktemp("runs") / "pairs", settings, small_data.vocabulary)
 
 
 @pytest.fixture(scope="module")
-def documents(tmp_path_factory, tiny_overrides):
+def documents(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documents")
     (folder / "a.txt").write_text("text")
-    model = [word for word in tiny_overrides if not word.startswith(("data.", "evaluation."))]
     data = ["data=text", f"data.path={folder}", "data.context_length=4"]
-    settings = [*data, *model, "model.architecture=decoder_only", "position=rope"]
+    settings = [*data, *TINY_MODEL, "model.architecture=decoder_only", "position=rope"]
     return random_run(folder / "documents", settings, ByteVocabulary())
 
 

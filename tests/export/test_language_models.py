@@ -16,6 +16,8 @@ from rpr.decode.translator import Translator
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import ctranslate2_spec, transformers_files
 from rpr.export.writing import export
+from tests.conftest import TINY as TINY_RUN
+from tests.conftest import TINY_MODEL
 from tests.model.test_transformer import TINY
 from tests.shapes import changed, scheme
 from tests.small_models import make_export_inputs, make_model, make_vocabulary
@@ -58,9 +60,8 @@ HOMES = {
 
 
 @pytest.fixture
-def inputs(tiny_overrides):
+def inputs():
     own = ["data=text", "data.path=.", f"data.context_length={CONTEXT}", "model.architecture=decoder_only"]
-    kept = [word for word in tiny_overrides if not word.startswith(("data.", "data=", "evaluation."))]
 
     def make(positions, vocabulary=BYTES, **changes):
         size = len(vocabulary)
@@ -70,7 +71,7 @@ def inputs(tiny_overrides):
         windows.append([*pieces[:CONTEXT], EOS])
         shape = {"norm": "pre", "d_model": 64, "vocabulary_size": size, "architecture": "decoder_only", **changes}
         model = make_model(decoder_positions=positions, **shape)
-        given = make_export_inputs(model, vocabulary, compose_train([*kept, *own, *tokenizer]))
+        given = make_export_inputs(model, vocabulary, compose_train([*TINY_MODEL, *own, *tokenizer]))
         return dataclasses.replace(given, sources=[[] for _ in windows], references=windows)
 
     return make
@@ -140,11 +141,10 @@ def test_safetensors_of_documents_are_exact(inputs, tmp_path):
         Translator.from_run(tmp_path / "out")
 
 
-def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tiny_overrides, tmp_path):
+def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tmp_path):
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
-    config = compose_train([*tiny_overrides])
     model = make_model(decoder_positions=scheme("relative", **SHARED), architecture="decoder_only")
-    given = make_export_inputs(model, make_vocabulary(), config)
+    given = make_export_inputs(model, make_vocabulary(), compose_train(TINY_RUN))
     proven, _ = export("ctranslate2", tmp_path / "out", given)
     assert proven.identical is None and 0 < proven.largest_difference <= proven.tolerance < 1e-3
     assert "reads the pieces of the source" in (tmp_path / "out" / "README.md").read_text()

@@ -29,10 +29,8 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 
 
 @pytest.fixture(scope="session")
-def workspace(
-    tmp_path_factory: pytest.TempPathFactory, tiny_overrides: tuple[str, ...], fork_server: ForkServer
-) -> Workspace:
-    return Workspace(tmp_path_factory.mktemp("faults"), tiny_overrides, fork_server)
+def workspace(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Workspace:
+    return Workspace(tmp_path_factory.mktemp("faults"), TINY, fork_server)
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,11 @@ import torch
 from rpr.cli import app
 from rpr.commands import generate
 from rpr.records.record import read_record
-from tests.conftest import TINY
+from tests.conftest import TINY_MODEL
 from tests.system.bad_files import edit_record, update_record
 
 SMALL = [
-    *(word for word in TINY if not word.startswith(("data.", "model.norm", "evaluation."))),
+    *(word for word in TINY_MODEL if word != "model.norm=post"),
     "model.architecture=decoder_only",
     "model.dropout=0.1", "data.context_length=32", "optim.max_steps=20", "optim.validate_every_n_steps=10",
     "optim.checkpoint_every_n_steps=5", "optim.average_checkpoints=1", "hardware.threads=1",
