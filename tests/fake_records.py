@@ -98,13 +98,11 @@ def fake_interval(low: float, high: float) -> dict[str, Any]:
     return {"low": low, "high": high, **_PARTS["interval"]}
 
 
-def fake_by_length(*scores: float, intervals: bool = True, **changes: Any) -> dict[str, Any]:
+def fake_by_length(*scores: float, **changes: Any) -> dict[str, Any]:
     """One score per bucket: 1 to 10 (50 sentences), 11 to 22 (40), 23 to 30 (7), over 30 (20); trained up to 22."""
 
     def scored(metric: str, score: float) -> dict[str, Any]:
-        return {
-            "metric": metric, "score": score, "interval": fake_interval(score - 1, score + 2) if intervals else None
-        }  # fmt: skip
+        return {"metric": metric, "score": score, "interval": fake_interval(score - 1, score + 2)}
 
     fields = copy.deepcopy(_PARTS["by_length"]) | _PARTS["decoding"]
     fields["buckets"] = [
