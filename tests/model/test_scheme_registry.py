@@ -12,7 +12,7 @@ import torch
 
 from rpr.compose.composition import compose_train, expand_multirun
 from rpr.errors import ConfigError
-from rpr.model.positions import SCHEMES, Scheme, Sides, Site, changed_after_training, codes, source
+from rpr.model.positions import SCHEMES, Sides, Site, changed_after_training, codes, source
 from rpr.model.positions import scheme as scheme_module
 from rpr.model.scheme_check import check_hooks
 from rpr.tracking.naming import flat, variant
@@ -55,7 +55,7 @@ WRONG = {  # the body of a class, and what its registration says
 
 @pytest.fixture
 def defined(monkeypatch, tmp_path):
-    """Define and register a scheme by the body of its class."""
+    """A scheme that is defined and registered by the body of its class."""
 
     def define(body):
         monkeypatch.setattr(scheme_module, "REGISTERED", dict(scheme_module.REGISTERED))
@@ -65,8 +65,7 @@ def defined(monkeypatch, tmp_path):
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, "mine", module)
         spec.loader.exec_module(module)
-        found: type[Scheme] = module.Odd
-        return found
+        return module.Odd(name="odd", scheme="odd", absolute="none", max_positions=8)
 
     return define
 
@@ -79,6 +78,8 @@ def test_registration_refuses(body, message, defined):
     assert before == scheme_module.REGISTERED
 
 
+PREPARE = "def prepare(self, q, k, positions, parameters, site): return "
+SCORES = "def scores(self, pairs, parameters, site):\n  import torch\n  return "
 PARAMETERS = "def parameters(self, site):\n  import torch\n  return {{'a': {}}}\n "
 PROJECTED = "def projections(self, site):\n  import torch\n  return {'w': torch.ones(4, 8)}\n "
 OF_HEADS = "w = projected['w'][:, None].expand(-1, 2, -1, -1)\n  return "
@@ -89,16 +90,14 @@ EMBEDDINGS = (
     "   def __init__(self):\n    super().__init__()\n    pass\n   def forward(self, first, pieces):\n    "
 )
 TABLE = BIAS + "r = torch.arange(-max_distance, max_distance + 1.0)\n  "
+ONE = PARAMETERS.format("torch.ones(2, 1)") + TABLE
 KEYS = TABLE + "return Tables(keys=r[:, None].expand(-1, 4))"
 HOOKS = {  # hooks that train silently, and what is said before training
     "unused parameter": (
         "def parameters(self, site):\n  import torch\n  return {'a': torch.ones(2, 1), 'b': torch.ones(2, 1)}\n "
         + TABLE + "return Tables(bias=parameters['a'] * r)", "the parameter 'b' gets no gradient",
     ),
-    "detached": (
-        "def parameters(self, site):\n  import torch\n  return {'a': torch.ones(2, 1)}\n "
-        + TABLE + "return Tables(bias=parameters['a'].detach() * r)", "the parameter 'a' gets no gradient",
-    ),
+    "detached": (ONE + "return Tables(bias=parameters['a'].detach() * r)", "the parameter 'a' gets no gradient"),
     "max_distance": (TABLE + "return Tables(bias=(r / max_distance).expand(2, -1))", "bias that depend on max_dis"),
     "up to 200": (
         TABLE + "return Tables(bias=(r / max(max_distance, 200)).expand(2, -1))", "bias that depend on max_distance"
@@ -109,39 +108,24 @@ HOOKS = {  # hooks that train silently, and what is said before training
     "shape of a bias": (TABLE + "return Tables(bias=r)", r"bias of shape \[11\]; it must be \[H, R\] with H = 2"),
     "even rows": (TABLE + "return Tables(bias=r[1:].expand(2, -1))", r"bias of shape \[2, 10\].*an odd R"),
     "width": (TABLE + "return Tables(keys=r[:, None].expand(-1, 3))", r"keys of shape \[11, 3\].* D = 4"),
-    "shape of keys": (
-        "def prepare(self, q, k, positions, parameters, site): return q, k[:, :1]", r"keys of shape \[2, 1, 5, 4\]"
-    ),
+    "shape of keys": (PREPARE + "q, k[:, :1]", r"keys of shape \[2, 1, 5, 4\]"),
     "distance queries": (
-        "def projections(self, site):\n  import torch\n  return {'w': torch.ones(4, 8)}\n "
-        "def distance_queries(self, projected, parameters, site): return projected['w'][:, None]\n " + TABLE
-        + "return Tables(keys=r[:, None].expand(-1, 4))", r"distance_queries returns a shape of \[2, 1, 5, 4\]",
+        PROJECTED + QUERIES + "projected['w'][:, None]\n " + KEYS, r"distance_queries returns a shape of \[2, 1, 5, 4\]"
     ),
-    "unused projection": (
-        "def projections(self, site):\n  import torch\n  return {'w': torch.ones(4, 8)}", "'w' gets no gradient"
-    ),
+    "unused projection": (PROJECTED, "'w' gets no gradient"),
     "bias of keys": (
-        "def projections(self, site):\n  import torch\n  return {'w': torch.ones(2, 8)}\n "
-        "def key_bias(self, projected, parameters, site, before): return projected['w'].mT.cumsum(-1)",
-        "key_bias depends on more than its own token and `before`",
+        PROJECTED + BIAS_OF_KEYS + "w.cumsum(-1)", "key_bias depends on more than its own token and `before`"
     ),
-    "hidden keys": (
-        "def scores(self, pairs, parameters, site):\n"
-        "  return pairs.scores - pairs.scores.mean(-1, keepdim=True)", "scores depend on hidden keys",
-    ),
+    "hidden keys": (SCORES + "pairs.scores - pairs.scores.mean(-1, keepdim=True)", "scores depend on hidden keys"),
     "other positions": (
-        "def prepare(self, q, k, positions, parameters, site): return q, k - k.mean(2, keepdim=True)",
-        "keys that depend on other positions than their own",
+        PREPARE + "q, k - k.mean(2, keepdim=True)", "keys that depend on other positions than their own"
     ),
     "shape of embeddings": (
-        "def embeddings(self, d_model):\n  import torch\n  class Odd(torch.nn.Module):\n"
-        "   def forward(self, first, pieces): return pieces.float()\n  return Odd()",
+        EMBEDDINGS + "return pieces.float()\n  return Odd()",
         r"embeddings returns a shape of \[2, 5\]; it must be \[L, M\] or \[B, L, M\]",
     ),
     "embeddings": (
-        "def embeddings(self, d_model):\n  import torch\n  class Odd(torch.nn.Module):\n"
-        "   def forward(self, first, pieces):\n    return pieces.float().cumsum(-1)[..., None].expand(-1, -1, 8)\n"
-        "  return Odd()",
+        EMBEDDINGS + "return pieces.float().cumsum(-1)[..., None].expand(-1, -1, 8)\n  return Odd()",
         "embeddings depends on other tokens than its own",
     ),
     "queries of the future": (
@@ -159,14 +143,9 @@ HOOKS = {  # hooks that train silently, and what is said before training
     ),
     "sum from the end": (PROJECTED + BIAS_OF_KEYS + "w.flip(2).cumsum(2).flip(2)", "key_bias depends on more"),
     "bias of the batch": (PROJECTED + BIAS_OF_KEYS + "w - w.mean(0, keepdim=True)", "key_bias depends on more"),
-    "next key": (
-        "def prepare(self, q, k, positions, parameters, site): return q, k + k.roll(-1, 2)", "keys that depend on other"
-    ),
-    "keys of the batch": (
-        "def prepare(self, q, k, positions, parameters, site): return q, k - k.mean(0, keepdim=True)",
-        "keys that depend on other positions",
-    ),
-    "queries alone": ("def prepare(self, q, k, positions, parameters, site): return (q,)", "prepare returns 1 values"),
+    "next key": (PREPARE + "q, k + k.roll(-1, 2)", "keys that depend on other"),
+    "keys of the batch": (PREPARE + "q, k - k.mean(0, keepdim=True)", "keys that depend on other positions"),
+    "queries alone": (PREPARE + "(q,)", "prepare returns 1 values"),
     "next token": (
         EMBEDDINGS + "return pieces.roll(-1, 1).float()[..., None].expand(-1, -1, 8)\n  return Odd()",
         "embeddings depends on other tokens than its own",
@@ -177,8 +156,7 @@ HOOKS = {  # hooks that train silently, and what is said before training
         "the parameter 'a.weight' gets no gradient",
     ),
     "hidden keys of the first queries": (
-        "def scores(self, pairs, parameters, site):\n  import torch\n"
-        "  return torch.where(pairs.query_positions < 2, pairs.scores.mean(-1, keepdim=True), pairs.scores)",
+        SCORES + "torch.where(pairs.query_positions < 2, pairs.scores.mean(-1, keepdim=True), pairs.scores)",
         "scores depend on hidden keys",
     ),
     "table that ends": (
@@ -197,7 +175,7 @@ HOOKS = {  # hooks that train silently, and what is said before training
         r"IndexError: index .* is out of bounds.*\(mine.py:\d+, in distance_tables\)",
     ),
     "logarithm of zero": (
-        PARAMETERS.format("torch.ones(2, 1)") + TABLE + "return Tables(bias=parameters['a'] * 0 * r.abs().log())",
+        ONE + "return Tables(bias=parameters['a'] * 0 * r.abs().log())",
         "bias that distance_tables returns is not finite",
     ),
     "gradient of a root": (
@@ -209,8 +187,7 @@ HOOKS = {  # hooks that train silently, and what is said before training
         "the initial value of 'a' is not finite",
     ),
     "misspelt parameter": (
-        PARAMETERS.format("torch.ones(2, 1)") + TABLE + "return Tables(bias=parameters['b'] * r)",
-        r"KeyError: 'b' \(mine.py:\d+, in distance_tables\)",
+        ONE + "return Tables(bias=parameters['b'] * r)", r"KeyError: 'b' \(mine.py:\d+, in distance_tables\)"
     ),
     "name of a parameter": (
         "def parameters(self, site):\n  import torch\n  return {'scheme': torch.ones(2, 1)}\n " + TABLE
@@ -221,31 +198,28 @@ HOOKS = {  # hooks that train silently, and what is said before training
         + "w\n " + KEYS, "'a' is both a projection and a parameter",
     ),
     "no tables": (BIAS + "return None", "distance_tables returns NoneType; it must return Tables"),
-    "length": (
-        "def prepare(self, q, k, positions, parameters, site): return q / len(positions), k", "queries that depend on"
-    ),
+    "length": (PREPARE + "q / len(positions), k", "queries that depend on"),
 }  # fmt: skip
 SITE = Site(num_layers=1, num_heads=2, d_model=8, causal=True)
 
 
 @pytest.mark.parametrize("body, message", HOOKS.values(), ids=HOOKS)
 def test_hooks_are_tried_before_training(body, message, defined):
-    odd = defined(body)(name="odd", scheme="odd", absolute="none", max_positions=8)
+    odd = defined(body)
     with pytest.raises(ConfigError, match=rf"^position\.decoder: the scheme odd of position=odd: .*({message})"):
         check_hooks(odd, SITE, longest=1024)
 
 
 def test_rows_of_later_keys_count_in_an_encoder_alone(defined):
     body = TABLE + "return Tables(bias=(r.clamp(min=0) / max_distance).expand(2, -1))"
-    odd = defined(body)(name="odd", scheme="odd", absolute="none", max_positions=8)
+    odd = defined(body)
     check_hooks(odd, SITE)
     with pytest.raises(ConfigError, match="bias that depend on max_distance"):
         check_hooks(odd, replace(SITE, causal=False))
 
 
 def test_scores_of_an_encoder_do_not_depend_on_padding(defined):
-    body = "def scores(self, pairs, parameters, site): return pairs.scores - pairs.scores.mean(-1, keepdim=True)"
-    odd = defined(body)(name="odd", scheme="odd", absolute="none", max_positions=8)
+    odd = defined(HOOKS["hidden keys"][0])
     with pytest.raises(ConfigError, match=r"^position\.encoder: .*scores depend on hidden keys"):
         check_hooks(odd, replace(SITE, causal=False))
 
