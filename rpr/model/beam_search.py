@@ -109,7 +109,7 @@ def _search(model: Transformer, state: DecoderState, limit_B: Tensor, search: Se
         size = max(1, ROWS // alive_BN.shape[1])  # sentences
         of_parts = (
             best_extensions(_log_probabilities(model, hidden_PNM, never), alive_PN, 2 * beam_size)
-            for hidden_PNM, alive_PN in zip(hidden_BNM.split(size), alive_BN.split(size), strict=True)
+            for hidden_PNM, alive_PN in zip(torch.split(hidden_BNM, size), torch.split(alive_BN, size), strict=True)
         )
         log_p_BC, parents_BC, pieces_BC = map(torch.cat, zip(*of_parts, strict=True))
         candidates_BCT = torch.cat(
@@ -207,7 +207,7 @@ def extensions(
         hidden_BM = model.next_hidden(piece_B[:, None], state)
         never = _never(model, eos, length, min_length)
         chosen = []
-        for hidden_PM, sentence_P in zip(hidden_BM.split(ROWS), sentence_B.split(ROWS), strict=True):
+        for hidden_PM, sentence_P in zip(torch.split(hidden_BM, ROWS), torch.split(sentence_B, ROWS), strict=True):
             log_p_PV = _log_probabilities(model, hidden_PM, never)
             piece_P = choose(log_p_PV, sentence_P)
             chosen.append((piece_P, log_p_PV.gather(1, piece_P[:, None])[:, 0]))
