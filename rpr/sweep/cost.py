@@ -5,9 +5,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
@@ -65,8 +66,18 @@ def _kind(config: TrainConfig) -> Kind:
     return (config.model, batch, config.data.name, tuple(sorted(hardware.items())))
 
 
+class _WithoutDraws(TorchFunctionMode):
+    """Tensors of the meta device have no values to draw, but the first draw there imports torch._dynamo, in seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") == "normal_":  # a tensor's or that of nn.init
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 @cache  # seeds share a config, and building a model from it takes 10 ms
 def _parameters(config: TransformerConfig) -> int:
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutDraws():
         model = build_model(config)
     return sum(parameter.numel() for parameter in model.parameters())
