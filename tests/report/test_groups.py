@@ -156,14 +156,20 @@ def test_changes_are_paired_by_seed():
 
 
 def test_interval_over_seeds_stays_within_the_bounds_of_the_metric():
-    def interval(metric, *values):
-        scores = [[fake_score("test", value, metric)] for value in values]
-        group = group_of([fake_record(seed=seed, scores=one) for seed, one in enumerate(scores)])
-        found = group.variants[0].measured(groups.TestColumn("test", "test_2016_flickr", metric), "")
-        return found.interval.low, found.interval.high
+    def variant(metric, values):
+        runs = [fake_record(seed=seed, scores=[fake_score("test", v, metric)]) for seed, v in enumerate(values)]
+        return group_of(runs).variants[0]
 
-    assert interval("sacrebleu", 99.0, 95.0) == pytest.approx((97 - 25.4124, 100), abs=1e-3)
-    assert interval("exact_match", 99.0, 95.0) == pytest.approx((0.5186, 99.9995), abs=1e-3)
+    def interval(metric, *values, others=None):
+        key, own = groups.TestColumn("test", "test_2016_flickr", metric), variant(metric, values)
+        measured = own.change(variant(metric, others), key, "") if others else own.measured(key, "")
+        return pytest.approx((measured.interval.low, measured.interval.high), abs=1e-3)
+
+    assert interval("sacrebleu", 99.0, 95.0) == (97 - 25.4124, 100)
+    assert interval("exact_match", 99.0, 95.0) == (0.5186, 99.9995)
+    assert interval("bits_per_byte", 1.0, 3.0) == (0, 2 + 12.7062)
+    assert interval("sacrebleu", 1.0, 5.0, others=(99.0, 97.0)) == (-100, -95 + 38.1186)
+    assert interval("bits_per_byte", 1.0, 3.0, others=(2.0, 2.0)) == (-12.7062, 12.7062)
 
 
 def test_scores_decoded_differently_have_no_mean_and_no_change():

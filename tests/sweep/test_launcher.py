@@ -189,5 +189,8 @@ def test_dry_run_says_what_each_job_asks_slurm_for(cli):
     assert commands[1].startswith("rpr-cli train -m hydra.launcher.partition=gpu model=base ")
     asked = "partition=gpu, nodes=2, gpus_per_node=8, cpus_per_task=32, timeout_min=4320"
     assert total.startswith("# 4 jobs") and request.startswith(f"# each in a SLURM job of its own: {asked}; ")
-    *_, total = cli("sweep", "table3", "hardware=8xgpu", "--dry-run").out.splitlines()
-    assert total.startswith("# 4 jobs")
+    _, command, *_, total = cli("sweep", "table3", "hardware=8xgpu", "--dry-run").out.splitlines()
+    assert command.startswith("rpr-cli train model=base ") and total.startswith("# 4 jobs")
+    _, command, *_, total = cli("sweep", "table3", "hydra/launcher=submitit_local", "--dry-run").out.splitlines()
+    assert command.startswith("rpr-cli train -m hydra/launcher=submitit_local model=base ")
+    assert total.startswith("# 4 jobs"), "other launchers than SLURM's have no request in words"
