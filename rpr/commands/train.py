@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.commands.printing import print_result
+from rpr.compose.messages import format_user_error
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import is_first_rank, started_by_torchrun
-from rpr.errors import ConfigError, RprError, RunError
+from rpr.errors import ConfigError, RecordError, RprError, RunError
 from rpr.io.escape import escape_control_characters, note
 from rpr.paths import user_path
 from rpr.records import provenance
@@ -313,18 +314,24 @@ def _prepare(config: TrainConfig) -> PreparedData:
 
 @contextlib.contextmanager
 def _failure_recorded(run_dir: Path) -> Iterator[None]:
-    """Record an error on the first rank. The other ranks wait for torchrun to end them: at the first exit it ends all
-    ranks, and the first must record its error before that.
+    """Record an error of the first rank at once, of another one if the first has none of its own by then: at the first
+    exit torchrun ends all ranks. What the others' end does to the first rank is raised as the error in the record.
     """
     from rpr.training import launch
 
     try:
         yield
     except BaseException as error:
+        reason = format_user_error(error) if isinstance(error, Exception) else None
         if is_first_rank():
-            lifecycle.mark_stopped(run_dir, error)
+            record = read_record(run_dir / RECORD_NAME)
+            lifecycle.mark_stopped(run_dir, error, reason)
+            if reason is None and isinstance(error, Exception) and record.status == "failed":
+                raise RunError(record.error or "") from None
         elif isinstance(error, Exception):
             time.sleep(launch.GRACE_SECONDS)
+            with contextlib.suppress(RecordError):  # a node without the first one's file system
+                lifecycle.mark_stopped(run_dir, error, f"rank {os.environ['RANK']}: {reason or repr(error)}")
         raise
 
 
@@ -336,10 +343,10 @@ def main(job: Path) -> None:
         try:
             with _failure_recorded(job.parent):
                 work(config, job.parent, _prepare(config))
-        except RprError as error:
-            if not is_first_rank():  # and still here, so that the error may be this rank's alone
-                note(str(error))
-            raise SystemExit(FAULT_EXIT) from None  # the waiting process reports the first rank's
+        except Exception as error:
+            if format_user_error(error) is None:
+                raise
+            raise SystemExit(FAULT_EXIT) from None  # the waiting process reports what is in the record
 
 
 if __name__ == "__main__":

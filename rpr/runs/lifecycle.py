@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rpr.config.train import REPORTED, TrainConfig, config_from_record
-from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, RprError, RunError, TimeLimitReached
+from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, RprError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
@@ -233,27 +233,25 @@ def _data_record(data: PreparedData) -> Data:
     )
 
 
-def mark_stopped(run_dir: Path, error: BaseException, *, is_earlier: bool = False) -> None:
-    """Set the record's status to failed or interrupted, with the reason. What the training process itself wrote is not
-    replaced by its parent's report, except that a time limit ended it, unless `is_earlier`: the record is that of an
-    earlier attempt. A finished run stays finished: what can still fail then is its logging. On a full disk the record
-    stays as it is, like that of a killed run.
+def mark_stopped(run_dir: Path, error: BaseException, reason: str | None = None, *, is_earlier: bool = False) -> None:
+    """Set the record's status to failed or interrupted, with the `reason` of a failure, by default the error's text.
+    The first report stays: that of the training process, or of the rank that failed first. A time limit replaces it,
+    and any report if it `is_earlier`, of an earlier attempt. A finished run stays finished: what can still fail then is
+    its logging. On a full disk the record stays as it is, like that of a killed run.
     """
     path = run_dir / RECORD_NAME
     record = read_record(path)
-    reported = isinstance(error, RunError) and not isinstance(error, TimeLimitReached)
-    if record.status == "finished" or (record.status in ("failed", "interrupted") and reported and not is_earlier):
+    stays = not isinstance(error, TimeLimitReached) and not is_earlier
+    if record.status == "finished" or (record.status in ("failed", "interrupted") and stays):
         return
     if not isinstance(error, RprError):
         error = stop_before(error) or error
     interrupted = isinstance(error, (InterruptedRun, KeyboardInterrupt, SystemExit))
-    if isinstance(error, RprError):
-        reason = str(error)
-    elif interrupted:
+    if interrupted and not isinstance(error, RprError):
         how = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
         reason = f"{how}; the same command resumes from the last checkpoint, if any"
-    else:
-        reason = f"{type(error).__name__}: {error}"
+    elif reason is None:
+        reason = str(error) if isinstance(error, RprError) else f"{type(error).__name__}: {error}"
     update = {"status": "interrupted" if interrupted else "failed", "error": " ".join(reason.split())}
     with contextlib.suppress(OSError):
         write_record(path, record.model_copy(update=update))

@@ -12,6 +12,7 @@ from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
 from rpr.runs.locks import LOCK_NAME
+from rpr.training import launch
 from tests.fake_records import fake_record
 
 
@@ -29,6 +30,21 @@ def test_time_limit_is_the_reason_though_the_process_recorded_its_signal(tmp_pat
     lifecycle.mark_stopped(tmp_path, TimeLimitReached("the SLURM time limit was reached"))
     record = read_record(tmp_path / RECORD_NAME)
     assert (record.status, record.error) == ("interrupted", "the SLURM time limit was reached")
+
+
+def test_the_rank_that_fails_first_gives_the_reason(tmp_path, monkeypatch):
+    """The first rank then fails of the other's end, without words of its own, or gets torchrun's SIGTERM."""
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
+    write_record(tmp_path / RECORD_NAME, fake_record(status="running"))
+    failures = [("1", MemoryError()), ("2", RuntimeError("left alone")), ("0", SystemExit(143)), ("0", RuntimeError())]
+    for rank, error in failures:
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setattr(train, "is_first_rank", lambda rank=rank: rank == "0")
+        with pytest.raises(BaseException) as raised, train._failure_recorded(tmp_path):
+            raise error
+    record = read_record(tmp_path / RECORD_NAME)
+    assert record.status == "failed" and record.error.startswith("rank 1: out of memory (MemoryError); use smaller")
+    assert isinstance(raised.value, RunError) and str(raised.value) == record.error
 
 
 def test_run_is_added_to_a_sweep_once(tmp_path):
