@@ -27,11 +27,12 @@ from rpr.data.encode import SIDES, count_block_words, count_chunk_words, encode_
 from rpr.data.files import SPLIT_NAMES
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import (
+    MAX_WORDS,
     BytePairVocabulary,
     ByteVocabulary,
     Vocabulary,
     add_words,
-    most_frequent,
+    learned_words,
     training_sample,
 )
 from rpr.data.workers import Workers
@@ -73,12 +74,13 @@ class Meta:
 
 
 class Job(NamedTuple):
-    """What every stage of a build needs."""
+    """What every stage of a build needs, and the `notes` that it adds to those of the corpus."""
 
     data: DataConfig
     directory: Path
     workers: Workers
     progress: Progress
+    notes: list[str]
 
     def counting(self, what: str, total: int, unit: int = 1) -> Callable[[int], None]:
         """A function that is called with what more is done, in pairs or bytes; of packed files there are more bytes
@@ -113,7 +115,7 @@ def build(
     if processes is None:
         processes = num_workers() if large else 1
     with Workers(processes) as workers:
-        job = Job(data, directory, workers, progress)
+        job = Job(data, directory, workers, progress, [])
         if meta is None:
             vocabulary = learn(job)
             vocabulary.save(directory / MODEL_NAME)
@@ -124,7 +126,7 @@ def build(
                 target_language=data.target_language,
                 synthetic=data.generated,
                 split_names=dict(corpus.split_names),
-                notes=list(corpus.notes),
+                notes=[*corpus.notes, *job.notes],
                 counts={},
                 dropped={},
                 piece_type=vocabulary.piece_type,
@@ -138,7 +140,7 @@ def build(
                 lost = {of: reasons for of, reasons in dropped.items() if any(reasons.values())}
                 meta = replace(meta, counts=meta.counts | counts, dropped=meta.dropped | lost)
                 meta = _save(meta, directory)
-    _save(replace(meta, notes=[*corpus.notes, *_repeats(directory, meta)]), directory)
+    _save(replace(meta, notes=[*dict.fromkeys([*meta.notes, *_repeats(directory, meta)])]), directory)
     return workers
 
 
@@ -248,12 +250,14 @@ def _first_bytes(blocks: Iterable[Block], size: int) -> Iterator[Block]:
 def _words(
     job: Job, count: Callable[[T], tuple[int, dict[str, int]]], tasks: Iterable[T], report: Callable[[int], None]
 ) -> dict[str, int]:
-    """The most frequent words of all tasks. `count` gives how much of the corpus a task is, and its words."""
+    """The words of all tasks. `count` gives how much of the corpus a task is, and its words."""
     words: dict[str, int] = {}
     for read, counts in job.workers.map(count, tasks):
         words = add_words(words, counts)
         report(read)
-    return most_frequent(words)
+    if len(words) > MAX_WORDS:
+        job.notes.append(f"vocabulary: learned from a sample of {MAX_WORDS:,} distinct words, as train has more")
+    return learned_words(words)
 
 
 def _encode_pairs(corpus: Corpus, job: Job, split: str) -> Encoded:

@@ -12,7 +12,7 @@ import sentencepiece
 
 from rpr.data import vocabulary as module
 from rpr.data.pairs import normalise
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, add_words, count_words, most_frequent, training_sample
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, add_words, count_words, learned_words, training_sample
 from rpr.errors import DataError
 
 
@@ -110,14 +110,25 @@ def test_word_counts_give_the_vocabulary_of_the_sentences(size):
     assert count_words([long_line]) == {"zzz": 1100, "ü": 1, "Ω": 1}
 
 
-def test_only_the_most_frequent_words_are_kept(monkeypatch):
-    counts = {"a": 1, "b": 5, "c": 2, "d": 2, "e": 1}
-    assert add_words({}, counts) == counts == add_words(dict(counts), {})
-    monkeypatch.setattr(module, "MAX_WORDS", 3)
-    assert len(add_words(dict(counts), {"f": 1})) == 6, "up to twice as many"
-    assert add_words(dict(counts), {"f": 2, "g": 9}) == {"b": 5, "c": 2, "g": 9}, "of equal counts the first"
-    assert most_frequent(counts) == {"b": 5, "c": 2, "d": 2}
-    assert most_frequent(dict.fromkeys("xyzw", 1)) == dict.fromkeys("xyz", 1)
+def test_counts_of_a_sample_of_words_stand_for_all(monkeypatch):
+    """However many words are seen once, the last are drawn as the first, and together they count as much."""
+    often, once = {"the": 900, "of": 500}, [f"{n}" for n in range(4000)]
+    monkeypatch.setattr(module, "MAX_WORDS", 400)
+    counts: dict[str, int] = {}
+    for n in range(0, 4000, 100):
+        counts = add_words(counts, often | dict.fromkeys(once[n : n + 100], 1))
+        assert len(counts) <= 800
+    learned = learned_words(counts)
+    assert len(learned) == 400 and {word: learned.pop(word) for word in often} == {"the": 36000, "of": 20000}
+    assert sum(learned.values()) == pytest.approx(4000, rel=0.15)
+    assert sum(learned[word] for word in once[2000:] if word in learned) == pytest.approx(2000, rel=0.2)
+    few = dict.fromkeys("abc", 1)
+    assert add_words({}, few) == few == learned_words(few)
+
+
+def test_marks_and_joiners_are_of_their_word():
+    words = "हिन्दी", " भाषा", " الْعَرَبِيَّةُ", " ที่ดี", " क्‍ष", " a", "-", "b"
+    assert [*module.count_text_words("".join(words))] == [*words]
 
 
 def test_word_vocabulary_maps_other_words_to_unk():
