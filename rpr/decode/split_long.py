@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from rpr.data.vocabulary import Vocabulary
 
 WORD_START = "\u2581"
-_SENTENCE_END = re.compile(r"[.!?\u2026][\"'\u2019\u201c\u201d\u00bb\u203a)\]]*$")
-_WIDE_SENTENCE_END = re.compile(r"[\u3002\uff01\uff1f]$")  # not followed by a space
+# Also the full stops of Hindi, of verse and of Urdu, and Arabic's question mark.
+_SENTENCE_END = re.compile(r"[.!?\u2026\u0964\u0965\u06d4\u061f][\"'\u2019\u201c\u201d\u00bb\u203a)\]]*$")
+_WIDE_CLOSING = "\u300d\u300f\uff09\u201d\u2019"
+_WIDE_SENTENCE_END = re.compile(rf"[\u3002\uff01\uff1f\uff0e][{_WIDE_CLOSING}]*$")  # not followed by a space
 _CONTINUATION_BYTE = re.compile(r"<0x[89AB][0-9A-F]>")  # of a character encoded with byte fallback
 _LONGEST_CLOSING = 16  # characters at the end of a word that are checked
 WITHIN_A_CHARACTER, WITHIN_A_WORD, BETWEEN_WORDS, BETWEEN_SENTENCES = range(4)
@@ -41,7 +43,9 @@ def _kinds(pieces: Sequence[str]) -> list[int]:
     kinds, word = [], ""
     for piece in pieces:
         starts = piece.startswith(WORD_START)
-        if (starts and _SENTENCE_END.search(word)) or _WIDE_SENTENCE_END.search(word):
+        if (starts and _SENTENCE_END.search(word)) or (
+            _WIDE_SENTENCE_END.search(word) and piece[0] not in _WIDE_CLOSING
+        ):
             kinds.append(BETWEEN_SENTENCES)
         elif starts:
             kinds.append(BETWEEN_WORDS)

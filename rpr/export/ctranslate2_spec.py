@@ -1,8 +1,9 @@
 """Converting a model to CTranslate2's files. rpr.export.parity checks the result of every export.
 
 CTranslate2 supports the paper's clipped distances with one key and one value table shared by the heads of a layer,
-RoPE, and T5's distance bias, each with correct distances in cached decoding. It ignores absolute positions if a layer
-has any of these.
+RoPE, and T5's distance bias, each with correct distances when it decodes token by token. It ignores absolute positions
+if a layer has any of these. All but the last of a prompt's L tokens it reads at once, and adds L - 1 to their distances
+in a bias (4.8.5): no harm to ALiBi while its table reaches that far, as softmax does not change with a constant.
 """
 
 # Shape suffixes: V vocabulary, M model width, L positions, R = 2k+1 table rows, D head width.
@@ -19,6 +20,7 @@ from rpr.data.vocabulary import BOS, EOS, UNK
 from rpr.decode.exported import library
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.positions import Scheme, Tables
+from rpr.model.positions.alibi import Alibi
 from rpr.model.stack import SelfAttention
 from rpr.model.transformer import StackModules, Transformer
 
@@ -51,6 +53,8 @@ def _refusals(stack: StackShape) -> Iterator[str]:
         )
     if scheme.changes_queries and rotation is None and scheme.query_scale(site) is None:
         yield f"{name} changes queries and keys in a way that CTranslate2 cannot represent; use format=safetensors"
+    if scheme.has_bias and stack.site.causal and not stack.cross and not isinstance(scheme, Alibi):
+        yield f"{name}: CTranslate2 reads prompts of decoder-only models with wrong distances; use format=safetensors"
     if scheme.query_log_scale:
         yield "position.query_log_scale: queries scaled by their position cannot be exported; use format=safetensors"
     if scheme.has_projections or scheme.has_scores:
@@ -199,6 +203,9 @@ def _set_distances(spec: Any, attention: SelfAttention, shape: StackShape, exact
         keys, values = (torch.zeros_like(present) if table is None else table for table in tables[:2])
         spec.relative_position_keys, spec.relative_position_values = _array(keys), _array(values)
     if tables.bias is not None:
+        if shape.site.causal and not shape.cross:
+            exact *= 2  # the distances within a prompt, too far by its length
+            tables = _tables(attention, exact)
         spec.relative_attention_bias = _array(_as_buckets(tables.bias, exact, causal=attention.causal))
         spec.relative_attention_max_distance = np.dtype("int32").type(4 * exact)
     if (scale := scheme.query_scale(site)) is not None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rpr.data.vocabulary import EOS
+from rpr.data.vocabulary import BOS, EOS
 from rpr.decode.torch_engine import Engine, Progress, Rows, TorchEngine
-from rpr.export.scorers import Scorer
+from rpr.export.scorers import GeneratorScorer, Scorer
 from rpr.model.beam_search import Search
 from rpr.model.incremental import float32_matmuls
 from rpr.model.rotation import float32_angles
@@ -45,7 +45,8 @@ class Flip:
 @dataclass(frozen=True)
 class Parity:
     """The result of a comparison. `largest_difference` is that of the log p of any token, EOS included, in our greedy
-    translations and the references; `identical` counts greedy translations, None if the export only scores.
+    translations and the references, and of a token generated after half of them; `identical` counts greedy
+    translations, None if the export has none.
     """
 
     sentences: int
@@ -114,13 +115,15 @@ def parity(
     if ours and isinstance(engine, Engine):
         flips = _flips(exact, sources, ours, _greedy(engine, sources, search), search)
         identical = len(sources) - len(flips)
-    their_scores = engine.score(both, targets, search.max_tokens_per_batch)
+    difference = _largest_difference(our_scores, engine.score(both, targets, search.max_tokens_per_batch))
+    if isinstance(engine, GeneratorScorer):
+        difference = max(difference, _prompt_difference(exact, engine, both, targets, search.max_tokens_per_batch))
     return Parity(
         sentences=len(sources),
         identical=identical,
         near_ties=tuple(flip for flip in flips if flip.margin < tolerance),
         different=tuple(flip for flip in flips if not flip.margin < tolerance),
-        largest_difference=_largest_difference(our_scores, their_scores),
+        largest_difference=difference,
         tolerance=tolerance,
     )
 
@@ -146,6 +149,19 @@ def largest_of(differences: Tensor) -> float:
 def _largest_difference(ours: Sequence[Tensor], others: Sequence[Sequence[float] | Tensor]) -> float:
     pairs = zip(ours, others, strict=True)
     return largest_of(torch.cat([our - torch.as_tensor(their, dtype=torch.float64) for our, their in pairs]))
+
+
+def _prompt_difference(
+    exact: TorchEngine, engine: GeneratorScorer, sources: Rows, targets: Rows, max_tokens: int
+) -> float:
+    """The largest difference of the log p of the token with which an engine continues the first half of a target."""
+    starts = [list(target[: -(-len(target) // 2)]) for target in targets]
+    continued = engine.continued([[*source, BOS, *start] for source, start in zip(sources, starts, strict=True)])
+    ends = [[*start, *([] if piece == EOS else [piece])] for start, (piece, _) in zip(starts, continued, strict=True)]
+    ours = [
+        scores[len(start) :][:1] for start, scores in zip(starts, exact.score(sources, ends, max_tokens), strict=True)
+    ]
+    return _largest_difference(ours, [[log_p] for _, log_p in continued])
 
 
 def _greedy(engine: Engine, sources: Rows, search: Search, progress: Progress | None = None) -> list[Greedy]:

@@ -47,6 +47,19 @@ class GeneratorScorer:
             for source, result in zip(sources, results, strict=True)
         ]
 
+    def continued(self, prompts: Rows) -> list[tuple[int, float]]:
+        """The most probable next token of each prompt, with its log p: prompts are read in another way than targets."""
+        results = self._generator.generate_batch(
+            [[self._names[piece] for piece in prompt] for prompt in prompts],
+            max_batch_size=1,  # of a batch only the shortest is read at once
+            max_length=1,
+            sampling_topk=1,
+            include_prompt_in_result=False,
+            return_end_token=True,
+            return_scores=True,
+        )
+        return [(result.sequences_ids[0][0], float(result.scores[0])) for result in results]
+
 
 class TransformersScorer:
     """An export of format=transformers, in float32 on the CPU."""

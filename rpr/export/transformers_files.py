@@ -142,6 +142,10 @@ def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, long
         "use_parallel_residual": False,
         "attention_bias": False,
         "rope_parameters": rope,
+        # Read by transformers 4, which has no rope_parameters, and by the first 5, which replace its share.
+        "rotary_pct": rope["partial_rotary_factor"],
+        "rotary_emb_base": rotation.base,
+        "rope_scaling": None if rope["rope_type"] == "default" else rope,
     }
 
 

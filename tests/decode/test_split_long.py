@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpr.data.pairs import normalise
-from rpr.data.vocabulary import Vocabulary
+from rpr.data.vocabulary import Vocabulary, count_words
 from rpr.decode.split_long import split_long_source
 
 
@@ -33,6 +33,14 @@ def test_text_without_blanks_splits_between_characters(byte_fallback):
     text = "⌘" * 40  # three bytes each
     parts = cut(byte_fallback, text, 8)
     assert "".join(parts) == text and len(parts) == 20 and "\ufffd" not in "".join(parts)
+
+
+def test_sentence_ends_of_other_scripts():
+    words = count_words(["यह है। वह था। तुम कौन؟", "は。」に。」の"] * 9)
+    vocabulary = Vocabulary.learn(words, len({*"".join(words)}) + 5)
+    assert cut(vocabulary, "यह है। वह था", 10) == ["यह है।", "वह था"]
+    assert cut(vocabulary, "कौन؟ तुम कौन", 8) == ["कौन؟", "तुम कौन"]
+    assert cut(vocabulary, "は。」に。」の", 6) == ["は。」", "に。」の"], "not before the bracket that closes"
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)

@@ -15,6 +15,7 @@ from rpr.decode.torch_engine import TorchEngine
 from rpr.decode.translator import Translator
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import ctranslate2_spec, transformers_files
+from rpr.export.scorers import GeneratorScorer
 from rpr.export.writing import export
 from tests.conftest import TINY as TINY_RUN
 from tests.conftest import TINY_MODEL
@@ -41,7 +42,6 @@ HOMES = {
     "rope-post_norm": (CTRANSLATE2, scheme("rope"), {"norm": "post"}),
     "relative": (CTRANSLATE2, scheme("relative", **SHARED), {}),
     "relative_keys": (CTRANSLATE2, scheme("relative_keys", **SHARED), {"norm": "post"}),
-    "t5": (CTRANSLATE2, scheme("t5"), {}),
     "alibi": (CTRANSLATE2, scheme("alibi"), {}),
     "rope-yarn": (TRANSFORMERS, scheme("rope", scaling="yarn", scaling_factor=2, trained_length=20), {}),
     "rope-yarn-partial": (
@@ -55,7 +55,6 @@ HOMES = {
         scheme("rope", proportion=0.75, layout="interleaved", scaling="linear", scaling_factor=2),
         {},
     ),
-    "kerple": (CTRANSLATE2, scheme("kerple"), {}),
 }
 
 
@@ -153,6 +152,25 @@ def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tmp_path):
             export("transformers", tmp_path / "other", dataclasses.replace(given, model=refused))
 
 
+def test_generated_tokens_are_compared_too(inputs, tmp_path, monkeypatch):
+    """CTranslate2 scores targets with the right bias, and reads prompts with another."""
+    pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
+    monkeypatch.setattr("rpr.export.writing.unrepresentable", lambda config: None)
+    monkeypatch.setattr(ctranslate2_spec, "unrepresentable", lambda config: None)
+    with pytest.raises(RunError, match="the ctranslate2 export does not match the model"):
+        export("ctranslate2", tmp_path / "out", inputs(scheme("t5")))
+
+
+def test_alibi_reads_prompts_up_to_the_positions_that_its_card_says(inputs, tmp_path):
+    pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
+    given = inputs(scheme("alibi"))
+    export("ctranslate2", tmp_path / "out", given)
+    prompt = [BOS, *given.vocabulary.encode(TEXT * 30)][:2047]
+    [(piece, log_p)] = GeneratorScorer(tmp_path / "out", given.vocabulary, 1).continued([prompt])
+    [scores] = TorchEngine(given.model.double()).score([[]], [[*prompt[1:], piece]], 4096)
+    assert log_p == pytest.approx(float(scores[len(prompt) - 1]), abs=1e-4)
+
+
 def test_a_missing_library_is_said_before_anything_is_written(inputs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match=r"^transformers: .* verified with it; pip install transformers$"):
@@ -179,6 +197,7 @@ def test_a_wrong_export_is_removed(broken, message, inputs, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("choice, changes", [
     *((choice, {}) for choice in ("fox", "fire", "cope", "xpos", "relative_logits", "rope_none")),
+    *((choice, {}) for choice in ("t5", "kerple", "clipped_scalars")),
     *((choice, {"query_log_scale": 0.1}) for choice in ("rope", "none")),
     ("rope", {"proportion": 0.5, "rotated_share": 0.5}),
 ])  # fmt: skip
