@@ -109,14 +109,21 @@ def verified(trained: TrainedModel, proven: Parity) -> str:
 
 
 def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:
-    translates = trained.model.config.architecture == "encoder_decoder"
-    rows = export_rows(kind, trained)
-    too_long = "longer sources are rejected, and translations" if translates else "longer texts are rejected, and texts"
-    note = f"The export supports {rows} positions: {too_long} end there."
-    if kind == "ctranslate2" and any(stack.scheme.absolute == "none" for stack in trained.model.config.stacks()):
-        note = (
-            f"The export is exact for {rows} positions. rpr rejects longer sentences; other programs may not, and then "
-            f"all distances from {rows} on have the bias of the last one."
+    config, rows = trained.model.config, export_rows(kind, trained)
+    pairs = config.architecture == "encoder_decoder"
+    schemes = [stack.scheme for stack in config.stacks()]
+    notes = [*DIFFERENCES] if kind == "ctranslate2" and pairs else []
+    if rows is not None and (kind == "transformers" or any(scheme.absolute != "none" for scheme in schemes)):
+        source, text = ("sources", "translations") if pairs else ("texts", "texts")
+        notes.append(
+            f"The export supports {rows} positions: rpr rejects longer {source} and ends {text} there, other programs "
+            "fail there, so bound the length yourself."
         )
-    differences = DIFFERENCES if kind == "ctranslate2" and translates else ()
-    return differences if rows is None else (*differences, note)
+    if kind == "ctranslate2" and any(scheme.has_bias for scheme in schemes):
+        if any(scheme.has_bias and scheme.reach is None for scheme in schemes):
+            notes.append(
+                f"The export is exact for {rows} positions. rpr rejects longer sentences; other programs may not, and "
+                f"then all distances from {rows} on have the bias of the last one."
+            )
+        notes.append("CTranslate2 below 4.8.5 may read one layer's bias in all layers.")
+    return notes
