@@ -202,10 +202,10 @@ def _set_distances(spec: Any, attention: SelfAttention, shape: StackShape, exact
         present = next((table for table in tables[:2] if table is not None), torch.zeros(1, site.d_head))
         keys, values = (torch.zeros_like(present) if table is None else table for table in tables[:2])
         spec.relative_position_keys, spec.relative_position_values = _array(keys), _array(values)
+    if scheme.has_bias and site.causal and not shape.cross:  # prompts have distances up to twice their length
+        exact *= 2
+        tables = _tables(attention, exact)
     if tables.bias is not None:
-        if shape.site.causal and not shape.cross:
-            exact *= 2  # the distances within a prompt, too far by its length
-            tables = _tables(attention, exact)
         spec.relative_attention_bias = _array(_as_buckets(tables.bias, exact, causal=attention.causal))
         spec.relative_attention_max_distance = np.dtype("int32").type(4 * exact)
     if (scale := scheme.query_scale(site)) is not None:

@@ -27,6 +27,7 @@ FINDINGS_RULE = (
     "The findings say which hold when corrected for the number of comparisons (Holm's method, at 5%)."
 )
 EQUAL_TOKENS = "Language models are compared at equal numbers of tokens, also while they are still learning."
+EQUAL_CONTINUED = EQUAL_TOKENS.replace("tokens,", "tokens, of this training alone if they continue another,")
 INCLUDES_ZERO = "the interval contains zero"
 VERDICTS = ("better", "worse", "not decided")
 

@@ -270,6 +270,7 @@ def _finding(statement: Statement) -> dict[str, Any]:
             "interval": comparison.change.interval and asdict(comparison.change.interval),
             "verdict": comparison.verdict,
             "why": comparison.why_undecided or None,
+            "holds_corrected": None if statement.holding is None else comparison in statement.holding,
         }
         for comparison in statement.comparisons
     ]

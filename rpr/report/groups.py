@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, mean_over_se
 
 # Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
 TASK_LEARNED = 95.0
-TASK_RULE = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}%"
+TASK_RULE = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}% on average"
 TABULATED = ("relative", "relative_keys", "relative_values")  # of the paper's Tables 2 and 3
 
 
@@ -121,12 +122,14 @@ class Variant:
         what = "steps, whose gradient was not finite, were skipped"
         lines = [f"seed {seed}: {steps:,} {what}" for seed, steps in skipped.items() if steps]
         if seeds := [str(run.seed) for run in self.finished if run.git.dirty]:
-            what = "trained from a checkout with uncommitted changes, so no commit names the code"
-            lines.append(f"seed {', '.join(seeds)}: {what}")
+            lines.append(f"seed {', '.join(seeds)}: trained from uncommitted changes, so no commit names the code")
+        originals = Counter(run.seed for run in self.records if run.status == "finished" and run.rerun_of is None)
+        if seeds := [str(seed) for seed, times in sorted(originals.items()) if times > 1]:
+            lines.append(f"seed {', '.join(seeds)}: trained more than once, the newest run counts")
         if unknown := len(self.finished) - len(self.learning):
-            how_many = "" if unknown == len(self.finished) else f" of {unknown} of its {len(self.finished)} seeds"
-            where = "in the metrics.jsonl beside the record"
-            lines.append(f"whether it was still learning is not known{how_many}: fewer than two validations {where}")
+            whose = "" if unknown == len(self.finished) else f" of {unknown} of its {len(self.finished)} seeds"
+            why = "fewer than two validations in the metrics.jsonl beside the record"
+            lines.append(f"whether it was still learning is not known{whose}: {why}")
         if self.finished and self._within is None:
             lines.append("whether it learned the task is not known: exact match on test was not scored")
         return tuple(lines)

@@ -225,8 +225,8 @@ def bits_by_context(group: Group) -> style.Plot | None:
         bounds = [bound for axes in all_axes[: len(ours)] for bound in axes.get_ylim()]
         for axes in all_axes[: len(ours)]:
             axes.set_ylim(min(bounds), max(bounds))
-        for axes in all_axes:
-            style.set_log_scale(axes)
+        for alike in (all_axes[: len(ours)], *([axes] for axes in all_axes[len(ours) :])):
+            style.set_log_scale(alike)
 
     shape = (len(panels), len(kinds))
     return style.Plot(

@@ -122,9 +122,9 @@ def _change(line: Line, split: str) -> Cell:
     return marked(line.group.change(line.variant, line.reference, split), len(line.variant.finished))
 
 
-def _solved(line: Line) -> str:
+def _solved(line: Line, split: str) -> str:
     """`4 of 5`: the seeds that solve a task on the split of its findings, for a mean of two kinds of outcome."""
-    scores = line.variant.scores.get(line.group.column(line.group.split) or (), {}).values()
+    scores = line.variant.scores.get(line.group.column(split) or (), {}).values()
     return f"{sum(score.value >= TASK_LEARNED for score in scores)} of {len(scores)}" if scores else ""
 
 
@@ -187,7 +187,8 @@ def score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> tuple[Col
             rank = 0 if split == first.changed[0] else 1
             columns.append(Column(f"{split}_change", f"Δ {split}", change, digits, signed=True, priority=rank))
         if first.group.task and split == first.group.split:
-            columns.append(Column(f"{split}_solved", f"seeds ≥ {TASK_LEARNED:g}%", _solved, priority=2))
+            solved = partial(_solved, split=split)
+            columns.append(Column(f"{split}_solved", f"seeds ≥ {TASK_LEARNED:g}%", solved, priority=2))
     for source in sources:
         if source is not PAPER:
             columns.append(Column(source.key, source.heading, partial(Line.figure, source=source), digits, priority=1))

@@ -166,17 +166,16 @@ def draw_points(
     error_bars(axes, [(at, figure) for at, _, figure in known], look["color"])
 
 
-def set_log_scale(axes: Axes) -> None:
-    """A vertical log axis with few, plain numbers, if its range is more than a factor of two."""
+def set_log_scale(panels: Sequence[Axes]) -> None:
+    """Vertical log axes with few, plain numbers, if the range of all panels is more than a factor of two."""
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-    low, high = axes.dataLim.intervaly
-    if not 0 < 2 * low < high:
-        return
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    ends = [end for axes in panels for end in axes.dataLim.intervaly]
+    for axes in panels if 0 < 2 * min(ends) < max(ends) else ():
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def plain(text: str) -> str:

@@ -105,7 +105,9 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     scores = [(variant, group.score(variant, group.split)) for variant in group.variants]
     known = [(variant, score) for variant, score in scores if score.value is not None]
     unlearned = [variant for variant, _ in known if variant.unlearned and not group.task]
-    scored = [row for row in known if row[0] not in unlearned]
+    first = group.baseline if group.baseline in (row[0] for row in known) else known[0][0] if known else None
+    apart = [row[0] for row in known if first and group.change(row[0], first, group.split).value is None]
+    scored = [row for row in known if row[0] not in (*unlearned, *apart)]
     relative = [variant for variant, _ in scored if variant.position.kind == "relative"]
     kept = [group.papers_relative] if group.papers_relative in relative else relative[-1:]
     rows = [row for row in scored if group.task or row[0] in kept or row[0].position.kind not in TABULATED]
@@ -114,6 +116,7 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
         return [], ""
     shown, remark = sampled(rows, MOST_ROWS, "schemes have a row")
     remarks = [remark, *(f"Without {variant.label}, {variant.unlearned}" for variant in unlearned)]
+    remarks += [f"Without {variant.label}, scored in another way" for variant in apart]
     return sorted(shown, key=lambda row: -(row[1].value or 0.0)), "; ".join(filter(None, remarks))
 
 

@@ -27,10 +27,10 @@ from rpr.tables.render import bullets, escape_markdown, markdown
 
 _INTRODUCTION = (
     "What do position representations do to a Transformer, and do the paper's results hold here? This page is rendered "
-    "from the run records under {root} (`rpr-cli report runs_dir=... results_page=...`); no figure is entered by hand. "
-    "Sizes, corpora and steps are not the paper's unless a row says so: compare how scores change with the positions, "
-    "not the scores. [Every sweep](#every-sweep) has a page of its own with all tables and pictures; this one has the "
-    "tables of the largest comparison of each kind."
+    "from the run records under {root} (`rpr-cli report runs_dir=... results_page=...`); published figures and remarks "
+    "on sweeps alone are entered by hand. Sizes, corpora and steps are not the paper's unless a row says so: compare "
+    "how scores change with the positions, not the scores. [Every sweep](#every-sweep) has a page of its own with all "
+    "tables and pictures; this one has the tables of the largest comparison of each kind."
 )
 _PICTURES = {
     "bleu_by_k": "BLEU by clip distance, beside the paper's curve",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from rpr.records.measurement import holm, p_value
 from rpr.records.position import name_of
 from rpr.report.agreement import INCLUDES_ZERO, VERDICTS, Agreement, Comparison
-from rpr.report.groups import Group
+from rpr.report.groups import Group, Variant
 from rpr.report.lines import Line
 from rpr.report.tables import published_figures
 from rpr.tables.grid import number
@@ -28,6 +28,7 @@ class Statement:
     agreement: Agreement | None = None
     group: Group | None = None
     comparisons: tuple[Comparison, ...] = ()
+    holding: tuple[Comparison, ...] | None = None  # when corrected; None: nothing to correct
     items: tuple[str, ...] = ()
     end: str = ""
 
@@ -41,7 +42,8 @@ class Statement:
 
 def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
-    listed = [*_without_baseline(group), *_papers_change(group), *_learning(group), *_published_order(group)]
+    listed = [*_without_baseline(group), *_papers_change(group), *_without_result(group), *_learning(group)]
+    listed += _published_order(group)
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
     # Of the pairs of a published order the undecided ones are only counted.
     said = [pair for each in listed for pair in each.comparisons if each.agreement or pair.verdict != "not decided"]
@@ -68,16 +70,23 @@ def _without_baseline(group: Group) -> Iterator[Statement]:
         )
 
 
+def _without_result(group: Group) -> Iterator[Statement]:
+    lacking = [variant for variant in group.variants if variant.unfinished and not variant.finished]
+    if lacking:
+        why = "; ".join(f"{_said(variant)} ({variant.unfinished[0]})" for variant in lacking)
+        yield Statement(f"Without a result: {why}.")
+
+
 def _learning(group: Group) -> Iterator[Statement]:
     for reason in dict.fromkeys(variant.unlearned for variant in group.variants if variant.unlearned):
-        labels = "; ".join(variant.label for variant in group.variants if variant.unlearned == reason)
+        labels = "; ".join(_said(variant) for variant in group.variants if variant.unlearned == reason)
         yield Statement(f"{_first_upper(labels)}: {reason}. No comparison with such a model is decided.")
     falling = [(variant, end) for variant in group.variants if (end := variant.still_learning) is not None]
     if falling:
         falls = sorted(100 * end.fall for _, end in falling)
         span = " to ".join(dict.fromkeys(f"{fall:.1f}%" for fall in (falls[0], falls[-1])))
         every = len(falling) == len(group.variants) > 1
-        whose = "every variant" if every else "; ".join(variant.label for variant, _ in falling)
+        whose = "every variant" if every else "; ".join(_said(variant) for variant, _ in falling)
         so = "Comparisons are at equal tokens" if group.documents else "No comparison with such a model is decided"
         so += " of this training alone" if group.documents and any(run.continued for run in group.runs) else ""
         yield Statement(
@@ -95,7 +104,10 @@ def _papers_change(group: Group) -> Iterator[Statement]:
     if comparison.change.value is not None and papers is not None:
         text = f"{_first_upper(relative.label)} against {absolute.label} on {group.split}: {comparison.figures} BLEU"
         text += f"; the paper: {number(papers, 1, signed=True)}."
-        yield Statement(text, line.agreement, comparisons=(comparison,))
+        every = _of_baseline(group, group.split) if group.baseline is absolute else [comparison]
+        decided = [comparison] if comparison.verdict != "not decided" else []
+        holding, corrected = _corrected(decided, every)
+        yield Statement(text + corrected, line.agreement, comparisons=(comparison,), holding=holding)
 
 
 def _published_order(group: Group) -> Iterator[Statement]:
@@ -116,38 +128,49 @@ def _published_order(group: Group) -> Iterator[Statement]:
         ]
         parts += [f"not decided: {len(undecided)} of {len(pairs)} pairs"] if undecided else []
         if pairs:
-            shown = [variant.label for variant, _ in in_order]
-            without = [variant.label for variant in group.variants if variant.label not in shown]
+            shown = [_said(variant) for variant, _ in in_order]
+            without = [said for said in map(_said, group.variants) if said not in shown]
             text = f"Published order, best first ({source.citation}): {', '.join(shown)}. Here {'; '.join(parts)}."
-            text += _corrected([*same, *opposite], pairs, of_pairs=True)
-            text += f" Of {'; '.join(without)} no such figure is held." if without else ""
-            yield Statement(text, comparisons=tuple(pairs))
+            holding, corrected = _corrected([*same, *opposite], pairs, of_pairs=True)
+            text += corrected + (f" Of {'; '.join(without)} no such figure is held." if without else "")
+            yield Statement(text, comparisons=tuple(pairs), holding=holding)
 
 
 def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> Iterator[Statement]:
     """The variants that are better, worse or undecided against the baseline on a split, but what was said already."""
-    baseline = group.baseline
-    every = [Comparison(group, variant, baseline, split) for variant in group.variants if variant is not baseline]
+    every = _of_baseline(group, split)
     comparisons = [pair for pair in every if pair.change.value is not None and pair not in said]
     comparisons.sort(key=lambda pair: pair.change.value or 0.0, reverse=not group.documents)  # the best first
     unit = "points of exact match" if group.task else "bits per byte" if group.documents else "BLEU"
     for verdict, heading in zip(VERDICTS, ("Better than", "Worse than", "Not decided against"), strict=True):
         if of_verdict := tuple(pair for pair in comparisons if pair.verdict == verdict):
-            start, items = f"{heading} {baseline.label} on {split}, in {unit}: ", _listed(of_verdict)
-            end = "" if verdict == "not decided" else _corrected(of_verdict, every)
-            yield Statement(start, comparisons=of_verdict, items=items, end=end)
+            start, items = f"{heading} {_said(group.baseline)} on {split}, in {unit}: ", _listed(of_verdict)
+            holding, end = _corrected([] if verdict == "not decided" else of_verdict, every)
+            yield Statement(start, comparisons=of_verdict, holding=holding, items=items, end=end)
 
 
-def _corrected(decided: Sequence[Comparison], every: Sequence[Comparison], *, of_pairs: bool = False) -> str:
-    """Which of them hold when corrected for all that intervals could decide; empty for one of one."""
+def _of_baseline(group: Group, split: str) -> list[Comparison]:
+    """Every variant against the baseline: a family of tests, which are corrected for their number."""
+    others = (variant for variant in group.variants if variant is not group.baseline)
+    return [Comparison(group, variant, group.baseline, split) for variant in others]
+
+
+def _corrected(
+    decided: Sequence[Comparison], every: Sequence[Comparison], *, of_pairs: bool = False
+) -> tuple[tuple[Comparison, ...] | None, str]:
+    """Which of them hold when corrected for all that intervals could decide, and a sentence; none for one of one."""
     tested = [pair for pair in every if pair.why_undecided in ("", INCLUDES_ZERO)]
     if len(tested) < 2 or not decided:
-        return ""
+        return None, ""
     corrected = holm([p_value(pair.change) for pair in tested])
-    holding = {id(pair) for pair, p in zip(tested, corrected, strict=True) if p < 0.05}
-    kept = [_name(pair, of_pairs) for pair in decided if id(pair) in holding]
-    which = "all hold" if len(kept) == len(decided) else f"of these hold: {'; '.join(kept)}"
-    return f" Corrected for {len(tested)} comparisons (Holm), {which if kept else 'none holds'}."
+    holds = {(pair.variant.label, pair.reference.label): p < 0.05 for pair, p in zip(tested, corrected, strict=True)}
+    holding = tuple(pair for pair in decided if holds[pair.variant.label, pair.reference.label])
+    which = f"of these hold: {'; '.join(_name(pair, of_pairs) for pair in holding)}" if holding else "none holds"
+    if len(decided) == 1:
+        which = "it holds" if holding else "it does not hold"
+    elif len(holding) == len(decided):
+        which = "all hold"
+    return holding, f" Corrected for {len(tested)} comparisons (Holm), {which}."
 
 
 def _listed(comparisons: Sequence[Comparison], *, pairs: bool = False) -> tuple[str, ...]:
@@ -158,4 +181,9 @@ def _listed(comparisons: Sequence[Comparison], *, pairs: bool = False) -> tuple[
 
 
 def _name(pair: Comparison, of_pairs: bool) -> str:
-    return f"{pair.variant.label} against {pair.reference.label}" if of_pairs else pair.variant.label
+    return f"{_said(pair.variant)} against {_said(pair.reference)}" if of_pairs else _said(pair.variant)
+
+
+def _said(variant: Variant) -> str:
+    """Its label as in a sentence, where `none` could be read as "no variant"."""
+    return "no positions" if variant.label == "none" else variant.label

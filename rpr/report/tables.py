@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rpr import paper
-from rpr.report.agreement import EQUAL_TOKENS, FINDINGS_RULE, RULE
+from rpr.report.agreement import EQUAL_CONTINUED, EQUAL_TOKENS, FINDINGS_RULE, RULE
 from rpr.report.groups import TABULATED, TASK_LEARNED, TASK_RULE, Group, Variant
 from rpr.report.learning import LEARNED_RULE, LEARNING_RULE
 from rpr.report.lengths import context_grids, length_grid
@@ -73,9 +73,9 @@ class Tables:
         """What verdicts, `still learning` and `not learned` mean in these tables."""
         groups = [line.group for grid in self.sections.get("documents", ()) for line in grid.rows]
         continued = any(run.continued for group in groups for run in group.runs)
-        equal = [] if continued else [("documents", EQUAL_TOKENS)]
+        equal = EQUAL_CONTINUED if continued else EQUAL_TOKENS
         by_section = (
-            *(("paper", RULE), ("", FINDINGS_RULE), *equal, ("", f"{LEARNING_RULE}.")),
+            *(("paper", RULE), ("", FINDINGS_RULE), ("documents", equal), ("", f"{LEARNING_RULE}.")),
             *(("paper", f"{LEARNED_RULE}."), ("tasks", f"{TASK_RULE}.")),
         )
         return [rule for section, rule in by_section if not section or section in self.sections]
@@ -125,7 +125,8 @@ def summary_table(rows: Sequence[tuple[Variant, Group]]) -> Grid:
         lines.append(Line((variant.label,), group, variant, reference, (group.development,), "validation"))
     grid = score_table("summary", first.common_heading, "", ("position",), lines).up_to(2)
     kept = [column for column in grid.columns if column not in AFTER_THE_SCORES]
-    grid = Grid("summary", grid.title, (*kept, _NOTE), tuple(lines)).without_empty_columns()
+    warnings = tuple(note for note in grid.notes if note.severity == "warning")
+    grid = Grid("summary", grid.title, (*kept, _NOTE), tuple(lines), notes=warnings).without_empty_columns()
     changes = any(column.key.endswith("_change") for column in grid.columns)
     return replace(grid, setting=_changed_from(lines) if changes else "")
 

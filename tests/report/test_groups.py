@@ -3,6 +3,7 @@
 import pytest
 
 from rpr.records.position import position_of, positions_of
+from rpr.records.record import RerunOf
 from rpr.records.scores import ByLength
 from rpr.report import groups
 from rpr.report.grouping import run_groups
@@ -181,6 +182,16 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
     group = group_of([fake_record("absolute"), other])
     relative, absolute = group.get("relative"), group.get("absolute")
     assert group.change(relative, absolute, "test").reason == "scored in another way than absolute (sinusoidal)"
+
+
+def test_a_seed_that_was_trained_twice_is_said():
+    """On another number of threads; a rerun shows that a result is repeated, and its original counts."""
+    alike = [fake_record(seed=seed) for seed in (1, 2)]
+    again = fake_record(seed=1, settings={"hardware.threads": 2})
+    rerun = alike[1].model_copy(update={"rerun_of": RerunOf(run_id="b", started=alike[1].started)})
+    caveats = group_of([*alike, again, rerun]).variants[0].caveats
+    assert caveats[0] == "seed 1: trained more than once, the newest run counts"
+    assert not any("more than once" in caveat for caveat in group_of(alike).variants[0].caveats)
 
 
 def test_variants_are_compared_on_the_split_that_most_have():

@@ -16,7 +16,7 @@ from rpr.report.html import Chapter, html_page
 from rpr.report.statements import statements
 from rpr.report.tables import Tables, build_tables
 from tests.fake_records import fake_record, fake_score
-from tests.report.helpers import group_of
+from tests.report.helpers import group_of, summary_of
 
 
 def text_of(html: str) -> str:
@@ -60,8 +60,8 @@ def test_long_comparisons_are_a_list():
         for seed in (1, 2)
     ]
     html = page(records)
-    items = re.findall(r"<li>([^<]*)</li>", html[html.index("Better than") : html.index("Corrected for")])
-    assert len(items) == 5 and items[0].startswith("none +6.0") and items[-1].startswith("RoPE +2.0")
+    items = re.findall(r"<li>([^<]*)</li>", html.split("Better than")[1].split("Corrected for")[0])
+    assert len(items) == 5 and items[0].startswith("no positions +6.0") and items[-1].startswith("RoPE +2.0")
     (better,) = (one for group in run_groups(records) for one in statements(group) if "Better" in one.text)
     assert ", ".join(items) in better.text, "one line everywhere else"
     assert text_of(html).count("Corrected for 6 comparisons (Holm), all hold.") == 1
@@ -113,6 +113,9 @@ def test_warnings_are_never_folded_and_other_metrics_are():
         other = fake_record("absolute", scores=[fake_score("test", 20.0, **changed)])
         html = page([fake_record("relative", scores=scores), other])
         assert words in text_of(html) and "not comparable" not in folded(html) and "sacreBLEU nrefs:1" in folded(html)
+        assert [note.text for note in summary_of(group_of([fake_record("relative", scores=scores), other])).notes] == [
+            words
+        ]
     table = html[html.index('id="paper-1"') : html.index("</section>", html.index('id="paper-1"'))]
     first, _, rest = table.partition("<details")
     assert "30.0" in first and "51.5" not in first and "28.5" not in first

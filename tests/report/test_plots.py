@@ -120,6 +120,9 @@ def test_schemes_beyond_the_paper_are_ranked():
     assert [name for name, *_ in ranked([*schemes, *papers])] == ["T5", "relative, k = 16", "RoPE", "none"]
     drawn = {plot.name: plot for plot in plots.all_plots(group_of([*schemes, *papers]), [])}
     assert drawn["scores_by_position"].caption == ""
+    other = fake_record("alibi", scores=[fake_score("test", 40.0, beam_size=1)])
+    rows, remark = plots.ranked(group_of([*schemes, other]))
+    assert len(rows) == 3 and remark == "Without ALiBi, scored in another way"
     [axes] = plots.scores_by_position(group_of(schemes)).figure().axes
     assert [text.get_text() for text in axes.texts] == ["30.0", "22.0 ± 1.4", "4.0"]
 

@@ -5,6 +5,7 @@ import pytest
 from rpr.errors import RecordError
 from rpr.report import published
 from rpr.report.agreement import Comparison
+from rpr.report.build import _finding
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.plots import ranked
@@ -32,10 +33,11 @@ def test_statements_have_figures_seeds_and_verdicts():
 
     absolute = "absolute (sinusoidal) on test"
     better = [change(label, "+0.3") for label in ("relative, k = 2", "relative, k = 32", "keys only, k = 16")]
-    worse = {"values only, k = 16": "-0.2", "absolute (learned)": "-0.7", "none": "-13.0", "relative, k = 0": "-13.0"}
-    hold = "Corrected for 9 comparisons (Holm), all hold."
+    worse = {"values only, k = 16": "-0.2", "absolute (learned)": "-0.7", "no positions": "-13.0"}
+    worse |= {"relative, k = 0": "-13.0"}
+    hold, one = (f"Corrected for 9 comparisons (Holm), {which}." for which in ("all hold", "it holds"))
     assert sentences(runs()) == [
-        f"Relative, k = 16 against {change(f'{absolute}:', '+0.3')} BLEU; the paper: +0.3. Agrees.",
+        f"Relative, k = 16 against {change(f'{absolute}:', '+0.3')} BLEU; the paper: +0.3. {one} Agrees.",
         f"Better than {absolute}, in BLEU: {', '.join(better)}. {hold}",
         f"Worse than {absolute}, in BLEU: {', '.join(change(*pair) for pair in worse.items())}. {hold}",
         f"Not decided against {absolute}, in BLEU: {change('relative, k = 1', '0.0')}.",
@@ -54,12 +56,27 @@ def test_findings_say_which_hold_for_their_number():
     (better,) = (one for one in sentences(records[:3] + records[6:9]) if one.startswith("Better"))
     assert "Corrected" not in better, "one comparison needs no correction"
     (better,) = (one for one in sentences(records[:9]) if one.startswith("Better"))
-    assert better.endswith(" Corrected for 2 comparisons (Holm), none holds.")
+    assert better.endswith(" Corrected for 2 comparisons (Holm), it does not hold.")
 
 
 def falling(run, fall):
     """How a run ended that was still learning, and had learned the order of words."""
     return Learning(fall, 2 * fall, 1800, 2.0 if run.setting("position.name") == "none" else 1.0)
+
+
+def test_a_variant_without_a_result_is_named():
+    failed = [fake_record("rope", seed=seed, status="failed") for seed in (1, 2)]
+    assert (
+        sentences([*runs_ten_apart(), *failed])[0]
+        == "Without a result: RoPE (seed 1 failed: RuntimeError: rank 1 died)."
+    )
+
+
+def test_json_says_of_each_comparison_whether_it_holds():
+    [better] = [one for one in statements(group_of(runs_ten_apart())) if one.text.startswith("Worse")]
+    assert [found["holds_corrected"] for found in _finding(better)["comparisons"]] == [True, True]
+    [paper] = [one for one in statements(group_of(runs())) if "the paper" in one.text]
+    assert [found["holds_corrected"] for found in _finding(paper)["comparisons"]] == [True]
 
 
 def test_nothing_is_decided_with_a_run_whose_curve_is_unknown():
@@ -162,8 +179,9 @@ def test_a_second_source_of_published_figures_is_data_alone(monkeypatch):
     assert value(row(tables["table3"], "no", "no")["doe"]) == 11.0
     notes = [note.text for note in tables["table1"].notes]
     assert "Doe 2020: Doe 2020 (a report); another corpus: compare the order only" in notes
-    order = "Published order, best first (Doe 2020 (a report)): absolute (learned), none. Here same: absolute (learned)"
-    assert any(one.startswith(f"{order} against none +10.0 ± 0.0 (") for one in sentences(records))
+    order = "Published order, best first (Doe 2020 (a report)): absolute (learned), no positions. Here same: "
+    order += "absolute (learned)"
+    assert any(one.startswith(f"{order} against no positions +10.0 ± 0.0 (") for one in sentences(records))
     third = Published({"data": "multi30k_en_de", "kind": "absolute"}, "sacrebleu", "test", 13.0, other)
     monkeypatch.setattr(published, "published", lambda: (*every, third))
     (said,) = (one for one in sentences(records) if one.startswith("Published order"))
@@ -178,9 +196,9 @@ def test_any_variant_is_the_baseline_of_a_report():
     group = group_of(records, baseline="learned")
     assert [str(one) for one in statements(group)] == [
         "Better than absolute (learned) on test, in BLEU: absolute (sinusoidal) +10.0 ± 0.0 (+10.0 to +10.0; 2 seeds). "
-        "Corrected for 2 comparisons (Holm), all hold.",
-        "Worse than absolute (learned) on test, in BLEU: none -10.0 ± 0.0 (-10.0 to -10.0; 2 seeds). "
-        "Corrected for 2 comparisons (Holm), all hold.",
+        "Corrected for 2 comparisons (Holm), it holds.",
+        "Worse than absolute (learned) on test, in BLEU: no positions -10.0 ± 0.0 (-10.0 to -10.0; 2 seeds). "
+        "Corrected for 2 comparisons (Holm), it holds.",
     ]
     table = grids_of([group])["table1"]
     assert value(row(table, "small, 1,800 steps", "EN-DE", "absolute (sinusoidal)")["test_change"]) == 10.0

@@ -123,7 +123,7 @@ def test_verdicts_are_on_the_split_of_the_tables_that_they_are_about():
 
 def test_rows_of_a_checkout_with_uncommitted_changes_are_marked():
     records = [run.model_copy(update={"git": Git(commit="feed", dirty=run.seed > 1)}) for run in runs()]
-    remark = "seed 2, 3: trained from a checkout with uncommitted changes, so no commit names the code"
+    remark = "seed 2, 3: trained from uncommitted changes, so no commit names the code"
     assert row(grids(records)["table2"], "16")["note"].remarks[0] == remark
     assert terminal(summary_of(group_of(records))).count(remark.split(",")[0]) == 1
     assert "uncommitted" not in terminal(summary_of(group_of(runs())))
