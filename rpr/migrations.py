@@ -12,6 +12,7 @@ from typing import Any
 EARLIER_DEFAULTS: Mapping[str, Any] = {
     "model.architecture": "encoder_decoder",
     "model.activation": "relu",
+    "model.bos_vector": "zero",
     "data.task": None,
     "data.text": None,
     "data.context_length": None,

@@ -1,7 +1,4 @@
-"""The typed configuration: ranges and rules across fields.
-
-Default values live in conf/, never here.
-"""
+"""The typed configuration: ranges and rules across fields. Default values live in conf/, never here."""
 
 from __future__ import annotations
 
@@ -47,6 +44,7 @@ class ModelConfig(StrictModel):
     norm: Literal["post", "pre"]
     norm_epsilon: PositiveFloat
     activation: Activation
+    bos_vector: Literal["zero", "learned"] | None  # None until the kind of corpus decides
     relative_defaults: RelativeDefaults
 
     def problems(self) -> Iterator[str]:
@@ -65,7 +63,8 @@ class ModelConfig(StrictModel):
             vocabulary_size=vocabulary_size,
             encoder_positions=position.encoder if self.architecture == "encoder_decoder" else None,
             decoder_positions=position.decoder,
-            **self.model_dump(exclude={"name", "relative_defaults"}),
+            zero_bos=self.bos_vector != "learned",
+            **self.model_dump(exclude={"name", "bos_vector", "relative_defaults"}),
         )
 
 
@@ -264,17 +263,23 @@ class TrainConfig(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def one_stack_has_one_scheme(cls, settings: Any) -> Any:
+    def settings_of_one_stack(cls, settings: Any) -> Any:
+        """One stack has one scheme. With schemes that add no positions it would be exactly zero at a zero BOS without a
+        source before it, where each norm multiplies gradients by 1 / sqrt(epsilon): there BOS has a vector of its own.
+        """
         sections = settings if isinstance(settings, Mapping) else {}
-        model, position = sections.get("model"), sections.get("position")
-        if isinstance(model, Mapping) and model.get("architecture") == "decoder_only" and isinstance(position, Mapping):
-            for side in ("encoder", "decoder"):
-                if position.get(side) is not None:
-                    raise ValueError(
-                        f"position.{side}: model.architecture=decoder_only has a single stack, which reads source and "
-                        "target; choose its positions with position=..."
-                    )
-        return settings
+        model, position, data = (sections.get(name) or {} for name in ("model", "position", "data"))
+        if not all(isinstance(section, Mapping) for section in (model, position, data)):
+            return settings
+        sides = [side for side in ("encoder", "decoder") if position.get(side)]
+        if sides and model.get("architecture") == "decoder_only":
+            raise ValueError(
+                f"position.{sides[0]}: model.architecture=decoder_only has a single stack, which reads source and "
+                "target; choose its positions with position=..."
+            )
+        if model.get("bos_vector", "") is not None:
+            return settings
+        return {**sections, "model": {**model, "bos_vector": "zero" if data.get("text") is None else "learned"}}
 
     def problems(self) -> Iterator[str]:
         parts = {"data.name": self.data.name, "model.name": self.model.name, "position.name": self.position.name}

@@ -181,7 +181,7 @@ def _check_sizes(config: TransformerConfig) -> None:
     if config.vocabulary_size < 1:
         raise ValueError(f"shape.vocabulary_size is {config.vocabulary_size}, must be at least 1")
     sizes = {name: getattr(config, name) for name in ModelConfig.model_fields if hasattr(config, name)}
-    unused = {"name": "exported", "relative_defaults": {"clip_distance": 0, "tables": "per_head"}}
+    unused = {"name": "exported", "relative_defaults": {"clip_distance": 0, "tables": "per_head"}, "bos_vector": None}
     ModelConfig.model_validate(sizes | unused)
     if (config.encoder_positions is None) != (config.architecture == "decoder_only"):
         raise ValueError(f"shape.encoder_positions does not fit shape.architecture = {config.architecture}")

@@ -71,6 +71,7 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) 
             "size": record.model_name,
             "architecture": model.config.architecture,
             "positions": position_of(record).label,
+            "zero_bos": model.config.zero_bos,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
         },
         "data": {

@@ -227,13 +227,14 @@ def _set_norm(spec: Any, norm: nn.Module) -> None:
 
 
 def input_embedding(model: Transformer) -> Tensor:
-    """The embedding with a zero vector for BOS, [V, M]; the output projection keeps the original.
+    """The embedding, with a zero vector for BOS if its input is one, [V, M]; the output projection keeps the original.
 
     (CTranslate2's flag start_from_zero_embedding would avoid this copy, but with return_alternatives it zeroes the
     whole target_prefix: observed with 4.8.5.)
     """
     embedding_VM = model.embedding_VM.detach().clone()
-    embedding_VM[model.config.bos] = 0.0
+    if model.config.zero_bos:
+        embedding_VM[model.config.bos] = 0.0
     return embedding_VM
 
 

@@ -34,7 +34,8 @@ class TransformerConfig:
     encoder_positions: AnyScheme | None  # None without an encoder
     decoder_positions: AnyScheme
     pad: int = 0
-    bos: int = 2  # its embedding is the zero vector
+    bos: int = 2
+    zero_bos: bool = True  # the input of BOS is the zero vector, not its embedding
     architecture: Architecture = "encoder_decoder"
     activation: Activation = "relu"
 

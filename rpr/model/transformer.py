@@ -123,7 +123,8 @@ class Transformer(nn.Module, ABC):
     def _embed(self, pieces_BL: Tensor, vectors: Tensor | None) -> Tensor:
         """The input of a stack, [B, L, M], with the vectors of the pieces' positions, if any."""
         x_BLM = F.embedding(pieces_BL, self.embedding_VM) * math.sqrt(self.config.d_model)
-        x_BLM = x_BLM.masked_fill((pieces_BL == self.config.bos)[..., None], 0.0)
+        if self.config.zero_bos:
+            x_BLM = x_BLM.masked_fill((pieces_BL == self.config.bos)[..., None], 0.0)
         if vectors is not None:
             x_BLM = x_BLM + vectors.to(x_BLM.dtype)
         dropped: Tensor = self.dropout(x_BLM)

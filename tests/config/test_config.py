@@ -288,3 +288,15 @@ def test_run_folder_is_named_after_its_choices():
 def test_a_remedy_for_one_stack_is_a_setting():
     with pytest.raises(ConfigError, match=r"^position\.encoder\.name: fire .*, or position\.encoder=\.\.\. for"):
         train("position.encoder=fire", "position.decoder=rope")
+
+
+def test_bos_has_a_vector_of_its_own_in_models_of_documents():
+    """Runs before this setting had the zero vector, and have the ids of those that ask for it."""
+    documents = ("data=python_library", "model.architecture=decoder_only", "optim=lm")
+    assert train().model.bos_vector == "zero" == train("model.architecture=decoder_only").model.bos_vector
+    learned, zero = train(*documents), train(*documents, "model.bos_vector=zero")
+    assert (learned.model.bos_vector, zero.model.bos_vector) == ("learned", "zero") and learned.run_id != zero.run_id
+    assert [config.transformer(260).zero_bos for config in (learned, zero)] == [False, True]
+    recorded = zero.model_dump(mode="json")
+    del recorded["model"]["bos_vector"]
+    assert config_from_record(recorded).run_id == zero.run_id

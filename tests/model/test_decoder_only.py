@@ -9,7 +9,7 @@ import torch
 
 from rpr.model.attention import Implementation, attention_of, reference
 from rpr.model.beam_search import Search, beam_search
-from rpr.model.transformer import Transformer
+from rpr.model.transformer import Transformer, build_model
 from tests.model import test_transformer
 from tests.model.scheme_variants import KINDS, NORM, OTHERS
 from tests.model.test_beam_search import assert_equal, definition
@@ -86,6 +86,34 @@ def test_gradients_do_not_reach_padding_or_other_rows():
     gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (whole, alone)]
     for in_batch, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(in_batch, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_a_start_of_a_document_are_as_large_as_others(kind):
+    """Of untrained weights, whose norms and biases keep a zero vector zero: with zero_bos they overflow float32."""
+
+    def gradient_norm(first: int, **changes: object) -> float:
+        torch.manual_seed(0)
+        sizes = {"num_layers": 4, "d_model": 32, "d_ff": 64, "norm": "pre", **changes}
+        model = build_model(changed(TINY, **{**KINDS[kind], "architecture": "decoder_only", **sizes}))
+        pieces = torch.tensor([[first, 5, 9, 7, 3], [8, 4, 6, 10, 11]])
+        hidden = model(pieces[:, :0], pieces)
+        model.logits(hidden).logsumexp(-1).mean().backward()
+        return float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+
+    assert gradient_norm(2, zero_bos=False) < 4 * gradient_norm(12)
+    if kind in ("rope", "t5", "none"):
+        assert gradient_norm(2) > 1e6 * gradient_norm(12)
+
+
+def test_bos_has_its_embedding_if_it_is_learned():
+    model = make_model("rope", zero_bos=False)
+    pieces = torch.tensor([[2, 5, 7]])
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.embedding_VM[12] = other.embedding_VM[2]
+    read = other(pieces[:, :0], torch.tensor([[12, 5, 7]]))
+    torch.testing.assert_close(model(pieces[:, :0], pieces), read)
 
 
 @pytest.mark.parametrize("kind", ["rope", "relative", "learned"])
