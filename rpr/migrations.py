@@ -60,3 +60,11 @@ def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(whole.get(section), dict):
             whole[section].setdefault(name, earlier)
     return whole
+
+
+def todays_command(command: str, settings: Mapping[str, Any]) -> str:
+    """The command that repeats the run of a recorded one, given its recorded settings: with those that it left to a
+    default which was another one then.
+    """
+    documents = (settings.get("data") or {}).get("text") is not None
+    return f"{command} model.bos_vector=zero" if documents and "bos_vector" not in settings["model"] else command

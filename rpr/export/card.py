@@ -14,6 +14,7 @@ from rpr.export import transformers_files
 from rpr.export.ctranslate2_spec import position_rows
 from rpr.export.parity import Parity
 from rpr.io.escape import escape_tree
+from rpr.migrations import todays_command
 from rpr.records.position import position_of
 from rpr.records.scores import score_digits
 from rpr.runs.loading import TrainedModel
@@ -61,7 +62,7 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) 
             "name": record.name,
             "id": record.run_id,
             "outcome": record.outcome or "finished",
-            "command": record.command,
+            "command": todays_command(record.command, record.config),
             "commit": record.git.commit,
             "dirty": record.git.dirty,
             "steps": record.steps,

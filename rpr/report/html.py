@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rpr import paper
+from rpr.migrations import todays_command
 from rpr.records.record import Record, flat, varying
 from rpr.report.groups import Group
 from rpr.report.plot_style import FIRST, Plot
@@ -116,6 +117,7 @@ _TEMPLATES.globals |= {
     "count": _count,
     "recorded": _recorded,
     "lines_of": _lines,
+    "todays_command": todays_command,
     "legend_of": lambda grid: legend([grid]),
     "headings": HEADINGS,
     "most_items": MOST_ITEMS,

@@ -18,6 +18,7 @@ from rpr.config import commands as commands_config
 from rpr.config import train as config
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
+from rpr.migrations import todays_command
 from rpr.model.positions import COLOURS
 from rpr.paths import SCHEMES_DIR, data_dir
 from rpr.validation import validate
@@ -300,3 +301,6 @@ def test_bos_has_a_vector_of_its_own_in_models_of_documents():
     recorded = zero.model_dump(mode="json")
     del recorded["model"]["bos_vector"]
     assert config_from_record(recorded).run_id == zero.run_id
+    again = todays_command(shlex.join(["rpr-cli", "train", *documents]), recorded)
+    assert train(*shlex.split(again)[2:]).run_id == zero.run_id
+    assert todays_command("as it was", zero.model_dump(mode="json")) == "as it was"
