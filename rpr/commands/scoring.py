@@ -35,7 +35,7 @@ from rpr.records.scores import (
     LengthBucket,
     PositionScore,
     Score,
-    empty_note,
+    hypotheses_note,
     pooled,
     score_digits,
     scored_items,
@@ -60,7 +60,7 @@ def validation_bleu(config: TrainConfig, data: PreparedData, model: Transformer)
     sources = data.split("validation").first("source", config.evaluation.validation_sentences)
     with Progress(len(sources), "sentences", "translating validation", keep=False) as bar:
         search = search_of(config.evaluation, greedy=True)
-        hypotheses = translate_sources(engine, sources, data.vocabulary, search, bar.reach)
+        hypotheses, _ = translate_sources(engine, sources, data.vocabulary, search, bar.reach)
     references = data.text("validation")[1][: len(hypotheses)]
     language, tokenizer = config.data.target_language, config.evaluation.bleu_tokenizer
     return all_scores(hypotheses, references, language, [HEADLINE_METRIC], tokenizer)[0].score
@@ -110,18 +110,25 @@ def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, r
     for split in splits:
         rows, what = data.split(split).first("source"), f"translating {split} (beam {evaluation.beam_size})"
         with Progress(len(rows), "sentences", what, lines="last") as bar:
-            hypotheses = translate_sources(system.engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
-        texts = translated[split] = Texts(*data.text(split), hypotheses)
+            found = translate_sources(system.engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
+        texts = translated[split] = Texts(*data.text(split), found.texts)
         write_split(run_dir, split, texts)
         language, tokenizer = config.data.target_language, evaluation.bleu_tokenizer
-        scored[split] = all_scores(hypotheses, texts.references, language, metrics, tokenizer)
-        scores.extend(_score(config, data, split, metric, system) for metric in scored[split])
+        scored[split] = all_scores(found.texts, texts.references, language, metrics, tokenizer)
+        scores.extend(_score(config, data, split, metric, system, found.unfinished) for metric in scored[split])
     if translated:
         write_archive(run_dir, translated)
     return RunScores(tuple(scores), _by_length(config, data, scored, system))
 
 
-def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: EvaluatedModel) -> Score:
+def _score(
+    config: TrainConfig,
+    data: PreparedData,
+    split: str,
+    metric: Metric,
+    system: EvaluatedModel,
+    unfinished: int | None = None,
+) -> Score:
     return Score(
         split=split,
         test_set=data.set_name(split),
@@ -131,6 +138,7 @@ def _score(config: TrainConfig, data: PreparedData, split: str, metric: Metric, 
         num_sentences=metric.num_sentences,
         interval=interval(metric.statistics, config.evaluation.bootstrap_samples),
         empty_hypotheses=metric.empty if config.data.text is None else None,
+        unfinished_hypotheses=unfinished,
         tokenised_references=metric.tokenised,
         **_decoding(config, system),
     )
@@ -232,7 +240,7 @@ def score_grid(scores: Sequence[Score]) -> Grid:
         Column(
             "sentences",
             scored_items(scores),
-            lambda row: Cell(single(row.num_sentences), empty_note(row.empty_hypotheses)),
+            lambda row: Cell(single(row.num_sentences), hypotheses_note(row.empty_hypotheses, row.unfinished_hypotheses)),
             digits=0,
         ),
         Column("test_set", "test set", attrgetter("test_set"), words=True),

@@ -93,6 +93,9 @@ def _translate(config: TranslateConfig, source: int, output: Output, remarks: _R
                     problem = f"more than max_source_length = {translator.max_source_length} pieces"
                     remarks.warn(number, problem, f"translated in {len(parts)} parts")
             translations = translator.translate_encoded(sources, translator.search)
+            for number, best in enumerate(translations, remarks.done + 1):
+                if not best[0].finished:
+                    remarks.warn(number, "no end within the length limit", "the translation is cut off there")
             if config.n_best is None:
                 written = "".join(f"{best[0].text}\n" for best in translations)
             else:

@@ -5,7 +5,7 @@ the PyTorch engine.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -39,17 +39,26 @@ class Engine(Protocol):
         """Up to `n_best` translations of each source (token IDs with EOS), best first, in the order of the sources."""
 
 
+class Translated(NamedTuple):
+    """The best translation of each source, in order; and how many of them ended at the length limit, before EOS."""
+
+    texts: list[str]
+    unfinished: int
+
+
 def translate_sources(
     engine: Engine,
     sources: Sequence[list[int]],
     vocabulary: Vocabulary,
     search: Search,
     progress: Progress | None = None,
-) -> list[str]:
-    """The best translation of each source, in order; the arguments as for Engine.search."""
+) -> Translated:
+    """The arguments are as for Engine.search."""
     for index, source in enumerate(sources):
         assert source[-1:] == [EOS], f"source {index} does not end with EOS"
-    return [vocabulary.decode(n_best[0].pieces) for n_best in engine.search(sources, search, progress=progress)]
+    best = [n_best[0] for n_best in engine.search(sources, search, progress=progress)]
+    unfinished = sum(not hypothesis.finished for hypothesis in best)
+    return Translated([vocabulary.decode(hypothesis.pieces) for hypothesis in best], unfinished)
 
 
 class TorchEngine:

@@ -103,6 +103,8 @@ class Score:
     precision: str | None = None
     interval: SentenceInterval | None = None  # None in older records
     empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # included in the score: they match nothing
+    # That ended at evaluation.max_extra_length, before EOS, and are scored as they are; None in older records.
+    unfinished_hypotheses: Annotated[int, Field(ge=0)] | None = None
     min_length: Annotated[int, Field(ge=0)] = 0  # pieces decoded before EOS was allowed
     tokenised_references: AtLeastOne | None = None  # that end in " .", if the references look tokenised
 
@@ -125,9 +127,10 @@ def search_in_words(search: Score | ByLength | EvaluationConfig) -> str:
     return f"beam {search.beam_size}, length penalty {search.length_penalty:g}{least}"
 
 
-def empty_note(hypotheses: int | None) -> tuple[str, ...]:
-    """A cell's note on empty translations, if there are any."""
-    return (f"{hypotheses:,} translations are empty",) if hypotheses else ()
+def hypotheses_note(empty: int | None, unfinished: int | None = None) -> tuple[str, ...]:
+    """A cell's notes on translations that are no whole ones, if there are any."""
+    counts = ((empty, "are empty"), (unfinished, "are cut off at the length limit, evaluation.max_extra_length"))
+    return tuple(f"{count:,} translation{'s' * (count > 1)} {what}" for count, what in counts if count)
 
 
 def tokenised_in_words(references: int) -> str:

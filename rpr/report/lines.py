@@ -249,10 +249,14 @@ def scoring_notes(variants: Sequence[Variant]) -> tuple[Note, ...]:
 
 
 def _unusual(column: TestColumn, scores: Sequence[Score]) -> Iterator[Note]:
-    if counts := [score.empty_hypotheses for score in scores if score.empty_hypotheses]:
-        span = " to ".join(f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
-        runs = f"{len(counts)} {'run' if len(counts) == 1 else 'runs'}"
-        yield Note(f"empty translations of {column.split}, scored as they are: {span} in {runs}")
+    for what, values in (
+        ("empty translations", [score.empty_hypotheses for score in scores]),
+        ("translations without an end within the length limit", [score.unfinished_hypotheses for score in scores]),
+    ):
+        if counts := [value for value in values if value]:
+            span = " to ".join(f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
+            runs = f"{len(counts)} {'run' if len(counts) == 1 else 'runs'}"
+            yield Note(f"{column.split}: {what}, scored as they are: {span} in {runs}")
     if counts := [score.tokenised_references for score in scores if score.tokenised_references]:
         yield Note(f"{column.split}: {tokenised_in_words(max(counts))}")
 

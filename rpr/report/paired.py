@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from rpr.metrics.comparison import ALPHA, Family, System
 from rpr.metrics.significance import LEVEL
 from rpr.records.measurement import single
-from rpr.records.scores import METRIC_NAMES, empty_note, score_digits, tokenised_in_words
+from rpr.records.scores import METRIC_NAMES, hypotheses_note, score_digits, tokenised_in_words
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.tables.render import bullets, escape_markdown, markdown, shortened
 
@@ -104,7 +104,7 @@ def grids(report: PairedReport) -> Iterator[Grid]:
 
 
 def _score(row: tuple[int, System]) -> Cell:
-    return Cell(single(row[1].score, row[1].interval), empty_note(row[1].empty))
+    return Cell(single(row[1].score, row[1].interval), hypotheses_note(row[1].empty))
 
 
 def _differences(family: Family) -> Grid:

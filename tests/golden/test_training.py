@@ -51,7 +51,7 @@ def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, An
     sources = [data.split("validation").row("source", index).tolist() for index in range(8)]
     return {
         "losses": [float(line["train/loss"]).hex() for line in lines if "train/loss" in line],
-        "translations": translate_sources(engine, sources, data.vocabulary, search),
+        "translations": translate_sources(engine, sources, data.vocabulary, search).texts,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.commands.scoring import length_grid, score_run
+from rpr.commands.scoring import length_grid, score_grid, score_run
 from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
 from rpr.decode.engines import EvaluatedModel
@@ -79,10 +79,10 @@ def test_task_lengths(kind, source, target, length):
 
 
 class Echo:
-    """An engine that returns the first 20 pieces of the source."""
+    """An engine that returns the first 20 pieces of the source, without an end where there are more."""
 
     def search(self, sources: Any, search: Any, **more: Any) -> list[list[Hypothesis]]:
-        return [[Hypothesis(tuple(source[:-1])[:20], 0.0, 0.0, True)] for source in sources]
+        return [[Hypothesis(tuple(source[:-1])[:20], 0.0, 0.0, len(source) <= 21)] for source in sources]
 
 
 def test_scores_of_a_task(cache_dir, tmp_path):
@@ -95,6 +95,9 @@ def test_scores_of_a_task(cache_dir, tmp_path):
     assert {*scores} == {(split, metric) for split in ("test", "long") for metric in ("sacrebleu", "exact_match")}
     short, long = scores["test", "exact_match"], scores["long", "exact_match"]
     assert (short.score, long.score, short.num_sentences, short.min_length) == (100.0, 0.0, 40, 1)
+    assert (short.unfinished_hypotheses, long.unfinished_hypotheses) == (0, 40)
+    notes = [line[3].remarks for line in score_grid(found.scores).cells if line[1].value == "exact_match"]
+    assert notes == [(), ("40 translations are cut off at the length limit, evaluation.max_extra_length",)]
     assert short.interval.low == pytest.approx(91.24, abs=0.01)  # Wilson, 40 of 40
     lengths = found.by_length
     assert lengths.min_length == 1

@@ -102,6 +102,16 @@ def test_long_list_of_problems_is_cut_and_counted():
     assert "#problems" not in page([fake_record()])
 
 
+def test_translations_that_are_no_whole_ones_are_said():
+    runs = [
+        fake_record(kind, scores=[fake_score("test", 30.0, empty_hypotheses=1, unfinished_hypotheses=cut)])
+        for kind, cut in (("relative", 0), ("absolute", 1200))
+    ]
+    shown = text_of(page(runs))
+    assert "test: empty translations, scored as they are: 1 in 2 runs" in shown
+    assert "test: translations without an end within the length limit, scored as they are: 1,200 in 1 run" in shown
+
+
 def test_warnings_are_never_folded_and_other_metrics_are():
     scores = [fake_score("test", 30.0), fake_score("test", 51.5, "chrf"), fake_score("test", 28.5, "bleu_tok")]
     for changed, words in (
