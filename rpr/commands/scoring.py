@@ -240,7 +240,9 @@ def score_grid(scores: Sequence[Score]) -> Grid:
         Column(
             "sentences",
             scored_items(scores),
-            lambda row: Cell(single(row.num_sentences), hypotheses_note(row.empty_hypotheses, row.unfinished_hypotheses)),
+            lambda row: Cell(
+                single(row.num_sentences), hypotheses_note(row.empty_hypotheses, row.unfinished_hypotheses)
+            ),
             digits=0,
         ),
         Column("test_set", "test set", attrgetter("test_set"), words=True),

@@ -22,7 +22,7 @@ from rpr.report.agreement import Agreement, agreement, why_undecided
 from rpr.report.groups import TASK_LEARNED, Group, TestColumn, Variant
 from rpr.report.learning import LEARNING_RULE
 from rpr.report.protocol import Difference, differences
-from rpr.report.published import PAPER, Source, find
+from rpr.report.published import PAPER, Source, find, rotated_share
 from rpr.tables.grid import Cell, Column, Note
 
 
@@ -96,6 +96,7 @@ def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
     return {
         "kind": variant.position.kind,
         "k": variant.position.clip_distance,
+        "rotated_share": rotated_share(variant),
         "data": group.data,
         "model": group.model,
         "size": group.size,

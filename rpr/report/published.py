@@ -78,13 +78,21 @@ def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> 
     return next((row for row in rows if row.match.items() <= facts.items()), None)
 
 
+def rotated_share(variant: Variant) -> Any:
+    """RoPE's share of a head, which tells Kazemnejad's RoPE from others; None of other schemes."""
+    return next((run.setting("position.rotated_share") for run in variant.records), None)
+
+
 def published_curves(variants: Sequence[Variant], facts: Mapping[str, Any]) -> dict[tuple[Source, Any], Curves]:
     """The figures by length that match all of `facts`, for each source and length of training, if that is said."""
     by_source: dict[tuple[Source, Any], Curves] = {}
-    labels = {variant.position.kind: variant.label for variant in reversed(variants)}  # of the first of each kind
-    for kind, label in labels.items():
+    labels: dict[tuple[str, Any], str] = {}  # of the first of each kind and share of the width
+    for variant in variants:
+        labels.setdefault((variant.position.kind, rotated_share(variant)), variant.label)
+    for (kind, share), label in labels.items():
         for row in published():
-            if "length" in row.match and {**facts, "kind": kind}.items() <= row.match.items():
+            alike = row.match.get("rotated_share", share) == share
+            if "length" in row.match and alike and {**facts, "kind": kind}.items() <= row.match.items():
                 of_source = by_source.setdefault((row.source, row.match.get("train_length")), {})
                 of_source.setdefault(label, {})[row.match["length"]] = single(row.figure)
     return by_source

@@ -23,7 +23,7 @@ from tests.fake_records import edited, fake_by_length, fake_interval, fake_recor
 from tests.report.helpers import group_of
 
 
-def run(position, long, kind="reverse", within=99.0, cut_off=26, seed=1):
+def run(position, long, kind="reverse", within=99.0, cut_off=26, seed=1, rotated_share=0.25):
     """With its exact match on long."""
     lengths = fake_by_length(99.0, 99.0, 60.0, 40.0, unit="symbols of the input")
     lengths["signatures"]["exact_match"] = "unit:sentence"
@@ -33,6 +33,8 @@ def run(position, long, kind="reverse", within=99.0, cut_off=26, seed=1):
     wilson = fake_interval(70.0, 90.0) | {"method": "Wilson's", "samples": None, "seed": None}
     scores += [fake_score("test", within, "exact_match", interval=wilson), fake_score("long", long, "exact_match")]
     settings = {"data.name": kind, "data.task": {"kind": kind, "max_train_length": cut_off}}
+    if position == "rope":
+        settings["position.rotated_share"] = rotated_share
     return fake_record(position, seed=seed, scores=scores, by_length=lengths, settings=settings)
 
 
@@ -78,19 +80,22 @@ def test_published_figures_by_length_are_grey_where_task_and_lengths_of_training
         buckets = tuple(replace(bucket, shortest=length, longest=length) for bucket, length in lengths)
         return run.model_copy(update={"by_length": replace(run.by_length, buckets=buckets)})
 
-    def grey(cut_off, architecture="decoder_only"):
+    def grey(cut_off, architecture="decoder_only", rotated_share=1.0):
+        rope = run("rope", 60.0, "symbols_reverse", cut_off=cut_off, rotated_share=rotated_share)
         group = group_of(
             run.model_copy(update={"config": edited(run.config, {"model.architecture": architecture})})
-            for run in map(of_one_length, runs("symbols_reverse", cut_off=cut_off))
+            for run in map(of_one_length, [*runs("symbols_reverse", cut_off=cut_off), rope])
         )
         [axes] = scores_by_length(group).figure().axes
         lines = [line for line in axes.get_lines() if line.get_color() == PAPER]
         return [(list(line.get_xdata()), list(line.get_ydata())) for line in lines], axes.get_xlabel()
 
-    # Of absolute positions, at 21, 24, 25 and 27, of which 24 and 27 have no bucket; none of relative ones.
+    # Of absolute positions, at 21, 24, 25 and 27, of which 24 and 27 have no bucket; none of relative ones, nor of RoPE
+    # on another share of the width.
     [(places, figures)], words = grey(20)
     assert (places, figures) == ([1, 2], [46.1, 0.0]) and "Kazemnejad" in words
     assert grey(26)[0] == grey(20, "encoder_decoder")[0] == [], "figures are of decoders alone"
+    assert [curve for _, curve in grey(20, rotated_share=0.25)[0]] == [[46.1, 0.0], [78.9, 0.5]]
 
 
 def test_schemes_are_plotted_best_first_beside_published_accuracies():
@@ -166,17 +171,21 @@ def test_order_of_schemes_is_compared_with_the_published_one():
 
     [one_seed] = found(absolute=1.0, t5=60.0, rope=12.0, relative=90.0)
     assert one_seed.endswith(
-        "T5, RoPE, absolute (sinusoidal). Here not decided: 3 of 3 pairs. Of relative, k = 16 no such figure is held."
+        "T5, RoPE, 25% of the width, absolute (sinusoidal). Here not decided: 3 of 3 pairs. Of relative, k = 16 no such"
+        " figure is held."
     )
     [decided] = found(*schemes(seed=2, t5=61.0, rope=13.0, absolute=12.5), t5=60.0, rope=12.0, absolute=12.4)
-    same = "same: T5 against RoPE +48.0 ± 0.0 (+47.4 to +48.6; 2 seeds), T5 against absolute (sinusoidal) +48.0 ±"
+    same = "Here same: T5 against RoPE, 25% of the width +48.0 ± 0.0 (+47.4 to +48.6; 2 seeds), T5 against absolute "
     undecided = "not decided: 1 of 3 pairs. Corrected for 3 comparisons (Holm), all hold."
     assert same in decided and decided.endswith(undecided)
     first, second = schemes(t5=60.0, rope=12.0, absolute=12.4), schemes(seed=2, t5=61.0, rope=13.0, absolute=12.5)
     everything = text([*first, *second])
-    assert "Not decided against absolute (sinusoidal) on long, in points of exact match: RoPE 0.0 ±" in everything
+    assert (
+        "Not decided against absolute (sinusoidal) on long, in points of exact match: RoPE, 25% of the width 0.0 ±"
+        in everything
+    )
     [opposite] = found(*schemes(seed=2, t5=10.0, rope=61.0), t5=11.0, rope=62.0)
-    assert "Here opposite: T5 against RoPE -51.0 ± 0.0 (" in opposite
+    assert "Here opposite: T5 against RoPE, 25% of the width -51.0 ± 0.0 (" in opposite
     assert found(t5=60.0, relative=90.0) == []
 
 
@@ -190,6 +199,10 @@ def test_published_figures_are_shown_with_their_source():
     notes, [absolute, relative] = column(runs())
     assert (absolute.value, relative.reason) == (2.3, "no published figure of this row as a whole known to us")
     assert "Kazemnejad et al. 2023" in notes and "compare the order only" in notes
+    for share, published in ((0.25, 7.7), (1.0, None)):  # Kazemnejad's RoPE is another than on the whole width
+        assert [cell.value for cell in column([run("rope", 60.0, rotated_share=share)])[1]] == [published] * bool(
+            published
+        )
     assert column(runs("duplicate")) == (column(runs("duplicate"))[0], [])
     for cut_off, shown in ((26, True), (22, False)):  # the figure is of the cut-off 26
         records = [run(choice, 60.0, "scan", cut_off=cut_off) for choice in ("absolute", "transformer_xl")]
