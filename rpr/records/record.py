@@ -171,7 +171,11 @@ class Record(RecordPart):
 
     @property
     def data_name(self) -> str:
-        return str(self.setting("data.name"))
+        """With the direction, where the name has the other one: `wmt14_en_de, de to en`."""
+        name, source, target = (
+            str(self.setting(f"data.{of}")) for of in ("name", "source_language", "target_language")
+        )
+        return f"{name}, {source} to {target}" if name.endswith(f"_{target}_{source}") else name
 
     @property
     def model_name(self) -> str:
@@ -230,10 +234,7 @@ class Record(RecordPart):
 
 
 class Found(NamedTuple):
-    """Records with their paths, sorted by path, and one line for each file that could not be read.
-
-    `others` are the JSON files that are not records.
-    """
+    """Records with their paths, sorted by path; a line for each file that could not be read; other JSON files."""
 
     records: list[tuple[Path, Record]]
     problems: list[str]

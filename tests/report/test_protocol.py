@@ -10,6 +10,7 @@ from rpr.compose.composition import compose
 from rpr.config.train import TrainConfig
 from rpr.records.position import shown_settings
 from rpr.records.record import Record, flat
+from rpr.report.grouping import run_groups
 from rpr.report.protocol import SECTIONS, compared_settings, differences, not_compared
 from rpr.validation import validate
 from tests.fake_records import edited, fake_record
@@ -44,6 +45,13 @@ def test_paper_configurations_have_no_differences():
     assert differences([recorded(*BASE)], "base", "en_de") == ()
     assert differences([recorded("model=big", *EXACT)], "big", "en_de") == ()
     assert differences([recorded(*BIG_FR, pairs=36_000_000)], "big", "en_fr") == ()
+
+
+def test_other_direction_of_a_corpus_is_said():
+    reverse = recorded(*BASE, data__source_language="de", data__target_language="en")
+    (found,) = differences([reverse], "base", "en_de")
+    assert found.kind == "data" and "name wmt14_en_de, de to en (wmt14_en_de)" in found.text
+    assert [group.data for group in run_groups([recorded(*BASE), reverse])] == ["wmt14_en_de", "wmt14_en_de, de to en"]
 
 
 def test_changed_recipe_is_one_difference():
