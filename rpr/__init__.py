@@ -8,6 +8,10 @@ from rpr.version import __version__ as __version__
 _MODULES = {"Translator": "decode.translator", "Translation": "decode.translator", "load": "analysis.trained_run"}
 
 
+def __dir__() -> list[str]:
+    return [*globals(), *_MODULES, "records"]
+
+
 def __getattr__(name: str) -> Any:
     """Import the public names lazily: torch takes a second to import, and --help does not need it."""
     if name == "records":  # the package, which can be called

@@ -41,7 +41,7 @@ COMMANDS = {  # with their purpose
     "translate": "translate stdin, or a file, line by line: translate RUN [-- IN [OUT]]",
     "generate": "continue prompts with a decoder-only run: generate RUN [prompt=TEXT], or a prompt per line of stdin",
     "compare": "test which runs differ significantly: compare RUN RUN ..., or sweep=...",
-    "export": "export a run for CTranslate2, or as safetensors: export RUN format=...",
+    "export": "export a run as safetensors, for CTranslate2 or transformers: export RUN format=...",
     "rerun": "repeat a run from its record and check that the results are the same: rerun RUN",
     "diff": "show what differs between two runs: diff RUN_A RUN_B",
     "dashboard": "create a report in W&B that compares runs: sweep=...",

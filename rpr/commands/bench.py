@@ -127,6 +127,7 @@ def as_text(document: dict[str, Any]) -> str:
                 _figures("extra_megabytes", "extra MB", 1),
             ),
             tuple(document.get("layer", ())),
+            notes=(Note(_ALGORITHMS),) if len(layer["algorithms"]) > 1 else (),
         ),
     ]
     return "\n\n".join(["\n".join(wrapped([head])), with_legend([grid for grid in grids if grid.rows])])
@@ -139,6 +140,7 @@ def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:
     return Column(key, heading, read, digits)
 
 
+_ALGORITHMS = "schemes without tables have attend alone, those that the Triton kernel does not know no triton"
 _USE = (_figures("target_tokens_per_second", "target tokens/s", 0), _figures("utilisation", "MFU %", 1, scale=100))
 _RESIDENT = _figures("resident_megabytes", "resident MB", 0)
 

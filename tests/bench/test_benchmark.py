@@ -182,3 +182,11 @@ def test_layers_of_a_pattern_are_measured_each():
     assert [*benchmark.layer_steps(config, mixed, LayerCase(1, 4, 0, False), CPU)] == [*causal][:2]
     of_fox = {name: mixed[name] for name in ("fox", "rope_none")}
     assert not benchmark.layer_steps(config, of_fox, LayerCase(1, 4, 0, False), CPU), "nothing to compare with"
+
+
+@pytest.mark.parametrize("algorithms", ["attend", "attend,dense"])
+def test_text_says_who_has_no_algorithms(algorithms):
+    row = {"variant": "rope", "length": 4, "batch": 1, "clip_distance": 0, "causal": False, "problem": "no memory"}
+    document = {"config": bench(f"layer.algorithms=[{algorithms}]").model_dump(mode="json"), "layer": [row]}
+    text = command.as_text(document | {"device": "cpu", "versions": {"torch": "2"}})
+    assert ("schemes without tables have attend alone" in text) == ("dense" in algorithms)
