@@ -144,11 +144,12 @@ def latex(grid: Grid) -> str:
 
 
 def latex_narrow(grid: Grid) -> str:
-    """The same for one column of a paper: the main figures, without intervals, footnotes and notes."""
+    """The same for one column of a paper: the main figures, without intervals, footnotes and notes but warnings."""
     page, shared = layout(grid.up_to(1).only(lambda column: not column.words)).without_shared_text()
     every = "".join(f"; {heading}: {shown.text}" for heading, shown in shared)
     lines = [r"\begin{table}\centering\footnotesize\setlength{\tabcolsep}{3pt}", *_captioned(grid, "-narrow", every)]
-    return "\n".join([*lines, *_tabular(page, plain=True), r"\end{table}"]) + "\n"
+    warnings = [rf"\par {escape_latex(text)}" for text in grid.page.warnings]
+    return "\n".join([*lines, *_tabular(page, plain=True), *warnings, r"\end{table}"]) + "\n"
 
 
 def _captioned(grid: Grid, suffix: str, more: str = "") -> list[str]:
@@ -169,11 +170,15 @@ def _tabular(page: Layout, *, plain: bool = False) -> list[str]:
 
 
 def as_csv(grids: Iterable[Grid]) -> str:
-    """One line per table, row and column; a missing figure is an empty field with a reason, never a number."""
+    """One line per table, row and column; a missing figure is an empty field with a reason, never a number. Warnings of
+    a table are before its rows, in the column `warning`.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for grid in grids:
+        for text in grid.page.warnings:
+            writer.writerow([grid.name, grid.setting, grid.synthetic, "", "warning", *_csv(text), ""])
         for line in grid.cells:
             labels = (str(cell.value) for column, cell in zip(grid.columns, line, strict=True) if column.label)
             start = [grid.name, grid.setting, grid.synthetic, " | ".join(labels)]

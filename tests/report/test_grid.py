@@ -1,5 +1,6 @@
 """Grids and their renderers against tables written by hand."""
 
+import csv
 import json
 import math
 import random
@@ -13,7 +14,18 @@ from rpr.report import lines
 from rpr.report.build import build_report
 from rpr.tables import render
 from rpr.tables.grid import Cell, Column, Grid, Note, figure_text, legend, number
-from rpr.tables.render import as_json, escape_latex, escape_markdown, latex, latex_narrow, markdown, terminal
+from rpr.tables.render import (
+    CSV_COLUMNS,
+    as_csv,
+    as_json,
+    escape_latex,
+    escape_markdown,
+    latex,
+    latex_narrow,
+    markdown,
+    terminal,
+    titled,
+)
 from tests.fake_records import fake_record
 
 SENTENCES = Interval(29.0, 31.0, 0.95, kind="sentences", samples=1000, seed=1, method="bootstrap")
@@ -166,6 +178,17 @@ def test_json_has_every_figure_by_key():
         "value": None, "n": 0, "deviation": None, "interval": None, "missing_because": "never run",
     }  # fmt: skip
     assert found["rows"][0]["words"] == {"text": "data", "remarks": ["all of it"]}
+
+
+def test_warning_of_a_table_is_in_every_format():
+    """Also where notes are left out; a line of CSV has all columns."""
+    grid = make_grid(notes=[Note("not comparable: 7 & 8", "warning"), Note("a note")])
+    assert r"\par not comparable: 7 \& 8" in latex_narrow(grid) and "a note" not in latex_narrow(grid)
+    first, *rest = csv.reader(as_csv([grid]).splitlines()[1:])
+    assert first[:6] == ["table2", "a setting", "False", "", "warning", "not comparable: 7 & 8"]
+    assert {len(line) for line in (first, *rest)} == {len(CSV_COLUMNS)}
+    for text in (markdown(grid), latex(grid), titled(grid), json.dumps(as_json(grid))):
+        assert "not comparable: 7" in text
 
 
 @pytest.mark.usefixtures("unrendered")
