@@ -61,10 +61,9 @@ def run(
     hardware = config.hardware
     run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
     if config.again:
-        config = config.model_copy(update={"again": False})  # once: an interrupted run resumes
         if started_by_torchrun() or hardware.num_nodes > 1:
             raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
-        lifecycle.set_aside(run_dir, command)
+        lifecycle.set_aside(run_dir, config.position)
     if _report_if_finished(config, run_dir):
         return run_dir
     check_tokenizer(config)
@@ -82,7 +81,10 @@ def run(
             work(config, run_dir, _prepare(config))
         return run_dir
     if sweep_job is None:
-        _warn(config, run_dir)
+        for line in lifecycle.cautions(config):
+            note(f"warning: {line}")
+        if (folder := lifecycle.trained_alike(config, run_dir)) is not None:
+            note(f"{folder} differs in its evaluation alone; to score it again instead: rpr-cli evaluate {folder}")
     _run_recorded(config, command, run_dir, sweep_job, rerun_of)
     return run_dir
 
@@ -141,27 +143,6 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, hosts: Sequence[str])
         note(str(error))
         time.sleep(launch.GRACE_SECONDS)  # the first node may have an error of its own to report
         raise SystemExit(FAULT_EXIT) from None
-
-
-def _warn(config: TrainConfig, run_dir: Path) -> None:
-    """What may not be meant: an encoder without positions, random positions that evaluation does not have, a warm-up
-    that never ends, a run that differs from another only in its evaluation.
-    """
-    if drawn := config.position.encoder.random_positions or config.position.decoder.random_positions:
-        what = f"positions are drawn of {drawn} (position.random_positions) in training, but evaluation counts from 0"
-        note(f"warning: {what}; Ruoss et al. 2023 draw them there too, so scores are not those of their method")
-    if config.model.architecture == "encoder_decoder" and not config.position.encoder.ordered:
-        label = config.position.encoder.label
-        note(f"warning: with positions {label} the encoder ignores word order")
-    if (optim := config.optim).warmup_steps > optim.max_steps:
-        rate = f"the learning rate rises over {optim.warmup_steps:,} steps (optim.warmup_steps), more than there are"
-        note(f"warning: {rate}, so it never reaches its highest value")
-    if (decay := optim.ema_decay) is not None and decay > (reached := (1 + optim.max_steps) / (10 + optim.max_steps)):
-        what = f"optim.ema_decay: {decay:g} is not reached in {optim.max_steps:,} steps, whose last has {reached:.4f}"
-        note(f"warning: {what}, so any greater value gives the same average")
-    if not (run_dir / RECORD_NAME).exists() and (folder := lifecycle.trained_alike(config, run_dir)) is not None:
-        what = f"{folder} differs in its evaluation alone; to score it again instead: rpr-cli evaluate {folder}"
-        note(what)
 
 
 def _run_recorded(

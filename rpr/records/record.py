@@ -115,6 +115,7 @@ class Record(RecordPart):
     error: str | None
     sweeps: tuple[str, ...] = ()
     command: str
+    again: bool = False  # whether it was last started with again=true, which then resumes it
     rerun_of: RerunOf | None = None
     dropped_parameters: tuple[str, ...] = ()  # of the run whose weights it started from; the new ones it lacks
     new_parameters: tuple[str, ...] = ()
@@ -335,11 +336,9 @@ def _what_is_wrong(text: str, error: ValidationError) -> str:
 
 def find_records(root: Path, sweep: str | None = None) -> Found:
     """Every record below `root`: files named record.json, and record files of any name (sweeps/results/<sweep>/*.json).
-
     Of several records of the same run (a repeat, or a committed copy: run_id, seed, hardware, corpus and code of the
-    positions, where both name them) the newest finished one is kept, and an original rather than its rerun, since one
-    configuration counted twice would pass for two seeds.
-    With `sweep`, only the runs of that sweep. A damaged record becomes a line among the problems, not an error.
+    positions, where both name them) the newest finished one is kept, and an original rather than its rerun: counted
+    twice it would pass for two seeds. With `sweep`, only its runs. A damaged record is a line among the problems.
     """
     kept: dict[tuple[str, int, str, str | None], list[tuple[Path, Record]]] = {}
     problems: list[str] = []

@@ -193,8 +193,8 @@ class Variant:
         return missing(absent if self.finished else "; ".join(self.unfinished) or "never run")
 
     def change(self, reference: Variant, key: Key | None, absent: str) -> Measurement:
-        """The mean of its differences from the reference over the seeds of both, or why there is none; with fewer than
-        two such seeds the difference of the means, without an interval. `absent` as in `measured`.
+        """The mean of its differences from the reference over the seeds of both, or why there is none; without such a
+        seed the difference of the means, which has no interval. `absent` as in `measured`.
         """
         own, its = self.measured(key, absent), reference.measured(key, absent)
         if own.value is None:
@@ -208,7 +208,7 @@ class Variant:
             return missing(f"scored in another way than {reference.label}")
         ours, others = ({seed: score.value for seed, score in scores.items()} for scores in both)
         seeds = sorted(ours.keys() & others.keys())
-        if len(seeds) > 1 or ours.keys() == others.keys():
+        if seeds:
             sentences = next(iter(both[0].values())).sentences
             return _mean(key, [ours[seed] - others[seed] for seed in seeds], sentences, changes=True)
         means = [math.fsum(each.values()) / len(each) for each in (ours, others)]

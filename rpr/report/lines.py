@@ -159,7 +159,7 @@ def _note(line: Line) -> Cell:
     return Cell(", ".join(remarks), (*chain(*remarks.values()), *variant.caveats))
 
 
-CHANGE = "the mean of the differences seed by seed; with fewer than two common seeds, the difference of the means"
+CHANGE = "the mean of the differences seed by seed; without a common seed, the difference of the means"
 # Columns after the scores, in every table and format.
 AFTER_THE_SCORES = (
     Column(

@@ -180,7 +180,8 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Ite
         "peak MB: resident memory of the process on a CPU, allocated on a GPU",
         "n: seeds of whole runs, rounds of interleaved timings",
         "interleaved: a ratio is of two timings one after the other, so a machine whose speed drifts still compares "
-        "fairly; whole runs ran at different times, and other work may have slowed one of them",
+        "fairly; it and steps/s are medians over the rounds, each of its own, so neither follows from the other; whole "
+        "runs ran at different times, and other work may have slowed one of them",
         *(f"steps/s of whole runs leave out {reason}" for reason in excluded),
     ]
     title, synthetic = "Speed: steps/s by position, and relative to absolute", any(group.synthetic for group in groups)

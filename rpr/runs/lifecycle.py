@@ -15,7 +15,7 @@ from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
 from rpr.migrations import with_earlier_defaults
-from rpr.model.positions import codes
+from rpr.model.positions import Positions, changed_code, codes
 from rpr.records import provenance
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Git, Record, RerunOf, read_record, varying, write_record
 from rpr.runs import locks
@@ -59,8 +59,33 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
         raise
 
 
+def cautions(config: TrainConfig) -> Iterator[str]:
+    """What may not be meant: an encoder without positions, random positions that evaluation does not have, a warm-up
+    that never ends, an average that is never reached.
+    """
+    if drawn := config.position.encoder.random_positions or config.position.decoder.random_positions:
+        yield (
+            f"positions are drawn of {drawn} (position.random_positions) in training, but evaluation counts from 0; "
+            "Ruoss et al. 2023 draw them there too, so scores are not those of their method"
+        )
+    if config.model.architecture == "encoder_decoder" and not config.position.encoder.ordered:
+        yield f"with positions {config.position.encoder.label} the encoder ignores word order"
+    if (optim := config.optim).warmup_steps > optim.max_steps:
+        yield (
+            f"the learning rate rises over {optim.warmup_steps:,} steps (optim.warmup_steps), more than there are, so "
+            "it never reaches its highest value"
+        )
+    if (decay := optim.ema_decay) is not None and decay > (reached := (1 + optim.max_steps) / (10 + optim.max_steps)):
+        yield (
+            f"optim.ema_decay: {decay:g} is not reached in {optim.max_steps:,} steps, whose last has {reached:.4f}, so "
+            "any greater value gives the same average"
+        )
+
+
 def trained_alike(config: TrainConfig, run_dir: Path) -> Path | None:
-    """A finished run next to `run_dir` that differs from it in its evaluation alone."""
+    """A finished run next to `run_dir`, which has not begun, that differs from it in its evaluation alone."""
+    if (run_dir / RECORD_NAME).exists():
+        return None
     for path in sorted(run_dir.parent.glob(f"{glob.escape(config.label)}-*/{RECORD_NAME}")):
         with contextlib.suppress(RprError):  # of another version, or damaged
             record = read_record(path)
@@ -77,17 +102,19 @@ def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
     return [name for name in REPORTED if asked[name] != recorded[name]]
 
 
-def set_aside(run_dir: Path, command: str) -> None:
+def set_aside(run_dir: Path, positions: Positions) -> None:
     """Move the folder of an earlier run of the same settings out of the way (again=true); a later report skips it. One
-    that this same command began and that was interrupted stays, to be resumed. Raises BusyError if another process is
-    working on it, ConfigError if it cannot be moved.
+    that again=true itself began and that was interrupted stays, to be resumed, if the code of its positions is the
+    same. Raises BusyError if another process is working on it, ConfigError if it cannot be moved.
     """
     if not run_dir.exists():
         return
     with locks.acquire(run_dir):
         with contextlib.suppress(RecordError):
             record = read_record(run_dir / RECORD_NAME)
-            if record.status in ("interrupted", "running") and record.command == command:
+            interrupted = record.again and record.status in ("interrupted", "running")
+            if interrupted and not changed_code((positions.encoder, positions.decoder), record.schemes):
+                note(f"again=true: {run_dir.name} resumes, which it began at {record.started}")
                 return
         earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
         try:
@@ -151,7 +178,7 @@ def start_record(
     from rpr.runs.origin import check_same_vocabulary
 
     path = run_dir / RECORD_NAME
-    settings = config.model_dump(mode="json")
+    settings = config.model_dump(mode="json") | {"again": False}
     earlier = read_record(path) if path.exists() else None
     continued = None  # without a checkpoint the run begins again
     if checkpoints(run_dir / "checkpoints"):
@@ -173,6 +200,7 @@ def start_record(
             error=None,
             sweeps=sweeps,
             command=command,
+            again=config.again,
             rerun_of=rerun_of or (earlier.rerun_of if earlier else None),
             dropped_parameters=earlier.dropped_parameters if earlier else (),
             new_parameters=earlier.new_parameters if earlier else (),

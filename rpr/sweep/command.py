@@ -80,6 +80,7 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
         print(spec.wandb_sweep(sweep, jobs, made[0][1].logger.project), end="")
         return 0
     before = status.load_status(sweep.name, made)
+    status.print_cautions(before)
     launcher = Launcher(jobs, settings, options, config_dir)
     if "--dry-run" in flags:
         print("\n".join(status.commands(before, launcher.words, config_dir, retry_failed=retry_failed)))

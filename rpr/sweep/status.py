@@ -147,6 +147,18 @@ def _checked(job: Job, key_of: Callable[[DataConfig], str]) -> Job:
     return now
 
 
+def print_cautions(jobs: Sequence[Job]) -> None:
+    """Of the unfinished jobs, each line once."""
+    configs = {job.run_dir: job.config for job in jobs if job.state != "finished"}
+    for line, number in Counter(line for config in configs.values() for line in lifecycle.cautions(config)).items():
+        note(f"warning: {line} ({number} of {len(configs)} jobs)")
+    if alike := sum(lifecycle.trained_alike(config, run_dir) is not None for run_dir, config in configs.items()):
+        note(
+            f"{alike} of {len(configs)} jobs differ from finished runs in their evaluation alone; to score those again "
+            "instead: rpr-cli evaluate RUN"
+        )
+
+
 def _check_names(configs: Sequence[TrainConfig]) -> None:
     jobs = {config.run_id: config.name for config in configs}
     for name, count in Counter(name for name in jobs.values() if name is not None).items():

@@ -104,7 +104,8 @@ def fit(
         how = InterruptedRun if "killed by signal" in str(error) else RunError
         reason = str(error).strip().split(". ")[0].rstrip(".")
         raise how(
-            f"{reason}; the same command resumes from the last checkpoint, with hardware.num_workers=0 without workers"
+            f"{reason}; the same command resumes from the last checkpoint; if it happens again, give more memory, or "
+            "begin another run, from step 0, without such processes: hardware.num_workers=0"
         ) from None
     seconds, steps, source, target = stopwatch.reading()
     measured = steps > 0 and seconds > 0

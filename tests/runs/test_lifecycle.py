@@ -1,6 +1,7 @@
 """The status of a run in its record."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,9 +10,11 @@ from rpr.compose.composition import compose_train
 from rpr.data import hub, synthetic
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
+from rpr.model.positions import codes
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle
 from rpr.runs.locks import LOCK_NAME
+from rpr.sweep.status import Job, print_cautions
 from rpr.training import launch
 from tests.fake_records import fake_record
 
@@ -55,20 +58,23 @@ def test_run_is_added_to_a_sweep_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "status, command, stays",
+    "status, again, changed, stays",
     [
-        ("interrupted", "rpr-cli train again=true", True),  # as with stop_after_minutes: the same command resumes it
-        ("running", "rpr-cli train again=true", True),  # killed
-        ("interrupted", "rpr-cli train", False),
-        ("failed", "rpr-cli train again=true", False),
-        ("finished", "rpr-cli train again=true", False),
+        ("interrupted", True, False, True),  # as with stop_after_minutes: the same command resumes it
+        ("running", True, False, True),  # killed
+        ("interrupted", True, True, False),
+        ("interrupted", False, False, False),
+        ("failed", True, False, False),
+        ("finished", True, False, False),
     ],
 )
-def test_again_sets_a_run_aside_but_for_one_that_it_began_itself(tmp_path, status, command, stays):
-    run_dir = tmp_path / "run"
+def test_again_sets_a_run_aside_but_for_one_that_it_began_itself(tmp_path, tiny_config, status, again, changed, stays):
+    run_dir, positions = tmp_path / "run", tiny_config().position
     run_dir.mkdir()
-    write_record(run_dir / RECORD_NAME, fake_record(status=status).model_copy(update={"command": command}))
-    lifecycle.set_aside(run_dir, "rpr-cli train again=true")
+    schemes = codes((positions.encoder, positions.decoder)) | ({"vectors": "0"} if changed else {})
+    update = {"again": again, "schemes": schemes}
+    write_record(run_dir / RECORD_NAME, fake_record(status=status).model_copy(update=update))
+    lifecycle.set_aside(run_dir, positions)
     assert run_dir.exists() == stays and len([*tmp_path.iterdir()]) == 1
 
 
@@ -151,8 +157,7 @@ def test_finished_run_refuses_another_commit_of_the_hub_without_asking_it(tmp_pa
 
 def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys):
     def warned(*words):
-        train._warn(tiny_config(*words), tmp_path)
-        return capsys.readouterr().err
+        return "\n".join(lifecycle.cautions(tiny_config(*words)))
 
     assert warned("optim.warmup_steps=8", "optim.max_steps=8") == ""
     order, rate = warned("optim.warmup_steps=9", "optim.max_steps=8", "position=none").splitlines()
@@ -164,3 +169,20 @@ def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys)
     assert not_reached in warned("optim.ema_decay=0.9999", *average)
     drawn = "drawn of 2048 (position.random_positions) in training, but evaluation counts"
     assert drawn in warned("position=rope", "position.random_positions=2048")
+
+    words = [["optim.max_steps=8"], ["optim.max_steps=7"], ["optim.max_steps=7", "position=none"]]
+    jobs = [Job((), tiny_config("optim.warmup_steps=8", *own), tmp_path / str(at)) for at, own in enumerate(words)]
+    print_cautions([*jobs, replace(jobs[2], run_dir=tmp_path / "3", state="finished")])
+    rate, order = capsys.readouterr().err.splitlines()
+    assert rate.startswith("rpr-cli: warning: the learning rate rises over 8 ") and rate.endswith("value (2 of 3 jobs)")
+    assert order.endswith("ignores word order (1 of 3 jobs)")
+
+
+def test_sweep_says_how_many_jobs_are_trained_alike(tiny_config, tmp_path, capsys):
+    finished = tiny_config("evaluation.beam_size=1")
+    update = {"config": finished.model_dump(mode="json"), "run_id": finished.run_id}
+    (tmp_path / finished.run_dir_name).mkdir()
+    write_record(tmp_path / finished.run_dir_name / RECORD_NAME, fake_record().model_copy(update=update))
+    others = [tiny_config("evaluation.beam_size=4", *own) for own in ([], ["optim.max_steps=9"])]
+    print_cautions([Job((), config, tmp_path / config.run_dir_name) for config in others])
+    assert "rpr-cli: 1 of 2 jobs differ from finished runs in their evaluation alone;" in capsys.readouterr().err

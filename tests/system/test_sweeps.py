@@ -154,11 +154,15 @@ def test_resumed_run_records_most_concurrent_jobs(tiny_config, small_data, tmp_p
 def test_run_again_stays_in_its_sweeps(tiny_config, small_data, tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    start_record(tiny_config("sweep=first"), "rpr-cli train", run_dir, small_data)
-    set_aside(run_dir, "rpr-cli train again=true")
+    first, second = tiny_config("sweep=first"), tiny_config("sweep=second", "again=true")
+    start_record(first, "rpr-cli train", run_dir, small_data)
+    set_aside(run_dir, second.position)
     run_dir.mkdir()
-    start_record(tiny_config("sweep=second"), "rpr-cli train again=true", run_dir, small_data)
-    assert read_record(run_dir / "record.json").sweeps == ("first", "second")
+    start_record(second, "rpr-cli train", run_dir, small_data)
+    record = read_record(run_dir / "record.json")
+    assert (record.sweeps, record.again, record.setting("again")) == (("first", "second"), True, False)
+    set_aside(run_dir, second.position)
+    assert run_dir.exists(), "killed, and again=true resumes it"
 
 
 def test_resumed_run_had_uncommitted_changes_if_a_part_of_it_had(
