@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from rpr.tasks import AnyTask
 from rpr.validation import StrictModel
@@ -62,6 +62,12 @@ class DataConfig(StrictModel):
     context_length: int | None = Field(ge=2)
     train_limit: PositiveInt | None
     cache_dir: str = Field(min_length=1)
+
+    @field_validator("path")
+    @classmethod
+    def without_slash(cls, path: str | None) -> str | None:
+        """A folder as completion writes it is the same corpus, and the same run."""
+        return path and (path.rstrip("/") or "/")
 
     def problems(self) -> Iterator[str]:
         used, unused, kind = ("max_length", "context_length", "pairs")

@@ -120,8 +120,9 @@ def _check_hooks_of_users(configs: Sequence[TrainConfig]) -> None:
 
 def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) -> list[tuple[str, ...]]:
     """The rows to run, each with the overrides: `data=reverse` selects the rows with data=reverse, if there are any,
-    each with its own recipe; `position=rope,none` takes each value from the rows that have it. An override, or one of
-    its values, that no row has applies to all rows instead. Raises ConfigError if no row has what all overrides select.
+    each with its own recipe; `position=rope,none` takes each value from the rows that have it. An override that
+    no row has applies to all rows instead; one of its values alone, to the rows that have another of them. Raises
+    ConfigError if no row has what all overrides select.
     """
     stated = [{override_key(word): _values(word) for word in row} for row in rows]
     known = {key: {value for settings in stated for value in settings.get(key, ())} for row in stated for key in row}

@@ -260,6 +260,8 @@ def test_run_id_depends_on_what_affects_the_result(plain):
     }  # fmt: skip
     ids = {key: validate(TrainConfig, edited(plain, {key: value})).run_id for key, value in relevant.items()}
     assert len({first.run_id, *ids.values()}) == 1 + len(relevant), ids
+    paths = [compose_train(["data=custom", f"data.path={path}"]) for path in ("/corpus", "/corpus/", "/other")]
+    assert paths[0].run_id == paths[1].run_id != paths[2].run_id, "a slash at the end, as completion writes it"
 
 
 def test_run_id_depends_on_the_weights_a_run_starts_from(plain):
