@@ -110,12 +110,12 @@ def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, r
     for split in splits:
         rows, what = data.split(split).first("source"), f"translating {split} (beam {evaluation.beam_size})"
         with Progress(len(rows), "sentences", what, lines="last") as bar:
-            found = translate_sources(system.engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
-        texts = translated[split] = Texts(*data.text(split), found.texts)
+            best = translate_sources(system.engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
+        texts = translated[split] = Texts(*data.text(split), best.texts)
         write_split(run_dir, split, texts)
         language, tokenizer = config.data.target_language, evaluation.bleu_tokenizer
-        scored[split] = all_scores(found.texts, texts.references, language, metrics, tokenizer)
-        scores.extend(_score(config, data, split, metric, system, found.unfinished) for metric in scored[split])
+        scored[split] = all_scores(best.texts, texts.references, language, metrics, tokenizer)
+        scores.extend(_score(config, data, split, metric, system, best.unfinished) for metric in scored[split])
     if translated:
         write_archive(run_dir, translated)
     return RunScores(tuple(scores), _by_length(config, data, scored, system))

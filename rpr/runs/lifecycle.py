@@ -60,16 +60,17 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
 
 
 def cautions(config: TrainConfig) -> Iterator[str]:
-    """What may not be meant: an encoder without positions, random positions that evaluation does not have, a warm-up
-    that never ends, an average that is never reached.
+    """What may not be meant: random positions that evaluation does not have, a warm-up that never ends, an average that
+    is never reached; an encoder without positions, but in a sweep, which varies them.
     """
     if drawn := config.position.encoder.random_positions or config.position.decoder.random_positions:
         yield (
             f"positions are drawn of {drawn} (position.random_positions) in training, but evaluation counts from 0; "
             "Ruoss et al. 2023 draw them there too, so scores are not those of their method"
         )
-    if config.model.architecture == "encoder_decoder" and not config.position.encoder.ordered:
-        yield f"with positions {config.position.encoder.label} the encoder ignores word order"
+    encoder = config.position.encoder
+    if config.sweep is None and config.model.architecture == "encoder_decoder" and not encoder.ordered:
+        yield f"with positions {encoder.label} the encoder ignores word order"
     if (optim := config.optim).warmup_steps > optim.max_steps:
         yield (
             f"the learning rate rises over {optim.warmup_steps:,} steps (optim.warmup_steps), more than there are, so "
