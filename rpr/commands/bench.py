@@ -127,10 +127,23 @@ def as_text(document: dict[str, Any]) -> str:
                 _figures("extra_megabytes", "extra MB", 1),
             ),
             tuple(document.get("layer", ())),
-            notes=(Note(_ALGORITHMS),) if len(layer["algorithms"]) > 1 else (),
+            notes=tuple(_without_algorithm(document)),
         ),
     ]
     return "\n\n".join(["\n".join(wrapped([head])), with_legend([grid for grid in grids if grid.rows])])
+
+
+def _without_algorithm(document: dict[str, Any]) -> Iterator[Note]:
+    """The variants, but for the baseline, of which there is no form for an algorithm."""
+    rows, config = [row["variant"] for row in document.get("layer", ())], document["config"]
+    untimed: dict[str, list[str]] = {}
+    for algorithm in config["layer"]["algorithms"] if rows else ():
+        for variant in config["variants"][1:] if algorithm != "attend" else ():
+            if not any(row.startswith(variant) and row.endswith(f" ({algorithm})") for row in rows):
+                untimed.setdefault(variant, []).append(algorithm)
+    if untimed:
+        listed = "; ".join(f"{variant} with {', '.join(without)}" for variant, without in untimed.items())
+        yield Note(f"not timed, as there is no such form: {listed}")
 
 
 def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:
@@ -140,7 +153,6 @@ def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:
     return Column(key, heading, read, digits)
 
 
-_ALGORITHMS = "schemes without tables have attend alone, those that the Triton kernel does not know no triton"
 _USE = (_figures("target_tokens_per_second", "target tokens/s", 0), _figures("utilisation", "MFU %", 1, scale=100))
 _RESIDENT = _figures("resident_megabytes", "resident MB", 0)
 

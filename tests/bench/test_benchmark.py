@@ -185,8 +185,12 @@ def test_layers_of_a_pattern_are_measured_each():
 
 
 @pytest.mark.parametrize("algorithms", ["attend", "attend,dense"])
-def test_text_says_who_has_no_algorithms(algorithms):
-    row = {"variant": "rope", "length": 4, "batch": 1, "clip_distance": 0, "causal": False, "problem": "no memory"}
-    document = {"config": bench(f"layer.algorithms=[{algorithms}]").model_dump(mode="json"), "layer": [row]}
-    text = command.as_text(document | {"device": "cpu", "versions": {"torch": "2"}})
-    assert ("schemes without tables have attend alone" in text) == ("dense" in algorithms)
+def test_text_says_what_an_algorithm_was_not_timed_with(algorithms):
+    """The baseline aside, which never is."""
+    config = bench(f"layer.algorithms=[{algorithms}]", "variants=[absolute,rope,t5]").model_dump(mode="json")
+    rows = [
+        {"variant": name, "length": 4, "batch": 1, "clip_distance": 0, "causal": False, "problem": "no memory"}
+        for name in ("absolute", "rope", "t5", *(["t5 (dense)"] if "dense" in algorithms else []))
+    ]
+    text = command.as_text({"config": config, "layer": rows, "device": "cpu", "versions": {"torch": "2"}})
+    assert ("not timed, as there is no such form: rope with dense" in text) == ("dense" in algorithms)
