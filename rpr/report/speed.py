@@ -169,6 +169,12 @@ _COLUMNS = (
 )
 
 
+_INTERLEAVED = (
+    "interleaved: a ratio is of two timings one after the other, so a machine whose speed drifts still compares "
+    "fairly; it and steps/s are medians over the rounds, each of its own, so neither follows from the other"
+)
+
+
 def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Iterator[Grid]:
     """All variants with a measured speed; nothing without any."""
     rows = [row for group in groups for row in _run_rows(group)] + [*benches]
@@ -178,10 +184,9 @@ def speed_grid(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Ite
     notes = [
         f"paper: {paper.RELATIVE_SPEED} of absolute's steps/s, base model on P100 GPUs ({paper.SOURCE})",
         "peak MB: resident memory of the process on a CPU, allocated on a GPU",
-        "n: seeds of whole runs, rounds of interleaved timings",
-        "interleaved: a ratio is of two timings one after the other, so a machine whose speed drifts still compares "
-        "fairly; it and steps/s are medians over the rounds, each of its own, so neither follows from the other; whole "
-        "runs ran at different times, and other work may have slowed one of them",
+        "n: seeds of whole runs, which ran at different times, so that other work may have slowed one of them"
+        + "; rounds of interleaved timings" * bool(benches),
+        *[_INTERLEAVED][: len(benches)],
         *(f"steps/s of whole runs leave out {reason}" for reason in excluded),
     ]
     title, synthetic = "Speed: steps/s by position, and relative to absolute", any(group.synthetic for group in groups)
