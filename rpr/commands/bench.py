@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -134,16 +135,17 @@ def as_text(document: dict[str, Any]) -> str:
 
 
 def _without_algorithm(document: dict[str, Any]) -> Iterator[Note]:
-    """The variants, but for the baseline, of which there is no form for an algorithm."""
+    """The variants, but for the baseline, without a row for an algorithm: no such form, or an interrupted benchmark."""
     rows, config = [row["variant"] for row in document.get("layer", ())], document["config"]
     untimed: dict[str, list[str]] = {}
     for algorithm in config["layer"]["algorithms"] if rows else ():
         for variant in config["variants"][1:] if algorithm != "attend" else ():
-            if not any(row.startswith(variant) and row.endswith(f" ({algorithm})") for row in rows):
+            # Of a pattern each kind of layer has a row.
+            if not any(re.fullmatch(rf"{re.escape(variant)}(: .*)? \({algorithm}\)", row) for row in rows):
                 untimed.setdefault(variant, []).append(algorithm)
     if untimed:
         listed = "; ".join(f"{variant} with {', '.join(without)}" for variant, without in untimed.items())
-        yield Note(f"not timed, as there is no such form: {listed}")
+        yield Note(f"not timed: {listed}")
 
 
 def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:

@@ -87,15 +87,18 @@ def _translate(config: TranslateConfig, source: int, output: Output, remarks: _R
     bar = Progress(total, "lines", "translating", lines="none" if total is None else "slow") if shows_progress else None
     with bar or nullcontext():
         for lines in batches(source, config.lines_per_batch):
-            sources = translator.encode(_decoded(lines, remarks))
+            texts = _decoded(lines, remarks)
+            sources = translator.encode(texts)
             for number, parts in enumerate(sources, remarks.done + 1):
                 if len(parts) > 1:
                     problem = f"more than max_source_length = {translator.max_source_length} pieces"
                     remarks.warn(number, problem, f"translated in {len(parts)} parts")
             translations = translator.translate_encoded(sources, translator.search)
-            for number, best in enumerate(translations, remarks.done + 1):
+            for number, (text, best) in enumerate(zip(texts, translations, strict=True), remarks.done + 1):
                 if not best[0].finished:
                     remarks.warn(number, "no end within the length limit", "the translation is cut off there")
+                if not best[0].text and text.strip():
+                    remarks.warn(number, "an empty translation", "min_length=1 requires at least one token")
             if config.n_best is None:
                 written = "".join(f"{best[0].text}\n" for best in translations)
             else:

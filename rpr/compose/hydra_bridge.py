@@ -54,8 +54,10 @@ def _initialized(config_name: str, config_dir: Path | None = None) -> Iterator[A
     from hydra.core.global_hydra import GlobalHydra
 
     version.setbase("1.3")
-    search_path = create_config_search_path(str(data_dir("conf")))
+    conf = data_dir("conf")
+    search_path = create_config_search_path(str(conf))
     for folder in choice_dirs(config_dir):
+        _check_names(folder, conf)
         search_path.prepend("rpr", f"file://{folder}", "schema")  # the end: conf/ comes first
     state = GlobalHydra.instance()
     running, state.hydra = state.hydra, None
@@ -63,6 +65,14 @@ def _initialized(config_name: str, config_dir: Path | None = None) -> Iterator[A
         yield Hydra.create_main_hydra2(config_name, search_path)
     finally:
         state.hydra = running
+
+
+def _check_names(folder: Path, conf: Path) -> None:
+    """Raises ConfigError if a file of the user's folder would be hidden by one of conf/."""
+    for own in conf.rglob("*.yaml"):
+        file = folder / own.relative_to(conf)
+        if file.exists() and not file.samefile(own):
+            raise ConfigError(f"{file}: conf/ has {file.relative_to(folder)}, which comes first; rename yours")
 
 
 def compose(

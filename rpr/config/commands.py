@@ -329,4 +329,6 @@ class BenchConfig(StrictModel):
             yield "rounds", "with parts=[layer], which takes layer.rounds"
         for name in OptimConfig.model_fields.keys() - {"label_smoothing"}:
             yield f"optim.{name}", "on bench, whose steps are of plain Adam"
+        for name in DataConfig.model_fields.keys() - {"vocabulary_size"}:
+            yield f"data.{name}", "on bench, which reads no data"
         yield "hardware.num_workers", "on bench, which loads no data"

@@ -21,6 +21,7 @@ from typing import IO, NamedTuple, TypeVar
 import numpy as np
 
 from rpr.config.data import DataConfig
+from rpr.data.content import kind_of_content
 from rpr.data.corpus import Corpus
 from rpr.data.documents import BLOCK, Block, TextCorpus
 from rpr.data.encode import SIDES, count_block_words, count_chunk_words, encode_blocks, encode_chunk
@@ -138,7 +139,8 @@ def build(
             if split not in meta.counts:
                 counts, dropped = encode(job, split)
                 lost = {of: reasons for of, reasons in dropped.items() if any(reasons.values())}
-                meta = replace(meta, counts=meta.counts | counts, dropped=meta.dropped | lost)
+                notes = [*dict.fromkeys([*meta.notes, *job.notes])]
+                meta = replace(meta, notes=notes, counts=meta.counts | counts, dropped=meta.dropped | lost)
                 meta = _save(meta, directory)
     _save(replace(meta, notes=[*dict.fromkeys([*meta.notes, *_repeats(directory, meta)])]), directory)
     return workers
@@ -305,7 +307,8 @@ def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
     names = [f"{split}.{kind}" for split in SPLIT_NAMES for kind in (kinds[:2] if split == "train" else kinds)]
     encode = partial(encode_blocks, job.directory / MODEL_NAME)
     with _new_files(job.directory, names) as files:
-        for num_bytes, blocks in job.workers.map(encode, _tasks(corpus.blocks(job.data.train_limit))):
+        read = _checked(corpus.blocks(job.data.train_limit), job.notes)
+        for num_bytes, blocks in job.workers.map(encode, _tasks(read)):
             report(num_bytes)
             for split, block, pieces in ((split, *encoded) for encoded in blocks for split in encoded[0].splits):
                 ends[split] += len(pieces)
@@ -326,6 +329,15 @@ def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
                 f"data {corpus.name}: no document with text in {split} ({empty[split]} are empty); add documents"
             )
     return counts, {split: {"empty": number} for split, number in empty.items()}
+
+
+def _checked(blocks: Iterable[Block], notes: list[str]) -> Iterator[Block]:
+    """The same blocks, with a note on each file that says it is of another encoding, which only bytes are read of."""
+    for block in blocks:
+        if block.number == 1 and (kind := kind_of_content(block.text)):
+            what = f"is {kind}, whose bytes are the tokens, not those of UTF-8"
+            notes.append(f"{block.splits[0]}: {block.file.name} {what}")
+        yield block
 
 
 def _tasks(blocks: Iterable[Block]) -> Iterator[list[Block]]:

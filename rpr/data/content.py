@@ -53,13 +53,16 @@ def open_file(file: Path, *, packed: bool = False) -> Iterator[IO[bytes]]:
         yield handle
 
 
+def kind_of_content(block: bytes) -> str | None:
+    """What a file that begins with these bytes is, if it says so itself."""
+    return next((kind for start, kind in CONTENT.items() if re.match(start, block)), None)
+
+
 def check_text(place: str, block: bytes, line: int, *, any_bytes: bool = False) -> None:
     """Check a block of bytes, of which the first is in line `line` (from 0) of a text file; `place` names the file.
     Raises DataError for packed files by another name and, unless `any_bytes` are read, UTF-16, UTF-32 and NUL bytes.
     """
-    kind = None
-    if line == 0:
-        kind = next((kind for start, kind in CONTENT.items() if re.match(start, block)), None)
+    kind = kind_of_content(block) if line == 0 else None
     if any_bytes:
         kind = None if kind is None or "UTF" in kind else kind
     elif kind is None and b"\0" in block:

@@ -121,6 +121,8 @@ def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:
             f"The export supports {rows} positions: rpr rejects longer {source} and ends {text} there, other programs "
             "fail there, so bound the length yourself."
         )
+    if kind == "transformers" and transformers_files.is_proportional(config):
+        notes.append("transformers below 5.5 cannot read p-RoPE.")
     if kind == "ctranslate2" and any(scheme.has_bias for scheme in schemes):
         if any(scheme.has_bias and scheme.reach is None for scheme in schemes):
             notes.append(

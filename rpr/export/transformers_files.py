@@ -37,6 +37,11 @@ _NEOX = [
 _SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 
+def is_proportional(config: TransformerConfig) -> bool:
+    """Whether it has p-RoPE, which transformers below 5.5 cannot read."""
+    return any((of := stack.scheme.rotation(stack.site)) and of.proportion != 1 for stack in config.stacks())
+
+
 def unrepresentable(config: TransformerConfig, tokenizer: str) -> str | None:
     """One line on why transformers has no exact form of this model; None if it has."""
     if config.architecture != "decoder_only":

@@ -63,8 +63,13 @@ def check_supported(kind: Kind, config: TransformerConfig, tokenizer: str) -> No
         reason = transformers_files.unrepresentable(config, tokenizer)
     if reason is not None:
         raise ConfigError(reason)
-    if kind != "safetensors":
-        library(kind)
+    if kind == "safetensors":
+        return
+    program = library(kind)
+    if kind == "ctranslate2" or not transformers_files.is_proportional(config):
+        return
+    if "proportional" not in program.modeling_rope_utils.ROPE_INIT_FUNCTIONS:
+        raise ConfigError(f"transformers: {program.__version__} cannot read p-RoPE; pip install 'transformers>=5.5'")
 
 
 def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> Proof:

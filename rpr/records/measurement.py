@@ -8,7 +8,7 @@ from functools import lru_cache
 from rpr.records.scores import Interval
 
 LEVEL = 0.95
-OF_SHARES = "of shares: Student's t, n - 1, on the scale of the log-odds of the mean"
+OF_SHARES = "of shares: Student's t, n - 1, on the scale of the log-odds of the mean (of a change d: of 50 + d/2)"
 
 
 @dataclass(frozen=True, slots=True)

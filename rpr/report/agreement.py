@@ -17,9 +17,10 @@ WIDEST = 1.0  # BLEU to either side of the mean: wider intervals are inconclusiv
 _ROUNDING = 1e-9  # tolerance for binary floating point: 30.0 - 29.7 is not 0.3
 Verdict = Literal["agrees", "same direction", "contradicts", "not decided"]
 RULE = (
-    "Agrees: the paper's change lies in our 95% interval over seeds. Same direction: it does not, but the whole "
-    "interval is on its side of zero. Contradicts: neither. Not decided: one seed, a run that was still learning, "
-    f"a model that did not learn, or an interval wider than ±{WIDEST:g} BLEU that contains zero or the paper's change."
+    "Agrees: the paper's change (of one run, taken as exact) lies in our 95% interval over seeds, and zero does not. "
+    "Same direction: it does not, but the whole interval is on its side of zero. Contradicts: neither. Not decided: "
+    "one seed, a run that was still learning, a model that did not learn, an interval with both, or one wider than "
+    f"±{WIDEST:g} BLEU with either."
 )
 FINDINGS_RULE = (
     "Better or worse: the 95% interval over seeds of exactly this comparison, paired seed by seed, excludes zero, and "
@@ -41,7 +42,7 @@ class Agreement:
 
     @property
     def sentence(self) -> str:
-        """`agrees`, `same direction: 33.0 × the paper's`, `contradicts`, `not decided: one seed`."""
+        """`agrees`, `same direction: 1.0 BLEU larger`, `contradicts`, `not decided: one seed`."""
         return f"{self.verdict}: {self.detail}" if self.detail else self.verdict
 
     @property
@@ -105,13 +106,16 @@ def agreement(ours: Measurement, papers: float, *, undecided: str = "") -> Agree
     if (why := undecided or _no_interval(ours)) or ours.interval is None or ours.value is None:
         return Agreement("not decided", why)
     low, high = ours.interval.low, ours.interval.high
-    includes = low - _ROUNDING <= papers <= high + _ROUNDING
-    if max(high - ours.value, ours.value - low) > WIDEST and (includes or low <= 0 <= high):
+    includes, undirected = low - _ROUNDING <= papers <= high + _ROUNDING, low <= 0 <= high
+    if includes and undirected and papers:
+        return Agreement("not decided", f"{INCLUDES_ZERO} and the paper's change")
+    if max(high - ours.value, ours.value - low) > WIDEST and (includes or undirected):
         return Agreement("not decided", f"the interval is wider than ±{WIDEST:g} BLEU")
     if includes:
         return Agreement("agrees")
     if papers and ((low > 0 and papers > 0) or (high < 0 and papers < 0)):
-        return Agreement("same direction", f"{number(ours.value / papers, 1)} × the paper's")
+        larger = abs(ours.value) - abs(papers)
+        return Agreement("same direction", f"{number(abs(larger), 1)} BLEU {'larger' if larger > 0 else 'smaller'}")
     return Agreement("contradicts")
 
 

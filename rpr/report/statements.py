@@ -45,8 +45,7 @@ def statements(group: Group) -> list[Statement]:
     listed = [*_without_baseline(group), *_papers_change(group), *_without_result(group), *_learning(group)]
     listed += _published_order(group)
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
-    # Of the pairs of a published order the undecided ones are only counted.
-    said = [pair for each in listed for pair in each.comparisons if each.agreement or pair.verdict != "not decided"]
+    said = [pair for each in listed if each.agreement for pair in each.comparisons]
     for split in dict.fromkeys([group.split, *tests]):
         listed += _against_baseline(group, split, said)
     return [replace(statement, group=group) for statement in listed]

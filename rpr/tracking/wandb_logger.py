@@ -19,7 +19,7 @@ from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.records.metrics import read_metrics
 from rpr.records.provenance import git_state
-from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_record
+from rpr.records.record import LOG_NAME, METRICS_NAME, RECORD_NAME, WandbRun, read_record
 from rpr.runs.checkpoints import checkpoints
 from rpr.tracking.naming import STEP, define, final_row, flat, sections
 from rpr.tracking.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down, without_login
@@ -129,7 +129,8 @@ class WandbMirror(WandbLogger):
 
         try:
             results = wandb.Artifact(f"results-{self._run.id}", type="results")
-            for path in sorted([*self.run_dir.glob("*.txt"), *(self.run_dir / name for name in RESULTS)]):
+            translations = {*self.run_dir.glob("*.txt")} - {self.run_dir / LOG_NAME}
+            for path in sorted([*translations, *(self.run_dir / name for name in RESULTS)]):
                 if path.is_file() and not path.is_symlink():  # a link could lead to anything
                     results.add_file(str(path), name=path.name)
             self._run.log_artifact(results)

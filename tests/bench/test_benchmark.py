@@ -185,12 +185,14 @@ def test_layers_of_a_pattern_are_measured_each():
 
 
 @pytest.mark.parametrize("algorithms", ["attend", "attend,dense"])
-def test_text_says_what_an_algorithm_was_not_timed_with(algorithms):
-    """The baseline aside, which never is."""
-    config = bench(f"layer.algorithms=[{algorithms}]", "variants=[absolute,rope,t5]").model_dump(mode="json")
+def test_text_says_what_was_not_timed_with_an_algorithm(algorithms):
+    """The baseline aside, which never is; the rows of relative_keys and of a pattern's layers are not relative's."""
+    variants = ["absolute", "relative", "relative_keys", "rope_none"]
+    config = bench(f"layer.algorithms=[{algorithms}]", f"variants=[{','.join(variants)}]").model_dump(mode="json")
+    of_dense = ["relative_keys (dense)", "rope_none: RoPE (dense)"] if "dense" in algorithms else []
     rows = [
         {"variant": name, "length": 4, "batch": 1, "clip_distance": 0, "causal": False, "problem": "no memory"}
-        for name in ("absolute", "rope", "t5", *(["t5 (dense)"] if "dense" in algorithms else []))
+        for name in (*variants, *of_dense)
     ]
     text = command.as_text({"config": config, "layer": rows, "device": "cpu", "versions": {"torch": "2"}})
-    assert ("not timed, as there is no such form: rope with dense" in text) == ("dense" in algorithms)
+    assert ("not timed: relative with dense\n" in f"{text}\n") == ("dense" in algorithms)

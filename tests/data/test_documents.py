@@ -327,6 +327,12 @@ def test_byte_pair_pieces_need_utf8(tmp_path, monkeypatch, processes):
     assert b"\xc3" in itertools.chain(*(contents(everything, split) for split in everything.splits))
 
 
+def test_bytes_of_a_file_that_says_it_is_not_utf8_are_noted(tmp_path):
+    write(tmp_path, {f"{index}.txt": b"a text\n" for index in range(40)} | {"wide.txt": "a text".encode("utf-16")})
+    (note,) = [note for note in prepare(text_config(tmp_path)).meta.notes if "UTF" in note]
+    assert note.endswith(": wide.txt is UTF-16, whose bytes are the tokens, not those of UTF-8")
+
+
 def test_killed_build_resumes_after_its_vocabulary(tmp_path):
     write(tmp_path, {f"{index}.txt": b"a text\n" * 9 for index in range(40)})
     data, stages = text_config(tmp_path, **BPE | {"vocabulary_size": 268}), list[str]()

@@ -135,6 +135,12 @@ def test_what_cannot_be_read_so_is_refused(tmp_path, contents, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("contents", [{"train.csv": CSV}, lines("train")])
+def test_archives_are_noted_whatever_their_names(tmp_path, contents):
+    write(tmp_path / "pairs", contents | dict.fromkeys(("a.zip", "b.csv.zst", "c.tar.gz", "notes.md", "words"), b"x"))
+    assert [file.name for file in corpus_files(data_config(tmp_path)).left_over] == ["a.zip", "b.csv.zst", "c.tar.gz"]
+
+
 @pytest.mark.parametrize(("contents", "link", "message"), [
     (lines("train"), "test.en", "test.en is a link to nothing; restore its file, or remove the link"),
     (lines("train", "test"), "newstest.de.gz", "newstest.de.gz is a link to nothing"),

@@ -3,8 +3,10 @@
 import dataclasses
 import re
 import sys
+from importlib.metadata import version
 
 import pytest
+from packaging.version import Version
 
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
@@ -99,12 +101,19 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
         assert not list(tmp_path.iterdir())
         return
     pytest.importorskip(kind, reason=f"the optional {kind} is not installed")
+    proportional = kind == "transformers" and transformers_files.is_proportional(given.model.config)
+    if proportional and Version(version(kind)) < Version("5.5"):
+        with pytest.raises(ConfigError, match=r"^transformers: [0-9.]+ cannot read p-RoPE; pip install"):
+            export(kind, tmp_path / "out", given)
+        assert not list(tmp_path.iterdir())
+        return
     proven, _ = export(kind, tmp_path / "out", given)
     assert (proven.sentences, proven.identical) == (13, None)
     assert 0 < proven.largest_difference <= proven.tolerance < 1e-3
     text = (tmp_path / "out" / "README.md").read_text()
     assert "A language model of text, byte by byte. A decoder-only Transformer" in text
     assert f"Of 13 windows of validation (1 to {CONTEXT} tokens): log p of a token differs by at most" in text
+    assert ("below 5.5" in text) == proportional
     limited = read_export(tmp_path / "out").settings.position_rows is not None
     unguarded = kind == "ctranslate2" and limited and given.model.config.stacks()[0].scheme.absolute == "none"
     assert ("rpr rejects longer sentences; other programs may not" in text) == unguarded

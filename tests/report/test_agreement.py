@@ -18,17 +18,20 @@ def change(low: float, high: float, n: int = 5) -> Measurement:
     return Measurement((low + high) / 2, n, 0.1, Interval(low, high, 0.95, kind="seeds"))
 
 
+BOTH = "not decided: the interval contains zero and the paper's change"
 WIDE = "not decided: the interval is wider than ±1 BLEU"
 
 
 @pytest.mark.parametrize("mine, papers, sentence", [
     (change(0.1, 0.6), 0.3, "agrees"), (change(-0.5, 0.5), 0.0, "agrees"),
-    (change(-0.9, 1.1), 1.05, "agrees"), (mean([9.7, 9.9, 9.8]), 0.3, "same direction: 32.7 × the paper's"),
-    (change(-13.0, -12.0), -13.3, "same direction: 0.9 × the paper's"),
+    (change(-0.9, 1.1), 1.05, BOTH), (change(-0.39, 0.86), 0.3, BOTH), (change(0.1, 1.2), 0.3, "agrees"),
+    (mean([9.7, 9.9, 9.8]), 0.3, "same direction: 9.5 BLEU larger"),
+    (change(-13.0, -12.0), -13.3, "same direction: 0.8 BLEU smaller"),
     (change(-0.5, 0.4), -13.3, "contradicts"), (change(-1.2, -0.2), 0.3, "contradicts"),
     (change(0.2, 0.9), 0.0, "contradicts"),
-    (change(-0.9, 1.11), 0.3, WIDE), (change(-15.0, -11.0), -13.3, WIDE), (change(-1.2, 1.0), -13.3, WIDE),
-    (change(-25.0, -20.0), -13.3, "same direction: 1.7 × the paper's"), (change(0.1, 4.0), -13.3, "contradicts"),
+    (change(-0.9, 1.11), 0.3, BOTH), (change(-1.5, 1.5), 0.0, WIDE), (change(0.1, 2.2), 0.3, WIDE),
+    (change(-15.0, -11.0), -13.3, WIDE), (change(-1.2, 1.0), -13.3, WIDE),
+    (change(-25.0, -20.0), -13.3, "same direction: 9.2 BLEU larger"), (change(0.1, 4.0), -13.3, "contradicts"),
     (single(0.3), 0.3, "not decided: one seed"),
     (Measurement(0.3, 3), 0.3, "not decided: fewer than two seeds in common"),
 ])  # fmt: skip

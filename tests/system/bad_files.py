@@ -79,6 +79,7 @@ def write_bad_files(here, model):
         "hydra/launcher/evil.yaml": CALLS,
         "hydra/callbacks/evil.yaml": f"x:\n  {CALLS.strip().replace(chr(10), chr(10) + '  ')}\n",
         "model/evil.yaml": f"{model}\n{CALLS}",
+        "../hidden/model/tiny.yaml": model,
         "model/causal.yaml": "defaults: [tiny, _self_]\nname: causal\narchitecture: decoder_only\n",
         "evil.yaml": f"defaults: [train, _self_]\nhydra: {{callbacks: {{x: {CALLED}}}}}\n",
     }

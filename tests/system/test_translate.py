@@ -17,7 +17,7 @@ from rpr.decode.translator import Translation, Translator
 
 SENTENCES = ["The old dog runs.", "A cat sings.", "My fox laughs here.", "The doctor sees a cow.", "Every bird sleeps."]
 EXACT = ("hardware.threads=1", "hardware.precision=64")
-NO_END = "no end within the length limit"
+NO_END, EMPTY = "no end within the length limit", "an empty translation"
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def run_translate(random_run, tmp_path, cli):
 
 
 def said(err):
-    """The lines of stderr but those on translations without an end, which most of random weights are."""
-    return [line for line in err.splitlines() if NO_END not in line]
+    """The lines of stderr but those on translations that are empty or without an end, as those of random weights."""
+    return [line for line in err.splitlines() if NO_END not in line and EMPTY not in line]
 
 
 def lines_of(sentences):
@@ -104,6 +104,16 @@ def test_translations_without_an_end_are_said(random_run, model, cli, tmp_path):
         f"rpr-cli: warning: input {tmp_path / 'in.txt'}, line {number}: {NO_END}; the translation is cut off there"
         for number in cut
     ]
+
+
+def test_empty_translations_are_said(random_run, cli, tmp_path, monkeypatch):
+    """Those of empty lines aside."""
+    empty = [Translation("", 0.0, 0.0, finished=True)]
+    monkeypatch.setattr(Translator, "translate_encoded", lambda _self, sources, _search: [empty for _ in sources])
+    (tmp_path / "in.txt").write_bytes(b"\n \na b\n")
+    out, err = cli("translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT)
+    assert out == "\n\n\n" and err.endswith(f"line 3: {EMPTY}; min_length=1 requires at least one token\n")
+    assert err.count(EMPTY) == 1
 
 
 def test_n_best_output_format(run_translate, model):

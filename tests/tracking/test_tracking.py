@@ -122,7 +122,7 @@ def test_artifacts_are_the_results_and_the_last_checkpoint(tiny_config, run_dir)
     logger = start(config, run_dir)
     results = {"record.json", "config.yaml", "test.hypotheses.txt"}
     (run_dir / "checkpoints").mkdir()
-    for name in (*results, "job.json", *(f"checkpoints/step{step:08d}.ckpt" for step in (9, 10))):
+    for name in (*results, "job.json", "log.txt", *(f"checkpoints/step{step:08d}.ckpt" for step in (9, 10))):
         (run_dir / name).write_text("x")
     (run_dir / "link.txt").symlink_to("/etc/hostname")
     logger.log_artifacts()
