@@ -6,7 +6,6 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rpr.model.attention_inputs import AttentionInputs
@@ -31,9 +30,10 @@ def composed(given: AttentionInputs) -> Tensor:
     z_BHQD = weights_BHQK @ given.v
     table, labels = given.value_table, given.labels
     if table is not None and labels is not None:
-        one_hot_QKR = F.one_hot(labels, table.shape[-2]).to(weights_BHQK.dtype)
-        by_row = torch.einsum("bhqk,bqkr->bhqr", weights_BHQK, one_hot_QKR.expand(given.q.shape[0], -1, -1, -1))
-        z_BHQD = z_BHQD + times_table(by_row, table)
+        summands = weights_BHQK.to(torch.promote_types(weights_BHQK.dtype, torch.float32))
+        by_row = summands.new_zeros(*summands.shape[:3], table.shape[-2])
+        by_row = by_row.scatter_add(-1, _of_heads(labels).expand_as(summands), summands)
+        z_BHQD = z_BHQD + times_table(by_row.to(weights_BHQK.dtype), table)
     elif table is not None:
         z_BHQD = z_BHQD + collect(weights_BHQK, table, first_query=given.first_query)
     return z_BHQD
@@ -59,8 +59,7 @@ def weights_of(given: AttentionInputs) -> Tensor:
             scores_BHQK = scores_BHQK + spread(queries, table, num_keys, first_query=given.first_query)
         else:
             projected_BHQR = times_table(queries, table.transpose(-2, -1))
-            of_heads = labels if labels.dim() == 2 else labels[:, None]
-            scores_BHQK = scores_BHQK + projected_BHQR.gather(-1, of_heads.expand_as(scores_BHQK))
+            scores_BHQK = scores_BHQK + projected_BHQR.gather(-1, _of_heads(labels).expand_as(scores_BHQK))
     if bias_table is not None and labels is not None:
         bias = bias_table[:, labels]
         scores_BHQK = scores_BHQK + (bias if labels.dim() == 2 else bias.transpose(0, 1)).to(scores_BHQK.dtype)
@@ -68,6 +67,11 @@ def weights_of(given: AttentionInputs) -> Tensor:
         bias = bias_of_pairs(bias_table, num_queries, num_keys, given.first_query)
         scores_BHQK = scores_BHQK + bias.to(scores_BHQK.dtype)
     return weights_from(scores_BHQK, given)
+
+
+def _of_heads(labels: Tensor) -> Tensor:
+    """[Q, K] as they are, [B, Q, K] as [B, 1, Q, K]."""
+    return labels if labels.dim() == 2 else labels[:, None]
 
 
 def spread(q_BHQD: Tensor, table: Tensor, num_keys: int, *, first_query: int = 0) -> Tensor:
