@@ -201,7 +201,8 @@ def load_documents(data: DataConfig) -> TextCorpus:
             "leave it out, or give a part of the file"
         )
     if data.train_limit is not None:
-        notes += (f"train: the first documents, at most {data.train_limit}",)
+        of_all = f"; {' and '.join(sorted(missing))} from all" if missing else ""
+        notes += (f"train: the first documents, at most {data.train_limit}{of_all}",)
     return TextCorpus(data.name, splits, missing, named, notes)
 
 

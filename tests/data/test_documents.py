@@ -22,6 +22,7 @@ from rpr.data.batches import TranslationDataset
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.corpus import corpus_files, fingerprint
 from rpr.data.documents import Documents, load_documents
+from rpr.data.files import SPLIT_NAMES
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import (
     BOS,
@@ -430,6 +431,14 @@ def test_vocabulary_with_a_limit_is_of_the_first_documents(tmp_path, monkeypatch
     assert learned() == [True, True, True, True]
     monkeypatch.setattr(build, "LEARNED_FROM", len(texts[0]) + 1)
     assert learned(train_limit=3) == [True, True, False, False]
+
+
+def test_a_limit_is_of_training_documents_alone(tmp_path):
+    write(tmp_path, {f"{number}.txt": b"a" for number in range(40)})
+    first = "train: the first documents, at most 2"
+    assert load_documents(text_config(tmp_path, train_limit=2)).notes[-1] == f"{first}; test and validation from all"
+    write(tmp_path, {f"{split}/{number}.txt": b"a" for split in SPLIT_NAMES for number in range(3)})
+    assert first in load_documents(text_config(tmp_path, train_limit=2)).notes
 
 
 def test_a_limit_of_documents_needs_more_than_one(tmp_path):
