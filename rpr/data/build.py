@@ -307,7 +307,7 @@ def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
     names = [f"{split}.{kind}" for split in SPLIT_NAMES for kind in (kinds[:2] if split == "train" else kinds)]
     encode = partial(encode_blocks, job.directory / MODEL_NAME)
     with _new_files(job.directory, names) as files:
-        read = _checked(corpus.blocks(job.data.train_limit), job.notes)
+        read = _with_note_on_encodings(corpus.blocks(job.data.train_limit), job.notes)
         for num_bytes, blocks in job.workers.map(encode, _tasks(read)):
             report(num_bytes)
             for split, block, pieces in ((split, *encoded) for encoded in blocks for split in encoded[0].splits):
@@ -331,13 +331,18 @@ def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
     return counts, {split: {"empty": number} for split, number in empty.items()}
 
 
-def _checked(blocks: Iterable[Block], notes: list[str]) -> Iterator[Block]:
-    """The same blocks, with a note on each file that says it is of another encoding, which only bytes are read of."""
+def _with_note_on_encodings(blocks: Iterable[Block], notes: list[str]) -> Iterator[Block]:
+    """The same blocks; after them one note on files that say they are of another encoding, which only bytes are read
+    of.
+    """
+    first, number = "", 0
     for block in blocks:
         if block.number == 1 and (kind := kind_of_content(block.text)):
-            what = f"is {kind}, whose bytes are the tokens, not those of UTF-8"
-            notes.append(f"{block.splits[0]}: {block.file.name} {what}")
+            first, number = first or f"{block.file.name} is {kind}", number + 1
         yield block
+    if number:
+        more = f" (the first of {number} files that are not UTF-8)" if number > 1 else ""
+        notes.append(f"{first}, whose bytes are the tokens, not those of UTF-8{more}")
 
 
 def _tasks(blocks: Iterable[Block]) -> Iterator[list[Block]]:

@@ -40,7 +40,7 @@ BESIDE_DATA = {
     *(".yaml", ".yml", ".toml", ".cfg", ".ini", ".lock", ".log", ".out", ".err", ".png", ".jpg", ".jpeg", ".svg"),
     *(".md5", ".sha1", ".sha256", ".crc", ".asc", ".sig", ".bak", ".swp", ".pt", ".ckpt", ".model", ".vocab"),
 }
-ARCHIVES = {".zip", ".zst", ".tar", ".tgz", ".7z", ".rar", ".lz4"}  # none is read
+NOT_READ = {".zip", ".zst", ".tar", ".tgz", ".7z", ".rar", ".lz4"}  # archives and packed files that may be data
 NOT_DATA = {"config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
 README_KEYS = {"config_name", "data_files", "data_dir", "default", "description", "sep", "delimiter"}
 OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a split: it becomes part of file names
@@ -134,11 +134,12 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
 
 
 def is_left_over(file: Path) -> bool:
-    """Whether a file that is not read may be data: an archive, or its name speaks of a split, and its suffix does not
-    say that it is no data.
+    """Whether a file that is not read may be data: packed in a way that is not read, or its name speaks of a split, and
+    its suffix does not say that it is no data.
     """
-    is_archive = {file.suffix.lower(), kind_of(file)} & ARCHIVES
-    return bool(is_archive) or (file.suffix.lower() not in BESIDE_DATA and split_word(file.name) is not None)
+    return bool({file.suffix.lower(), kind_of(file)} & NOT_READ) or (
+        file.suffix.lower() not in BESIDE_DATA and split_word(file.name) is not None
+    )
 
 
 def _is_data(file: Path, suffixes: Collection[str]) -> bool:

@@ -122,7 +122,7 @@ def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:
             "fail there, so bound the length yourself."
         )
     if kind == "transformers" and transformers_files.is_proportional(config):
-        notes.append("transformers below 5.5 cannot read p-RoPE.")
+        notes.append(f"transformers below {transformers_files.PROPORTIONAL_SINCE} cannot read p-RoPE.")
     if kind == "ctranslate2" and any(scheme.has_bias for scheme in schemes):
         if any(scheme.has_bias and scheme.reach is None for scheme in schemes):
             notes.append(

@@ -37,8 +37,11 @@ _NEOX = [
 _SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 
+PROPORTIONAL_SINCE = "5.5"  # of transformers, which cannot read p-RoPE below
+
+
 def is_proportional(config: TransformerConfig) -> bool:
-    """Whether it has p-RoPE, which transformers below 5.5 cannot read."""
+    """Whether it has p-RoPE, which transformers below PROPORTIONAL_SINCE cannot read."""
     return any((of := stack.scheme.rotation(stack.site)) and of.proportion != 1 for stack in config.stacks())
 
 

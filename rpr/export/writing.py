@@ -69,7 +69,10 @@ def check_supported(kind: Kind, config: TransformerConfig, tokenizer: str) -> No
     if kind == "ctranslate2" or not transformers_files.is_proportional(config):
         return
     if "proportional" not in program.modeling_rope_utils.ROPE_INIT_FUNCTIONS:
-        raise ConfigError(f"transformers: {program.__version__} cannot read p-RoPE; pip install 'transformers>=5.5'")
+        least = transformers_files.PROPORTIONAL_SINCE
+        raise ConfigError(
+            f"transformers: {program.__version__} cannot read p-RoPE; pip install 'transformers>={least}'"
+        )
 
 
 def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> Proof:

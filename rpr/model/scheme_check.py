@@ -149,7 +149,7 @@ def _wrong_table(name: str, tables: Mapping[int, Tensor | None], rest: tuple[int
             wanted = "[R, D] or [H, R, D]" if rest else "[H, R]"
             yield (
                 f"distance_tables returns {name} of shape {list(table.shape)}; it must be {wanted} with H = "
-                f"{site.num_heads}, D = {(*rest, site.d_head)[0]} and an odd R, 2k + 1 for the clip distance k"
+                f"{site.num_heads}, D = {(*rest, site.d_head)[0]} and an odd R: as many distances on either side of 0"
             )
         half = rows // 2
         read = table.narrow(dimension, 0, half + 1) if site.causal else table  # not those of later keys

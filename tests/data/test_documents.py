@@ -329,9 +329,11 @@ def test_byte_pair_pieces_need_utf8(tmp_path, monkeypatch, processes):
 
 
 def test_bytes_of_a_file_that_says_it_is_not_utf8_are_noted(tmp_path):
-    write(tmp_path, {f"{index}.txt": b"a text\n" for index in range(40)} | {"wide.txt": "a text".encode("utf-16")})
-    (note,) = [note for note in prepare(text_config(tmp_path)).meta.notes if "UTF" in note]
-    assert note.endswith(": wide.txt is UTF-16, whose bytes are the tokens, not those of UTF-8")
+    write(tmp_path, {f"{index}.txt": b"a text\n" for index in range(40)})
+    for number, more in ((1, ""), (2, " (the first of 2 files that are not UTF-8)")):
+        write(tmp_path, {f"wide{number}.txt": "a text".encode("utf-16")})
+        (note,) = [note for note in prepare(text_config(tmp_path)).meta.notes if "UTF" in note]
+        assert note == f"wide1.txt is UTF-16, whose bytes are the tokens, not those of UTF-8{more}"
 
 
 def test_killed_build_resumes_after_its_vocabulary(tmp_path):

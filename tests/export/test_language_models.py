@@ -102,7 +102,7 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
         return
     pytest.importorskip(kind, reason=f"the optional {kind} is not installed")
     proportional = kind == "transformers" and transformers_files.is_proportional(given.model.config)
-    if proportional and Version(version(kind)) < Version("5.5"):
+    if proportional and Version(version(kind)) < Version(transformers_files.PROPORTIONAL_SINCE):
         with pytest.raises(ConfigError, match=r"^transformers: [0-9.]+ cannot read p-RoPE; pip install"):
             export(kind, tmp_path / "out", given)
         assert not list(tmp_path.iterdir())
