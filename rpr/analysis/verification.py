@@ -131,7 +131,8 @@ def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> C
         different += ranks != sorted(ranks, reverse=True) or len(set(pieces)) < len(pieces)
         rows = TorchEngine(exact).score([source] * len(pieces), pieces, search.max_tokens_per_batch)
         for row, hypothesis in zip(rows, hypotheses, strict=True):
-            again = _score(row, hypothesis.finished, search.length_penalty)
+            counted = row if hypothesis.finished else row[:-1]  # EOS is the last
+            again = float(counted.sum() / penalty(len(counted), search.length_penalty))
             largest = max(largest, largest_of(torch.tensor(again - hypothesis.score, dtype=torch.float64)))
     what = f"beam {search.beam_size}: sorted, distinct, and scored as in one full pass"
     wrong = f"the hypotheses of {different} sentences are not sorted by score, or not distinct" if different else None
@@ -205,12 +206,6 @@ def _log_p(exact: Transformer, pair: tuple[Sequence[int], Sequence[int]], shift:
     """log p of the whole vocabulary after each token of the target, [1, T, V], with everything `shift` later."""
     hidden_1TM = exact(*pad_pairs([pair], exact.embedding_VM.device), shift=shift)
     return exact.logits(hidden_1TM).log_softmax(dim=-1)
-
-
-def _score(log_p_T: Tensor, finished: bool, length_penalty: float) -> float:
-    """The score of a hypothesis from the log p of its tokens and of EOS."""
-    counted = log_p_T if finished else log_p_T[:-1]
-    return float(counted.sum() / penalty(len(counted), length_penalty))
 
 
 def _check(name: str, what: str, largest: float, sentences: int, wrong: str | None = None) -> Check:
