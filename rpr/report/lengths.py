@@ -207,7 +207,11 @@ def bits_by_context(group: Group) -> style.Plot | None:
         }
         remarks = (shaded, remark if kind == kinds[-1] else "")
         ours.append(_Panel(f"{kind} windows", of_variants, longest, "bits per byte; less is better", remarks))
-    panels = [*ours, *(panel for kind in kinds for panel in _published(variants, kind))]
+    panels = [*ours]
+    for kind in kinds:
+        for (source, length), by_label in published_curves(variants, {"windows": kind}).items():
+            about = (f"grey: {source.heading}, trained at {length:,}",)
+            panels.append(_Panel(f"published, {kind} windows", by_label, length, "perplexity", about))
     looks = style.variant_looks(variants)
 
     def draw(all_axes: Sequence[Axes]) -> None:
@@ -232,10 +236,3 @@ def bits_by_context(group: Group) -> style.Plot | None:
     return style.Plot(
         "bits_by_context", CONTEXTS, group.heading, draw, looks, *shape, remark, f"{style.MEANS} {style.BARS}"
     )
-
-
-def _published(variants: Sequence[Variant], kind: str) -> Iterator[_Panel]:
-    """The published curves, in a panel for each source and length of training."""
-    for (source, trained), by_label in published_curves(variants, {"windows": kind}).items():
-        remarks = (f"grey: {source.heading}, trained at {trained:,}",)
-        yield _Panel(f"published, {kind} windows", by_label, trained, "perplexity", remarks)
