@@ -25,7 +25,8 @@ def test_deciding_settings_separate_groups():
     others = {"optim.warmup_steps": 500, "model.dropout": 0.3, "evaluation.beam_size": 1, "hardware.precision": "bf16"}
     for setting, value in others.items():
         assert f"{setting.rpartition('.')[2]} {value}" in [group.distinctly() for group in groups(setting, value)]
-    for setting, value in (("data.cache_dir", "/elsewhere"), ("evaluation.bootstrap_samples", 5), OWN_DEFAULT):
+    folders = (("data.cache_dir", "/elsewhere"), ("data.path", "/elsewhere"))
+    for setting, value in (*folders, ("evaluation.bootstrap_samples", 5), OWN_DEFAULT):
         [group] = groups(setting, value)
         assert group.heading == "multi30k_en_de | model small | 1,800 steps | cpu"
 
@@ -102,7 +103,8 @@ def test_runs_on_other_files_of_a_corpus_are_apart_and_those_that_read_none_with
     failed = fake_record(seed=3, status="failed", data=None)
     group = group_of([fake_record(), fake_record(seed=2), failed])
     assert (group.heading, len(group.runs)) == ("multi30k_en_de | model small | 1,800 steps | cpu", 3)
-    found = run_groups([fake_record(), fake_record(seed=2, **{"data.key": "ef56" * 9}), failed])
+    other = {"settings": {"data.path": "/elsewhere"}, "data.key": "ef56" * 9}
+    found = run_groups([fake_record(), fake_record(seed=2, **other), failed])
     assert [(group.distinctly(), len(group.runs)) for group in found] == [
         ("corpus ab12cd34", 2), ("corpus ef56ef56ef56", 1)
     ]  # fmt: skip
@@ -110,15 +112,6 @@ def test_runs_on_other_files_of_a_corpus_are_apart_and_those_that_read_none_with
     assert {group.distinctly() for group in run_groups([fake_record(), fake_record(seed=2, **other)])} == {
         "tokenizer bpe", "tokenizer word"
     }  # fmt: skip
-
-
-def test_one_corpus_in_two_folders_is_one_corpus():
-    def run(position, path, key="ab12"):
-        return fake_record(position, settings={"data.path": path}, **{"data.key": key})
-
-    assert len(group_of([run("absolute", "/data"), run("rope", "/scratch/data")]).variants) == 2
-    found = run_groups([run("absolute", "/data"), run("rope", "/scratch/data", "ef56")])
-    assert [group.distinctly() for group in found] == ["corpus ab12", "corpus ef56"]
 
 
 def test_settings_of_one_last_name_are_told_apart():
