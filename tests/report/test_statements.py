@@ -4,7 +4,6 @@ import pytest
 
 from rpr.errors import RecordError
 from rpr.report import published
-from rpr.report.agreement import Comparison
 from rpr.report.build import _finding
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
@@ -101,15 +100,6 @@ def test_still_learning_variant_is_marked_and_undecided():
     assert "optim.max_steps=3600" in row(table, "16")["note"].remarks[0]
     assert row(table, "0")["agreement"].value == "not decided"
     assert row(table, "0")["agreement"].remarks == ("not decided: still learning",)
-
-
-def test_nothing_is_decided_against_a_baseline_that_is_still_learning():
-    records = [run for run in runs_ten_apart() if run.setting("position.name") != "none"]
-    ends = {"absolute": 0.02, "learned": 0.0}
-    learning = {run_key(run): falling(run, ends[run.setting("position.name")]) for run in records}
-    group = group_of(records, learning)
-    compared = Comparison(group, group.get("learned"), group.baseline, "test")
-    assert (compared.verdict, compared.why_undecided) == ("not decided", "still learning")
 
 
 def test_statements_of_one_seed_and_still_learning_are_undecided():
