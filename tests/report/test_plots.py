@@ -7,11 +7,6 @@ from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_
 from tests.report.helpers import group_of
 
 
-def legend_of(figure):
-    """The labels of the lines, in the order of the legend."""
-    return [" ".join(text.get_text().split()) for legend in figure.legends for text in legend.get_texts()]
-
-
 def segments(axes):
     """The ends of all error bars, rounded."""
     lines = [line for bars in axes.collections for line in bars.get_segments()]
@@ -41,7 +36,8 @@ def test_missing_data_is_not_drawn():
     assert plots.bleu_by_k(baselines) is None
     assert plots.all_plots(baselines, []) == []
     plot = plots.bleu_by_k(group_of([fake_record("relative", 2, scores={"validation": 30.0})]))
-    assert "relative, validation" in legend_of(plot.figure())
+    [legend] = plot.figure().legends
+    assert "relative, validation" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_plots_of_many_variants_show_and_report_a_sample():
@@ -60,12 +56,6 @@ def test_plots_of_many_variants_show_and_report_a_sample():
     for width, most in ((plot_style.WIDE, 24), (plot_style.COLUMN, 12)):
         assert len(plots.bleu_by_k(group).figure(width).axes[0].get_xticks()) <= most
     assert "of 31" not in drawn["bleu_by_k"].description
-
-
-def boxes_of(figure, texts):
-    with plot_style.styled():
-        figure.draw_without_rendering()
-        return [text.get_window_extent() for text in texts]
 
 
 def test_pictures_are_short_with_text_as_it_is():
@@ -101,7 +91,10 @@ def test_every_text_is_inside_its_figure():
             texts = [*axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label, *figure.texts]
             texts += [text for legend in figure.legends for text in legend.get_texts()]
             shown = [text for text in texts if text.get_text()]
-            for text, box in zip(shown, boxes_of(figure, shown), strict=True):
+            with plot_style.styled():
+                figure.draw_without_rendering()
+                boxes = [text.get_window_extent() for text in shown]
+            for text, box in zip(shown, boxes, strict=True):
                 assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, text.get_text()
 
 
