@@ -204,7 +204,7 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     import wandb
 
     logged = read_metrics(run_dir / METRICS_NAME)
-    earlier = _parts(run_dir)
+    earlier, commit = _parts(run_dir), git_state().commit
     names = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
     options: dict[str, Any] = {
         "silent": True,
@@ -212,7 +212,8 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         "x_disable_stats": not config.logger.system_metrics,
         "save_code": False,
         "disable_code": True,  # no patch of uncommitted changes either
-        **_commit(),
+        # Of the checkout of this package, not of one around the current folder; no remote URL.
+        **({"disable_git": True} if commit is None else {"git_commit": commit, "git_remote_url": ""}),
         "program": "rpr-cli",
         "init_timeout": INIT_TIMEOUT_SECONDS,
         "finish_timeout": config.logger.finish_timeout_seconds,
@@ -272,12 +273,6 @@ def _newest_id(parts: Iterable[Path], run_id: str) -> str:
     logs = [log for part in parts for log in part.glob(f"run-{run_id}*.wandb")]
     newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=None)
     return run_id if newest is None else newest.stem.removeprefix("run-")
-
-
-def _commit() -> dict[str, Any]:
-    """W&B's settings for the commit of this package's checkout, not of one around the current folder; no remote URL."""
-    commit = git_state().commit
-    return {"disable_git": True} if commit is None else {"git_commit": commit, "git_remote_url": ""}
 
 
 @contextlib.contextmanager
