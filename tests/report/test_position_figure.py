@@ -13,6 +13,7 @@ from rpr.report import plot_style
 from rpr.report.position_figure import label, often, position_figure
 from tests.model.scheme_variants import KINDS
 from tests.model.test_transformer import make_model
+from tests.small_models import NO_TABLES
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOSSES = {
@@ -44,16 +45,13 @@ NORMS, COSINES = "Norm of each vector of the relative", "Cosine similarity of th
 ABSOLUTE, LOSS = "Norm of each vector of the learned absolute", "Loss by position in the window"
 
 
-NONE = {"relative_keys": False, "relative_values": False}
-
-
 @pytest.mark.parametrize("changes, counts", [
     ({"num_heads": 2, "clip_distance": 1},
      {NORMS: 1, COSINES: 1, "encoder layer 1": 4, "decoder layer 2": 4, ABSOLUTE: 0, LOSS: 0}),
     ({"num_heads": 2, "clip_distance": 0, "num_layers": 1}, {NORMS: 1, COSINES: 0, "encoder layer 1": 3}),
     ({"num_heads": 1, "clip_distance": 1, "tables": "shared_by_heads_and_layers"},
      {"encoder layers 1 to 2, shared": 2, "encoder layer 1": 2}),
-    ({**NONE, "num_heads": 2, "num_layers": 7, "absolute": "learned"},
+    ({**NO_TABLES, "num_heads": 2, "num_layers": 7, "absolute": "learned"},
      {NORMS: 0, COSINES: 0, "encoder layer 1": 2, "decoder layer 7": 2, ABSOLUTE: 1, "source positions": 1, LOSS: 0}),
     ({"num_layers": 1, "documents": True}, {ABSOLUTE: 0, LOSS: 1, "windows of 1,024 tokens": 1, "1,024": 2}),
 ], ids=["tables", "k_0", "shared", "absolute", "documents"])  # fmt: skip
@@ -79,7 +77,7 @@ def test_layers_between_those_that_share_a_table_are_not_named(layers, named):
 def test_rare_distances_are_left_out():
     """Sentences of 4 pieces in a window of 8: the axis ends at 3. A distance needs 1% of the queries."""
     assert often((0, 9, 10, 1000, 10, 9, 0)) == slice(2, 5)
-    figure = position_figure(numbers_of(**NONE, longest=4), "A run", "")
+    figure = position_figure(numbers_of(**NO_TABLES, longest=4), "A run", "")
     limits = [axes.get_xlim() for axes in figure.axes if axes.images]
     assert limits == [(-3.5, 3.5)] * 2 + [(-3.5, 0.5)] * 2
 
