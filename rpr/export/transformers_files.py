@@ -102,6 +102,7 @@ def write_model(model: Transformer, folder: Path, longest: int) -> None:
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,  # `<s>` in a text is text
+        "padding_side": "left",  # generation continues the end of every row of a batch
         "pad_token": _SPECIAL[PAD],
         "unk_token": _SPECIAL[UNK],
         "bos_token": _SPECIAL[BOS],

@@ -90,6 +90,21 @@ def assert_card_continues_as_the_model(folder, given, capsys):
     assert capsys.readouterr().out.removesuffix("\n")[:50] == text[:50] != "A text"
 
 
+@pytest.mark.parametrize("name", ["none", "absolute", "learned", "rope"])
+def test_transformers_continues_texts_of_a_batch_as_each_alone(name, inputs, tmp_path):
+    program = pytest.importorskip("transformers", reason="the optional transformers is not installed")
+    export("transformers", tmp_path / "out", inputs(HOMES[name][1]))
+    model = program.AutoModelForCausalLM.from_pretrained(tmp_path / "out").double()
+    tokenizer = program.AutoTokenizer.from_pretrained(tmp_path / "out")
+
+    def continued(texts):
+        rows = model.generate(**tokenizer(texts, return_tensors="pt", padding=True), max_new_tokens=20)
+        return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+
+    texts = ["A text", "def f(x):\n    return", "x"]
+    assert continued(texts) == [text for alone in texts for text in continued([alone])]
+
+
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("name", HOMES)
 def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, inputs, tmp_path, capsys):
