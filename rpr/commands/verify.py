@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from operator import attrgetter
+from typing import get_args
 
 from rpr.analysis.verification import Check, check_model, export_check
 from rpr.config.commands import VerifyConfig
@@ -19,8 +20,6 @@ from rpr.records.measurement import single
 from rpr.runs.loading import TrainedModel, load_with_examples
 from rpr.tables.grid import DASH, Cell, Column, Grid
 from rpr.tables.render import terminal, wrapped
-
-KINDS: tuple[Kind, ...] = ("safetensors", "ctranslate2")
 
 
 def run(config: VerifyConfig) -> None:
@@ -59,7 +58,7 @@ def checks(trained: TrainedModel) -> Iterator[Check]:
     yield from check_model(
         in_float64(trained.model), trained.pairs, search, data.max_length or data.context_length or 0
     )
-    for format in KINDS:
+    for format in get_args(Kind):
         with tempfile.TemporaryDirectory(prefix="rpr-verify-") as folder:
             yield export_check(format, trained, user_path(folder))
 
