@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -84,49 +84,48 @@ def as_text(document: dict[str, Any]) -> str:
         head += f"; MFU is relative to a {size} x {size} matmul: {rate:.3g} TFLOP/s"
     variant = Column("variant", "variant", itemgetter("variant"), label=True)
     size = f"vocabulary {config['data']['vocabulary_size']}, k = {model['relative_defaults']['clip_distance']}"
-
-    def step_columns(part: str) -> tuple[Column, ...]:
-        return (
-            variant,
-            _figures("steps_per_second", "steps/s", 3),
-            *_available(document, part, *_USE[:1]),
-            Column("relative_speed", f"speed {versus}", _ratio("relative_speed", config["rounds"]), 3),
-            *_available(document, part, *_USE[1:]),
-            _figures("peak_megabytes", "peak MB", 0),
-            _figures("relative_memory", f"memory {versus}", 3),
-            *_available(document, part, _RESIDENT),
-        )
-
+    utilisation = _figures("utilisation", "MFU %", 1, scale=100)
+    of_steps = (
+        variant,
+        _figures("steps_per_second", "steps/s", 3),
+        _figures("target_tokens_per_second", "target tokens/s", 0),
+        Column("relative_speed", f"speed {versus}", _ratio("relative_speed", config["rounds"]), 3),
+        utilisation,
+        _figures("peak_megabytes", "peak MB", 0),
+        _figures("relative_memory", f"memory {versus}", 3),
+        _figures("resident_megabytes", "resident MB", 0),
+    )
+    of_layers = (
+        _figures("length", "length", 0),
+        _figures("batch", "batch", 0),
+        _figures("clip_distance", "k", 0),
+        Column("causal", "", lambda row: "causal" if row["causal"] else "", words=True),
+        variant,
+        _figures("seconds", "ms", 2, scale=1e3),
+        Column("relative_time", f"time {versus}", _ratio("relative_time", layer["rounds"]), 3),
+        utilisation,
+        _figures("extra_megabytes", "extra MB", 1),
+    )
     grids = [
         Grid(
             "step",
             f"Whole training step: model={model['name']}, {config['sentences']} sentences of {config['length']}, "
             f"{size}",
-            step_columns("step"),
+            _available(document, "step", of_steps),
             tuple(document.get("step", ())),
             notes=(Note(f"the paper: relative at {RELATIVE_SPEED:.2f} of absolute (base model on P100 GPUs)"),),
         ),
         Grid(
             "context",
             f"Whole training step by length of the context: model={model['name']}, decoder-only, {size}",
-            (_figures("length", "length", 0), _figures("batch", "batch", 0), *step_columns("context")),
+            _available(document, "context", (*of_layers[:2], *of_steps)),
             tuple(document.get("context", ())),
         ),
         Grid(
             "layer",
             f"One self-attention layer with its projections, forward and backward: d {model['d_model']}, "
             f"{model['num_heads']} heads, about {layer['positions']} positions",
-            (
-                _figures("length", "length", 0),
-                _figures("batch", "batch", 0),
-                _figures("clip_distance", "k", 0),
-                Column("causal", "", lambda row: "causal" if row["causal"] else "", words=True),
-                variant,
-                _figures("seconds", "ms", 2, scale=1e3),
-                Column("relative_time", f"time {versus}", _ratio("relative_time", layer["rounds"]), 3),
-                *_available(document, "layer", *_USE[1:]),
-                _figures("extra_megabytes", "extra MB", 1),
-            ),
+            _available(document, "layer", of_layers),
             tuple(document.get("layer", ())),
             notes=tuple(_without_algorithm(document)),
         ),
@@ -155,11 +154,7 @@ def _figures(key: str, heading: str, digits: int, scale: float = 1) -> Column:
     return Column(key, heading, read, digits)
 
 
-_USE = (_figures("target_tokens_per_second", "target tokens/s", 0), _figures("utilisation", "MFU %", 1, scale=100))
-_RESIDENT = _figures("resident_megabytes", "resident MB", 0)
-
-
-def _available(document: dict[str, Any], part: str, *columns: Column) -> tuple[Column, ...]:
+def _available(document: dict[str, Any], part: str, columns: Sequence[Column]) -> tuple[Column, ...]:
     """The columns for which the document has figures: older documents lack some."""
     rows = [row for row in document.get(part, ()) if "problem" not in row]
     return tuple(column for column in columns if all(column.key in row for row in rows))
