@@ -183,12 +183,9 @@ class DecoderState:
         if self.offsets_B is None:
             vectors: Tensor = positions(self.length - 1, pieces_X1)
             return vectors
-        newest_X = self.newest_X()
-        of_all: Tensor = positions(0, pieces_X1[:1].expand(1, self.length))
-        if of_all.dim() == 2:  # the same for all pieces
-            return of_all[newest_X][:, None]
-        of_pieces_XLM: Tensor = positions(0, pieces_X1.expand(-1, self.length))
-        return of_pieces_XLM[torch.arange(len(newest_X), device=newest_X.device), newest_X][:, None]
+        of_all: Tensor = positions(0, pieces_X1.expand(-1, self.length))  # [L, M], or [X, L, M] where pieces differ
+        of_all_XLM = of_all.expand(len(pieces_X1), -1, -1)
+        return of_all_XLM.take_along_dim(self.newest_X()[:, None, None], dim=1)
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
         """Keep and reorder hypotheses, and sentences when some are done.
