@@ -107,17 +107,17 @@ def test_cells_are_read_after_they_are_written_once(form, lengths, k, causal):
 
 
 class Calls(TorchDispatchMode):
-    """Records the names of all operations, and the size of the largest tensor."""
+    """Records the names of all operations, and the bytes of the largest tensor."""
 
     def __init__(self):
         super().__init__()
-        self.names, self.most_elements = [], 0
+        self.names, self.most_bytes = [], 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         self.names.append(func._schema.name)
         if isinstance(out, torch.Tensor):
-            self.most_elements = max(self.most_elements, out.untyped_storage().nbytes() // out.element_size())
+            self.most_bytes = max(self.most_bytes, out.untyped_storage().nbytes())
         return out
 
 
@@ -188,7 +188,7 @@ def test_weights_of_all_query_key_pairs_are_stored_within_a_limit_alone(causal, 
         with Calls() as calls, saved_tensors_hooks(lambda x, saved=saved: saved.append(x.numel()) or x, lambda x: x):
             form = partial(attend, implementation=name, causal=causal, mask=mask)
             results(form, inputs, torch.ones_like(inputs[0]))
-        most[name, limit], stored[name, limit] = calls.most_elements, sum(saved)
+        most[name, limit], stored[name, limit] = calls.most_bytes // 4, sum(saved)
     assert most["blockwise", 2**26] == most["auto", 0] < 1024**2 / 3
     assert stored["blockwise", 2**26] == stored["auto", 0] < 1024**2 / 5
     assert stored["dense", 0] > 1024**2 / 2

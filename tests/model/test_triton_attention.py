@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("triton")
 
 from rpr.model.attention_inputs import AttentionInputs
 from rpr.model.triton_attention import Tiles, fused_attention
 from tests.model.attention_cases import Case, assert_same, reference, results
+from tests.model.test_blockwise_attention import Calls
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROOT = Path(__file__).parents[2]
@@ -155,19 +155,9 @@ class TestInterpreted:
 
     def test_allocates_no_tensor_of_all_query_key_pairs(self):
         inputs, _ = Case(20, 20, keys=4, values=4, batch=1, heads=1, width=8).inputs()
-
-        class Largest(TorchDispatchMode):
-            num_bytes = 0
-
-            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-                out = func(*args, **(kwargs or {}))
-                if isinstance(out, torch.Tensor):
-                    self.num_bytes = max(self.num_bytes, out.untyped_storage().nbytes())
-                return out
-
-        with Largest() as largest:
+        with Calls() as calls:
             results(fused, inputs, inputs[0])
-        assert largest.num_bytes == 20 * 9 * 8  # a side table in float64
+        assert calls.most_bytes == 20 * 9 * 8  # a side table in float64
 
     def test_autocast_and_frozen_tables_do_not_change_results(self):
         (q, k, v, *tables), _ = Case(9, 9, values=3, batch=1).inputs(torch.float32)
