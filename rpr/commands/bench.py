@@ -35,7 +35,7 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     limit, those that were measured.
     """
     stacks = [stack for position in positions.values() for stack in config.model.transformer(position, 1).stacks()]
-    check_attention(config.hardware, [stack.scheme for stack in stacks], config.model.d_model // config.model.num_heads)
+    check_attention(config.hardware, stacks)
     for stack in stacks:
         check_hooks(stack.scheme, stack.site, config.longest)
     runtime.check_devices(config.hardware)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_valida
 from rpr.config.data import LONGEST_NAME, NAME, DataConfig
 from rpr.errors import ConfigError, RecordError
 from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
-from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, TransformerConfig
+from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, StackShape, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme, Site
 from rpr.model.positions.described import without_earlier
 from rpr.validation import StrictModel, validate
@@ -206,19 +206,19 @@ class EvaluationConfig(StrictModel):
             yield "test_splits: train is not scored, as its text is not kept; name other splits"
 
 
-def check_attention(hardware: HardwareConfig, schemes: Iterable[Scheme], head_width: int) -> None:
-    """Raises ConfigError if the configured attention does not support these positions or this width of a head."""
+def check_attention(hardware: HardwareConfig, stacks: Sequence[StackShape]) -> None:
+    """Raises ConfigError if the configured attention does not support the positions or the heads of these stacks."""
     if hardware.attention != "triton":
         return
-    for scheme in schemes:
-        if what := scheme.not_fused:
+    for stack in stacks:
+        if what := stack.scheme.not_fused:
             raise ConfigError(
-                f"hardware.attention: triton does not support the {what} of position={scheme.name}; choose auto"
+                f"hardware.attention: triton does not support the {what} of position={stack.scheme.name}; choose auto"
             )
-    if head_width > WIDEST_TRITON_HEAD:
+    if (width := stacks[0].site.d_head) > WIDEST_TRITON_HEAD:
         raise ConfigError(
             f"hardware.attention: triton supports heads of width {WIDEST_TRITON_HEAD} at most, but "
-            f"model.d_model / model.num_heads is {head_width}; choose attention=auto, or more heads"
+            f"model.d_model / model.num_heads is {width}; choose attention=auto, or more heads"
         )
 
 
@@ -319,7 +319,7 @@ class TrainConfig(StrictModel):
                 )
             if problem := stack.scheme.wrong_length(self.longest_row, longest):
                 yield f"position.{problem}"
-        check_attention(self.hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
+        check_attention(self.hardware, stacks)
 
     @property
     def longest_row(self) -> int:

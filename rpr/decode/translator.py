@@ -129,8 +129,7 @@ class Translator:
             model = load_exported_model(exported.folder).to(runtime.torch_device(hardware))
             if hardware.precision != "64":
                 model = model.float()  # of an export in 64 bits
-            stacks = model.config.stacks()
-            check_attention(hardware, [stack.scheme for stack in stacks], stacks[0].site.d_head)
+            check_attention(hardware, model.config.stacks())
             model.use_attention(hardware.attention)
         engine = torch_engine(model, hardware, config.matmul_precision)
         return cls(engine, vocabulary, search, max_source_length=longest)
