@@ -269,7 +269,6 @@ class SplitHeads(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.num_heads = num_heads
         q, k, v = qkv_BQM.view(*qkv_BQM.shape[:2], 3, num_heads, -1).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
