@@ -84,8 +84,7 @@ def test_gradients_do_not_reach_padding_or_other_rows():
     whole = sum(hidden[row, : len(inputs)].square().sum() for row, (_, inputs) in enumerate(pairs))
     alone = sum(model(torch.tensor([prompt]), torch.tensor([inputs])).square().sum() for prompt, inputs in pairs)
     gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (whole, alone)]
-    for in_batch, expected in zip(*gradients, strict=True):
-        torch.testing.assert_close(in_batch, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)

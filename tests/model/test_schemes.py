@@ -15,7 +15,7 @@ from rpr.model.positions.alibi import slopes_of
 from rpr.model.positions.scheme import Rotation
 from rpr.model.rotation import angles, rotate
 from rpr.model.vectors import SinusoidalPositions, sinusoids
-from tests.model.attention_cases import FORMS
+from tests.model.attention_cases import FORMS, assert_same
 from tests.model.scheme_variants import CAUSAL, VARIANTS, variant_scheme
 from tests.shapes import choices, scheme
 from tests.small_models import make_model
@@ -213,8 +213,7 @@ def test_all_implementations_match_the_papers_equations(variant, causal):
     expected = results(lambda *xqkv: by_loops(variant, learned, *xqkv, causal))
     for name, attention in FORMS.items():
         found = results(lambda *xqkv, attention=attention: by_layer(positions, *xqkv, causal, attention))
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
+        assert_same(found, expected, name)
 
 
 @pytest.mark.parametrize(

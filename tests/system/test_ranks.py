@@ -90,12 +90,8 @@ def test_one_two_and_eight_devices_learn_same_weights(tiny, tiny_config, small_d
         record, results[devices] = final(tiny_config, *overrides)
         assert record.training is not None and record.steps == 6
     assert any(weight.dtype == torch.float64 for weight in results[1].values())
-    for devices in (2, 8):
-        for name, weight in results[1].items():
-            # Adam magnifies rounding in gradients near zero.
-            torch.testing.assert_close(
-                results[devices][name], weight, rtol=0, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}"
-            )
+    for devices in (2, 8):  # Adam magnifies rounding in gradients near zero
+        torch.testing.assert_close(results[devices], results[1], rtol=0, atol=1e-9)
 
 
 def test_two_ranks_stop_together_at_a_time_limit_and_resume(tiny, tiny_config, small_data, processes, tmp_path):

@@ -37,12 +37,8 @@ def test_loss_and_gradients_equal_the_explicit_loss(smoothing, rows, monkeypatch
     found = label_smoothed_loss(hidden, embedding, targets, smoothing)
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(label_smoothed_loss(hidden.detach(), embedding.detach(), targets, smoothing), found)
-    for gradient, right in zip(
-        torch.autograd.grad(2.5 * found, [hidden, embedding]),
-        torch.autograd.grad(2.5 * expected, [hidden, embedding]),
-        strict=True,
-    ):
-        torch.testing.assert_close(gradient, right, rtol=1e-11, atol=1e-12)
+    gradients = (torch.autograd.grad(2.5 * one, [hidden, embedding]) for one in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-12)
 
 
 def test_large_logits_neither_overflow_nor_vanish():

@@ -69,10 +69,8 @@ def test_gradient_does_not_depend_on_microbatches_and_ranks(ranks, tiny_config, 
         assert len(specs) == accumulate
         for number, spec in enumerate(specs):
             (module.training_step(dataset[spec], number) / accumulate / ranks).backward()
-    for name, parameter in module.named_parameters():
-        torch.testing.assert_close(
-            parameter.grad, expected[name], rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
-        )
+    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+    torch.testing.assert_close(gradients, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_empty_microbatch_has_zero_gradients(tiny_config, small_data):
