@@ -5,16 +5,14 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fake_records import fake_by_length, fake_document, fake_interval, fake_score
+from tests.processes import SCRIPT
 
-SCRIPT = Path(sys.executable).with_name("rpr-cli")
 # It takes 18 s of a CPU by itself, and 33 s beside a training on an older one; what is quadratic takes minutes.
 SECONDS, BYTES = 60, 10**9
 GROUPS, DISTANCES, SEEDS = 4, 31, 10

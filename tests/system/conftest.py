@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,17 +60,15 @@ def tree(root: Path) -> dict[str, tuple[int, int] | None]:
 
 
 @pytest.fixture
-def refused(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refused(cli: Callable[..., Any]) -> Callable[..., str]:
     """Run a command that must be refused; its error message without the prefix."""
 
     def run(*words: str, remarks_start: str | tuple[str, ...] = "\0", nothing_written: bool = True) -> str:
         """`remarks_start`: how earlier lines on stderr may begin."""
         before = tree(Path.cwd())
-        capfd.readouterr()
-        code = app.main(list(words))
-        out, err = capfd.readouterr()
+        out, err = cli(*words, code=2)
         *remarks, line = err.splitlines() or [""]
-        assert (code, out) == (2, ""), (code, out, err)
+        assert out == "", (out, err)
         assert line.startswith("rpr-cli: ") and len(line) > 25 and err.endswith("\n"), err
         assert all(remark.startswith(remarks_start) for remark in remarks), err
         assert "Traceback" not in err and "HYDRA_FULL_ERROR" not in err and "precious" not in err
