@@ -220,9 +220,7 @@ def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
     """The vocabulary of the train split."""
     train, data = corpus.splits["train"], job.data
     chosen = training_sample(len(train))
-    tasks = (
-        (len(chunk), chunk if (mask := chosen(len(chunk))) is None else chunk.select(mask)) for chunk in train.chunks()
-    )
+    tasks = ((len(chunk), chunk.select(chosen(len(chunk)))) for chunk in train.chunks())
     words = _words(job, count_chunk_words, tasks, job.counting("reading for the vocabulary", len(train)))
     assert data.tokenizer != "bytes", "a corpus of pairs"
     return Vocabulary.learn(words, data.vocabulary_size, data.tokenizer)

@@ -52,6 +52,8 @@ class Chunk:
 
     def select(self, chosen: NDArray[np.bool_]) -> Chunk:
         """Only the rows where `chosen` (len(self),) is True."""
+        if chosen.all():
+            return self
         return replace(
             self,
             sources=list(itertools.compress(self.sources, chosen)),
@@ -106,7 +108,7 @@ class Pairs:
                 kept[dropped[begin:end] - first] = False
                 first += len(chunk)
                 if kept.any():
-                    yield chunk if kept.all() else chunk.select(kept)
+                    yield chunk.select(kept)
                 if first >= stop:
                     return
 

@@ -52,14 +52,12 @@ _SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 _PART = re.compile(rf"[^\n{SPACE}]{{0,9999}}\n|[^\n{SPACE}]{{1,9999}}|{SPACE}")
 
 
-def training_sample(num_pairs: int) -> Callable[[int], NDArray[np.bool_] | None]:
+def training_sample(num_pairs: int) -> Callable[[int], NDArray[np.bool_]]:
     """A function that selects the pairs to learn the vocabulary from: all, or a seeded sample of about
-    MAX_TRAINING_PAIRS. Called with the size of each consecutive chunk, it returns a mask (count,), or None for all.
+    MAX_TRAINING_PAIRS. Called with the size of each consecutive chunk, it returns a mask (count,).
 
     sentencepiece's own sampling (input_sentence_size) is not reproducible across processes, whatever its seed.
     """
-    if num_pairs <= MAX_TRAINING_PAIRS:
-        return lambda count: None
     draw = np.random.Generator(np.random.PCG64(0))
     return lambda count: draw.random(count) < MAX_TRAINING_PAIRS / num_pairs
 
