@@ -25,18 +25,19 @@ BAD_STEP = 4
 
 
 @pytest.fixture
-def one_bad_step(monkeypatch):
-    """The second microbatch of step 4 gets an infinite loss."""
-    training_step = TranslationModule.training_step
+def bad_steps(monkeypatch):
+    """Each of these steps gets an infinite loss in its second microbatch: step 4, unless a test adds others."""
+    training_step, steps = TranslationModule.training_step, [BAD_STEP]
 
     def infinite(self, batch, batch_idx):
         loss = training_step(self, batch, batch_idx)
-        return loss * math.inf if (self.global_step, batch_idx % 2) == (BAD_STEP - 1, 1) else loss
+        return loss * math.inf if self.global_step + 1 in steps and batch_idx % 2 else loss
 
     monkeypatch.setattr(TranslationModule, "training_step", infinite)
+    return steps
 
 
-@pytest.mark.usefixtures("one_bad_step")
+@pytest.mark.usefixtures("bad_steps")
 def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
     with pytest.raises(RunError) as stopped:
         fit.fit(tiny_config(*RECIPE), small_data, tmp_path)
@@ -56,7 +57,7 @@ def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
         assert small_data.vocabulary.encode(entry["target"], eos=True) == train.row("target", entry["pair"]).tolist()
 
 
-@pytest.mark.usefixtures("one_bad_step")
+@pytest.mark.usefixtures("bad_steps")
 def test_windows_that_begin_inside_a_character_are_written_and_skipped(tiny_config, small_data, tmp_path, monkeypatch):
     cut = "дом".encode()[1:].decode(errors="surrogateescape")
     monkeypatch.setattr(TranslationData, "text_of_pair", lambda self, pair: {"source": "", "target": cut})
@@ -66,7 +67,7 @@ def test_windows_that_begin_inside_a_character_are_written_and_skipped(tiny_conf
     assert {pair["target"] for pair in report["pairs"]} == {cut}
 
 
-@pytest.mark.usefixtures("one_bad_step")
+@pytest.mark.usefixtures("bad_steps")
 def test_skipped_step_changes_no_weight_and_is_counted(tiny_config, small_data, tmp_path, capsys):
     config = tiny_config(*RECIPE, "optim.non_finite=skip")
     steps, _, training = fit.fit(config, small_data, tmp_path)
@@ -82,14 +83,8 @@ def test_skipped_step_changes_no_weight_and_is_counted(tiny_config, small_data, 
     assert fit.fit(config, small_data, tmp_path)[2].skipped_steps == 1  # also after resuming
 
 
-def test_skipped_steps_far_apart_do_not_stop_the_run(tiny_config, small_data, tmp_path, monkeypatch):
-    training_step = TranslationModule.training_step
-
-    def infinite(self, batch, batch_idx):
-        loss = training_step(self, batch, batch_idx)
-        return loss * math.inf if self.global_step in (1, 3) else loss
-
-    monkeypatch.setattr(TranslationModule, "training_step", infinite)
+def test_skipped_steps_far_apart_do_not_stop_the_run(tiny_config, small_data, tmp_path, monkeypatch, bad_steps):
+    bad_steps.append(2)
     monkeypatch.setattr(guards, "MAX_CONSECUTIVE_SKIPS", 1)
     assert fit.fit(tiny_config(*RECIPE, "optim.non_finite=skip"), small_data, tmp_path)[2].skipped_steps == 2
 
