@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from rpr.config.train import TrainConfig
 from rpr.data.batches import BatchSpec, TrainingBatches, TranslationDataset, accumulation
@@ -14,6 +13,7 @@ from rpr.data.cache import PreparedData as Data
 from rpr.training import callbacks
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.module import TranslationModule
+from tests.training.test_loss_and_schedule import explicit_loss
 
 STEP = 3
 MICROBATCHES = 4
@@ -35,15 +35,12 @@ def gradient_by_sentence(config: TrainConfig, data: Data) -> dict[str, torch.Ten
     split = data.split("train")
     indices = [int(i) for microbatch in batches(config, data, 1, 0).step_microbatches(STEP) for i in microbatch]
     total, tokens = torch.zeros((), dtype=torch.float64), 0
-    smoothing, size = config.optim.label_smoothing, len(data.vocabulary)
     for index in indices:
         source = torch.tensor(split.row("source", index).astype(int))[None]
         output = torch.tensor(split.row("target", index).astype(int))[None]
         inputs = torch.cat([torch.tensor([[2]]), output[:, :-1]], dim=1)  # BOS, then all but EOS
-        log_p = F.log_softmax(module.model.logits(module.model(source, inputs)), dim=-1)[0]
-        distribution = torch.full_like(log_p, smoothing / (size - 1))
-        distribution[torch.arange(len(distribution)), output[0]] = 1 - smoothing
-        total = total - (distribution * log_p).sum()
+        hidden = module.model(source, inputs)[0]
+        total = total + explicit_loss(hidden, module.model.embedding_VM, output[0], config.optim.label_smoothing)
         tokens += output.shape[1]
     (total / tokens).backward()
     return {name: parameter.grad.clone() for name, parameter in module.named_parameters()}
