@@ -17,6 +17,7 @@ from rpr.runs.locks import LOCK_NAME
 from rpr.sweep.status import Job, print_cautions
 from rpr.training import launch
 from tests.fake_records import fake_record
+from tests.sweep.test_sweeps import make_record, make_run
 
 
 @pytest.mark.parametrize("before, after", [("running", "interrupted"), ("finished", "finished")])
@@ -96,12 +97,8 @@ def test_run_with_the_same_training_is_found(tiny_config, tmp_path):
         ("b", "failed", ("evaluation.beam_size=1",)),
         ("c", "finished", ("evaluation.beam_size=1", "data.cache_dir=elsewhere")),
     ):
-        other = tiny_config(*settings)
-        update = {"config": other.model_dump(mode="json"), "run_id": other.run_id}
-        record = fake_record(status=status).model_copy(update=update)
-        folder = tmp_path / f"{config.label}-{name}"
-        folder.mkdir()
-        write_record(folder / RECORD_NAME, record)
+        record = make_record(tiny_config(*settings), status=status)
+        write_record(tmp_path / f"{config.label}-{name}" / RECORD_NAME, record)
     assert lifecycle.trained_alike(config, tmp_path / "new") == tmp_path / f"{config.label}-c"
     assert lifecycle.trained_alike(tiny_config("optim.max_steps=9"), tmp_path / "new") is None
 
@@ -178,11 +175,8 @@ def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys)
     assert rate.startswith("rpr-cli: warning: the learning rate rises over 8 ") and rate.endswith("value (2 of 3 jobs)")
 
 
-def test_sweep_says_how_many_jobs_are_trained_alike(tiny_config, tmp_path, capsys):
-    finished = tiny_config("evaluation.beam_size=1")
-    update = {"config": finished.model_dump(mode="json"), "run_id": finished.run_id}
-    (tmp_path / finished.run_dir_name).mkdir()
-    write_record(tmp_path / finished.run_dir_name / RECORD_NAME, fake_record().model_copy(update=update))
+def test_sweep_says_how_many_jobs_are_trained_alike(tiny_config, capsys):
+    finished = make_run(tiny_config("evaluation.beam_size=1"), status="finished")
     others = [tiny_config("evaluation.beam_size=4", *own) for own in ([], ["optim.max_steps=9"])]
-    print_cautions([Job((), config, tmp_path / config.run_dir_name) for config in others])
+    print_cautions([Job((), config, finished.with_name(config.run_dir_name)) for config in others])
     assert "rpr-cli: 1 of 2 jobs differ from finished runs in their evaluation alone;" in capsys.readouterr().err
