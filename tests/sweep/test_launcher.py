@@ -25,11 +25,6 @@ from tests.fake_records import fake_record
 from tests.system.patches import forked_jobs
 
 
-def test_launcher_of_jobs_that_set_something_in_a_group_that_varies(tmp_path):
-    setting = "data.task.num_train=200"
-    assert Launcher([[f"data={name}", setting, f"runs_dir={tmp_path}"] for name in ("reverse", "copy")], []).local
-
-
 @pytest.mark.parametrize("every_plugin", [False, True])
 def test_missing_launcher_is_an_error(every_plugin, monkeypatch):
     if every_plugin:  # none is installed, so their package does not exist
@@ -60,6 +55,8 @@ def test_launcher_decides_where_jobs_run(tmp_path):
     jobs = [[f"seed={seed}", f"runs_dir={tmp_path}"] for seed in (1, 2)]
     assert Launcher(jobs, ["hydra/launcher=basic"], Options(2)).local
     assert not Launcher(jobs, ["hydra/launcher=submitit_local"]).local
+    setting = "data.task.num_train=200"  # in a group that varies
+    assert Launcher([[f"data={name}", setting, f"runs_dir={tmp_path}"] for name in ("reverse", "copy")], []).local
 
 
 def test_each_job_gets_a_gpu_and_its_lock(monkeypatch, tmp_path, capsys):
