@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
+import torch
 from packaging.version import Version
 
 from rpr.compose.composition import compose_train
@@ -101,8 +102,17 @@ def test_transformers_continues_texts_of_a_batch_as_each_alone(name, inputs, tmp
         rows = model.generate(**tokenizer(texts, return_tensors="pt", padding=True), max_new_tokens=20)
         return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
 
+    def log_p_of_x(texts, side):
+        batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
+        return model(**batch).logits[-1][batch["attention_mask"][-1].bool()].log_softmax(dim=-1)
+
     texts = ["A text", "def f(x):\n    return", "x"]
     assert continued(texts) == [text for alone in texts for text in continued([alone])]
+    alone, right, left = log_p_of_x(["x"], "left"), log_p_of_x(texts, "right"), log_p_of_x(texts, "left")
+    torch.testing.assert_close(right, alone)
+    by_column = name in ("absolute", "learned")
+    assert torch.allclose(left, alone) != by_column
+    assert ("pad it on the right" in (tmp_path / "out" / "README.md").read_text()) == by_column
 
 
 @pytest.mark.parametrize("kind", BOTH)
