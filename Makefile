@@ -30,7 +30,7 @@ CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
 
 install: $(READY)  ## set up rpr-cli in .venv, and nothing else
 
-demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (5-13 minutes on two cores)
+demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (5-15 minutes on two cores)
 	$(BIN)/rpr-cli sweep quick jobs=$(CORES)
 	$(BIN)/rpr-cli report sweep=quick
 
