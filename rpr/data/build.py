@@ -330,9 +330,7 @@ def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
 
 
 def _with_note_on_encodings(blocks: Iterable[Block], notes: list[str]) -> Iterator[Block]:
-    """The same blocks; after them one note on files that say they are of another encoding, which only bytes are read
-    of.
-    """
+    """The same blocks, and at their end one note on the files that say they are not UTF-8, whose bytes are read."""
     first, number = "", 0
     for block in blocks:
         if block.number == 1 and (kind := kind_of_content(block.text)):
