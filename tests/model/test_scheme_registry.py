@@ -128,6 +128,9 @@ HOOKS = {  # hooks that train silently, and what is said before training
         EMBEDDINGS + "return pieces.float().cumsum(-1)[..., None].expand(-1, -1, 8)\n  return Odd()",
         "embeddings depends on other tokens than its own",
     ),
+    "queries of the future": (
+        PROJECTED + QUERIES + "w.flip(2).cumsum(2).flip(2)\n " + KEYS, "distance_queries depends on other positions"
+    ),
     "queries of the past": (PROJECTED + QUERIES + "w.cumsum(2)\n " + KEYS, "distance_queries depends on other"),
     "queries of the batch": (
         PROJECTED + QUERIES + "w - w.mean(0, keepdim=True)\n " + KEYS, "distance_queries depends on other positions"
@@ -138,9 +141,15 @@ HOOKS = {  # hooks that train silently, and what is said before training
     "bias of later keys": (
         PROJECTED + BIAS_OF_KEYS + "w + w.roll(-1, 2)", "key_bias depends on more than its own token and `before`"
     ),
+    "sum from the end": (PROJECTED + BIAS_OF_KEYS + "w.flip(2).cumsum(2).flip(2)", "key_bias depends on more"),
     "bias of the batch": (PROJECTED + BIAS_OF_KEYS + "w - w.mean(0, keepdim=True)", "key_bias depends on more"),
+    "next key": (PREPARE + "q, k + k.roll(-1, 2)", "keys that depend on other"),
     "keys of the batch": (PREPARE + "q, k - k.mean(0, keepdim=True)", "keys that depend on other positions"),
     "queries alone": (PREPARE + "(q,)", "prepare returns 1 values"),
+    "next token": (
+        EMBEDDINGS + "return pieces.roll(-1, 1).float()[..., None].expand(-1, -1, 8)\n  return Odd()",
+        "embeddings depends on other tokens than its own",
+    ),
     "unused part of a module": (
         EMBEDDINGS.replace("pass", "self.a = torch.nn.Linear(2, 2)")
         + "return pieces.float()[..., None].expand(-1, -1, 8)\n  return Odd()",
@@ -150,10 +159,20 @@ HOOKS = {  # hooks that train silently, and what is said before training
         SCORES + "torch.where(pairs.query_positions < 2, pairs.scores.mean(-1, keepdim=True), pairs.scores)",
         "scores depend on hidden keys",
     ),
+    "table that ends": (
+        PARAMETERS.format("torch.ones(2, 1025)") + BIAS
+        + "return Tables(bias=parameters['a'][:, 512 - max_distance : 513 + max_distance])",
+        r"distance_tables returns bias of shape|bias that depend on max_distance",
+    ),
     "table that ends below twice the longest": (
         PARAMETERS.format("torch.ones(2, 3001)") + BIAS
         + "return Tables(bias=parameters['a'][:, 1500 - max_distance : 1501 + max_distance])",
         r"distance_tables returns bias of shape|bias that depend on max_distance",
+    ),
+    "index": (
+        PARAMETERS.format("torch.ones(2, 1025)") + BIAS
+        + "return Tables(bias=parameters['a'][:, torch.arange(-max_distance, max_distance + 1) + 512])",
+        r"IndexError: index .* is out of bounds.*\(mine.py:\d+, in distance_tables\)",
     ),
     "logarithm of zero": (
         ONE + "return Tables(bias=parameters['a'] * 0 * r.abs().log())",
