@@ -125,8 +125,8 @@ def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:
         notes.append(f"transformers below {transformers_files.PROPORTIONAL_SINCE} cannot read p-RoPE.")
     if kind == "transformers" and any(scheme.absolute != "none" for scheme in schemes):
         notes.append(
-            "The tokenizer pads a batch on the left, so that generation continues the end of every text; to score one, "
-            "pad it on the right, as transformers counts positions from the first column there."
+            "The tokenizer pads a batch on the left, so that generation continues the end of every text; to score a "
+            "batch, pad it on the right, as transformers counts its positions from the first column."
         )
     if kind == "ctranslate2" and any(scheme.has_bias for scheme in schemes):
         if any(scheme.has_bias and scheme.reach is None for scheme in schemes):
