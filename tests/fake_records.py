@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from rpr.config.train import TrainConfig
 from rpr.records.record import Record, run_file, write_record
 
 _PARTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("fake_record.yaml").read_text(encoding="utf-8"))
@@ -82,6 +83,19 @@ def edited(document: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:
 
 def fake_record(*args: Any, **kwargs: Any) -> Record:
     return Record.model_validate_json(json.dumps(fake_document(*args, **kwargs)), strict=True)
+
+
+def make_record(config: TrainConfig, **changed: Any) -> Record:
+    """Of a run of `config` that has only begun."""
+    given = {"status": "running", "data": None, "name": config.label, "run_id": config.run_id}
+    return fake_record(config=config.model_dump(mode="json"), **(given | changed))
+
+
+def make_run(config: TrainConfig, **changed: Any) -> Path:
+    """Write the record of a run; its folder."""
+    run_dir = Path(config.runs_dir) / config.run_dir_name
+    write_record(run_dir / "record.json", make_record(config, **changed))
+    return run_dir
 
 
 def write_run(path: Path, record: Record, source: str, reference: str, hypothesis: str) -> None:

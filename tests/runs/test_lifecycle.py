@@ -16,8 +16,7 @@ from rpr.runs import lifecycle
 from rpr.runs.locks import LOCK_NAME
 from rpr.sweep.status import Job, print_cautions
 from rpr.training import launch
-from tests.fake_records import fake_record
-from tests.sweep.test_sweeps import make_record, make_run
+from tests.fake_records import fake_record, make_record, make_run
 
 
 @pytest.mark.parametrize("before, after", [("running", "interrupted"), ("finished", "finished")])

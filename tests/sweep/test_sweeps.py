@@ -22,24 +22,12 @@ from rpr.runs.locks import acquire, with_killed_runs
 from rpr.sweep import spec, status
 from rpr.sweep.cost import costs
 from rpr.sweep.status import Job, last_lines, unique_jobs
-from tests.fake_records import fake_document, fake_record
+from tests.fake_records import fake_document, make_record, make_run
 
 
 @functools.cache
 def configured(*words):
     return composition.compose_train(list(words))
-
-
-def make_record(config, **changed):
-    given = {"status": "running", "data": None, "name": config.label, "run_id": config.run_id}
-    return fake_record(config=config.model_dump(mode="json"), **(given | changed))
-
-
-def make_run(config, **changed):
-    """Write the record of a run; its folder."""
-    run_dir = Path(config.runs_dir) / config.run_dir_name
-    write_record(run_dir / "record.json", make_record(config, **changed))
-    return run_dir
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from rpr.bench.benchmark import peak_bytes
@@ -14,16 +13,7 @@ from rpr.compose.composition import compose_train
 from rpr.training import loss
 from rpr.training.loss import label_smoothed_loss
 from rpr.training.module import TranslationModule, learning_rate
-
-
-def explicit_loss(
-    hidden: torch.Tensor, embedding: torch.Tensor, targets: torch.Tensor, smoothing: float
-) -> torch.Tensor:
-    """With the whole target distribution and all logits."""
-    tokens = embedding.shape[0]
-    distribution = torch.full((len(targets), tokens), smoothing / (tokens - 1), dtype=hidden.dtype)
-    distribution[torch.arange(len(targets)), targets] = 1 - smoothing
-    return -(distribution * F.log_softmax(hidden @ embedding.T, dim=-1)).sum()
+from tests.training.explicit import explicit_loss
 
 
 @pytest.mark.parametrize("smoothing, rows", [(0.0, 3), (0.1, 1), (0.1, 3), (0.1, 100), (0.5, 7)])

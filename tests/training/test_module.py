@@ -13,7 +13,7 @@ from rpr.data.cache import PreparedData as Data
 from rpr.training import callbacks
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.module import TranslationModule
-from tests.training.test_loss_and_schedule import explicit_loss
+from tests.training.explicit import explicit_loss
 
 STEP = 3
 MICROBATCHES = 4
