@@ -305,7 +305,7 @@ def file_digests(files: Iterable[Path], store: Path) -> list[str]:
     """sha256 of each file's content, cached in `store` by path, size, inode, and times of modification and of change:
     who restores a modification time, or puts another file of the same size and time in place, changes one of the last.
     """
-    known, new = read_json(store), dict[str, Any]()
+    known, new, now = read_json(store), dict[str, Any](), time.time_ns()  # before a file is read, which may take long
     digests = []
     for file in files:
         with open_file(file, packed=True) as handle:
@@ -314,7 +314,7 @@ def file_digests(files: Iterable[Path], store: Path) -> list[str]:
             entry = known.get(str(file))
             if not isinstance(entry, list) or entry[:-1] != stamp:
                 entry = [*stamp, hashlib.file_digest(handle, "sha256").hexdigest()]  # type: ignore[arg-type]
-                if time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
+                if now - max(stamp[1:3]) > SETTLED_NS:
                     new[str(file)] = entry
         digests.append(str(entry[-1]))
     if new:

@@ -3,9 +3,11 @@
 import bz2
 import errno
 import gzip
+import hashlib
 import json
 import lzma
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,6 +200,21 @@ def test_the_digests_of_many_files_are_written_once(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "replace_file", lambda path, content: written.append(len(json.loads(content))))
     fingerprint(data_config(tmp_path))
     assert written == [20]
+
+
+def test_digest_of_a_file_that_was_new_when_its_reading_began_is_not_remembered(tmp_path, monkeypatch):
+    """It may have changed while it was read, within the resolution of its times."""
+    write(tmp_path / "pairs", {"train.csv": CSV})
+    clock, digest = [time.time_ns()], hashlib.file_digest
+
+    def slow(*arguments):
+        clock[0] += 10**11
+        return digest(*arguments)
+
+    monkeypatch.setattr(files.time, "time_ns", lambda: clock[0])
+    monkeypatch.setattr(files.hashlib, "file_digest", slow)
+    fingerprint(data_config(tmp_path))
+    assert not (tmp_path / "cache" / "digests.json").exists()
 
 
 def test_folders_behind_links_are_hashed_and_read_but_not_twice(tmp_path):
