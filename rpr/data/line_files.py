@@ -13,7 +13,7 @@ def list_line_files(path: Path, languages: tuple[str, str]) -> Listing:
     """The (source, target) files of each split, packed ones included: of a folder, or of the files that begin with
     `path`; without splits if a folder has none. Other stems than those of the standard splits are splits of their own
     name, except other versions of train. Raises DataError: the path does not exist; one side of a split is missing; a
-    file is there twice, or as a link to nothing.
+    file is there twice, or as a link to nothing; a standard split is there in capitals alone.
     """
     folder = path if path.is_dir() else path.parent
     named = re.compile(rf"(.+)\.(?i:({'|'.join(map(re.escape, languages))})({'|'.join(map(re.escape, UNPACKED))})?)")
@@ -40,6 +40,11 @@ def list_line_files(path: Path, languages: tuple[str, str]) -> Listing:
     for split, names in SPLIT_NAMES.items():
         if name := next((name for name in names if name in stems), None):
             splits[split] = _both(name, stems.pop(name), languages, folder)
+        elif name := next((name for name in stems if name.lower() in names), None):
+            raise DataError(
+                f"data.path: {next(iter(stems[name].values()))} is not read as {split}, whose files begin with "
+                f"{name.lower()}; rename it, and its counterpart"
+            )
     for name, sides in stems.items():
         word = split_word(name)
         if word != "train" and OWN_NAME.fullmatch(name) and (len(sides) == 2 or word):
