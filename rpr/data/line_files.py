@@ -68,9 +68,8 @@ def _both(stem: str, sides: dict[str, Path], languages: tuple[str, str], folder:
 
 def _looks_like_data(file: Path, languages: tuple[str, str]) -> bool:
     in_language = any(suffix[1:].lower() in map(str.lower, languages) for suffix in file.suffixes)
-    return not file.is_dir() and (  # a link to nothing, too
-        in_language or is_left_over(file) or (kind_of(file) in TABLES and bool(split_word(file.name)))
-    )
+    # A link to nothing and a folder, too.
+    return in_language or is_left_over(file) or (kind_of(file) in TABLES and bool(split_word(file.name)))
 
 
 def _absent(path: Path, languages: tuple[str, str]) -> DataError:
