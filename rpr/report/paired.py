@@ -46,21 +46,26 @@ class PairedReport:
         if not any(verdict for family in self.tests for verdict in family.verdicts):
             notes.append(f"No difference is below p = {ALPHA} by both tests{corrected}: no run is shown to be better.")
         for family in self.tests:
-            least = 2 ** (1 - family.num_sentences)  # no swap, and the swap of all, are as extreme as can be
-            if least * len(family.comparisons) > ALPHA:
-                notes.append(
-                    f"{family.split}: of {family.num_sentences} {family.items} p rand. is never below {least:.2g}, and "
-                    f"of {len(family.comparisons)} comparisons Holm's not below "
-                    f"{min(least * len(family.comparisons), 1):.2g}: nothing can be found; score more "
-                    f"{family.items}, or compare fewer runs."
-                )
+            count = len(family.comparisons)
+            for least, what, remedy in (
+                # No swap, and the swap of all, are as extreme as can be; p counts the observed difference, too.
+                (2 ** (1 - family.num_sentences), f"{family.num_sentences} {family.items} p rand.", "score"),
+                (1 / (self.samples + 1), f"{self.samples:,} samples p boot.", "draw"),
+                (1 / (self.trials + 1), f"{self.trials:,} trials p rand.", "draw"),
+            ):
+                if least * count >= ALPHA:
+                    notes.append(
+                        f"{family.split}: of {what} is never below {least:.2g}, and of {count} comparisons Holm's not "
+                        f"below {min(least * count, 1):.2g}: nothing can be found; {remedy} more {what.split()[1]}, or "
+                        "compare fewer runs."
+                    )
         seeds = [one.n for family in self.tests for one in family.variants.values()]
         if max(seeds) == 1:
             notes.append("One run per variant: these tests do not show how much another seed would differ.")
         elif min(seeds) == 1:
             notes.append("For a variant with one run, these tests do not show how much another seed would differ.")
         notes += [f"{one.split}: {tokenised_in_words(one.tokenised)}." for one in self.tests if one.tokenised]
-        return [*notes, *self.remarks]
+        return [*dict.fromkeys([*notes, *self.remarks])]  # once, where it holds for several metrics
 
 
 from_json = TypeAdapter(PairedReport).validate_json  # the tests of a document; raises ValueError if it is none

@@ -13,11 +13,11 @@ import pytest
 from rpr.cli import app
 from rpr.config.train import TrainConfig
 from rpr.metrics.bleu import all_scores
-from rpr.metrics.comparison import Comparison, Family
+from rpr.metrics.comparison import Comparison, Family, System
 from rpr.metrics.significance import paired_tests
 from rpr.records.scores import OVER_DOCUMENTS, Interval
 from rpr.records.translations import read_translations, write_archive
-from rpr.report.paired import as_markdown, from_json
+from rpr.report.paired import PairedReport, as_markdown, from_json
 from rpr.validation import validate
 from tests.fake_records import fake_document, fake_score
 from tests.system.bad_files import edit_record, set_config, update_record
@@ -363,6 +363,22 @@ def test_too_few_documents_for_any_finding_are_said(write_language_model, compar
     assert said in one_line(compare(*runs))
     runs = [write_language_model(scheme, nats, documents=6) for scheme, nats in (("none", 1.5), ("rope", 1.4))]
     assert "is never below" not in compare(*runs)
+
+
+def test_too_few_samples_or_trials_for_any_finding_are_said():
+    """Of 51 comparisons, 1,000 samples none of which is as extreme are no finding after Holm's correction."""
+    ends = Interval(low=-1, high=3, level=0.95, kind="sentences", samples=9, seed=1, method="x")
+    comparisons = tuple(Comparison("a", f"b{number}", 1.0, ends, 1 / 1001, 1 / 1001) for number in range(51))
+    family = Family("test", "x", "chrf", "", 1000, (System("a", "runs/a", "a", 1, 30.0, ends),), comparisons)
+    assert not any(family.verdicts)
+    notes = {
+        (samples, trials): " ".join(PairedReport("x", samples, trials, 1, (family, family)).notes)
+        for samples, trials in ((1000, 10_000), (2000, 1000), (2000, 10_000))
+    }
+    said = "is never below 0.001, and of 51 comparisons Holm's not below 0.051: nothing can be found; draw more"
+    assert notes[1000, 10_000].count(f"test: of 1,000 samples p boot. {said} samples, or compare") == 1
+    assert f"test: of 1,000 trials p rand. {said} trials, or compare" in notes[2000, 1000]
+    assert "is never below" not in notes[2000, 10_000]
 
 
 def test_a_single_document_or_sentence_is_no_sample(write_language_model, write_run, compare):
