@@ -322,8 +322,10 @@ def test_runs_of_other_origins_or_precision_are_no_seeds_of_one_variant(write_ru
         origin = {"run": "runs/a", "run_id": "a", "settings_id": settings_id, "positions": "RoPE", "steps": 1500}
         set_config("origin", origin | {"seed": 1, "weights": "a"})(run)
     assert seeds_of_each(*runs) == [1, 1]
+    scratch = write_run("absolute", 0.3)
+    assert "absolute-s1: from RoPE after 1,500 steps (1a), not None." in one_line(compare(scratch, runs[0]))
     other = write_run("absolute", 0.3, seed=2, words=("hardware.precision=bf16",))
-    assert seeds_of_each(write_run("absolute", 0.3), other) == [1, 1]
+    assert seeds_of_each(scratch, other) == [1, 1]
 
 
 def test_language_models_of_other_corpora_or_documents_are_not_compared(write_language_model, compare):
