@@ -81,6 +81,7 @@ class _Document(BaseModel):
 
     device: str
     model: str = _setting("model", "name")
+    clip_distance: int | None = _setting("model", "relative_defaults", "clip_distance", default=None)
     vocabulary_size: int = _setting("data", "vocabulary_size")
     accelerator: str = _setting("hardware", "accelerator", default="cpu")
     precision: str = _setting("hardware", "precision")
@@ -126,6 +127,7 @@ def _of_a_document(document: _Document, documents: Iterable[_Document]) -> Itera
     labelled = (document.model, document.batch)
     names = varying([other.settings for other in documents if (other.model, other.batch) == labelled])
     own = "".join(f"; {name} {document.settings.get(name)}" for name in names)
+    papers_k = document.clip_distance in (None, paper.MODELS[paper.size_of(document.model)].clip_distance)
     for step in document.step:
         interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
         memory = step.resident_megabytes if document.accelerator == "cpu" else None
@@ -136,7 +138,7 @@ def _of_a_document(document: _Document, documents: Iterable[_Document]) -> Itera
             True,
             Measurement(step.steps_per_second, document.rounds),
             Measurement(step.relative_speed, document.rounds, interval=interval),
-            step.variant == "relative",
+            step.variant == "relative" and papers_k,
             missing("rpr-cli bench does not record it"),
             single(memory) if memory is not None else missing("not measured as in whole runs"),
         )

@@ -247,6 +247,15 @@ def test_benches_of_models_of_one_name_are_told_apart_by_their_sizes(tmp_path):
     assert [one.settings for one in benches[1::2]] == ["float32; d_model 256", "float32; d_model 512"]
 
 
+def test_only_a_bench_of_the_papers_k_is_beside_its_speed(tmp_path):
+    for k in (16, 2):
+        document = bench()
+        document["config"]["model"] |= {"relative_defaults": {"clip_distance": k}}
+        (tmp_path / f"{k}.json").write_text(json.dumps(document))
+    benches, _ = read_benches(find_records(tmp_path).others)
+    assert [one.papers_model for one in benches] == [False, True, False, False]
+
+
 def test_scores_by_length():
     lengths = {seed: fake_by_length(50.0 + seed, 40.0, 30.0, 20.0) for seed in (1, 2)}
     records = [fake_record("relative", seed=seed, by_length=found) for seed, found in lengths.items()]
