@@ -195,9 +195,8 @@ def build_report(
         for name, content in contents.items():
             report.files.append(out_dir / name)
             replace_file(report.files[-1], content)
-        drawn_now = {path.stem for path in report.files}
-        for path in out_dir.iterdir():  # with plots of an earlier report, whose groups had other names
-            if plots.FILE.fullmatch(path.name) and path.stem not in drawn_now:
+        for path in out_dir.iterdir():  # with plots of an earlier report, of other groups or as PDF
+            if plots.FILE.fullmatch(path.name) and path not in report.files:
                 path.unlink()
     except OSError as error:
         raise RecordError(f"{out_dir}: cannot write the report ({error}); choose another directory") from None

@@ -188,8 +188,9 @@ def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
 def test_plots_of_an_earlier_report_are_removed(tmp_path):
     out, run = tmp_path / "out", fake_record("relative")
     out.mkdir()
-    kept = ["positions.svg", "run.positions.svg", "bleu_by_k.txt", "bleu_by_kilo.svg", "bleu_by_k.pdf"]
-    for name in (*kept, "bleu_by_k-news-small-1800-cpu.svg", "learning_curves-news-small-1800-cpu.pdf"):
+    kept = ["positions.svg", "run.positions.svg", "bleu_by_k.txt", "bleu_by_kilo.svg"]
+    earlier = ["bleu_by_k-news-small-1800-cpu.svg", "learning_curves-news-small-1800-cpu.pdf", "bleu_by_k.pdf"]
+    for name in (*kept, *earlier):
         (out / name).touch()
     built = build_report([(tmp_path / "record.json", run)], out, "x")
     assert {path.name for path in out.iterdir()} == {*kept, *(path.name for path in built.files)}
