@@ -45,7 +45,7 @@ def run(config: ReportConfig) -> None:
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
     benches, problems = read_benches(others) if config.sweep is None else ([], [])  # they belong to no sweep
-    problems, remarks = [*unread, *problems], read_remarks(root)
+    problems, remarks = [*unread, *problems], read_remarks(root, records)
     out_dir = user_path(config.output_dir) / name
     with exclusive(out_dir, "*"):
         report = build_report(records, out_dir, title, problems, benches, config.baseline, remarks, pdf=config.pdf)

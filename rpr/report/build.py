@@ -21,7 +21,7 @@ from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, learning_of, run_key
 from rpr.report.plot_style import COLUMN, as_pdf
-from rpr.report.samples import FileOf, lines_of, sample_evenly, samples
+from rpr.report.samples import FileOf, lines_of, own_file, sample_evenly, samples
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, alike, build_tables, summary_table
@@ -32,6 +32,7 @@ CURVES = ("validation/bleu", "validation/loss", "train/loss")
 MOST_LINES, MOST_ROWS, MOST_STATEMENTS = 40, 12, 5  # on a terminal
 MOST_UNFOLDED = 4  # groups with findings in Markdown
 MOST_ALONE = 24  # groups that are drawn though they have one variant
+_REMARKS = "remarks.txt"
 LATEX_HEAD = (
     "% In the preamble: \\usepackage{booktabs}\n"
     "% Each table for the width of a page, with intervals and notes, then again for a column, labelled ...-narrow.\n"
@@ -203,18 +204,22 @@ def build_report(
     return report
 
 
-def read_remarks(folder: Path) -> list[str]:
-    """What records cannot say of themselves: the lines of remarks.txt in their folder. Raises RecordError if it cannot
-    be read.
+def read_remarks(root: Path, records: Sequence[tuple[Path, Record]] = ()) -> list[str]:
+    """What records cannot say of themselves: the lines of remarks.txt in `root` and, after the name of the folder, of
+    those beside the records below it. Raises RecordError if one cannot be read.
     """
-    path = folder / "remarks.txt"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read as text ({error}); mend it, or remove it") from None
-    return [escape_control_characters(line) for line in text.splitlines() if line.strip()]
+    remarks: list[str] = []
+    beside = (path.with_name(_REMARKS) for path, _ in records)
+    for path in dict.fromkeys([root / _REMARKS, *filter(own_file, beside)]):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecordError(f"{path}: cannot be read as text ({error}); mend it, or remove it") from None
+        where = "" if path.parent == root else f"{path.parent.relative_to(root).as_posix()}: "
+        remarks += [escape_control_characters(f"{where}{line}") for line in text.splitlines() if line.strip()]
+    return remarks
 
 
 def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -> dict[RunKey, Learning]:

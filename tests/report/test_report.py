@@ -62,6 +62,9 @@ def test_remarks_beside_records_are_shown_wherever_the_report_is_read(runs, tmp_
     (tmp_path / "remarks.txt").write_text(f"scored before {EVIL}\n\nsecond\n")
     remarks = read_remarks(tmp_path)
     assert remarks == [f"scored before {EVIL}", "second"] and read_remarks(runs) == []
+    beside = [(tmp_path / "run.json", fake_record())]
+    assert read_remarks(tmp_path.parent, beside) == [f"{tmp_path.name}: {line}" for line in remarks]
+    assert read_remarks(tmp_path, beside) == remarks
     shown = report(runs, tmp_path / "out", remarks=remarks)
     page = (tmp_path / "out" / "index.html").read_text()
     assert html.escape(remarks[0], quote=False) in page.replace("&#39;", "'") and EVIL not in page
