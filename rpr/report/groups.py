@@ -128,7 +128,7 @@ class Variant:
             lines.append(f"seed {', '.join(seeds)}: trained more than once, the newest run counts")
         if unknown := len(self.finished) - len(self.learning):
             whose = "" if unknown == len(self.finished) else f" of {unknown} of its {len(self.finished)} seeds"
-            why = "fewer than two validations in the metrics.jsonl beside the record"
+            why = "no validation before the last tenth of the steps in the metrics.jsonl beside the record"
             lines.append(f"whether it was still learning is not known{whose}: {why}")
         if self.finished and self._within is None:
             lines.append("whether it learned the task is not known: exact match on test was not scored")

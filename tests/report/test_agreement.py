@@ -64,6 +64,7 @@ def test_fall_over_the_last_tenth_of_the_steps(losses, fall, falling):
     assert found.fall == pytest.approx(fall)
     assert found.falling is falling
     assert learning_of(fake_record(), {900: 2.0}) is None is learning_of(fake_record(), {})
+    assert learning_of(fake_record(), {950: 2.0, 1000: 1.985}) is None, "by how much it fell since 900 is not known"
 
 
 def test_still_learning_is_judged_by_the_mean_over_seeds():

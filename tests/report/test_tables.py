@@ -132,9 +132,8 @@ def test_skipped_steps_are_a_note_of_every_table(settings, name):
 
 def test_rows_that_may_still_have_been_learning_say_so():
     run = fake_record("absolute")
-    unknown = (
-        "whether it was still learning is not known: fewer than two validations in the metrics.jsonl beside the record"
-    )
+    unknown = "whether it was still learning is not known: no validation before the last tenth of the steps in the "
+    unknown += "metrics.jsonl beside the record"
     assert [unknown in cell.remarks for cell in grids([run])["table1"].cells[0]].count(True) == 1
     validated = {run_key(run): learning_of(run, {900: 1.0, 1000: 1.0})}
     assert group_of([run], validated).variants[0].caveats == ()
