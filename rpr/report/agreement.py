@@ -124,6 +124,8 @@ def speed_agreement(ratio: Measurement, papers: float) -> Agreement:
     interval = ratio.interval
     if interval is None or interval.kind != "rounds" or ratio.value is None:
         return Agreement("not decided", "whole runs, at different times; rpr-cli bench interleaves the variants")
+    if ratio.n < 2:
+        return Agreement("not decided", "one round")
     if interval.low > 1:
         return Agreement("contradicts")
     if interval.high >= 1:

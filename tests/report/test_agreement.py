@@ -48,6 +48,8 @@ def test_speed_verdict_needs_alternating_rounds(low, high, verdict):
     ratio = Measurement((low + high) / 2, 7, interval=Interval(low, high, 1.0, kind="rounds"))
     assert speed_agreement(ratio, 0.93).verdict == verdict
     assert speed_agreement(mean([low, high]), 0.93).verdict == "not decided"
+    alone = Measurement(low, 1, interval=Interval(low, low, 1.0, kind="rounds"))
+    assert speed_agreement(alone, 0.93).sentence == "not decided: one round"
 
 
 @pytest.mark.parametrize("losses, fall, falling", [
