@@ -162,6 +162,8 @@ def build_report(
     the plots are also written as PDF, in the width of a column. Raises RecordError if there is no record, or `out_dir`
     cannot be written.
     """
+    if problems and not records:
+        raise RecordError(f"no run record to report{not_read(problems)}")
     shown = [(path, record.shown()) for path, record in records]
     paths = {run_key(record): path for path, record in shown}
 
@@ -202,6 +204,12 @@ def build_report(
     except OSError as error:
         raise RecordError(f"{out_dir}: cannot write the report ({error}); choose another directory") from None
     return report
+
+
+def not_read(problems: Sequence[str]) -> str:
+    """The first of the lines about unusable records, as the end of a message that there is none; empty without any."""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"; not read: {problems[0]}{more}" if problems else ""
 
 
 def read_remarks(root: Path, records: Sequence[tuple[Path, Record]] = ()) -> list[str]:

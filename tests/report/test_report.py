@@ -246,6 +246,8 @@ def test_results_page_leaves_smaller_comparisons_to_the_pages_of_their_sweeps(ha
 def test_no_records_and_an_unwritable_directory_are_errors(runs, tmp_path):
     with pytest.raises(RecordError, match="no run record to report; run `rpr-cli sweep"):
         build_report([], tmp_path / "out", "x")
+    with pytest.raises(RecordError, match=r"no run record to report; not read: a.json: truncated \(and 1 more\)"):
+        build_report([], tmp_path / "out", "x", ["a.json: truncated", "b.json: truncated"])
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="file: cannot write the report .* choose another directory"):
         report(runs, tmp_path / "file")
@@ -262,4 +264,7 @@ def test_unknown_sweep_is_an_error(tmp_path, sweeps, hint):
     with pytest.raises(RecordError) as caught:
         command.run(config)
     assert str(caught.value) == f"sweep: no run below {tmp_path}/runs belongs to 'tabel2'{hint}"
+    (tmp_path / "runs" / "two.json").write_text('{"schema": 2, "name": "x"')
+    with pytest.raises(RecordError, match=rf"'tabel2'{re.escape(hint)}; not read: .*/two.json: truncated or not JSON"):
+        command.run(config)
     assert not (tmp_path / "reports").exists()
