@@ -78,7 +78,7 @@ def run(config: CompareConfig) -> None:
 
 
 def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
-    """The finished runs of a sweep that can be compared; unfinished ones are reported on stderr."""
+    """The finished runs of a sweep that can be compared; the others are reported on stderr."""
     if not runs_dir.is_dir():
         raise RunError(f"runs_dir: {runs_dir} does not exist; train the sweep first (rpr-cli sweep {sweep})")
     records, problems, _ = with_killed_runs(find_records(runs_dir, sweep))
@@ -94,6 +94,10 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
         files = "the translations next to them, or SPLIT.documents.txt of language models"
         why = f"only records, but compare needs {files}," if finished else "no finished run"
         raise RunError(f"sweep {sweep}: {why} in {runs_dir}; train it first (rpr-cli sweep {sweep})")
+    for path, record in finished:
+        if (path, record) not in compared:
+            what = "translations" if record.examples == "pairs" else "documents with their nats"
+            print(f"left out: {record.name}: no {what} beside its record", file=sys.stderr)
     runs, unread = list[Run](), list[RecordError]()
     for path, record in compared:
         try:

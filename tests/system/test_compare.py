@@ -237,6 +237,14 @@ def test_sweep_is_compared_with_its_absolute_runs(write_run, compare):
     assert first.startswith(f"| 2 - 1 | {pair['difference']:+.2f} [{pair['interval']['low']:+.2f}, ")
 
 
+def test_a_run_without_translations_is_left_out_of_a_sweep_by_name(write_run, compare):
+    for position in ("absolute", "relative"):
+        write_run(position, 0.3)
+    (write_run("none", 0.6) / "test.hypotheses.txt").unlink()
+    out, err = compare("sweep=mine", "metrics=[chrf]", with_err=True)
+    assert err == "left out: synthetic-tiny-none-s1: no translations beside its record\n" and "relative" in out
+
+
 def test_a_record_of_another_version_is_left_out_of_a_sweep_and_refused_by_name(write_run, compare):
     runs = [write_run(position, 0.3) for position in ("absolute", "relative", "none")]
     set_config("optim.brand\x1bnew", 1)(runs[2])
