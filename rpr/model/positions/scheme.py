@@ -189,7 +189,7 @@ class Scheme(Described):
 
     def wrong_setting(self, site: Site, usual: Mapping[str, Any]) -> str | None:
         """As `problem` and `unused_setting`, also of the settings that every scheme has."""
-        if self.query_log_floor != 8192 and not self.query_log_scale and len(self.parts) == 1:
+        if self.query_log_floor != 8192 and not self.query_log_scale:
             return (
                 f"query_log_floor: {self.query_log_floor} has no effect with position.query_log_scale=0; leave it out"
             )
