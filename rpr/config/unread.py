@@ -22,5 +22,7 @@ def unread(config: TrainConfig) -> Iterator[tuple[str, str]]:
         yield "evaluation.length_penalty", "with evaluation.beam_size=1, a greedy search"
     for section in ("hardware", "evaluation") if exact else ():
         yield f"{section}.matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
-    if config.model.architecture == "decoder_only":
-        yield "position.encoder_form", "on a decoder-only model"
+    position = "position" if config.model.architecture == "decoder_only" else "position.decoder"
+    entries = getattr(config.position.decoder, "entries", ())  # of a pattern
+    for scheme in (position, *(f"{position}.entries.{name}" for name in entries)):
+        yield f"{scheme}.encoder_form", "in a decoder"
