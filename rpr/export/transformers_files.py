@@ -137,6 +137,7 @@ def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, long
         rope |= {"rope_type": "proportional", "partial_rotary_factor": rotation.proportion}
     if rotation.yarn is not None:
         factor, trained_length = rotation.yarn
+        longest = round(factor * trained_length)  # transformers 4.53 takes their ratio for the factor
         rope |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained_length}
     return {
         "architectures": ["GPTNeoXForCausalLM"],

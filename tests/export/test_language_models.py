@@ -1,6 +1,7 @@
 """Exports of language models of documents, which CTranslate2 and transformers read themselves, and those refused."""
 
 import dataclasses
+import json
 import re
 import sys
 from importlib.metadata import version
@@ -147,6 +148,16 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
         Translator.from_run(tmp_path / "out")
     with pytest.raises(DataError, match="; export the run with format=safetensors"):
         load_exported_model(tmp_path / "out")
+
+
+def test_yarn_has_the_same_factor_for_versions_that_take_it_from_the_lengths(tmp_path):
+    """transformers 4.53 computes it so, and 5 warns if the two differ."""
+    positions = scheme("rope", scaling="yarn", scaling_factor=4, trained_length=20)
+    shape = {"norm": "pre", "architecture": "decoder_only", "vocabulary_size": len(BYTES)}
+    transformers_files.write_model(make_model(decoder_positions=positions, **shape), tmp_path, 1 + CONTEXT)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    rope = settings["rope_scaling"]
+    assert settings["max_position_embeddings"] / rope["original_max_position_embeddings"] == rope["factor"]
 
 
 @pytest.mark.parametrize("kind", ["safetensors", *BOTH])
