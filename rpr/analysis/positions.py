@@ -182,12 +182,19 @@ def _tables(stack: str, layers: Sequence[SelfAttention]) -> Iterator[Numbers]:
 
 
 def _biases(stack: str, layers: Sequence[SelfAttention], max_distance: int) -> Iterator[Numbers]:
+    def by_distance(of_rows_HR: Tensor) -> Tensor:
+        rows_W = rows_of(torch.arange(-max_distance, max_distance + 1), of_rows_HR.shape[1])
+        return of_rows_HR.detach().double().cpu()[:, rows_W]
+
     for positions, numbers in _owners(layers):
-        bias_HR = positions.at(max_distance, layers[0].qkv.weight.device).bias
-        if bias_HR is None:
+        tables, site = positions.at(max_distance, layers[0].qkv.weight.device), positions.site
+        if tables.bias is None:
             continue
-        rows_W = rows_of(torch.arange(-max_distance, max_distance + 1), bias_HR.shape[1])
-        bias_HW = bias_HR.detach().double().cpu()[:, rows_W]
+        bias_HW = by_distance(tables.bias)
+        if tables.keys is not None and not positions.scheme.has_projections:  # a query of zero may get a bias, too
+            nothing_1H1D = layers[0].qkv.weight.new_zeros(1, site.num_heads, 1, site.d_head)
+            q_HD1 = positions.prepare(nothing_1H1D, nothing_1H1D)[0][0].transpose(1, 2)
+            bias_HW += by_distance((tables.keys @ q_HD1)[..., 0]) * site.d_head**-0.5
         if layers[0].causal:
             bias_HW[:, max_distance + 1 :] = MASKING_BIAS
         bias = [[value if value > MASKING_BIAS else None for value in head] for head in bias_HW.tolist()]

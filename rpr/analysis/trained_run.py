@@ -143,13 +143,21 @@ class TrainedRun:
         return self.translator.vocabulary.encode(text if self.config.data.text is not None else normalised(text))
 
     def _inputs(self, source: str, target: str) -> tuple[Tensor, Tensor]:
-        """The arguments of the model, [1, S] and [1, T]."""
+        """The arguments of the model, [1, S] and [1, T]. Raises ConfigError for a language model of documents with a
+        source, or with more tokens than learned positions, of which only sentence pairs share the last.
+        """
         documents = self.config.data.text is not None
         if documents and source:
             raise ConfigError(f"source: {self.record.name} is a language model of documents, without sources; give ''")
+        positions, ids_T = self.engine.model.config.decoder_positions, [BOS, *self._ids(target)]
+        if documents and positions.absolute == "learned" and len(ids_T) > positions.max_positions:
+            raise ConfigError(
+                f"target: its {len(ids_T)} tokens with BOS are more than the model's {positions.max_positions} learned "
+                "positions; shorten it"
+            )
         device = self.engine.model.embedding_VM.device
         ids = [] if documents else [*self._ids(source), EOS]
-        return pad_rows([ids], device), pad_rows([[BOS, *self._ids(target)]], device)
+        return pad_rows([ids], device), pad_rows([ids_T], device)
 
 
 def load(

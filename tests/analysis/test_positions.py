@@ -10,7 +10,9 @@ from rpr.analysis.positions import attention_weights, measure, table_numbers
 from rpr.data.vocabulary import BOS, EOS
 from rpr.model.vectors import relative_table
 from rpr.report.position_figure import label
+from tests import small_models
 from tests.model import test_transformer
+from tests.shapes import scheme
 
 PIECES = 20
 LAYERS = [f"{stack} layer {number}" for stack in ("encoder", "decoder") for number in (1, 2)]
@@ -132,3 +134,16 @@ def test_absolute_positions(pairs):
     assert (source["longest"], target["longest"]) == (9, 9) and len(source["absolute"]) == 16
     assert target["absolute"][3] == pytest.approx(float((model.target_positions.weight_LM[3] ** 2).sum().sqrt()))
     assert source["absolute"] != target["absolute"]
+
+
+def test_the_bias_of_transformer_xl_is_that_of_the_paper(pairs):
+    """v W_R R(i - j), of which the table of biases has v - u, and the query of the table of keys u."""
+    model = small_models.make_model(encoder_positions=scheme("transformer_xl"))
+    for entry, layer in zip(measured(model, pairs)["biases"], model.encoder, strict=True):
+        own = layer.self_attention.tables
+        frequencies = 10_000.0 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)
+        for distance in range(-4, 5):
+            sinusoid = torch.cat([(-distance * frequencies).sin(), (-distance * frequencies).cos()])
+            for head in range(4):
+                expected = own.v[head].double() @ (sinusoid @ own.w_r[head].double()) / 8**0.5
+                assert entry["bias"][head][distance + 4] == pytest.approx(float(expected), abs=1e-5)

@@ -42,13 +42,16 @@ def pairs(tmp_path_factory, small_data, cache_dir):
     return random_run(tmp_path_factory.mktemp("runs") / "pairs", settings, small_data.vocabulary)
 
 
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("documents")
+def of_documents(folder: Path, *position: str) -> TrainedRun:
     (folder / "a.txt").write_text("text")
     data = ["data=text", f"data.path={folder}", "data.context_length=4"]
-    settings = [*data, *TINY_MODEL, "model.architecture=decoder_only", "position=rope"]
+    settings = [*data, *TINY_MODEL, "model.architecture=decoder_only", *position]
     return random_run(folder / "documents", settings, ByteVocabulary())
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    return of_documents(tmp_path_factory.mktemp("documents"), "position=rope")
 
 
 def next_logits(run, ids):
@@ -150,9 +153,12 @@ def test_losses_and_continuations_are_those_of_the_probabilities(pairs, document
 
 
 def test_what_a_run_cannot_do_is_refused(pairs, documents, tmp_path):
+    learned = of_documents(tmp_path, "position=learned", "position.max_positions=8")
+    assert learned.losses("", "1234567").shape == (8,)
     for call, message in (
         (lambda: documents.translate(["a"]), r"^translate: documents is a language model of documents; use loss"),
         (lambda: documents.logits("a", "b"), r"^source: documents is a language model of .* without sources; give ''$"),
+        (lambda: learned.losses("", "12345678"), "^target: its 9 tokens with BOS are more than the model's 8 learned"),
         (lambda: documents.loss(""), "^text: is empty"),
         (lambda: pairs.generate(["a"]), "^run: pairs is an encoder-decoder model, .*; use rpr-cli translate "),
         (lambda: documents.generate(["a"], top_k=3), "^top_k: 3 has no use with temperature=0"),
