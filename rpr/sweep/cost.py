@@ -40,8 +40,7 @@ def costs(configs: Sequence[TrainConfig], records: Iterable[Record]) -> list[Cos
 
 def _cost(config: TrainConfig, speeds: Sequence[tuple[Kind, TrainConfig, float]]) -> Cost:
     optim = config.optim
-    longest = config.data.context_length or config.data.max_length or 0  # which may be alone in a microbatch
-    microbatch = max(optim.max_tokens_per_microbatch, longest)  # padding included
+    microbatch = max(optim.max_tokens_per_microbatch, config.longest_row)  # which may be alone in it; with padding
     tokens = optim.max_steps * optim.microbatches_per_step * microbatch
     size = f"{_parameters(config.transformer(config.data.vocabulary_size)) / 1e6:.2f} M parameters, "
     side = "" if config.model.architecture == "decoder_only" else " a side"  # there both sides count together

@@ -333,6 +333,9 @@ def test_cost_of_a_decoder_only_model():
     of_short, of_long = costs([short, long], [make_record(short, status="finished")])
     assert "2,000 steps, at most 4.10 M tokens, about 0:16:40" in of_short.text
     assert "2,000 steps, at most 8.19 M tokens, time unknown" in of_long.text
+    words = ("model.architecture=decoder_only", "data=copy", "optim.max_steps=1000")
+    pair = configured(*words, "optim.max_tokens_per_microbatch=9", "data.max_length=100")
+    assert "1,000 steps, at most 0.20 M tokens, time" in costs([pair], [])[0].text
 
 
 # --- what is said before a launch
