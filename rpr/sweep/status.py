@@ -65,13 +65,14 @@ class Job:
 
 def unique_jobs(made: Iterable[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
     """The jobs of a sweep, each run once: settings that apply to all jobs can make two of them identical. Those that
-    have finished in another folder, as runs of another name or with the same corpus from another path, have that one.
+    have finished in another folder, as runs of another name or with the same corpus from another path, have that one,
+    but with again=true, which trains in their own.
     """
     jobs: dict[tuple[Path, str], Job] = {}
     for overrides, config in made:
         root = user_path(config.runs_dir).absolute()
         jobs.setdefault((root, config.run_id), Job(tuple(overrides), config, root / config.run_dir_name))
-    lacking = {key: job for key, job in jobs.items() if not job.run_dir.exists()}
+    lacking = {key: job for key, job in jobs.items() if not (job.config.again or job.run_dir.exists())}
     moved = _find_by_id(lacking)
     moved |= _find_by_corpus([job for job in lacking.values() if job.config.data.path and job.run_dir not in moved])
     return [replace(job, run_dir=moved.get(job.run_dir, job.run_dir)) for job in jobs.values()]

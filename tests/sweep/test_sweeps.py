@@ -215,6 +215,7 @@ def test_finished_run_is_found_under_another_name(tiny_config):
     assert found() == own
     make_run(config, status="finished")
     assert found() == root / config.run_dir_name
+    assert [job.run_dir for job in unique_jobs([((), tiny_config("name=foo", "again=true"))])] == [own]
     make_run(named, status="running")
     assert found() == own
 
