@@ -168,9 +168,11 @@ def _trainer(
 
 
 def _settings_and_code(config: TrainConfig) -> Any:
-    """What decides a run, and must be the same on all ranks: a user starts those of several nodes one by one."""
+    """What decides a run, and when it stops; must be the same on all ranks: a user starts those of several nodes one by
+    one, and a rank without a time limit would not take part in the others' check of it.
+    """
     schemes = codes((config.position.encoder, config.position.decoder))
-    return config.run_id, schemes, provenance.versions(), provenance.git_state().commit
+    return config.run_id, config.stop_after_minutes, schemes, provenance.versions(), provenance.git_state().commit
 
 
 class SeveralRanks(pl.Callback):

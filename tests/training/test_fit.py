@@ -163,7 +163,10 @@ def test_ranks_must_start_alike(starts, message, monkeypatch):
 def test_what_ranks_must_have_in_common(tiny_config):
     first, again, *others = map(
         fit._settings_and_code,
-        [tiny_config(*words) for words in ([], [], ["seed=2"], ["position=rope"], ["hardware.threads=3"])],
+        [
+            tiny_config(*words)
+            for words in ([], [], ["seed=2"], ["position=rope"], ["hardware.threads=3"], ["stop_after_minutes=5"])
+        ],
     )
     assert first == again and first not in others
 
