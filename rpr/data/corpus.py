@@ -13,7 +13,7 @@ import numpy as np
 from rpr.config.data import DataConfig
 from rpr.data import synthetic
 from rpr.data.content import is_packed
-from rpr.data.files import SPLIT_NAMES, SPLIT_WORDS, Listing, kind_of, list_files, split_word
+from rpr.data.files import SHARD, SPLIT_NAMES, SPLIT_WORDS, Listing, kind_of, list_files, split_word
 from rpr.data.hub import hub_files, hub_revision
 from rpr.data.line_files import list_line_files
 from rpr.data.pairs import Pair, Pairs, cache_root, line_pairs, listed_pairs, table_pairs
@@ -89,6 +89,7 @@ def corpus_files(data: DataConfig) -> Listing:
         if listing.splits:
             return listing
         listing = list_files(path, TABLES, data.hub_config)
+        _check_names(listing)
     elif not path.exists():
         raise DataError(f"data.path: {path} does not exist; give a folder or a file of documents")
     else:
@@ -127,6 +128,19 @@ def splits_of_files(data: DataConfig) -> list[str]:
     listing = corpus_files(data)
     read = [split for split in listing.splits if data.text is None or split in SPLIT_NAMES]
     return [*read, *missing_splits(data, read, listing.left_over)]
+
+
+def _check_names(listing: Listing) -> None:
+    """Raises DataError for a file called as another split than the one that its folder speaks of, which would decide;
+    where a README does, it may have any name.
+    """
+    for split, file in ((split, file) for split, files in listing.splits.items() for file in files):
+        called = SPLIT_WORDS.get(SHARD.sub("", file.name.lower().partition(".")[0]))
+        if called not in (None, split_word(split)) and not listing.configured:
+            raise DataError(
+                f"data.path: {file} is called {called}, and would be read as {split}, which its folder speaks of; "
+                "rename the folder or the file"
+            )
 
 
 def _python_library() -> Listing:

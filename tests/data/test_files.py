@@ -112,6 +112,8 @@ def test_splits_of_a_folder(tmp_path, contents, splits):
     (lines("train", "test") | {"test.EN": "a\n"}, "test.EN and .*test.en are the same side of one split"),
     (lines("train", "test/a"), "/test is not read, and test would be held out of train"),
     (lines("train", "test.parquet/a"), "test.parquet is not read, and test would be held out of train"),
+    ({"train_v2/train.csv": CSV, "train_v2/test.csv": CSV}, "v2/test.csv is called test, and would be read as train"),
+    ({"train/a.csv": CSV, "eval/dev-00000-of-00001.csv": CSV}, "called validation, and would be read as test"),
     (lines("train", "Test"), "Test.de is not read as test, whose files begin with test; rename it"),
     (lines("train", "test", "VALID"), "VALID.de is not read as validation, whose files begin with valid; rename it"),
     ({"train.csv": CSV, "test.ZIP": b"x"}, "test.ZIP is not read, and test would be held out"),
