@@ -48,7 +48,7 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         "position": position.model_dump(mode="json"),
         "validation_set": data.set_name("validation"),
         "synthetic": record.synthetic,
-        "precision": "32",  # also on a GPU, where training has bf16
+        "precision": "64" if config.hardware.precision == "64" else "32",  # also on a GPU, where training has bf16
         "matmul_precision": runtime.matmul_precision(config.hardware),
     }
     # Six digits; a line for each key, to be diffable.

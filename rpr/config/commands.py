@@ -259,6 +259,8 @@ class ReportConfig(StrictModel):
         subject, unused = ("records", of_run) if self.run is None else ("one run's positions", of_records)
         for name in unused:
             yield name, f"on a report on {subject}"
+        if self.hardware.precision == "bf16":
+            yield "hardware.precision", "on a report on one run's positions, which are measured in float32 (or 64)"
         if self.format == "json":
             yield "verbose", "with format=json, which is everything"
 

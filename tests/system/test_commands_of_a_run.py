@@ -155,6 +155,8 @@ def test_report_of_relative_run_is_repeatable(run_dir, run_command, refused, mon
     assert json.loads(out) == document and err == ""
     assert ((run_dir / "positions.svg").read_bytes(), (run_dir / "positions.json").read_bytes()) == (page, numbers)
     assert (run_dir / "record.json").read_bytes() == before
+    exact = json.loads(run_command("report", run_dir, "format=json", "hardware.precision=64")[0])
+    assert (document["run"]["precision"], exact["run"]["precision"]) == ("32", "64")
     # A file that cannot be written, not even by root.
     (run_dir / "positions.svg").unlink()
     (run_dir / "positions.svg").mkdir()
