@@ -122,7 +122,7 @@ def report(entity: str, project: str, sweep: str | None, title: str | None) -> A
 
 
 def _panels() -> list[Any]:
-    """Panels: scores over k, variants averaged over seeds, curves, speed, and differing settings."""
+    """Panels: scores over k, variants averaged over their runs, curves, speed, and differing settings."""
     wr = _library("reports.v2")
     scores = {split: naming.score_name(split, HEADLINE_METRIC) for split in SPLITS}
     # Bars and lines of a group show the mean and standard deviation of its runs.
@@ -130,7 +130,7 @@ def _panels() -> list[Any]:
     curves = {f"{HEADLINE} in training": naming.VALIDATION_BLEU, "loss": naming.VALIDATION_LOSS}
     groupings = {"k": naming.CLIP_DISTANCE, "variant of positions": naming.POSITION_NAME}
     k, of_variants = wr.Config(naming.CLIP_DISTANCE), {"groupby": wr.Config(naming.VARIANT), **groups}
-    bars = {f"{HEADLINE} of each variant, {split} (mean over seeds)": score for split, score in scores.items()}
+    bars = {f"{HEADLINE} of each variant, {split} (mean over its runs)": score for split, score in scores.items()}
     return [
         *(
             wr.ScatterPlot(title=f"{HEADLINE} against k, {split}", x=k, y=wr.SummaryMetric(score))
