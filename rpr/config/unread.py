@@ -35,7 +35,5 @@ def unread(config: TrainConfig) -> Iterator[tuple[str, str]]:
     entries = getattr(stacks["decoder"], "entries", ())  # of a pattern
     for scheme_key in (position, *(f"{position}.entries.{name}" for name in entries)):
         yield f"{scheme_key}.encoder_form", "in a decoder"
-    if not config.data.on_hub:
-        yield "data.hub_config", "on a corpus that is not read from a hub"
     for name in ("column", "rows") if config.data.text is not None and config.data.text.python_library else ():
         yield f"data.text.{name}", "on Python's library, whose files are a document each"
