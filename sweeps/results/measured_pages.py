@@ -224,14 +224,15 @@ def bits_by_length(*folders: str) -> Runs:
 
 
 def compared(found: Runs, labels: Sequence[str], columns: Sequence[str], digits: int = 3) -> str:
-    """A row for each label, the first of which is the baseline, and its change from that seed by seed."""
+    """A row for each label, the first of which is the baseline, and its change from that by common seed."""
     base, rows = found[labels[0]], []
     for label in labels:
         runs = dict(sorted(found[label].items()))
         figures = [mean([scores[column] for scores in runs.values()]) for column in columns]
         rows.append(f"{label} | {' | '.join(' '.join(figure_text(one, digits)) for one in figures)}")
         if label != labels[0]:
-            figures = [mean([of[column] - base[seed][column] for seed, of in runs.items()]) for column in columns]
+            common = [(runs[seed], base[seed]) for seed in runs if seed in base]
+            figures = [mean([own[column] - its[column] for own, its in common]) for column in columns]
             rows.append(f"change | {' | '.join(' '.join(figure_text(one, digits, signed=True)) for one in figures)}")
     return markdown(" | ".join(["", *columns]), rows)
 
