@@ -30,8 +30,9 @@ class TrainedRun:
 
     `attention`, `logits`, `log_probabilities` and `losses` read one pair of texts of any length, as in training: the
     target after BOS. Query and row t of the target have seen its first t pieces; the last one has seen all, and scores
-    EOS. A language model of documents has no source: give "". The tensors have no gradient, and but for losses are on
-    the model's device.
+    EOS. They raise ConfigError for a language model of documents with a source (give ""), or with more tokens than
+    learned positions, of which only sentence pairs share the last. The tensors have no gradient, and but for losses
+    are on the model's device.
     """
 
     folder: Path
@@ -143,17 +144,15 @@ class TrainedRun:
         return self.translator.vocabulary.encode(text if self.config.data.text is not None else normalised(text))
 
     def _inputs(self, source: str, target: str) -> tuple[Tensor, Tensor]:
-        """The arguments of the model, [1, S] and [1, T]. Raises ConfigError for a language model of documents with a
-        source, or with more tokens than learned positions, of which only sentence pairs share the last.
-        """
+        """The arguments of the model, [1, S] and [1, T]."""
         documents = self.config.data.text is not None
         if documents and source:
             raise ConfigError(f"source: {self.record.name} is a language model of documents, without sources; give ''")
-        positions, ids_T = self.engine.model.config.decoder_positions, [BOS, *self._ids(target)]
-        if documents and positions.absolute == "learned" and len(ids_T) > positions.max_positions:
+        rows, ids_T = self.engine.model.config.decoder_positions.num_learned, [BOS, *self._ids(target)]
+        if documents and rows is not None and len(ids_T) > rows:
             raise ConfigError(
-                f"target: its {len(ids_T)} tokens with BOS are more than the model's {positions.max_positions} learned "
-                "positions; shorten it"
+                f"target: its {len(ids_T)} tokens with BOS are more than the model's {rows} learned positions; "
+                "shorten it"
             )
         device = self.engine.model.embedding_VM.device
         ids = [] if documents else [*self._ids(source), EOS]

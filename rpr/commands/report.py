@@ -16,7 +16,7 @@ from rpr.io.locks import exclusive
 from rpr.model.positions import SCHEMES
 from rpr.paths import user_path
 from rpr.records.record import find_records
-from rpr.report.build import build_report, not_read, read_remarks
+from rpr.report.build import build_report, read_remarks, unusable_records
 from rpr.report.groups import Group
 from rpr.report.results_page import results_markdown
 from rpr.report.speed import read_benches
@@ -41,7 +41,7 @@ def run(config: ReportConfig) -> None:
     if config.sweep is not None and not records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
         hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs belongs to a sweep: leave it out"
-        raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}{not_read(unread)}")
+        raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}{unusable_records(unread)}")
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
     benches, problems = read_benches(others) if config.sweep is None else ([], [])  # they belong to no sweep

@@ -3,10 +3,11 @@
 Records keep them, and a run with them would have another id than the same run without.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from rpr.config.train import TrainConfig
-from rpr.model.positions import of_user
+from rpr.model.config import StackShape
+from rpr.model.positions import Scheme, of_user
 
 OF_TRANSLATIONS = ("beam_size", "length_penalty", "min_length", "bleu_tokenizer")  # settings that documents lack
 _IN_TRAINING = ("max_extra_length", "validation_sentences", "length_buckets")
@@ -23,17 +24,27 @@ def unread(config: TrainConfig) -> Iterator[tuple[str, str]]:
         yield "evaluation.length_penalty", "with evaluation.beam_size=1, a greedy search"
     for section in ("hardware", "evaluation") if exact else ():
         yield f"{section}.matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
-    stacks = {"encoder": config.position.encoder, "decoder": config.position.decoder}
-    for name, scheme in stacks.items():
-        if scheme.absolute != "learned" and not of_user(scheme):
-            yield f"position.{name}.max_positions", "without learned positions there"
-    if not any(scheme.absolute == "learned" or of_user(scheme) for scheme in stacks.values()):
-        yield "position.max_positions", "without learned positions"
-    if not hasattr(stacks["encoder"], "encoder_form"):
-        yield "position.encoder_form", "without ALiBi in the encoder"
-    position = "position" if config.model.architecture == "decoder_only" else "position.decoder"
-    entries = getattr(stacks["decoder"], "entries", ())  # of a pattern
-    for scheme_key in (position, *(f"{position}.entries.{name}" for name in entries)):
-        yield f"{scheme_key}.encoder_form", "in a decoder"
+    yield from _of_positions(config.transformer(config.data.vocabulary_size).stacks())
     for name in ("column", "rows") if config.data.text is not None and config.data.text.python_library else ():
         yield f"data.text.{name}", "on Python's library, whose files are a document each"
+
+
+def _of_positions(stacks: Sequence[StackShape]) -> Iterator[tuple[str, str]]:
+    """Of one stack, and those of `position` that no stack reads."""
+    for stack in stacks:
+        for setting, why in _of_scheme(stack):
+            yield f"position.{stack.name}.{setting}", why
+            if not any(_reads(other, setting) for other in stacks):
+                yield f"position.{setting}", why
+
+
+def _reads(stack: StackShape, setting: str) -> bool:
+    return hasattr(stack.scheme, setting.partition(".")[0]) and setting not in dict(_of_scheme(stack))
+
+
+def _of_scheme(stack: StackShape) -> Iterator[tuple[str, str]]:
+    """Those of users may read any setting."""
+    entries: Mapping[str, Scheme] = getattr(stack.scheme, "entries", {})  # of a pattern
+    for prefix, scheme in {"": stack.scheme, **{f"entries.{name}.": entry for name, entry in entries.items()}}.items():
+        for setting, why in () if of_user(scheme) else scheme.never_read(stack.site):
+            yield f"{prefix}{setting}", why

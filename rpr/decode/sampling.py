@@ -132,11 +132,11 @@ def _whole_characters(pieces: Sequence[int], vocabulary: Vocabulary) -> str:
 def _check(model: Transformer, vocabulary: int, prompts: Rows, sampling: SamplingConfig) -> None:
     if sampling.top_k is not None and sampling.top_k > vocabulary:
         raise ConfigError(f"top_k: {sampling.top_k} is more than the vocabulary of {vocabulary} tokens; lower it")
-    scheme, longest = model.config.decoder_positions, max(map(len, prompts), default=0)
-    if scheme.absolute == "learned" and longest + sampling.max_new_tokens - 1 > scheme.max_positions:
-        left = scheme.max_positions - longest + 1
+    rows, longest = model.config.decoder_positions.num_learned, max(map(len, prompts), default=0)
+    if rows is not None and longest + sampling.max_new_tokens - 1 > rows:
+        left = rows - longest + 1
         remedy = f"set max_new_tokens={left} or less" if left > 0 else "shorten the prompt"
         raise ConfigError(
             f"max_new_tokens: {sampling.max_new_tokens} after a prompt of {longest} tokens are more than the model's "
-            f"{scheme.max_positions} learned positions; {remedy}"
+            f"{rows} learned positions; {remedy}"
         )

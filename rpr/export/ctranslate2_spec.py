@@ -72,7 +72,7 @@ def position_rows(config: TransformerConfig, longest: int = 0) -> int | None:
     limits, least = [], max(POSITION_ROWS, longest)
     for scheme in (stack.scheme for stack in config.stacks()):
         if scheme.absolute != "none":
-            limits.append(max(least, scheme.max_positions) if scheme.absolute == "learned" else least)
+            limits.append(max(least, scheme.num_learned or 0))
         elif scheme.has_bias and scheme.reach is None:
             limits.append(least)
     return min(limits, default=None)

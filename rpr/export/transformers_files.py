@@ -78,8 +78,7 @@ def position_rows(config: TransformerConfig, longest: int) -> int | None:
     (stack,) = config.stacks()
     if stack.scheme.changes_queries:
         return None
-    learned = stack.scheme.max_positions if stack.scheme.absolute == "learned" else 0
-    return max(POSITION_ROWS, longest, learned)
+    return max(POSITION_ROWS, longest, stack.scheme.num_learned or 0)
 
 
 def write_model(model: Transformer, folder: Path, longest: int) -> None:

@@ -261,8 +261,8 @@ def settings_differences(run: Run, baseline: Run) -> str:
     for each in (run, baseline):
         decoded = {f"evaluation.{name}": value for name, value in decoding(each.record).items()}
         decoded["evaluation.precision"] = decoded.get("evaluation.precision") or "32"  # None in older records
-        if (origin := each.config.origin) is not None:
-            decoded["from"] = f"{origin.words(each.config.seed)} ({origin.settings_id})"
+        origin = each.config.origin
+        decoded["from"] = f"{origin.words(each.config.seed)} ({origin.settings_id})" if origin else "scratch"
         of_both.append(_decided_by(each) | decoded)
     own, its = of_both
     names = short_names(varying(of_both))

@@ -163,7 +163,7 @@ def build_report(
     cannot be written.
     """
     if problems and not records:
-        raise RecordError(f"no run record to report{not_read(problems)}")
+        raise RecordError(f"no run record to report{unusable_records(problems)}")
     shown = [(path, record.shown()) for path, record in records]
     paths = {run_key(record): path for path, record in shown}
 
@@ -206,7 +206,7 @@ def build_report(
     return report
 
 
-def not_read(problems: Sequence[str]) -> str:
+def unusable_records(problems: Sequence[str]) -> str:
     """The first of the lines about unusable records, as the end of a message that there is none; empty without any."""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"; not read: {problems[0]}{more}" if problems else ""

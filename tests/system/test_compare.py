@@ -331,7 +331,7 @@ def test_runs_of_other_origins_or_precision_are_no_seeds_of_one_variant(write_ru
         set_config("origin", origin | {"seed": 1, "weights": "a"})(run)
     assert seeds_of_each(*runs) == [1, 1]
     scratch = write_run("absolute", 0.3)
-    assert "absolute-s1: from RoPE after 1,500 steps (1a), not None." in one_line(compare(scratch, runs[0]))
+    assert "absolute-s1: from RoPE after 1,500 steps (1a), not scratch." in one_line(compare(scratch, runs[0]))
     other = write_run("absolute", 0.3, seed=2, words=("hardware.precision=bf16",))
     assert seeds_of_each(scratch, other) == [1, 1]
 

@@ -118,6 +118,11 @@ class Described(StrictModel):
         return [*details, *([f"random offsets to {self.random_offset} in training"] if self.random_offset else [])]
 
     @property
+    def num_learned(self) -> int | None:
+        """Rows of the learned absolute table, which documents cannot pass; None without one."""
+        return self.max_positions if self.absolute == "learned" else None
+
+    @property
     def k(self) -> int | None:
         """The distance beyond which the learned tables are clipped; None without such tables."""
         return None
@@ -129,7 +134,7 @@ class Described(StrictModel):
 
     def identity(self) -> dict[str, Any]:
         """The settings that affect results: runs that agree in them have the same positions."""
-        unused = {"name"} if self.absolute == "learned" else {"name", "max_positions"}
+        unused = {"name", "max_positions"} if self.num_learned is None else {"name"}
         settings: dict[str, Any] = without_earlier(self.model_dump(mode="json", exclude=unused))
         return settings
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, get_args
 
@@ -196,7 +196,7 @@ class Scheme(Described):
         if self.random_offset and (self.shift_invariant or self.random_positions):
             why = "with position.random_positions" if self.random_positions else "on distances"
             return f"random_offset: {self.random_offset} has no effect {why}; leave it out"
-        if self.absolute == "learned" and (self.random_positions or 0) > self.max_positions:
+        if self.num_learned is not None and (self.random_positions or 0) > self.num_learned:
             return f"max_positions: {self.max_positions} learned positions are fewer than the random ones; raise it"
         return self.problem(site) or self.unused_setting(usual)
 
@@ -208,7 +208,7 @@ class Scheme(Described):
         if self.random_offset:
             longest = max(longest, self.random_offset + window)
             of_what += ", or data.context_length or data.max_length after position.random_offset"
-        if self.absolute == "learned" and self.max_positions < longest:
+        if self.num_learned is not None and self.num_learned < longest:
             return (
                 f"max_positions: {self.max_positions} learned positions do not reach the longest context of {longest} "
                 f"tokens ({of_what}); raise it"
@@ -266,6 +266,11 @@ class Scheme(Described):
         """
         return None
 
+    def never_read(self, site: Site) -> Iterator[tuple[str, str]]:
+        """The settings that have no effect there, whatever their value, each with the reason."""
+        if self.num_learned is None:
+            yield "max_positions", "without learned positions"
+
     def embeddings(self, d_model: int) -> nn.Module | None:
         """A module whose output is added to the embeddings: called with (first, pieces [B, L]), it returns [L, M] or
         [B, L, M]. None: nothing is added.
@@ -274,7 +279,7 @@ class Scheme(Described):
 
         if self.absolute == "sinusoidal":
             return SinusoidalPositions(d_model)
-        return LearnedPositions(self.max_positions, d_model) if self.absolute == "learned" else None
+        return None if self.num_learned is None else LearnedPositions(self.num_learned, d_model)
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         """The initial values of the scheme's parameters in one self-attention layer, by name."""

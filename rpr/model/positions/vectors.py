@@ -85,7 +85,7 @@ class Vectors(Scheme):
             "relative_values": self.relative_values,
             "clip_distance": self.k,
             "tables": self.sharing,
-            **({"max_positions": self.max_positions} if self.absolute == "learned" else {}),
+            **({} if self.num_learned is None else {"max_positions": self.num_learned}),
             **{name: getattr(self, name) for name, value in self.EARLIER.items() if getattr(self, name) != value},
         }
 
