@@ -36,7 +36,7 @@ def reading(file: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, EOFError, ValueError, RecursionError, NotImplementedError, zlib.error, lzma.LZMAError) as error:
         passing = isinstance(error, OSError) and error.errno and not isinstance(error, FileNotFoundError)
         raise (RunError if passing else DataError)(
             f"data.path: {file} cannot be read ({' '.join(str(error).split())[:200]}); "

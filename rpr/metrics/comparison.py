@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -321,6 +322,7 @@ def _family(
                 f"splits: {split} of {run.record.data_name} has {counted(1, metric.name)}, which says nothing about "
                 "others; choose other splits=[...], or train several seeds and compare them with rpr-cli report"
             )
+        _check_scored(run, split, metric)
         ends = interval(metric.statistics, numbers["samples"], numbers["seed"])
         assert ends is not None, "samples of several sentences"
         folder = escape_control_characters(str(run.folder))
@@ -341,6 +343,18 @@ def _family(
         comparisons=tuple(comparisons),
         tokenised=metric.tokenised,
     )
+
+
+def _check_scored(run: Run, split: str, metric: Metric) -> None:
+    """Raises DataError if the files beside a record are not those it was scored on."""
+    recorded = run.record.score(split, metric.name)
+    if recorded is None or recorded.signature != metric.signature:
+        return
+    if not math.isclose(recorded.score, metric.score, rel_tol=1e-6, abs_tol=1e-9):
+        raise DataError(
+            f"{run.path}: {metric.name} of {split} is {recorded.score:.6g}, but {metric.score:.6g} by the files beside "
+            "it; restore those that were scored, or omit the run"
+        )
 
 
 def can_be_compared(path: Path, split: str) -> bool:

@@ -131,6 +131,16 @@ def test_folder_of_data_files_with_other_files_of_ours_in_it_is_refused(config, 
         load_corpus(config())
 
 
+def test_a_table_that_pyarrow_does_not_read_is_one_line(config, folder, monkeypatch):
+    def refuse(*arguments, **settings):
+        raise pyarrow.ArrowNotImplementedError("Nested data conversions not implemented for chunked array outputs")
+
+    write_parquet(folder / "train.parquet", PAIRS)
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", refuse)
+    with pytest.raises(DataError, match=r"train\.parquet cannot be read \(Nested data conversions not implemented"):
+        list(load_corpus(config()).splits["train"].chunks())
+
+
 def test_reading_a_large_table_keeps_memory_bounded(config, folder, monkeypatch):
     monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", 100)
     words = os.urandom(1500).hex()

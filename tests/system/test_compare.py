@@ -24,7 +24,7 @@ from tests.system.bad_files import edit_record, set_config, update_record
 
 REFERENCES = [f"Der Hund Nummer {number} läuft heute schnell durch den großen Park ." for number in range(60)]
 SOURCES = [f"Dog number {number} runs fast through the big park today ." for number in range(60)]
-SCORES = [fake_score("test", 1.0, test_set="made up", num_sentences=60)]
+SCORES = [fake_score("test", 1.0, test_set="made up", num_sentences=60, signature="of an earlier version")]
 
 
 def noisy_references(noise, seed):
@@ -57,10 +57,12 @@ def write_language_model(tmp_path):
         words = ("data=text", "data.path=texts", "model.architecture=decoder_only", f"position={position}", *words)
         config = validate(TrainConfig, settings(*words))
         signature = f"tok:bytes|context:{config.data.context_length}|windows:separate"
+        of_documents = [100 * nats + number % 7 for number in range(documents)]
+        bits = sum(of_documents) / (100 * documents * math.log(2))
         folder = write_record(
-            tmp_path, config, scores=[fake_score("test", 1.0, metric="bits_per_byte", signature=signature)]
+            tmp_path, config, scores=[fake_score("test", bits, metric="bits_per_byte", signature=signature)]
         )
-        lines = (f'100\t{100 * nats + number % 7}\t"{number}.txt"\n' for number in range(documents))
+        lines = (f'100\t{total}\t"{number}.txt"\n' for number, total in enumerate(of_documents))
         (folder / "test.documents.txt").write_text("".join(lines))
         return folder
 
@@ -344,6 +346,23 @@ def test_language_models_of_other_corpora_or_documents_are_not_compared(write_la
     file = runs[1] / "test.documents.txt"
     file.write_text(file.read_text().replace("100\t", "99\t", 1))
     assert "were scored on other documents of test" in compare(*runs, code=2)
+
+
+@pytest.mark.parametrize("kind", ["hypotheses", "documents"])
+def test_files_other_than_those_that_were_scored_are_not_compared(write_language_model, write_run, compare, kind):
+    if kind == "documents":
+        runs = [write_language_model("none", 1.5), write_language_model("rope", 1.4)]
+    else:
+        runs = [write_run("absolute", 0.3), write_run("relative", 0.2)]
+        metrics = all_scores(read_translations(runs[1] / "record.json", "test").hypotheses, REFERENCES, "de")
+        scores = [fake_score("test", metric.score, metric.name, signature=metric.signature) for metric in metrics]
+        edit_record(lambda document: document.update(scores=scores))(runs[1])
+    compare(*runs)
+    file = runs[1] / f"test.{kind}.txt"
+    lines = file.read_text("utf-8").splitlines(keepends=True)
+    file.write_text("".join([lines[0].replace("140.0", "150.0").replace("Hund", "Katze"), *lines[1:]]), "utf-8")
+    message = compare(*runs, code=2)
+    assert f"{runs[1].name}/record.json: " in message and "by the files beside it; restore those" in message
 
 
 def test_language_models_are_compared_over_documents_of_one_corpus_in_the_same_windows(write_language_model, compare):
