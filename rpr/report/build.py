@@ -107,10 +107,13 @@ class Report:
         parts = [f"# {render.escape_markdown(self.title)}"]
         many = len(self.chapters) > MOST_UNFOLDED or "recipes" in self.tables.sections
         parts += [f"<details><summary>Findings of {len(self.chapters)} groups of runs</summary>"] if many else []
-        for chapter in self.chapters:
-            if chapter.statements:
-                parts.append(f"## {render.escape_markdown(chapter.group.heading)}")
-                parts.append(render.bullets(map(str, chapter.statements)))
+        for chapter, suffix in zip(self.chapters, suffixes([one.group for one in self.chapters]), strict=True):
+            drawn = [plot for plot in chapter.plots if plot.name != "learning_curves"] or chapter.plots
+            pictures = [render.picture(plot.description, f"{plot.name}{suffix}.svg") for plot in drawn]
+            if pictures or chapter.statements:
+                parts += [f"## {render.escape_markdown(chapter.group.heading)}", *pictures[:1]]
+                parts += [render.bullets(map(str, chapter.statements))] if chapter.statements else []
+                parts += pictures[1:]
         parts += ["</details>"] if many else []
         parts += ["## Remarks", render.bullets(self.remarks)] if self.remarks else []
         parts += [render.markdown(grid, signs=False) for grid in self.tables.grids]

@@ -26,6 +26,7 @@ class Source:
     protocol: str  # how its models and scores differ from ours
     absent: str = "no published figure of this row as a whole known to us"  # in the cell of a row without a figure
     test_sets: Mapping[str, str] = field(default_factory=dict, hash=False)  # of each split
+    standard_error: float | None = None  # of its figures, if they are of our model and data, too
 
 
 class Published(NamedTuple):
@@ -63,7 +64,9 @@ def published() -> tuple[Published, ...]:
     found = [Published(facts, HEADLINE_METRIC, split, figure, PAPER) for figure, split, facts in _papers()]
     document = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
     for key, about in document.items():
-        source = Source(key, about["heading"], about["citation"], about["protocol"])
+        source = Source(
+            key, about["heading"], about["citation"], about["protocol"], standard_error=about.get("standard_error")
+        )
         for facts in about["figures"]:
             [(by, figures)] = [fact for fact in facts.items() if isinstance(fact[1], dict)]
             match = {**about.get("facts", {}), **facts}

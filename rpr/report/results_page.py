@@ -23,7 +23,7 @@ from rpr.report.speed import read_benches, speed_grid
 from rpr.report.statements import published_statements
 from rpr.report.tables import Tables, build_tables
 from rpr.tables.grid import Column, Grid, legend
-from rpr.tables.render import bullets, escape_markdown, markdown
+from rpr.tables.render import bullets, escape_markdown, markdown, picture
 
 _INTRODUCTION = (
     "What do position representations do to a Transformer, and do the paper's results hold here? This page is rendered "
@@ -78,8 +78,9 @@ def results_markdown(root: Path, folder: Path | None = None, baseline: str | Non
         "two seeds, are on the pages of their sweeps alone."
     )
     limits = [left_out if single_seeds else "", differs_line(tables), *_limits(groups), *_distances(groups)]
-    limits += _remarks(root)
     parts += ["## What this cannot tell", bullets(filter(None, limits))]
+    if remarks := _remarks(root):
+        parts.append(_folded("Remarks on single sweeps", bullets(remarks)))
     parts.append(_folded("How to read the tables", bullets([*legend(shown), *tables.rules])))
     parts += ["## Every sweep", *_folders(root, home)]
     parts.append(_folded("Runs", markdown(_runs(everything))))
@@ -134,7 +135,7 @@ def _picture(
         [(folder, _)] = Counter(folders[run_key(run)] for run in group.runs).most_common(1)
         pictures = [*folder.glob(f"{name}*.svg")]
         if len(pictures) == 1:
-            yield f"![{escape_markdown(f'{caption}: {group.heading}')}]({_link(pictures[0], home)})"
+            yield picture(f"{caption}: {group.heading}", _link(pictures[0], home))
 
 
 def _runs(groups: Sequence[Group]) -> Grid:

@@ -13,7 +13,7 @@ from rpr.report.agreement import INCLUDES_ZERO, VERDICTS, Agreement, Comparison
 from rpr.report.groups import Group, Variant
 from rpr.report.lines import Line
 from rpr.report.tables import published_figures
-from rpr.tables.grid import number
+from rpr.tables.grid import figure_text, number
 
 MOST_LISTED = 16  # comparisons in one sentence; report.json has all
 
@@ -43,7 +43,7 @@ class Statement:
 def statements(group: Group) -> list[Statement]:
     """The statements of a group, the most important first."""
     listed = [*_without_baseline(group), *_papers_change(group), *_without_result(group), *_learning(group)]
-    listed += _published_order(group)
+    listed += [*_published_order(group), *_published_scores(group)]
     tests = [] if group.task else [column.split for column in group.columns if column.split != "validation"]
     said = [pair for each in listed if each.agreement for pair in each.comparisons]
     for split in dict.fromkeys([group.split, *tests]):
@@ -53,7 +53,7 @@ def statements(group: Group) -> list[Statement]:
 
 def published_statements(group: Group) -> list[Statement]:
     """Those beside a published figure or order."""
-    return [*_papers_change(group), *_published_order(group)]
+    return [*_papers_change(group), *_published_order(group), *_published_scores(group)]
 
 
 def _first_upper(text: str) -> str:
@@ -133,6 +133,21 @@ def _published_order(group: Group) -> Iterator[Statement]:
             holding, corrected = _corrected([*same, *opposite], pairs, of_pairs=True)
             text += corrected + (f" Of {'; '.join(without)} no such figure is held." if without else "")
             yield Statement(text, comparisons=tuple(pairs), holding=holding)
+
+
+def _published_scores(group: Group) -> Iterator[Statement]:
+    """Scores beside published ones of the same model and data."""
+    for source, figures in published_figures(group).items():
+        for variant, figure in figures if source.standard_error else ():
+            ours, reach = group.score(variant, group.split), 1.96 * (source.standard_error or 0)
+            if ours.interval is None or ours.interval.kind != "seeds":
+                continue
+            value, interval = figure_text(ours, group.digits)
+            what = f"{_first_upper(_said(variant))} on {group.split}: {value} ({interval.strip('()')}; {ours.n} seeds)"
+            theirs, low, high = (number(one, group.digits) for one in (figure, figure - reach, figure + reach))
+            overlap = ours.interval.low <= figure + reach and figure - reach <= ours.interval.high
+            how = "overlap" if overlap else "do not overlap"
+            yield Statement(f"{what}; published: {theirs} ({low} to {high}; {source.citation}). The intervals {how}.")
 
 
 def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> Iterator[Statement]:

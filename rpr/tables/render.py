@@ -122,6 +122,11 @@ def markdown(grid: Grid, *, signs: bool = True) -> str:
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
+def picture(text: str, link: str) -> str:
+    """A picture in Markdown, with its alternative text."""
+    return f"![{escape_markdown(text)}]({link})"
+
+
 def bullets(lines: Iterable[str]) -> str:
     """A list in Markdown; text from records is escaped."""
     return "\n".join(f"- {escape_markdown(line)}" for line in lines) or "Nothing."

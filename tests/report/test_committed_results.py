@@ -1,6 +1,7 @@
 """Rendering the committed records again gives the committed tables and pages byte for byte (`make results`)."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ def test_committed_tables_match_their_records_and_findings_their_intervals(folde
     """What a finding calls better or worse, or counts for an order, has an interval that excludes zero beside it."""
     assert all(record.status == "finished" for _, record in find_records(folder).records)
     render_report(folder, tmp_path)
+    pictures = re.findall(r"!\[.*\]\((.*)\)", (tmp_path / "report.md").read_text("utf-8"))
+    assert pictures and all((tmp_path / name).is_file() for name in pictures)
     for name in ("report.md", "report.csv"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), f"{folder.name}/{name}: {REMEDY}"
     groups = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["groups"]

@@ -104,6 +104,7 @@ def test_all_files_exist_and_are_well_formed(built):
     page, text = (folder / "index.html").read_text(), (folder / "report.md").read_text()
     heading = "sacreBLEU by source length, test and long together"
     assert heading in page and heading in text
+    assert re.findall(r"!\[.*\]\((.*)\)", text) == ["bleu_by_k.svg", "bleu_by_length.svg"]
     # Findings, failures, commands, and lines (2 i + 1) 7 // 6 + 1 for i = 0, 1, 2 of the 7 lines of test.
     assert "7 finished, 1 without a result" in page and "seed 1 failed: rank 1 died" in page
     assert "rpr-cli train position=relative position.clip_distance=16 seed=2" in page

@@ -185,6 +185,24 @@ def test_a_second_source_of_published_figures_is_data_alone(monkeypatch):
     assert not any("Published order" in one for one in sentences(records)), "one figure is no order"
 
 
+def test_published_scores_with_a_standard_error_are_beside_ours(monkeypatch):
+    other = Source("doe", "Doe 2020", "Doe 2020", "the same model and data", standard_error=0.5)
+    figures = [
+        Published({"data": "multi30k_en_de", "kind": kind}, "sacrebleu", "test", figure, other)
+        for kind, figure in (("none", 11.0), ("learned", 30.0))
+    ]
+    monkeypatch.setattr(published, "published", lambda: figures)
+    said = [one for one in sentences(runs_ten_apart()) if "published:" in one]
+    assert said == [
+        "Absolute (learned) on test: 21.5 ± 0.7 (15.1 to 27.9; 2 seeds); published: 30.0 (29.0 to 31.0; Doe 2020). "
+        "The intervals do not overlap.",
+        "No positions on test: 11.5 ± 0.7 (5.1 to 17.9; 2 seeds); published: 11.0 (10.0 to 12.0; Doe 2020). "
+        "The intervals overlap.",
+    ]
+    one_seed = [run for run in runs_ten_apart() if run.seed == 1]
+    assert not any("published:" in one for one in sentences(one_seed))
+
+
 def test_any_variant_is_the_baseline_of_a_report():
     records = runs_ten_apart()
     group = group_of(records, baseline="learned")
