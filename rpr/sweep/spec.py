@@ -42,10 +42,12 @@ class SweepSpec:
 
 
 def usage() -> str:
+    files = sweep_files()
+    width = max(map(len, files), default=0)
     return "\n".join([
         "usage: rpr-cli sweep NAME|FILE [setting=value ...] [jobs=N] [gpus=0,1] [jobs_per_gpu=N] [retry_failed=true]",
         "",
-        *(f"  {name:<10} {read(name).description}" for name in sweep_files()),
+        *(f"  {name:<{width}}  {read(name).description}" for name in files),
         "",
         "Settings apply to every job and may be swept too: rpr-cli sweep quick seed=1,2,3",
         "position=rope,none: of the rows that set position, those with these values run; all others run with both.",
