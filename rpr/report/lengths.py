@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from rpr.records.measurement import mean, missing
 from rpr.records.scores import (
     BITS_PER_BYTE,
     METRIC_NAMES,
@@ -37,6 +38,10 @@ WINDOWS = ("separate", "sliding")
 CONTEXTS = "Bits per byte by length of the context"
 ABSENT = "not scored at this length"
 FEW = 10  # buckets with fewer sentences are flagged
+_ROW = (
+    Column("position", "position", lambda variant: variant.label, label=True),
+    Column("n", "n", lambda variant: str(len(variant.finished))),
+)
 
 
 def buckets(group: Group) -> dict[LengthBucket, str]:
@@ -77,8 +82,7 @@ def _grid(
         change = variant.change(group.baseline, key, ABSENT) if changes else None
         return marked(change or variant.measured(key, ABSENT), len(variant.finished))
 
-    shown = [Column("position", "position", lambda variant: variant.label, label=True)]
-    shown.append(Column("n", "n", lambda variant: str(len(variant.finished))))
+    shown = [*_ROW]
     for key, heading in headings.items():
         column = f"length_{key[1]}_{key[2] or 'up'}" if isinstance(key[1], int) else f"{key[1]}_{key[2]}"
         priority = 3 if key in folded else 0
@@ -124,6 +128,7 @@ def context_grids(group: Group) -> Iterator[Grid]:
         how = f"change from {baseline.label}: {CHANGE}; below zero is better"
         title = f"{CONTEXTS}: change from {baseline.label}, {split}"
         yield _grid("context_changes", title, group, lengths, (*notes, Note(how)), folded, changes=True)
+    yield from _evaluation_grid(group, scored)
     longest = max(score.length for by_context in scored for score in by_context.scores)
     places = {place.last: place.first for by_context in scored for place in by_context.by_position}
     positions: dict[Key, str] = {
@@ -135,6 +140,42 @@ def context_grids(group: Group) -> Iterator[Grid]:
     few = f"of {counts} windows, so that a position by itself is {counts} tokens, the same for all seeds: the "
     few += "intervals do not show how much other tokens would differ"
     yield _grid("by_position", title, group, positions, (Note(few), *warnings))
+
+
+def _evaluation_grid(group: Group, scored: Sequence[ByContext]) -> Iterator[Grid]:
+    """How each run's scores change with the length of separate and of sliding windows beyond the training length, and
+    what of it depends on the kind; nothing if there are no two such lengths of both.
+    """
+    least, split = max(max(each.training_length, each.stride or 0) for each in scored), scored[0].split
+    both = set.intersection(*({n for kind, n in _lengths(scored) if kind == windows} for windows in WINDOWS))
+    longer = sorted(length for length in both if length > least)
+    if len(longer) < 2:
+        return
+    ends = longer[0], longer[-1]
+
+    def change(kinds: Sequence[str], variant: Variant) -> Cell:
+        """Of the first kind of windows, less that of the second if there is one."""
+        keys = [(split, windows, length) for windows in kinds for length in ends]
+        if lacking := [figure for key in keys if (figure := variant.measured(key, ABSENT)).value is None]:
+            return Cell(lacking[0])
+        of_keys = [variant.scores[key] for key in keys]
+        seeds = sorted(set.intersection(*map(set, of_keys)))
+        of_kinds = [
+            [far[seed].value - near[seed].value for seed in seeds]
+            for near, far in zip(of_keys[::2], of_keys[1::2], strict=True)
+        ]
+        changes = [first - sum(second) for first, *second in zip(*of_kinds, strict=True)]
+        return marked(mean(changes) if changes else missing(ABSENT), len(variant.finished))
+
+    columns = [*_ROW]
+    for kinds in (WINDOWS[:1], WINDOWS[1:], WINDOWS):
+        key, heading = "_less_".join(kinds), " less ".join(kinds)
+        columns.append(Column(key, heading, partial(change, kinds), group.digits, signed=True))
+    title = f"Change of bits per byte from {ends[0]:,} to {ends[1]:,} tokens of context by evaluation, {split}"
+    about = "the first tokens of a separate window have short contexts, and longer windows have fewer of them; below "
+    about += "zero: fewer bits with longer contexts, or in separate than in sliding windows; run by run"
+    notes = (Note(about), *_sliding_notes(scored))
+    yield Grid("by_evaluation", title, tuple(columns), group.variants, group.heading, notes, group.synthetic)
 
 
 def _by_context(group: Group) -> list[ByContext]:

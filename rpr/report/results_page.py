@@ -107,8 +107,8 @@ def _folded(summary: str, text: str) -> str:
 
 def _tables(tables: Tables) -> Iterator[Grid]:
     """All but the speeds; the changes by length of the context, where there are some, take the place of the scores."""
-    by_context = [grid for grid in tables.by_length if grid.name == "context_changes"]
-    scored = {grid.setting for grid in by_context}
+    by_context = [grid for grid in tables.by_length if grid.name in ("context_changes", "by_evaluation")]
+    scored = {grid.setting for grid in by_context if grid.name == "context_changes"}
     for name, grids in tables.sections.items():
         for grid in grids:
             replaced = name == "documents" and {line.group.heading for line in grid.rows} <= scored

@@ -245,23 +245,6 @@ def key_tables(folder: str, extent: int) -> str:
     return compared(found, labels, (*LENGTHS, *SLIDING[1:]))
 
 
-def by_evaluation() -> str:
-    """How bits per byte change with the length of windows in either evaluation, run by run: the largest gain first."""
-    rows = []
-    for label, runs in bits_by_length("lm_length").items():
-        found = [scores for _, scores in sorted(runs.items())]
-        separate, longer, sliding = (
-            [scores[f"4,096{way}"] - scores[f"{length}{way}"] for scores in found]
-            for way, length in (("", 256), ("", 512), (", sliding", 512))
-        )
-        changes = separate, longer, sliding, [one - other for one, other in zip(longer, sliding, strict=True)]
-        figures = [mean(values) for values in changes]
-        cells = (" ".join(figure_text(figure, 3, signed=True)) for figure in figures)
-        rows.append((figures[1].value, f"{label} | {' | '.join(cells)}"))
-    head = "separate, 256 to 4,096 | separate, 512 to 4,096 | sliding, 512 to 4,096 | separate less sliding"
-    return markdown(f" | {head}", [row for _, row in sorted(rows)])
-
-
 def second_text(folder: str) -> str:
     """Bits per byte by length of relative positions, and the change with ALiBi."""
     return compared(bits_by_length(folder), ("relative, k = 16", "ALiBi"), (*LENGTHS, *SLIDING[1:]))
@@ -413,7 +396,6 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("lm_speed/lm_speed.md", "losses"): partial(precision, "lm_length", "lm_precision", "context", "bits_per_byte", 3),
     ("lm_length/key_tables.md", "key_tables"): partial(key_tables, "lm_length", 256),
     ("lm_length/key_tables.md", "key_tables_1024"): partial(key_tables, "lm_length_1024", 1024),
-    ("lm_length/evaluation.md", "by_evaluation"): by_evaluation,
     **{("lm_state_union/second_text.md", of): partial(second_text, of) for of in ("lm_state_union", "lm_length")},
     ("drope/drope.md", "drope_separate"): partial(dropped, LENGTHS[1:]),
     ("drope/drope.md", "drope_sliding"): partial(dropped, SLIDING),

@@ -52,7 +52,7 @@ def test_page_shows_training_length_four_times_it_and_the_longest_and_folds_the_
         for length in (64, 128, 256, 512, 1024, 2048)
         for windows in ("separate", "sliding")
     ]
-    by_length, changes, _ = context_grids(group_of([scored("absolute", scores=scores), scored("none", scores=scores)]))
+    by_length, changes, *_ = context_grids(group_of([scored("absolute", scores=scores), scored("none", scores=scores)]))
     for page in (by_length.page, changes.page):
         assert page.more is not None
         headings = [[column.heading for column in part.columns[1:]] for part in (page.main, page.more)]
@@ -70,6 +70,30 @@ def test_changes_are_paired_by_seed():
         assert [row.label for row in changes.rows] == ["relative, k = 16"]
         assert [cell.value.value for cell in changes.cells[0][2:]] == [mean] * len(SCORES)
         assert "without a common seed, the difference of the means" in changes.notes[-1].text
+
+
+def test_change_with_length_is_of_either_evaluation_beyond_training_and_within_each_run():
+    bits = {("separate", 128): 3.0, ("separate", 256): 2.0, ("separate", 512): 1.8}
+    bits |= {("sliding", 128): 3.0, ("sliding", 256): 1.5, ("sliding", 512): 1.6, ("separate", 1024): 9.0}
+
+    def run(position: str, seed: int, longer: float) -> Record:
+        """With `longer` more bits in separate windows of 512."""
+        scores = [
+            {"windows": windows, "length": length, "bits_per_byte": each + seed + longer * (each == 1.8)}
+            | {"num_bytes": 4096, "interval": None}
+            for (windows, length), each in bits.items()
+        ]
+        return scored(position, seed, scores=scores)
+
+    records = [run("absolute", 1, 0), run("absolute", 2, 0.2), scored("relative")]
+    grids = {grid.name: grid for grid in context_grids(group_of(records))}
+    grid = grids["by_evaluation"]
+    assert "from 256 to 512 tokens" in grid.title
+    absolute, relative = grid.cells
+    assert [cell.value.value for cell in absolute[2:]] == pytest.approx([-0.1, 0.1, -0.2])
+    assert absolute[2].value.deviation == pytest.approx(0.02**0.5)
+    assert {cell.value.reason for cell in relative[2:]} == {"not scored at this length"}
+    assert "by_evaluation" not in {grid.name for grid in context_grids(group_of([scored("absolute")]))}
 
 
 def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_own():
