@@ -251,8 +251,8 @@ def missing_splits(data: DataConfig, splits: Collection[str], left_over: Sequenc
     for file in left_over:
         if (split := split_word(file.name)) in missing:
             raise DataError(
-                f"data.path: {file} is not read, and {split} would be held out of train instead; store it in the "
-                f"format of the other files (or packed: .gz, .xz, .bz2), or move it away"
+                f"data.path: {file} is not read, and {split} would be held out of train instead; store it as {split} "
+                f"in the format of the other files (or packed: .gz, .xz, .bz2), or move it away"
             )
     return missing
 

@@ -183,7 +183,8 @@ def load_documents(data: DataConfig) -> TextCorpus:
         if split in SPLIT_NAMES:
             by_path = {} if data.on_hub else {file.relative_to(listing.root).as_posix(): [file] for file in files}
             splits[split] = Documents(by_path or {split: files}, data.text, listing.separator)
-    missing = missing_splits(data, splits, listing.left_over)
+    others = [file for name, files in sorted(listing.splits.items()) if name not in splits for file in files]
+    missing = missing_splits(data, splits, [*([] if data.on_hub else others), *listing.left_over])
     named = {"validation": data.validation_name, "test": data.test_name}
     if data.hub is not None:  # whose names are those of its own splits
         named |= {split: f"held-out-{split}" for split in missing if not data.on_hub}
