@@ -75,6 +75,8 @@ def run(config: EvaluateConfig) -> None:
     settings += [] if config.bootstrap_samples is None else [f"samples{config.bootstrap_samples}"]
     settings += [] if config.length_buckets is None else ["-".join(map(str, ["buckets", *config.length_buckets]))]
     settings += config.splits or []  # so that the scores of other splits are kept
+    if loading.corpus_change(run_dir, loading.record_of(run_dir), data):  # and those of the run's own corpus
+        settings.append(f"corpus-{data.meta.key[:12]}")
     name = "-".join(settings)
     for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
         data.split(split) if documents else data.text(split)

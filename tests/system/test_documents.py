@@ -93,14 +93,19 @@ def test_evaluate_scores_the_same_run_by_other_lengths(trained, cli):
     assert "By position in separate windows of 64" in out
 
 
-def test_evaluate_says_that_the_documents_have_changed(trained, tmp_path, cli):
+def test_evaluate_says_that_the_documents_have_changed_and_keeps_the_scores_of_the_earlier_ones(trained, tmp_path, cli):
     [folder] = trained.glob("rope-*")
-    changed = shutil.copytree(folder, tmp_path / "changed")
-    edit_record(lambda document: document["data"].update(key="0123456789abcdef"))(changed)
     words = ("context_lengths=[]", "splits=[validation]", "hardware.threads=1")
     assert "changed since" not in cli("evaluate", f"run={folder}", *words).err
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    edit_record(lambda document: document["data"].update(key="0123456789abcdef"))(changed)
+    before = {path.parent.name: path.stat().st_mtime_ns for path in changed.glob("evaluations/*/scores.json")}
     err = cli("evaluate", f"run={changed}", *words).err
     assert "has changed since changed was started (key 0123456789ab, now " in err
+    after = {path.parent.name: path.stat().st_mtime_ns for path in changed.glob("evaluations/*/scores.json")}
+    assert before.items() < after.items()
+    key = json.loads((folder / "record.json").read_text())["data"]["key"]
+    assert [name.rpartition("-corpus-")[2] for name in after.keys() - before] == [key[:12]]
 
 
 @pytest.mark.parametrize("word, refusal", [
