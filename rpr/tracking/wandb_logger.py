@@ -148,6 +148,7 @@ class WandbMirror(WandbLogger):
         finish_timeout and a few seconds.
         """
         known = {key: value for key, value in summary.items() if value is not None}
+        self._jobs.put(lambda: self._run.log({}, commit=True))  # sent later, the last row would replace what it shares
         self._jobs.put(lambda: self._run.summary.update(known))
         self._jobs.put(lambda: self._run.finish(exit_code=1 if failed else 0))
         self._jobs.put(None)

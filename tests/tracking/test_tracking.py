@@ -113,7 +113,8 @@ def test_run_without_a_key_is_logged_offline(tiny_config, small_data, capsys, mo
     metrics = {name for _, name, _ in written}
     mirrored = {(line[step], name, line[name]) for line in found["history"] for name in line.keys() & metrics}
     assert mirrored == written and {"train/loss", *naming.BEST, naming.STEPS_PER_SECOND} <= metrics
-    assert naming.STEPS_PER_SECOND in found["summary"]
+    # Of the whole training, as in the record, not of the steps since the last row but one.
+    assert found["summary"][naming.STEPS_PER_SECOND] == record.training.steps_per_second
     assert [line["_step"] for line in found["history"]] == [line[step] for line in found["history"]]
 
 
