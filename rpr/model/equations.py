@@ -71,7 +71,9 @@ def masked_score(dtype: torch.dtype) -> float:
 
 def weights_from(scores_BHQK: Tensor, given: AttentionInputs) -> Tensor:
     """P from scaled scores that lack only the bias of keys and `change_scores`."""
-    if given.key_bias is not None:
+    if given.key_bias is not None and given.change_scores is not None:
+        scores_BHQK = scores_BHQK + given.key_bias[..., None, :]  # the whole: what changes scores may read their size
+    elif given.key_bias is not None:
         scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
     lengths = given.q.shape[2], given.k.shape[2]
     visible = visible_keys(given.mask, given.causal, given.first_query, *lengths, given.q.device)

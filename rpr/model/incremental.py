@@ -248,14 +248,18 @@ def self_attention(given: AttentionInputs, state: DecoderState) -> Tensor:
             if given.distance_queries is not None:
                 of_keys, by = given.distance_queries, 1.0
             bias_BHNK = torch.add(bias_BHNK, times_table(of_keys, key_rows.transpose(-2, -1)), alpha=by)
-        if (key_bias := given.key_bias) is not None:  # less that of its own key, which is the same for all keys
+        key_bias = given.key_bias
+        if key_bias is not None and given.change_scores is None:  # less that of its own key, the same for all keys
             bias_BHNK = bias_BHNK + key_bias[:, :, None] - key_bias[:, :, -hypotheses:, None]
         bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
         scores = torch.baddbmm(bias, q, given.k.flatten(0, 1).transpose(1, 2), alpha=scale)
         if given.change_scores is not None:
-            scores_BHNK = given.change_scores(scores.view(seen_BHNK.shape), seen_BHNK[:, :1] == 0)
-            scores = (scores_BHNK + seen_BHNK).to(q.dtype).flatten(0, 1)
-        p = softmax(scores)
+            scores_BHNK = scores.view(seen_BHNK.shape)
+            if key_bias is not None:
+                scores_BHNK = scores_BHNK + key_bias[:, :, None]
+            scores_BHNK = given.change_scores(scores_BHNK, seen_BHNK[:, :1] == 0)
+            scores = (scores_BHNK + seen_BHNK).flatten(0, 1)
+        p = softmax(scores).to(q.dtype)
         z = torch.bmm(p, given.v.flatten(0, 1))
         if value_rows is not None:
             z += times_table(p.view(batch, heads, hypotheses, -1), value_rows).flatten(0, 1)

@@ -17,6 +17,7 @@ from rpr.model.positions import scheme as scheme_module
 from rpr.model.scheme_check import check_hooks
 from rpr.tracking.naming import flat, variant
 from tests.shapes import choices, scheme
+from tests.small_models import make_model
 
 
 def test_incomplete_scheme_is_an_error_in_one_line(monkeypatch):
@@ -222,6 +223,23 @@ def test_scores_of_an_encoder_do_not_depend_on_padding(defined):
     odd = defined(HOOKS["hidden keys"][0])
     with pytest.raises(ConfigError, match=r"^position\.encoder: .*scores depend on hidden keys"):
         check_hooks(odd, replace(SITE, causal=False))
+
+
+def test_scores_are_changed_alike_in_training_and_decoding_with_a_bias_of_keys(defined):
+    """Bounded scores are not those of all keys less the same number, as a softmax would take them."""
+    sums = "before[..., None] - w.abs().to(before.dtype).cumsum(-1)"
+    body = PROJECTED.replace("4, 8", "4, 32") + BIAS_OF_KEYS.replace("[:, :2]", "") + sums
+    odd = defined(f"{body}\n {SCORES}5 * torch.tanh(pairs.scores / 5)")
+    check_hooks(odd, Site(num_layers=1, num_heads=4, d_model=32, causal=True))
+    model = make_model(encoder_positions=scheme("none"), decoder_positions=odd)
+    source, target = torch.tensor([[11, 12, 3]]), torch.arange(10, 22)[None]
+    with torch.inference_mode():
+        hidden, state = model(source, target), model.start_decoding(source)
+        stepped = torch.stack([model.next_hidden(target[:, t, None], state) for t in range(target.shape[1])], dim=1)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = model(source, target).float()
+    torch.testing.assert_close(stepped, hidden, rtol=1e-4, atol=1e-4)
+    assert (rounded - hidden).abs().max() < 0.3
 
 
 @pytest.mark.parametrize("choice", choices())
