@@ -45,6 +45,14 @@ WRONG = {  # the body of a class, and what its registration says
         "def prepare(self, q, k): return q, k",
         r"defines prepare\(self, q, k\); its arguments are \(self, q, k, positions, parameters, site\)",
     ),
+    "bias of keys alone": (
+        "def key_bias(self, projected, parameters, site, before): return before[..., None] + 1",
+        "defines key_bias without projections",
+    ),
+    "distance queries alone": (
+        "def distance_queries(self, projected, parameters, site): return None",
+        "defines distance_queries without projections",
+    ),
     "name": ("scheme: Literal['rope']", "has the name 'rope' of rpr.model.positions.rope"),
     "colour": ("COLOUR = '#8C2D04'", "has the colour #8C2D04 of rpr.model.positions.rope"),
     "no colour": ("COLOUR = 'green'", "has the colour 'green'; give one as #rrggbb"),

@@ -114,6 +114,8 @@ def _wrong_attribute(scheme: type[Scheme]) -> str | None:
             expected, given = (list(inspect.signature(function).parameters) for function in (known, value))
             if len(expected) != len(given):
                 return f"defines {name}({', '.join(given)}); its arguments are ({', '.join(expected)})"
+    if "projections" not in own and (uncalled := {"distance_queries", "key_bias"} & own.keys()):
+        return f"defines {min(uncalled)} without projections, from which alone it is computed"
     for colour in scheme.colours().values():
         if re.fullmatch("#[0-9a-fA-F]{6}", colour) is None:
             return f"has the colour {colour!r}; give one as #rrggbb"
