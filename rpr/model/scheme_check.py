@@ -5,6 +5,7 @@
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +52,9 @@ def _problems(scheme: Scheme, site: Site, longest: int) -> Iterator[str]:
         x = torch.randn(_BATCH, _LENGTH, site.d_model)
         overridden = type(scheme).embeddings is not Scheme.embeddings
         added_by = scheme.embeddings(site.d_model) if overridden else None
+        is_setting = len(get_args(type(scheme).model_fields["absolute"].annotation)) > 1
+        if overridden and is_setting and scheme.absolute != "none":
+            yield from _without_absolute(scheme, site)
     for name in projections.keys() & parameters.keys():
         yield f"{name!r} is both a projection and a parameter; choose another name"
     for name, value in learned.items():
@@ -226,6 +230,19 @@ def _wrong_embeddings(added_by: Callable[..., Tensor], site: Site, used: list[Te
     others = "embeddings depends on other tokens than its own; decoding goes token by token"
     whole = added.expand(_BATCH, _LENGTH, site.d_model)[:, None]
     yield from _wrong_tokens("what embeddings returns", whole, alone, others)
+
+
+def _without_absolute(scheme: Scheme, site: Site) -> Iterator[str]:
+    pieces, added = torch.arange(_LENGTH)[None], []
+    for of in (scheme, scheme.model_copy(update={"absolute": "none"})):
+        torch.manual_seed(0)
+        added_by = of.embeddings(site.d_model)
+        added.append(torch.zeros(1) if added_by is None else added_by.eval()(0, pieces))
+    if torch.equal(*added):
+        yield (
+            f"absolute={scheme.absolute} has no effect: its embeddings are those of absolute=none; leave it out, or "
+            "add what super().embeddings(d_model) adds"
+        )
 
 
 def _part(projected: ByName, row: slice, at: slice) -> dict[str, Tensor]:

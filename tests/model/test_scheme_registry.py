@@ -233,6 +233,17 @@ def test_scores_of_an_encoder_do_not_depend_on_padding(defined):
         check_hooks(odd, replace(SITE, causal=False))
 
 
+def test_absolute_positions_without_effect_beside_embeddings_of_ones_own_are_refused(defined):
+    forward = "return torch.arange(first, first + pieces.shape[1])[:, None].expand(-1, 8) / 9\n  "
+    odd = defined(EMBEDDINGS + forward + "return Odd()")
+    check_hooks(odd, SITE)
+    with pytest.raises(ConfigError, match=r"position=odd: absolute=sinusoidal has no effect: its embeddings are"):
+        check_hooks(odd.model_copy(update={"absolute": "sinusoidal"}), SITE)
+    reads = defined("def embeddings(self, d_model): return super().embeddings(d_model)")
+    for absolute in ("none", "sinusoidal"):
+        check_hooks(reads.model_copy(update={"absolute": absolute}), SITE)
+
+
 def test_scores_are_changed_alike_in_training_and_decoding_with_a_bias_of_keys(defined):
     """Bounded scores are not those of all keys less the same number, as a softmax would take them."""
     sums = "before[..., None] - w.abs().to(before.dtype).cumsum(-1)"
