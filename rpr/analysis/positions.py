@@ -173,9 +173,9 @@ def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, l
 def _tables(stack: str, layers: Sequence[SelfAttention]) -> Iterator[Numbers]:
     """The clipped tables of vectors, one entry per group of layers that share them."""
     for positions, numbers in _owners(layers):
-        if positions.scheme.k is None:
+        if (clip_distance := positions.scheme.k) is None:
             continue
-        tables = positions.at(0, layers[0].qkv.weight.device)
+        tables = positions.at(clip_distance, layers[0].qkv.weight.device)
         keys, values = (None if table is None else table_numbers(table) for table in (tables.keys, tables.values))
         if keys is not None or values is not None:
             yield {"stack": stack, "layers": numbers, "keys": keys, "values": values}

@@ -8,7 +8,8 @@ import torch
 
 from rpr.analysis.positions import attention_weights, measure, table_numbers
 from rpr.data.vocabulary import BOS, EOS
-from rpr.model.vectors import relative_table
+from rpr.model.positions import Tables
+from rpr.model.vectors import relative_table, rows_of
 from rpr.report.position_figure import label
 from tests import small_models
 from tests.model import test_transformer
@@ -123,6 +124,20 @@ def test_tables_by_sharing(pairs):
     assert [entry["values"] for entry in shared] == [None, None]
     keys = model.decoder[1].self_attention.tables.keys
     assert shared[1]["keys"]["norms"] == [pytest.approx([float((row**2).sum().sqrt()) for row in keys])]
+
+
+def test_tables_with_a_row_for_each_distance_are_measured_up_to_the_clip_distance(pairs, monkeypatch):
+    model = make_model(clip_distance=2)
+    clipped, kind = measured(model, pairs)["tables"], type(model.config.decoder_positions)
+    hook = kind.distance_tables
+
+    def of_all_distances(scheme, parameters, site, max_distance, device):
+        tables = hook(scheme, parameters, site, max_distance, device)
+        rows = rows_of(torch.arange(-max_distance, max_distance + 1), 5)
+        return Tables(*(None if table is None else table[..., rows, :] for table in tables))
+
+    monkeypatch.setattr(kind, "distance_tables", of_all_distances)
+    assert measured(model, pairs)["tables"] == clipped
 
 
 def test_absolute_positions(pairs):
