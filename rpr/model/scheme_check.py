@@ -76,7 +76,7 @@ def _problems(scheme: Scheme, site: Site, longest: int) -> Iterator[str]:
         yield from _wrong_scores(scheme, site, q, k, learned, used)
     if added_by is not None:
         learned |= added_by.named_parameters()
-        yield from _wrong_embeddings(added_by.eval(), site, used)
+        yield from _wrong_embeddings(scheme, site, added_by.eval(), used)
     outputs = [tensor.float().sum() for tensor in used if tensor.requires_grad]
     tensors = list(learned.values())
     gradients = torch.autograd.grad(outputs, tensors, allow_unused=True) if outputs else [None] * len(tensors)
@@ -217,7 +217,7 @@ def _wrong_scores(
             yield "scores depend on hidden keys or on the number of keys; use only `visible` ones and positions"
 
 
-def _wrong_embeddings(added_by: Callable[..., Tensor], site: Site, used: list[Tensor]) -> Iterator[str]:
+def _wrong_embeddings(scheme: Scheme, site: Site, added_by: Callable[..., Tensor], used: list[Tensor]) -> Iterator[str]:
     pieces = torch.arange(_BATCH * _LENGTH).view(_BATCH, _LENGTH) % 4
     added = added_by(0, pieces)
     used.append(added)
@@ -230,6 +230,11 @@ def _wrong_embeddings(added_by: Callable[..., Tensor], site: Site, used: list[Te
     others = "embeddings depends on other tokens than its own; decoding goes token by token"
     whole = added.expand(_BATCH, _LENGTH, site.d_model)[:, None]
     yield from _wrong_tokens("what embeddings returns", whole, alone, others)
+    if scheme.random_positions or scheme.random_offset:
+        drawn = torch.tensor([1, 2, 4])
+        given = added_by(drawn, pieces[:, drawn]).expand(_BATCH, len(drawn), site.d_model)
+        if _differ(given, whole[:, 0, drawn]):
+            yield "embeddings, given all positions as a tensor, as random ones are, returns those of other positions"
 
 
 def _without_absolute(scheme: Scheme, site: Site) -> Iterator[str]:

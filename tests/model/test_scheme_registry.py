@@ -4,6 +4,7 @@ registration, names and labels, settings that may change after training (refused
 
 import importlib.util
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -242,6 +243,17 @@ def test_absolute_positions_without_effect_beside_embeddings_of_ones_own_are_ref
     reads = defined("def embeddings(self, d_model): return super().embeddings(d_model)")
     for absolute in ("none", "sinusoidal"):
         check_hooks(reads.model_copy(update={"absolute": absolute}), SITE)
+
+
+@pytest.mark.parametrize("setting", [{"random_positions": 9}, {"random_offset": 9}], ids=str)
+def test_embeddings_are_tried_on_drawn_positions(setting, defined):
+    given = "first if torch.is_tensor(first) else torch.arange(first, first + pieces.shape[1])"
+    start = "torch.arange(pieces.shape[1]) + (first[0] if torch.is_tensor(first) else first)"
+    for places, refused in ((given, False), (start, True)):
+        odd = defined(f"{EMBEDDINGS}return ({places})[:, None].expand(-1, 8) / 9\n  return Odd()")
+        check_hooks(odd, SITE)
+        with pytest.raises(ConfigError, match="given all positions as a tensor") if refused else nullcontext():
+            check_hooks(odd.model_copy(update=setting), SITE)
 
 
 def test_scores_are_changed_alike_in_training_and_decoding_with_a_bias_of_keys(defined):
