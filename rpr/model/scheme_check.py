@@ -51,8 +51,10 @@ def _problems(scheme: Scheme, site: Site, longest: int) -> Iterator[str]:
         q, k = torch.randn(2, _BATCH, site.num_heads, _LENGTH, site.d_head)
         x = torch.randn(_BATCH, _LENGTH, site.d_model)
         overridden = type(scheme).embeddings is not Scheme.embeddings
-        added_by = scheme.embeddings(site.d_model) if overridden else None
+        added_by, rebuilt = (scheme.embeddings(site.d_model) if overridden else None for _ in range(2))
         is_setting = len(get_args(type(scheme).model_fields["absolute"].annotation)) > 1
+        if added_by is not None and rebuilt is not None:
+            rebuilt.load_state_dict(added_by.state_dict())  # as scoring builds a trained model
         if overridden and is_setting and scheme.absolute != "none":
             yield from _without_absolute(scheme, site)
     for name in projections.keys() & parameters.keys():
@@ -74,9 +76,11 @@ def _problems(scheme: Scheme, site: Site, longest: int) -> Iterator[str]:
         yield from _wrong_prepare(scheme, site, q, k, learned, used)
     if scheme.has_scores:
         yield from _wrong_scores(scheme, site, q, k, learned, used)
-    if added_by is not None:
+    if added_by is not None and rebuilt is not None:
         learned |= added_by.named_parameters()
         yield from _wrong_embeddings(scheme, site, added_by.eval(), used)
+        if _differ(*(module.eval()(0, torch.arange(_LENGTH)[None]) for module in (added_by, rebuilt))):
+            yield "embeddings built again with the same parameters and buffers return other values; save what they draw"
     outputs = [tensor.float().sum() for tensor in used if tensor.requires_grad]
     tensors = list(learned.values())
     gradients = torch.autograd.grad(outputs, tensors, allow_unused=True) if outputs else [None] * len(tensors)

@@ -165,6 +165,11 @@ HOOKS = {  # hooks that train silently, and what is said before training
         + "return pieces.float()[..., None].expand(-1, -1, 8)\n  return Odd()",
         "the parameter 'a.weight' gets no gradient",
     ),
+    "drawn when built, and not saved": (
+        EMBEDDINGS.replace("pass", "self.a = torch.randn(8)")
+        + "return (first + torch.arange(pieces.shape[1]))[:, None] * self.a\n  return Odd()",
+        "embeddings built again with the same parameters and buffers return other values",
+    ),
     "hidden keys of the first queries": (
         SCORES + "torch.where(pairs.query_positions < 2, pairs.scores.mean(-1, keepdim=True), pairs.scores)",
         "scores depend on hidden keys",
