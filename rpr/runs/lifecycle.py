@@ -201,7 +201,7 @@ def start_record(
             error=None,
             sweeps=sweeps,
             command=command,
-            again=config.again,
+            again=config.again or (earlier is not None and earlier.again),
             rerun_of=rerun_of or (earlier.rerun_of if earlier else None),
             dropped_parameters=earlier.dropped_parameters if earlier else (),
             new_parameters=earlier.new_parameters if earlier else (),

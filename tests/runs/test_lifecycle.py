@@ -78,6 +78,14 @@ def test_again_sets_a_run_aside_but_for_one_that_it_began_itself(tmp_path, tiny_
     assert run_dir.exists() == stays and len([*tmp_path.iterdir()]) == 1
 
 
+def test_run_that_again_began_stays_so_when_it_is_resumed_without(tiny_config, small_data, tmp_path):
+    run_dir = tmp_path / "run"
+    for again in (True, False):
+        lifecycle.start_record(tiny_config(f"again={again}"), "", run_dir, small_data)
+    lifecycle.set_aside(run_dir, tiny_config().position)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path):
     for folder, left in ((tmp_path / "new" / "run", []), (tmp_path / "old", [LOCK_NAME, "checkpoints"])):
         if left:
