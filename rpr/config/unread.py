@@ -39,7 +39,9 @@ def _of_positions(stacks: Sequence[StackShape]) -> Iterator[tuple[str, str]]:
 
 
 def _reads(stack: StackShape, setting: str) -> bool:
-    return hasattr(stack.scheme, setting.partition(".")[0]) and setting not in dict(_of_scheme(stack))
+    *entry, _ = setting.split(".")  # entries.NAME, of a pattern
+    known = entry[1] in getattr(stack.scheme, "entries", {}) if entry else hasattr(stack.scheme, setting)
+    return known and setting not in dict(_of_scheme(stack))
 
 
 def _of_scheme(stack: StackShape) -> Iterator[tuple[str, str]]:

@@ -183,7 +183,7 @@ def load_documents(data: DataConfig) -> TextCorpus:
         if split in SPLIT_NAMES:
             by_path = {} if data.on_hub else {file.relative_to(listing.root).as_posix(): [file] for file in files}
             splits[split] = Documents(by_path or {split: files}, data.text, listing.separator)
-    others = [file for name, files in sorted(listing.splits.items()) if name not in splits for file in files]
+    others = [*map(Path, sorted(listing.splits.keys() - splits))]
     missing = missing_splits(data, splits, [*([] if data.on_hub else others), *listing.left_over])
     named = {"validation": data.validation_name, "test": data.test_name}
     if data.hub is not None:  # whose names are those of its own splits
@@ -194,7 +194,7 @@ def load_documents(data: DataConfig) -> TextCorpus:
         how = "the last tenth of the only document" if one else f"one in {SHARE} documents, by a hash of their names"
         same = ", the same for both" if one and len(missing) > 1 else ""
         notes = (f"{' and '.join(sorted(missing))}: {how}{same}, held out of train",)
-    if unread := [*map(Path, sorted(listing.splits.keys() - splits)), *listing.left_over]:
+    if unread := [*others, *listing.left_over]:
         notes += (not_read(unread),)
     if data.train_limit is not None and _only_one(splits["train"]):
         raise DataError(

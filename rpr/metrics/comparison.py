@@ -352,7 +352,7 @@ def _check_scored(run: Run, split: str, metric: Metric) -> None:
         return
     if not math.isclose(recorded.score, metric.score, rel_tol=1e-6, abs_tol=1e-9):
         raise DataError(
-            f"{run.path}: {metric.name} of {split} is {recorded.score:.6g}, but {metric.score:.6g} by the files beside "
+            f"{run.path}: {metric.name} of {split} is {recorded.score:.9g}, but {metric.score:.9g} by the files beside "
             "it; restore those that were scored, or omit the run"
         )
 

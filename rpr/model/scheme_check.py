@@ -242,12 +242,13 @@ def _wrong_embeddings(scheme: Scheme, site: Site, added_by: Callable[..., Tensor
 
 
 def _without_absolute(scheme: Scheme, site: Site) -> Iterator[str]:
-    pieces, added = torch.arange(_LENGTH)[None], []
+    pieces, added, held = torch.arange(_LENGTH)[None], [], []
     for of in (scheme, scheme.model_copy(update={"absolute": "none"})):
         torch.manual_seed(0)
         added_by = of.embeddings(site.d_model)
-        added.append(torch.zeros(1) if added_by is None else added_by.eval()(0, pieces))
-    if torch.equal(*added):
+        added.append(torch.zeros(1) if added_by is None else added_by.eval()(0, pieces).float())
+        held.append([] if added_by is None else [*added_by.state_dict()])  # a gate may be closed at first
+    if torch.equal(*added) and held[0] == held[1]:
         yield (
             f"absolute={scheme.absolute} has no effect: its embeddings are those of absolute=none; leave it out, or "
             "add what super().embeddings(d_model) adds"

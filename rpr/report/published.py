@@ -26,7 +26,7 @@ class Source:
     protocol: str  # how its models and scores differ from ours
     absent: str = "no published figure of this row as a whole known to us"  # in the cell of a row without a figure
     test_sets: Mapping[str, str] = field(default_factory=dict, hash=False)  # of each split
-    standard_error: float | None = None  # of its figures, if they are of our model and data, too
+    standard_error: float | None = None  # of its figures; set if model and data are ours, too
 
 
 class Published(NamedTuple):

@@ -213,7 +213,7 @@ def _lines_of_base(group: Group, variants: Mapping[tuple[str, ...], Variant], re
 
 
 def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
-    """The figures on the group's split of sources of which only the order can be compared, by variant."""
+    """The figures on the group's split of all sources but the paper, by variant."""
     sources = [source for source in all_sources() if source is not PAPER]
     scored = [variant for variant in group.variants if group.score(variant, group.split).value is not None]
     figures: dict[Source, list[tuple[Variant, float]]] = {}

@@ -411,11 +411,12 @@ def test_names_that_look_like_splits_are_splits_or_refused(tmp_path, names, spli
         assert ("not read: README.txt" in corpus.notes) == ("README.txt" in names)
 
 
-def test_test_sets_of_other_names_are_not_passed_over_for_documents_of_train(tmp_path):
-    write(tmp_path, {"train.txt": b"a", "test_a.txt": b"b", "test_b.txt": b"c"})
-    with pytest.raises(DataError, match=r"test_a\.txt is not read, and test would be held out .*; store it as test in"):
+@pytest.mark.parametrize("name", ["{}.txt", "{}/1.txt"])
+def test_test_sets_of_other_names_are_not_passed_over_for_documents_of_train(tmp_path, name):
+    write(tmp_path, {name.format(split): b"a" for split in ("train", "test_a", "test_b")})
+    with pytest.raises(DataError, match=r"test_a is not read, and test would be held out .*; store it as test in"):
         load_documents(text_config(tmp_path))
-    write(tmp_path, {"test.txt": b"d"})
+    write(tmp_path, {name.format("test"): b"d"})
     corpus = load_documents(text_config(tmp_path))
     assert sorted(corpus.splits) == ["test", "train"] and "not read: test_a, test_b" in corpus.notes
 
