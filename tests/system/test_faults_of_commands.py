@@ -109,7 +109,8 @@ def test_concurrent_commands_give_one_result(name, workspace, wait_for):
     second = workspace.server.start(workspace.arguments[name], workspace.home, patch="slow_disk")
     for command in (first, second):
         result = command.wait()
-        messages = [line for line in result.err.splitlines() if line.startswith("rpr-cli: ")]
+        lines = (line for line in result.err.splitlines() if line.startswith("rpr-cli: "))
+        messages = [line for line in lines if not line.startswith("rpr-cli: warning: input ")]  # of cut translations
         if name == "translate" and command is second:
             assert result.code == 2 and messages[0].startswith("rpr-cli: output: another process is writing ")
             continue
