@@ -14,12 +14,13 @@ from rpr.data.cache import prepare
 from rpr.decode.engines import EvaluatedModel, ctranslate2_engine, evaluated_model, exported_folder
 from rpr.errors import ConfigError
 from rpr.io.atomic import replace_file
+from rpr.io.escape import note
 from rpr.io.locks import exclusive
 from rpr.metrics.languages import check_tokenizer
 from rpr.model.positions import changed_after_training
 from rpr.paths import user_path
 from rpr.records.scores import search_in_words
-from rpr.runs import loading, runtime
+from rpr.runs import lifecycle, loading, runtime
 from rpr.tables.render import wrapped
 from rpr.validation import validate
 
@@ -81,6 +82,8 @@ def run(config: EvaluateConfig) -> None:
     for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
         data.split(split) if documents else data.text(split)
     check_scorable(trained, data)
+    for line in lifecycle.untrained(trained) if config.context_lengths else ():
+        note(f"warning: {line}")
     if len(name.encode()) > _LONGEST_NAME:
         name = f"{name[:40]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     out_dir = run_dir / "evaluations" / name

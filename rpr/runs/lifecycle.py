@@ -61,13 +61,14 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
 
 def cautions(config: TrainConfig) -> Iterator[str]:
     """What may not be meant: random positions that evaluation does not have, a warm-up that never ends, an average that
-    is never reached; an encoder without positions, but in a sweep, which varies them.
+    is never reached; an encoder without positions, but in a sweep, which varies them; what `untrained` says.
     """
     if drawn := config.position.encoder.random_positions or config.position.decoder.random_positions:
         yield (
             f"positions are drawn of {drawn} (position.random_positions) in training, but evaluation counts from 0; "
             "Ruoss et al. 2023 draw them there too, so scores are not those of their method"
         )
+    yield from untrained(config)
     encoder = config.position.encoder
     if config.sweep is None and config.model.architecture == "encoder_decoder" and not encoder.ordered:
         yield f"with positions {encoder.label} the encoder ignores word order"
@@ -80,6 +81,16 @@ def cautions(config: TrainConfig) -> Iterator[str]:
         yield (
             f"optim.ema_decay: {decay:g} is not reached in {optim.max_steps:,} steps, whose last has {reached:.4f}, so "
             "any greater value gives the same average"
+        )
+
+
+def untrained(config: TrainConfig) -> Iterator[str]:
+    """What evaluation reads as it was initialised."""
+    scheme = config.position.decoder
+    if (never := scheme.untrained(config.longest_row, config.longest_context)) is not None:
+        yield (
+            f"{never} stay as they were initialised ({scheme.label}): training has windows of "
+            f"{config.data.context_length} tokens (data.context_length), evaluation.context_lengths has longer ones"
         )
 
 
@@ -105,7 +116,7 @@ def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
 
 def set_aside(run_dir: Path, positions: Positions) -> None:
     """Move the folder of an earlier run of the same settings out of the way (again=true); a later report skips it. One
-    that again=true itself began and that was interrupted stays, to be resumed, if the code of its positions is the
+    that again=true itself began and that has not finished stays, to be resumed, if the code of its positions is the
     same. Raises BusyError if another process is working on it, ConfigError if it cannot be moved.
     """
     if not run_dir.exists():
@@ -113,8 +124,8 @@ def set_aside(run_dir: Path, positions: Positions) -> None:
     with locks.acquire(run_dir):
         with contextlib.suppress(RecordError):
             record = read_record(run_dir / RECORD_NAME)
-            interrupted = record.again and record.status in ("interrupted", "running")
-            if interrupted and not changed_code((positions.encoder, positions.decoder), record.schemes):
+            unfinished = record.again and record.status != "finished"
+            if unfinished and not changed_code((positions.encoder, positions.decoder), record.schemes):
                 note(f"again=true: {run_dir.name} resumes, which it began at {record.started}")
                 return
         earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")

@@ -64,7 +64,8 @@ def test_run_is_added_to_a_sweep_once(tmp_path):
         ("running", True, False, True),  # killed
         ("interrupted", True, True, False),
         ("interrupted", False, False, False),
-        ("failed", True, False, False),
+        ("failed", True, False, True),  # of a full disk, a lost GPU: as well
+        ("failed", False, False, False),
         ("finished", True, False, False),
     ],
 )
@@ -180,6 +181,28 @@ def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys)
     print_cautions([*jobs, replace(jobs[2], run_dir=tmp_path / "3", state="finished")])
     (rate,) = capsys.readouterr().err.splitlines()
     assert rate.startswith("rpr-cli: warning: the learning rate rises over 8 ") and rate.endswith("value (2 of 3 jobs)")
+
+
+def test_what_evaluation_reads_as_it_was_initialised_is_named():
+    def never_trained(*words, longest=4096):
+        documents = ["data=python_library", "model.architecture=decoder_only", "data.context_length=32"]
+        config = compose_train([*documents, f"evaluation.context_lengths=[{longest}]", "optim=lm", *words])
+        return "\n".join(lifecycle.untrained(config))
+
+    learned, keys = ("position=learned", "position.max_positions=4096"), ("position=relative", "position.clip_distance=33")
+    positions = "the learned positions from 32 on stay as they were initialised (absolute (learned)): training has"
+    assert positions in never_trained(*learned)
+    assert never_trained(*learned, longest=32) == ""
+    assert "learned positions from 132 on" in never_trained(*learned, "position.random_offset=100")
+    assert "learned vectors or biases of distances from 32 on" in never_trained(*keys)
+    assert never_trained(*keys[:1], "position.clip_distance=32") == "", "whose row all farther distances share"
+    for buckets, biases in ((4, ""), (32, "learned vectors or biases of distances from 32 on")):
+        t5 = never_trained("position=t5", "position.max_distance=128", f"position.buckets={buckets}")
+        assert biases in t5 and bool(biases) is bool(t5), t5
+    assert "distances from 32 on" in never_trained("position=relative_logits")
+    assert never_trained("position=relative_logits", "position.extent=32") == "", "0 beyond"
+    for unbounded in ("alibi", "kerple", "rope", "none"):
+        assert never_trained(f"position={unbounded}") == ""
 
 
 def test_sweep_says_how_many_jobs_are_trained_alike(tiny_config, capsys):

@@ -74,11 +74,13 @@ def test_the_record_has_bits_per_byte_by_length(trained):
     assert validated[-1]["validation/loss"] < validated[0]["validation/loss"]
 
 
-def test_evaluate_scores_the_same_run_by_other_lengths(trained, cli):
+def test_evaluate_scores_the_same_run_by_other_lengths(trained, cli, monkeypatch):
     [folder] = trained.glob("rope-*")
     words = ["context_lengths=[8,32]", "stride=8", "text_tokens=512", "format=json"]
-    document = json.loads(cli("evaluate", f"run={folder}", "hardware.threads=1", *words).out)
-    (by_context,) = document["by_context"]
+    monkeypatch.setattr("rpr.runs.lifecycle.untrained", lambda config: [f"of {config.evaluation.context_lengths}"])
+    out, err = cli("evaluate", f"run={folder}", "hardware.threads=1", *words)
+    assert "rpr-cli: warning: of (8, 32)" in err
+    (by_context,) = json.loads(out)["by_context"]
     assert by_context["num_tokens"] <= 512
     by_length = {(one["windows"], one["length"]): one["bits_per_byte"] for one in by_context["scores"]}
     assert by_length["separate", 8] == pytest.approx(by_length["sliding", 8], abs=1e-6)

@@ -227,8 +227,7 @@ class Scheme(Described):
                 f"random_positions: {self.random_positions} leave rows of {window} tokens (data.context_length, "
                 "data.max_length) no choice; raise it"
             )
-        placed = max(self.random_positions or 0, self.random_offset and self.random_offset + window)  # in training
-        reached = max(longest or 2 * window, placed)
+        reached = max(longest or 2 * window, self._positions_in_training(window))
         floors = [part.query_log_floor for part in self.parts if part.query_log_scale]
         if reached < min(floors, default=0):
             return (
@@ -237,6 +236,20 @@ class Scheme(Described):
                 f"set it to {reached} or less"
             )
         return None
+
+    def untrained(self, window: int, longest: int) -> str | None:
+        """The learned positions, or distances, of a text of `longest` tokens that none of `window` in training has: they
+        stay as they were initialised. None: there are none.
+        """
+        if longest > (first := self._positions_in_training(window)) and self.num_learned is not None:
+            return f"the learned positions from {first} on"
+        first = max(window, self.random_positions or 0)
+        if longest > first and any((part.reach or 0) > first for part in self.parts):
+            return f"the learned vectors or biases of distances from {first} on"
+        return None
+
+    def _positions_in_training(self, window: int) -> int:
+        return max(window, self.random_positions or 0, self.random_offset and self.random_offset + window)
 
     @property
     def uses_positions(self) -> bool:

@@ -51,7 +51,7 @@ class T5(Scheme):
 
     @property
     def reach(self) -> int | None:
-        return self.max_distance
+        return _edges(self.buckets, self.max_distance)[-1]  # of an encoder, whose buckets are fewer, a smaller one
 
     @property
     def shared_by_layers(self) -> bool:
