@@ -19,7 +19,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from rpr.config.commands import BenchConfig
 from rpr.config.train import HardwareConfig, ModelConfig
-from rpr.io.resources import reset_resident_peak, resident_peak
 from rpr.model.attention import Implementation, attention_of, per_position, split_heads
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Positions, Scheme, Site
@@ -38,7 +37,6 @@ class Timing:
     ratio_min: float
     ratio_max: float
     peak_bytes: int  # of tensors, above those allocated before
-    resident_bytes: int  # the peak of the whole process, including everything else in it
 
 
 def take_turns(
@@ -53,13 +51,11 @@ def take_turns(
     timing; raises torch.OutOfMemoryError if the baseline does.
     """
     baseline, *_ = steps
-    peaks, resident = {}, {}
+    peaks = {}
     for name, step in steps.items():
-        reset_resident_peak()
         try:
             for _ in range(WARM_UP):
                 step()
-            resident[name] = resident_peak()
             peaks[name] = peak_bytes(step, device)
         except torch.OutOfMemoryError:
             if name == baseline:
@@ -73,9 +69,8 @@ def take_turns(
     timings = {}
     for name, own in seconds.items():
         ratios = [base / its for base, its in zip(first, own, strict=True)]
-        timings[name] = Timing(
-            statistics.median(own), statistics.median(ratios), min(ratios), max(ratios), peaks[name], resident[name]
-        )
+        medians = statistics.median(own), statistics.median(ratios)
+        timings[name] = Timing(*medians, min(ratios), max(ratios), peaks[name])
     return timings
 
 

@@ -93,7 +93,6 @@ def as_text(document: dict[str, Any]) -> str:
         utilisation,
         _figures("peak_megabytes", "peak MB", 0),
         _figures("relative_memory", f"memory {versus}", 3),
-        _figures("resident_megabytes", "resident MB", 0),
     )
     of_layers = (
         _figures("length", "length", 0),
@@ -204,7 +203,6 @@ def _steps(
             "target_tokens_per_second": shape.sentences * shape.target / timing.seconds,
             "utilisation": operations / (rate * timing.seconds),
             "peak_megabytes": timing.peak_bytes / 1e6,
-            "resident_megabytes": timing.resident_bytes / 1e6,
             "relative_speed": timing.ratio,
             "min": timing.ratio_min,
             "max": timing.ratio_max,

@@ -236,8 +236,8 @@ class Origin(StrictModel):
     steps: int
     weights: str
 
-    def words(self, seed: int) -> str:
-        """`RoPE after 1,500 steps`, for a run with this seed."""
+    def words(self, seed: int | None) -> str:
+        """`RoPE after 1,500 steps`, for a run with this seed; for another, or None, with the seed of the weights."""
         return f"{self.positions} after {self.steps:,} steps" + (f", seed {self.seed}" if seed != self.seed else "")
 
 

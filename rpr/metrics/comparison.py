@@ -17,7 +17,7 @@ from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import interval, paired_tests
 from rpr.records.difference import corpus_differences, decoding
 from rpr.records.measurement import Measurement, holm, mean
-from rpr.records.position import called, code_differences, name_of, names_of, position_of
+from rpr.records.position import called, code_differences, name_of, names_of, position_of, positions_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
 from rpr.records.scores import LOWER_IS_BETTER, Interval, counted
 from rpr.records.translations import Texts, has_translations, read_translations
@@ -130,14 +130,8 @@ def read_run(path: Path) -> Run:
 
 
 def as_run(path: Path, record: Record) -> Run:
-    """The run of a record; its `variant` is what decides its result but for the seed, as for the rows of reports.
-    Raises as `read_run`.
-    """
-    config = config_from_record(record.config, path)
-    run = Run(path, record, config, record.name, "")
-    origin = config.origin and config.origin.settings_id
-    deciding = json.dumps([_settings_except_positions(run), position_of(record).identity, origin])
-    run = replace(run, variant=hashlib.sha256(deciding.encode()).hexdigest()[:8])
+    """The run of a record, named by `with_short_names`. Raises as `read_run`."""
+    run = Run(path, record, config_from_record(record.config, path), record.name, "")
     if record.outcome is not None:
         raise RunError(f"{run.folder}: {record.outcome}; only finished runs can be compared: finish it or omit it")
     return run
@@ -145,7 +139,8 @@ def as_run(path: Path, record: Record) -> Run:
 
 def with_short_names(runs: Sequence[Run]) -> list[Run]:
     """The runs with the shortest unambiguous run and variant names: with the settings that tell apart runs of the same
-    name, else by their folders. Raises RunError if a run is given twice.
+    name, else by their folders. A variant is what decides a result but for the seed, as a row of a report. Raises
+    RunError if a run is given twice.
     """
     paths = [run.path.resolve() for run in runs]
     if repeated := next((run for run, path in zip(runs, paths, strict=True) if paths.count(path) > 1), None):
@@ -155,7 +150,10 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
         "".join(f", {key} = {code}" for key, code in of_run.items()) + (f", data.corpus = {corpus}" if corpus else "")
         for of_run, corpus in zip(code_differences(records), corpus_differences(records), strict=True)
     ]
-    names, keys = [], [f"{run.variant}{code}" for run, code in zip(runs, codes, strict=True)]
+    names, keys = [], list[str]()
+    for run, position, code in zip(runs, positions_of(records), codes, strict=True):
+        deciding = json.dumps([_settings_except_positions(run), position.identity])
+        keys.append(hashlib.sha256(deciding.encode()).hexdigest()[:8] + code)
     settings = [deciding_settings(run.config.model_dump(mode="json")) for run in runs]
     varied = varying(settings)
     shown = short_names(varied if len(varied) <= _MOST_IN_A_NAME else [])
@@ -215,9 +213,12 @@ def pairs_of_sweep(
         baselines = {run.config.seed: run for run in reversed(of_baseline)}
         for run in of_baseline:
             if (known := of_baseline[0]).variant != run.variant:
+                label = position_of(known.record).label
+                differs = label not in (baseline, position_of(run.record).label)
+                one_of_them = f"""one of them, such as baseline='"{label}"', or """ if differs else ""
                 raise RunError(
-                    f"baseline: {known.name} and {run.name} both have position={baseline}; name one of them, such as "
-                    f"""baseline='"{position_of(known.record).label}"', or the runs: rpr-cli compare BASELINE RUN ..."""
+                    f"baseline: {known.name} and {run.name} both have position={baseline}; name {one_of_them}the runs: "
+                    "rpr-cli compare BASELINE RUN ..."
                 )
         others = [run for run in group if id(run.record) not in of_position]
         other = min((name_of(run.record) for run in others), default=baseline)

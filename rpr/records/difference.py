@@ -23,7 +23,7 @@ _FIGURES = (*_FINAL_LOSSES, *_SPEEDS, _MEMORY, "seconds", "skipped_steps", "loss
 _HOW_MEASURED = ("excludes", "measured_steps", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
 _HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "min_length", "precision")
 _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must not be subtracted
-_SAME_TEXT = ("test_set", "num_bytes", "num_documents", "training_length", "stride", "precision")
+_SAME_TEXT = ("test_set", "num_bytes", "num_documents", "training_length", "precision")
 
 
 Part = dict[str, tuple[Any, Any]]  # both records' values of each key; ABSENT if a record has none
@@ -178,8 +178,13 @@ def _scores(record: Record) -> dict[str, Figure]:
         f"{scores.split}, {score.windows} {score.length}/{BITS_PER_BYTE}": Figure(
             score.bits_per_byte,
             score.interval,
-            # Which bytes are scored depends on the longest windows.
-            _fields(scores, _SAME_TEXT) | documents | {"longest context": max(other.length for other in scores.scores)},
+            {
+                **_fields(scores, _SAME_TEXT),
+                **documents,
+                # Which bytes are scored depends on the longest windows.
+                "longest context": max(other.length for other in scores.scores),
+                **({"stride": scores.stride} if score.windows == "sliding" else {}),
+            },
         )
         for scores in record.by_context
         for score in scores.scores

@@ -116,12 +116,19 @@ def _with_code(position: Position, versions: Mapping[str, str]) -> Position:
 
 
 def origins_of(records: Sequence[Record]) -> list[str]:
-    """For each run that started from another's weights, `RoPE after 1,500 steps`, with the id of the other's settings
-    where several read alike; empty for the others.
+    """For each run that started from another's weights, `RoPE after 1,500 steps`, with the seed of those weights if a
+    run of these positions with another seed started from them too, and with the id of the other's settings where
+    several read alike; empty for the others.
     """
     settings: dict[str, set[str]] = {}
     origins = [validate(Origin, run.config["origin"]) if run.config.get("origin") else None for run in records]
-    texts = [origin.words(run.seed) if origin else "" for origin, run in zip(origins, records, strict=True)]
+    pairs = [*zip(records, origins, strict=True)]
+    starts = [json.dumps([run.config["position"], origin and origin.weights]) for run, origin in pairs]
+    several = {start for start, (run, origin) in zip(starts, pairs, strict=True) if origin and origin.seed != run.seed}
+    texts = [
+        "" if origin is None else origin.words(None if start in several else run.seed)
+        for start, (run, origin) in zip(starts, pairs, strict=True)
+    ]
     for origin, text in zip(origins, texts, strict=True):
         settings.setdefault(text, set()).add(origin.settings_id if origin else "")
     return [

@@ -30,7 +30,6 @@ from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, mean_over_se
 # Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
 TASK_LEARNED = 95.0
 TASK_RULE = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}% on average"
-TABULATED = ("relative", "relative_keys", "relative_values")  # of the paper's Tables 2 and 3
 
 
 class TestColumn(NamedTuple):
@@ -84,9 +83,9 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
     for by_context in run.by_context:
         way = how_scored_by_context(by_context)
         for windows in by_context.scores:
-            strided = (*way, by_context.stride) if windows.windows == "sliding" else way
-            key = (by_context.split, windows.windows, windows.length)
-            yield key, SeedScore(windows.bits_per_byte, strided, windows.interval)
+            own = (*way, by_context.stride) if windows.windows == "sliding" else way
+            score = windows.bits_per_byte, own, windows.interval
+            yield (by_context.split, windows.windows, windows.length), SeedScore(*score)
         for place in by_context.by_position:
             yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
 
@@ -387,9 +386,10 @@ class Group:
         return next(iter(self.called(self.baseline_name)), never_run(self.baseline_name))
 
     def called(self, name: str) -> list[Variant]:
-        """The variants that a command line names: several if the name does not say which."""
+        """The variants that a command line names, by a row's label first: several if the name does not say which."""
         named = {id(record) for record in called(name, (variant.records[0] for variant in self.variants))}
-        return [variant for variant in self.variants if id(variant.records[0]) in named]
+        of_label = [variant for variant in self.variants if variant.label == name]
+        return of_label or [variant for variant in self.variants if id(variant.records[0]) in named]
 
     def score(self, variant: Variant, split: str, metric: str | None = None) -> Measurement:
         """A variant's score on a split, or why there is none."""

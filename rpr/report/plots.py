@@ -14,7 +14,7 @@ from rpr.model.positions import SCHEMES
 from rpr.records.measurement import Measurement
 from rpr.records.scores import LengthBucket, pooled
 from rpr.report import plot_style as style
-from rpr.report.groups import TABULATED, Group, Variant
+from rpr.report.groups import Group, Variant
 from rpr.report.lengths import ABSENT, bits_by_context, buckets
 from rpr.report.published import published_curves
 from rpr.report.samples import lines_of, sampled
@@ -110,7 +110,7 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     scored = [row for row in known if row[0] not in (*unlearned, *apart)]
     relative = [variant for variant, _ in scored if variant.position.kind == "relative"]
     kept = [group.papers_relative] if group.papers_relative in relative else relative[-1:]
-    rows = [row for row in scored if group.task or row[0] in kept or row[0].position.kind not in TABULATED]
+    rows = [row for row in scored if group.task or row[0] in kept or row[0].position.kind not in paper.TABULATED]
     others = sum(variant.position.kind not in SCHEMES["vectors"].colours() for variant, _ in rows)
     if len(rows) < 2 or (others < 2 and not group.task):
         return [], ""

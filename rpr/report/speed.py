@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import AliasPath, BaseModel, Field, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError, model_validator
 
 from rpr import paper
 from rpr.io.escape import escape_control_characters, escape_tree
@@ -62,13 +62,17 @@ class SpeedRow(NamedTuple):
     memory: Measurement
 
 
+class _NotMeasured(BaseModel):
+    variant: str
+    problem: str  # out of memory
+
+
 class _Step(BaseModel):
     variant: str
     steps_per_second: float = Field(gt=0)
     relative_speed: float = Field(gt=0)
     min: float
     max: float
-    resident_megabytes: float | None = None
 
 
 def _setting(*path: str, default: Any = ..., **rules: Any) -> Any:
@@ -83,7 +87,6 @@ class _Document(BaseModel):
     model: str = _setting("model", "name")
     clip_distance: int | None = _setting("model", "relative_defaults", "clip_distance", default=None)
     vocabulary_size: int = _setting("data", "vocabulary_size")
-    accelerator: str = _setting("hardware", "accelerator", default="cpu")
     precision: str = _setting("hardware", "precision")
     matmul_precision: str = _setting("hardware", "matmul_precision")
     variants: list[str] = _setting("variants", min_length=1)
@@ -91,7 +94,16 @@ class _Document(BaseModel):
     length: int = _setting("length")
     rounds: int = _setting("rounds", ge=1)
     step: list[_Step]
+    not_measured: list[_NotMeasured]
     config: dict[str, Any]
+
+    @model_validator(mode="before")
+    @classmethod
+    def by_outcome(cls, document: dict[str, Any]) -> dict[str, Any]:
+        rows = document["step"] if isinstance(document["step"], list) else []
+        failed = [row for row in rows if isinstance(row, dict) and "problem" in row]
+        measured = [row for row in rows if row not in failed] if failed else document["step"]
+        return {**document, "step": measured, "not_measured": failed}
 
     @property
     def batch(self) -> str:
@@ -128,20 +140,21 @@ def _of_a_document(document: _Document, documents: Iterable[_Document]) -> Itera
     names = varying([other.settings for other in documents if (other.model, other.batch) == labelled])
     own = "".join(f"; {name} {document.settings.get(name)}" for name in names)
     papers_k = document.clip_distance in (None, paper.MODELS[paper.size_of(document.model)].clip_distance)
+    settings = _arithmetic(document.precision, document.matmul_precision) + own
+    not_recorded = missing("rpr-cli bench does not record it")
+    no_memory = missing("not measured as in whole runs")
+
+    def row(variant: str, steps: Measurement, ratio: Measurement) -> SpeedRow:
+        of_paper = variant == "relative" and papers_k
+        runs = ((*labelled, variant), settings, document.device, True)
+        return SpeedRow(*runs, steps, ratio, of_paper, not_recorded, no_memory)
+
     for step in document.step:
         interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
-        memory = step.resident_megabytes if document.accelerator == "cpu" else None
-        yield SpeedRow(
-            (*labelled, step.variant),
-            _arithmetic(document.precision, document.matmul_precision) + own,
-            document.device,
-            True,
-            Measurement(step.steps_per_second, document.rounds),
-            Measurement(step.relative_speed, document.rounds, interval=interval),
-            step.variant == "relative" and papers_k,
-            missing("rpr-cli bench does not record it"),
-            single(memory) if memory is not None else missing("not measured as in whole runs"),
-        )
+        ratio = Measurement(step.relative_speed, document.rounds, interval=interval)
+        yield row(step.variant, Measurement(step.steps_per_second, document.rounds), ratio)
+    for failed in document.not_measured:
+        yield row(failed.variant, *[missing(failed.problem)] * 2)
 
 
 def _arithmetic(precision: str | None, matmuls: str | None) -> str:

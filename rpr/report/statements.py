@@ -144,10 +144,10 @@ def _published_scores(group: Group) -> Iterator[Statement]:
                 continue
             value, interval = figure_text(ours, group.digits)
             what = f"{_first_upper(_said(variant))} on {group.split}: {value} ({interval.strip('()')}; {ours.n} seeds)"
-            published, low, high = (number(end, group.digits) for end in (figure, figure - reach, figure + reach))
+            known, low, high = (number(end, group.digits) for end in (figure, figure - reach, figure + reach))
             overlap = ours.interval.low <= figure + reach and figure - reach <= ours.interval.high
             how = "overlap" if overlap else "do not overlap"
-            yield Statement(f"{what}; published: {published} ({low} to {high}; {source.citation}). The intervals {how}.")
+            yield Statement(f"{what}; published: {known} ({low} to {high}; {source.citation}). The intervals {how}.")
 
 
 def _against_baseline(group: Group, split: str, said: Sequence[Comparison]) -> Iterator[Statement]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rpr import paper
 from rpr.report.agreement import EQUAL_CONTINUED, EQUAL_TOKENS, FINDINGS_RULE, RULE
-from rpr.report.groups import TABULATED, TASK_LEARNED, TASK_RULE, Group, Variant
+from rpr.report.groups import TASK_LEARNED, TASK_RULE, Group, Variant
 from rpr.report.learning import LEARNED_RULE, LEARNING_RULE
 from rpr.report.lengths import context_grids, length_grid
 from rpr.report.lines import AFTER_THE_SCORES, CHANGE, Line, facts_of, labels, score_columns, scoring_notes
@@ -165,7 +165,7 @@ def _lines1(group: Group) -> Iterator[Line]:
     rows = [
         variant
         for variant in group.variants
-        if (position := variant.position).kind not in ("none", *TABULATED)
+        if (position := variant.position).kind not in ("none", *paper.TABULATED)
         or (position.kind == "relative" and position.clip_distance == k)
         or variant is not group.get(position.kind, position.clip_distance)
     ]

@@ -14,7 +14,7 @@ from rpr.commands import bench as command
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
 from rpr.errors import ConfigError
-from rpr.io.resources import resident_peak
+from rpr.io.resources import reset_resident_peak, resident_peak
 from rpr.validation import validate
 
 CPU = torch.device("cpu")
@@ -91,19 +91,20 @@ def test_peak_bytes_of_live_tensors():
     assert peak_bytes(backward, CPU) == 3 * 4000  # y, the ones, the gradient
 
 
-def test_resident_memory_is_that_of_the_steps():
+def test_resident_peak_is_that_since_it_was_reset():
     size = 40 * 2**20
-    block = torch.ones(3 * size // 4)
-    del block
+    reset_resident_peak()
+    before = resident_peak()
 
     def large():
         with mmap.mmap(-1, size) as pages:  # never memory that another test has freed, as a tensor's can be
             for _ in range(40):
                 pages.write(bytes(2**20))
 
-    timings = take_turns({"small": lambda: None, "large": large}, rounds=1, steps_per_round=1, device=CPU)
-    assert timings["large"].resident_bytes > timings["small"].resident_bytes + 0.9 * size
-    assert resident_peak() > size
+    large()
+    assert resident_peak() > before + 0.9 * size
+    reset_resident_peak()
+    assert resident_peak() < before + 0.5 * size, "measured anew"
 
 
 def test_matmul_rate_is_the_median_after_warm_up(monkeypatch):

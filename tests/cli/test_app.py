@@ -264,7 +264,7 @@ def test_bench(cli):
     layer = ["layer.lengths=[4,8]", "layer.positions=16", "layer.clip_distances=[3]", "layer.rounds=2"]
     command = ["bench", *sizes, *work, *layer]
     document = json.loads(cli(*command, "model.relative_defaults.clip_distance=3", "format=json").out)
-    assert all(0 < row["utilisation"] < 1 and row["resident_megabytes"] > 50 for row in document["step"])
+    assert all(0 < row["utilisation"] < 1 for row in document["step"])
     baseline, relative = document["step"]
     assert (baseline["variant"], baseline["relative_speed"], baseline["relative_memory"]) == ("absolute", 1.0, 1.0)
     assert relative["variant"] == "relative" and relative["peak_megabytes"] > baseline["peak_megabytes"]

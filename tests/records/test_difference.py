@@ -141,7 +141,8 @@ def test_bits_per_byte_by_context_are_scores_of_the_run():
     """A run is reproduced only with them; those of other bytes, windows or precision are not subtracted."""
 
     def scored(bits, stride=None, longest=512, precision="32"):
-        scores = (ContextScore("separate", 64, 2.5, 1000, None), ContextScore("separate", longest, bits, 1000, None))
+        ways = (("separate", 64, 2.5), ("separate", longest, bits), *([("sliding", longest, 2.0)] if stride else []))
+        scores = tuple(ContextScore(*way, 1000, None) for way in ways)
         by_context = ByContext("test", "test", 256, 1000, 1000, 5, stride, "last", precision, scores, ())
         return record().model_copy(update={"by_context": (by_context,)})
 
@@ -151,7 +152,9 @@ def test_bits_per_byte_by_context_are_scores_of_the_run():
     assert by_name["test, separate 512/bits_per_byte"] == (-0.25, False)
     [first] = [one for one in difference(scored(2.0), scored(2.0, longest=1024)).scores if "separate 64" in one.name]
     assert (first.unlike, first.difference) == ("longest context 512 and 1024", None), "of other bytes, though as many"
-    pairs = difference(scored(2.0), scored(2.0, 128)).scores
-    assert all(pair.difference is None for pair in pairs if "separate" in pair.name)
+    strides = difference(scored(2.0, 64), scored(2.0, 128)).scores
+    unlike = {pair.name: pair.unlike for pair in strides if pair.name.startswith("test, ")}
+    assert unlike["test, separate 64/bits_per_byte"] is unlike["test, separate 512/bits_per_byte"] is None
+    assert unlike["test, sliding 512/bits_per_byte"] == "stride 64 and 128", "of which other bytes are the last"
     pairs = difference(scored(2.0), scored(2.0, precision="bf16")).scores
     assert {pair.unlike for pair in pairs if "separate" in pair.name} == {"precision 32 and bf16"}

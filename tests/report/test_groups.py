@@ -87,6 +87,9 @@ def test_runs_that_started_from_another_are_rows_of_their_own():
     assert run_groups([run(1), run(1, "2b")], baseline="absolute-from-2b")[0].baseline.finished
     group = group_of([run(1), run(1, of_seed=2), run(1, "2b")])
     assert [one.label.partition("steps")[2] for one in group.variants] == [" (1a)", " (2b)", ", seed 2"]
+    group = group_of([run(seed, of_seed=1) for seed in (1, 2, 3)] + [run(2)])
+    found = {one.label.partition("steps")[2]: [run.seed for run in one.finished] for one in group.variants}
+    assert found == {", seed 1": [1, 2, 3], "": [2]}, "of one model, and of the own one"
 
 
 def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_others():

@@ -23,9 +23,9 @@ def test_claimed_speed_ratios_hold():
     assert exact["ours"] > 1.1 * fastest(exact) and default["ours"] > 2 * fastest(exact)
     speed, memory = (
         [read(f"speed/small-{name}.json")["step"][1][value] for name in ("highest", "medium", "bf16")]
-        for value in ("steps_per_second", "resident_megabytes")
+        for value in ("steps_per_second", "peak_megabytes")
     )
-    assert [round(one / speed[0], 1) for one in speed[1:]] == [1.7, 2.0] and memory[2] < 0.67 * memory[0]
+    assert [round(one / speed[0], 1) for one in speed[1:]] == [1.7, 2.0] and round(memory[2] / memory[0], 1) == 0.7
     decoding = medians(read("decoding/toolkits.json"), "tokens_per_cpu_s")
     assert decoding["ours:positions=relative"] > 1.5 * fastest(decoding)
 

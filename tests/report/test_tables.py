@@ -216,7 +216,7 @@ def bench(variants=("absolute", "relative"), **changes):
         "model": {"name": "base"}, "data": {"vocabulary_size": 32768}, "variants": list(variants), "sentences": 128,
         "hardware": {"precision": "32", "matmul_precision": "highest"}, "length": 30, "rounds": 7,
     }  # fmt: skip
-    step = {"steps_per_second": 1.0, "relative_speed": 0.94, "min": 0.92, "max": 0.95, "resident_megabytes": 600.0}
+    step = {"steps_per_second": 1.0, "relative_speed": 0.94, "min": 0.92, "max": 0.95}
     return {"device": "a CPU", "config": config, "step": [{"variant": name, **step} for name in variants]} | changes
 
 
@@ -232,9 +232,20 @@ def test_bench_documents_decide_the_papers_speed(tmp_path):
     assert "none.json: not a valid rpr-cli bench document (config.variants" in problems[1] and len(problems) == 2
     speed = grids_of(run_groups([fake_record()]), benches)["speed"]
     found = row(speed, "base", "128 sentences of 30, vocabulary 32,768", "relative")
-    assert [value(found[key]) for key in ("device", "peak_memory")] == ["a CPU", 600.0]
+    assert value(found["device"]) == "a CPU"
     assert (found["agreement"].value, found["measured"].value, value(found["n"])) == ("agrees", "interleaved", "7")
     assert value(found["paper"]) == paper.RELATIVE_SPEED
+
+
+def test_a_bench_without_memory_for_one_variant_has_the_others(tmp_path):
+    rows = [*bench()["step"], {"variant": "fire", "problem": "out of memory"}]
+    (tmp_path / "step.json").write_text(json.dumps(bench(step=rows)))
+    benches, problems = read_benches(find_records(tmp_path).others)
+    assert [one.labels[-1] for one in benches] == ["absolute", "relative", "fire"] and not problems
+    speed = grids_of(run_groups([fake_record()]), benches)["speed"]
+    found = row(speed, "base", "128 sentences of 30, vocabulary 32,768", "fire")
+    assert [found[key].value.reason for key in ("steps_per_second", "ratio")] == ["out of memory"] * 2
+    assert found["agreement"].value == ""
 
 
 def test_benches_of_models_of_one_name_are_told_apart_by_their_sizes(tmp_path):

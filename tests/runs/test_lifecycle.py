@@ -189,7 +189,10 @@ def test_what_evaluation_reads_as_it_was_initialised_is_named():
         config = compose_train([*documents, f"evaluation.context_lengths=[{longest}]", "optim=lm", *words])
         return "\n".join(lifecycle.untrained(config))
 
-    learned, keys = ("position=learned", "position.max_positions=4096"), ("position=relative", "position.clip_distance=33")
+    learned, keys = (
+        ("position=learned", "position.max_positions=4096"),
+        ("position=relative", "position.clip_distance=33"),
+    )
     positions = "the learned positions from 32 on stay as they were initialised (absolute (learned)): training has"
     assert positions in never_trained(*learned)
     assert never_trained(*learned, longest=32) == ""

@@ -513,6 +513,10 @@ def test_baselines_of_other_seeds_are_of_one_variant(write_run, compare):
         write_run("relative", 0.3, seed=seed, words=[f"position.clip_distance={distance}"])
         write_run("none", 0.2, seed=seed)
     assert "both have position=relative" in compare("sweep=mine", "baseline=relative", code=2)
+    write_run("learned", 0.2, words=["position.max_positions=64"])
+    write_run("learned", 0.2, words=["position.max_positions=512"])
+    message = compare("sweep=mine", "baseline=learned", code=2)
+    assert "both have position=learned; name the runs: " in message, "their labels are the same"
     message = compare("sweep=mine", "baseline=nope", code=2)
     assert "baseline: no finished run of sweep mine has position=nope" in message and message.count("\n") == 1
 

@@ -238,8 +238,8 @@ class Scheme(Described):
         return None
 
     def untrained(self, window: int, longest: int) -> str | None:
-        """The learned positions, or distances, of a text of `longest` tokens that none of `window` in training has: they
-        stay as they were initialised. None: there are none.
+        """The learned positions, or distances, of a text of `longest` tokens that none of `window` has in training, so
+        that they stay as they were initialised. None: there are none.
         """
         if longest > (first := self._positions_in_training(window)) and self.num_learned is not None:
             return f"the learned positions from {first} on"
