@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -176,6 +177,12 @@ def test_each_poll_of_a_sweep_reads_only_new_rows(clock, jobs, write, monkeypatc
     (metrics.parent / "new").replace(metrics)
     sweep._poll()
     assert (sweep._jobs[0].step, read.call_count) == (15, 4)
+
+
+def test_a_sweep_that_trains_again_begins_at_its_first_step(jobs, write):
+    write(0, 100, "finished")
+    again = replace(jobs[0], config=jobs[0].config.model_copy(update={"again": True}))
+    assert [SweepProgress("mine", [job])._done for job in (jobs[0], again)] == [100, 0]
 
 
 def test_bars_of_a_sweep(clock, jobs, write):

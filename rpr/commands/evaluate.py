@@ -60,7 +60,8 @@ def run(config: EvaluateConfig) -> None:
         loading.check_corpus(run_dir, data)
         engine = ctranslate2_engine(folder, config.hardware, config.compute_type)
         system = EvaluatedModel(engine, engine.exported.settings.checkpoint, f"ctranslate2 {config.compute_type}")
-        settings = ["ctranslate2", config.compute_type, *search]
+        weights = re.sub(r"\W+", "-", system.checkpoint.partition(" (")[0])
+        settings = ["ctranslate2", config.compute_type, weights, *search]
     else:
         data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
         if config.position:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.commands.printing import print_result
 from rpr.compose.messages import format_user_error
-from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
+from rpr.config.train import REPORTED, HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import is_first_rank, started_by_torchrun
 from rpr.errors import ConfigError, RecordError, RprError, RunError
 from rpr.io.escape import escape_control_characters, note
@@ -54,38 +54,11 @@ def run(
     Returns its folder: `run_dir`, or the configured one. `rerun_of` is the record that this run repeats. Raises
     BusyError if another process is working on the run, RprError if the input is invalid, or the run failed.
     """
-    from rpr.metrics.languages import check_tokenizer
-    from rpr.runs import runtime
-    from rpr.training import launch
-
-    hardware = config.hardware
     run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
-    if config.again:
-        if started_by_torchrun() or hardware.num_nodes > 1:
-            raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
-        lifecycle.set_aside(run_dir, config.position)
-    if _report_if_finished(config, run_dir):
-        return run_dir
-    check_tokenizer(config)
-    job = launch.slurm_job(hardware) if hardware.num_nodes > 1 and not started_by_torchrun() else None
-    if job is not None and job.node > 0:
-        _run_as_later_node(config, run_dir, job.hostnames)
-        return run_dir
-    runtime.check_devices(hardware)
-    if job is not None:
-        launch.check_hosts(job.hostnames)
-    if started_by_torchrun():
-        runtime.check_world(hardware)
-    if not is_first_rank():  # of the user's own torchrun: the first one keeps the record
-        with exit_on_sigterm(), _failure_recorded(run_dir):
-            work(config, run_dir, _prepare(config))
-        return run_dir
-    if sweep_job is None:
-        for line in lifecycle.cautions(config):
-            note(f"warning: {line}")
-        if (folder := lifecycle.trained_alike(config, run_dir)) is not None:
-            note(f"{folder} differs in its evaluation alone; to score it again instead: rpr-cli evaluate {folder}")
-    _run_recorded(config, command, run_dir, sweep_job, rerun_of)
+    if config.again and (started_by_torchrun() or config.hardware.num_nodes > 1):
+        raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
+    with lifecycle.set_aside(run_dir, config.position) if config.again else contextlib.nullcontext():
+        _run_unless_finished(config, command, run_dir, sweep_job, rerun_of)
     return run_dir
 
 
@@ -96,6 +69,38 @@ def resume(run_dir: Path) -> Path:
     record = record_of(run_dir)
     config = config_from_record(record.config, run_dir / RECORD_NAME)
     return run(config, command=record.command, run_dir=run_dir.absolute())
+
+
+def _run_unless_finished(
+    config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob | None, rerun_of: RerunOf | None
+) -> None:
+    from rpr.metrics.languages import check_tokenizer
+    from rpr.runs import runtime
+    from rpr.training import launch
+
+    hardware = config.hardware
+    if _report_if_finished(config, run_dir):
+        return
+    check_tokenizer(config)
+    job = launch.slurm_job(hardware) if hardware.num_nodes > 1 and not started_by_torchrun() else None
+    if job is not None and job.node > 0:
+        _run_as_later_node(config, run_dir, job.hostnames)
+        return
+    runtime.check_devices(hardware)
+    if job is not None:
+        launch.check_hosts(job.hostnames)
+    if started_by_torchrun():
+        runtime.check_world(hardware)
+    if not is_first_rank():  # of the user's own torchrun: the first one keeps the record
+        with exit_on_sigterm(), _failure_recorded(run_dir):
+            work(config, run_dir, _prepare(config))
+        return
+    if sweep_job is None:
+        for line in lifecycle.cautions(config):
+            note(f"warning: {line}")
+        if (folder := lifecycle.trained_alike(config, run_dir)) is not None:
+            note(f"{folder} differs in its evaluation alone; to score it again instead: rpr-cli evaluate {folder}")
+    _run_recorded(config, command, run_dir, sweep_job, rerun_of)
 
 
 def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
@@ -114,8 +119,9 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
         lifecycle.add_to_sweep(run_dir, config.sweep)
     print(f"{escape_control_characters(run_dir.name)}: already finished on {record.finished}", file=sys.stderr)
     if differing := lifecycle.reported_otherwise(config, record):
-        if differing[-1] == "stride":  # which evaluate takes with the lengths
-            differing = [*dict.fromkeys([*differing[:-1], "context_lengths", "stride"])]
+        if {"context_lengths", "stride"} & {*differing}:  # which evaluate takes together
+            stride = {"stride"} if config.evaluation.stride is not None else set()
+            differing = [name for name in REPORTED if name in {*differing, "context_lengths", *stride}]
         settings = [f"{name}={json.dumps(getattr(config.evaluation, name))}".replace(" ", "") for name in differing]
         note(
             f"its scores stay as recorded, with another evaluation.{' and evaluation.'.join(differing)}; to "

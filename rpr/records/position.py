@@ -37,6 +37,7 @@ class Position:
     ordered: bool = True  # whether the encoder, or the single stack, knows the order of its tokens
     code: str = ""  # the end of the label: versions of the scheme's code, where others differ in them alone
     plain: bool = True  # whether the settings that every scheme has, as random positions, are not used
+    as_published: bool = True  # whether its other settings but k and RoPE's share of the width are those of its paper
 
     @property
     def order(self) -> tuple[int, str, int, str]:
@@ -167,6 +168,11 @@ def shown_settings(record: Record) -> Set[str]:
     return set(type(known).model_fields) - ({"tables"} if known.sharing is not None else set())
 
 
+def _as_published(scheme: Scheme) -> bool:
+    share = {"rotated_share": 1} if hasattr(scheme, "rotated_share") else {}
+    return not scheme.model_copy(update=share).details()
+
+
 @lru_cache(maxsize=4096)  # a report has thousands of records, of a few variants
 def _read(settings: str) -> tuple[Positions | None, dict[str, str]]:
     """The settings known to this version, and the others that are not off."""
@@ -200,7 +206,10 @@ def _position(
         identity = json.dumps([known.scheme, known.identity(), *more], sort_keys=True)
         common = [(getattr(side, key), off) for side in (known.encoder, known.decoder) for key, off in _COMMON.items()]
         plain = all(value == off for value, off in common)
-        position = Position(kind, label, known.k, known.sharing, identity, known.encoder.ordered, plain=plain)
+        as_published = all(map(_as_published, (known.encoder, known.decoder)))
+        position = Position(
+            kind, label, known.k, known.sharing, identity, known.encoder.ordered, plain=plain, as_published=as_published
+        )
     if not origin:
         return position
     identity = json.dumps([position.identity, origin])

@@ -84,8 +84,8 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
         way = how_scored_by_context(by_context)
         for windows in by_context.scores:
             own = (*way, by_context.stride) if windows.windows == "sliding" else way
-            score = windows.bits_per_byte, own, windows.interval
-            yield (by_context.split, windows.windows, windows.length), SeedScore(*score)
+            key = (by_context.split, windows.windows, windows.length)
+            yield key, SeedScore(windows.bits_per_byte, own, windows.interval)
         for place in by_context.by_position:
             yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
 

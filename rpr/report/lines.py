@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from rpr.records.measurement import Measurement, missing, single
+from rpr.records.position import OTHER
 from rpr.records.record import short_names
 from rpr.records.scores import (
     BITS_PER_BYTE,
@@ -94,7 +95,7 @@ def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
     """What published figures of a variant's runs are matched with."""
     run = group.runs[0]
     return {
-        "kind": variant.position.kind,
+        "kind": variant.position.kind if variant.position.as_published else OTHER,
         "k": variant.position.clip_distance,
         "rotated_share": rotated_share(variant),
         "data": group.data,
@@ -104,6 +105,9 @@ def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
         "task": run.task,
         "languages": group.languages if group.translation else None,
         "context_length": run.setting("data.context_length"),
+        "num_layers": run.setting("model.num_layers"),
+        "d_model": run.setting("model.d_model"),
+        "max_steps": group.max_steps,
         "max_train_length": run.setting("data.task.max_train_length"),
     }
 

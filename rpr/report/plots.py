@@ -51,6 +51,10 @@ def bleu_by_k(group: Group) -> style.Plot | None:
         return None
     ks = sorted({*ours, *paper.TABLE2})
     best_first = sorted(series, key=lambda line: -(line[2][-1][1].value or 0.0))
+    drawn = [variant for variants in _families(group).values() for variant in variants]
+    others = [variant for variant in group.variants if variant not in drawn]  # of other tables, length or code
+    alike = [row for row in others if row.position.kind in _BASELINES or row.label.startswith("relative, ")]
+    left_out = "; ".join(f"Without {variant.label}" for variant in alike)
     papers: dict[str, Any] = {"color": style.PAPER, "marker": "o"}
     looks = {label: look for label, look, _ in best_first} | {f"the paper: EN-DE, {paper.TABLE2_TEST_SET}": papers}
 
@@ -70,18 +74,28 @@ def bleu_by_k(group: Group) -> style.Plot | None:
         scores = [score for *_, points in series for _, score in points]
         tops = [(score.value or 0.0) + (style.reach(score) or (0.0, 0.0))[1] for score in scores]
         axes.set_ylim(0, max([*tops, *paper.TABLE2.values()]) * 1.05 + 1)
-        style.set_words_below(axes, "clip distance k", style.bar_words(scores))
+        style.set_words_below(axes, "clip distance k", style.bar_words(scores), left_out)
         axes.set_ylabel("BLEU (ours: sacreBLEU)")
 
     caption = f"Solid: {group.development}; dashed: long. " if group.column("long") else ""
     caption += "Grey: the paper's Table 2, which prints no error."
-    return style.Plot("bleu_by_k", "BLEU by clip distance", group.heading, draw, looks, caption=caption)
+    return style.Plot(
+        "bleu_by_k", "BLEU by clip distance", group.heading, draw, looks, remark=left_out, caption=caption
+    )
+
+
+def _families(group: Group) -> dict[str, list[Variant]]:
+    """The relative variants, one for each k, and the baselines, by kind."""
+    by_k: dict[int | None, Variant] = {}
+    for variant in group.variants:
+        if variant.position.kind == "relative":
+            by_k.setdefault(variant.position.clip_distance, variant)
+    return {"relative": [*by_k.values()], **{kind: [group.get(kind)] for kind in _BASELINES}}
 
 
 def _series(group: Group) -> Iterator[tuple[str, dict[str, Any], list[tuple[int | None, Measurement]]]]:
     """Label, look and points over k of relative variants, then of baselines (one point, without k), on each split."""
-    families = {"relative": [variant for variant in group.variants if variant.position.kind == "relative"]}
-    for kind, variants in (families | {kind: [group.get(kind)] for kind in _BASELINES}).items():
+    for kind, variants in _families(group).items():
         colour = style.COLOURS[kind]
         for split in [group.development, *(["long"] if group.column("long") else [])]:
             scores = [(variant.position.clip_distance, group.score(variant, split)) for variant in variants]

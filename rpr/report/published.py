@@ -90,7 +90,7 @@ def published_curves(variants: Sequence[Variant], facts: Mapping[str, Any]) -> d
     """The figures by length that match all of `facts`, for each source and length of training, if that is said."""
     by_source: dict[tuple[Source, Any], Curves] = {}
     labels: dict[tuple[str, Any], str] = {}  # of the first of each kind and share of the width
-    for variant in variants:
+    for variant in (variant for variant in variants if variant.position.as_published):
         labels.setdefault((variant.position.kind, rotated_share(variant)), variant.label)
     for (kind, share), label in labels.items():
         for row in published():

@@ -201,7 +201,8 @@ def _age(path: Path) -> float:
     except OSError:  # the folder is not ours to write
         now = time.time()
     finally:
-        probe.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # nor, on a read-only file system, is what is not there
+            probe.unlink()
     return now - path.stat().st_mtime
 
 

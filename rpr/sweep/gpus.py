@@ -68,7 +68,16 @@ def parse_gpus(typed: str) -> tuple[str, ...]:
 
 
 def check_present(gpus: Sequence[str]) -> None:
-    """Raises ConfigError if this machine lacks one of them. Without nvidia-smi only the first job will tell."""
+    """Raises ConfigError if this machine lacks one of them, or CUDA_VISIBLE_DEVICES leaves it to others. Without
+    nvidia-smi only the first job will tell.
+    """
+    if (given := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        visible = [name for word in given.split(",") if (name := word.strip())]
+        others = [gpu for gpu in gpus if not any(_is_same(gpu, name) for name in visible)]
+        if others:
+            raise ConfigError(
+                f"gpus: {', '.join(others)} not in CUDA_VISIBLE_DEVICES={given}; name GPUs as there, or unset it"
+            )
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -78,6 +87,11 @@ def check_present(gpus: Sequence[str]) -> None:
     if lacking:
         numbers = ", ".join(re.findall(r"^GPU (\d+):", listed, re.MULTILINE)) or "none"
         raise ConfigError(f"gpus: this machine has no GPU {', '.join(lacking)} (nvidia-smi -L lists: {numbers})")
+
+
+def _is_same(gpu: str, other: str) -> bool:
+    """Of two names, of which UUIDs may be cut short."""
+    return gpu == other or (not (gpu + other).isdigit() and (gpu.startswith(other) or other.startswith(gpu)))
 
 
 @contextmanager

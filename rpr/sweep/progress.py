@@ -77,7 +77,8 @@ class _JobProgress:
         self._bar: Progress | None = None
         self._read_until = (0, 0)  # the metrics file, which a resumed run replaces, and its bytes read
         self._written = self._record_written()  # before this sweep started
-        self._read_metrics()
+        if not job.config.again:  # whose old file is set aside
+            self._read_metrics()
 
     record: Record | None
 

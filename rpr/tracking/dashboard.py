@@ -102,7 +102,7 @@ def report(entity: str, project: str, sweep: str | None, title: str | None) -> A
         order=[wr.OrderBy(wr.SummaryMetric(naming.score_name(SPLITS[0], HEADLINE_METRIC)))],
         pinned_columns=[
             "run:displayName",
-            *(f"config:{name}.value" for name in (naming.VARIANT, naming.SEED)),
+            *(f"config:{name}.value" for name in (naming.CONFIGURATION, naming.SEED)),
             *(f"summary:{naming.score_name(split, HEADLINE_METRIC)}" for split in SPLITS),
             f"summary:{naming.STEPS_PER_SECOND}",
         ],
@@ -122,29 +122,25 @@ def report(entity: str, project: str, sweep: str | None, title: str | None) -> A
 
 
 def _panels() -> list[Any]:
-    """Panels: scores over k, variants averaged over their runs, curves, speed, and differing settings."""
+    """Panels: scores over k, means over the seeds trained alike, curves, speed, and differing settings."""
     wr = _library("reports.v2")
     scores = {split: naming.score_name(split, HEADLINE_METRIC) for split in SPLITS}
     # Bars and lines of a group show the mean and standard deviation of its runs.
     groups: dict[str, Any] = {"groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
     curves = {f"{HEADLINE} in training": naming.VALIDATION_BLEU, "loss": naming.VALIDATION_LOSS}
-    groupings = {"k": naming.CLIP_DISTANCE, "variant of positions": naming.POSITION_NAME}
-    k, of_variants = wr.Config(naming.CLIP_DISTANCE), {"groupby": wr.Config(naming.VARIANT), **groups}
-    bars = {f"{HEADLINE} of each variant, {split} (mean over its runs)": score for split, score in scores.items()}
+    k, of_seeds = wr.Config(naming.CLIP_DISTANCE), {"groupby": wr.Config(naming.CONFIGURATION), **groups}
+    bars = {f"{HEADLINE} of each variant, {split} (mean over its seeds)": score for split, score in scores.items()}
     return [
         *(
             wr.ScatterPlot(title=f"{HEADLINE} against k, {split}", x=k, y=wr.SummaryMetric(score))
             for split, score in scores.items()
         ),
-        *(wr.BarPlot(title=title, metrics=[score], **of_variants) for title, score in bars.items()),
+        *(wr.BarPlot(title=title, metrics=[score], **of_seeds) for title, score in bars.items()),
         *(
-            wr.LinePlot(
-                title=f"validation: {name}, by {by}", x=naming.STEP, y=[metric], groupby=wr.Config(key), **groups
-            )
+            wr.LinePlot(title=f"validation: {name}", x=naming.STEP, y=[metric], **of_seeds)
             for name, metric in curves.items()
-            for by, key in groupings.items()
         ),
-        wr.BarPlot(title="steps per second of each variant", metrics=[naming.STEPS_PER_SECOND], **of_variants),
+        wr.BarPlot(title="steps per second of each variant", metrics=[naming.STEPS_PER_SECOND], **of_seeds),
         wr.RunComparer(diff_only=True),
     ]
 

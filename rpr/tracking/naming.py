@@ -1,11 +1,13 @@
 """The names of a run's settings, metrics and scores in W&B, to which its charts, tables and reports refer."""
 
+import hashlib
+import json
 from typing import Any
 
 from rpr.config.train import TrainConfig
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import position_of
-from rpr.records.record import Record
+from rpr.records.record import Record, deciding_settings
 
 STEP = "trainer/global_step"  # the optimiser step, under Lightning's usual name
 VALIDATION_LOSS = "validation/loss"
@@ -14,6 +16,7 @@ STEPS_PER_SECOND = "steps_per_second"
 CLIP_DISTANCE = "k"
 POSITION_NAME = "position_name"
 VARIANT = "variant"
+CONFIGURATION = "configuration"
 SEED = "seed"
 # Summarised by the best value, as `validation/loss.min`; all other metrics by the last value, as a plain number.
 BEST = {VALIDATION_LOSS: "min", VALIDATION_BLEU: "max"}
@@ -32,6 +35,7 @@ def flat(config: TrainConfig) -> dict[str, Any]:
         **position.tracked,
         POSITION_NAME: position.name,
         VARIANT: variant(config),
+        CONFIGURATION: configuration(config),
         "model_name": config.model.name,
         "architecture": config.model.architecture,
         "data_name": config.data.name,
@@ -51,6 +55,15 @@ def variant(config: TrainConfig) -> str:
         label += f", {SHARING[chosen.sharing]}"
     usual = (chosen.kind, f"{chosen.encoder.name}-{chosen.decoder.name}")
     return label if chosen.name in usual else f"{chosen.name} ({label})"
+
+
+def configuration(config: TrainConfig) -> str:
+    """One key for all seeds of a variant trained alike: `relative, k = 4 (multi30k_en_de, tiny, 1a2b)`, with a digest
+    of all other settings that decide a result. A mean over runs is of one of them.
+    """
+    deciding = json.dumps(deciding_settings(config.model_dump(mode="json")), sort_keys=True)
+    digest = hashlib.sha256(deciding.encode()).hexdigest()[:4]
+    return f"{variant(config)} ({config.data.name}, {config.model.name}, {digest})"
 
 
 def sections(config: TrainConfig) -> dict[str, Any]:

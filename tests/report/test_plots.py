@@ -38,6 +38,11 @@ def test_missing_data_is_not_drawn():
     plot = plots.bleu_by_k(group_of([fake_record("relative", 2, scores={"validation": 30.0})]))
     [legend] = plot.figure().legends
     assert "relative, validation" in [text.get_text() for text in legend.get_texts()]
+    lengths = [fake_record("learned", settings={"position.max_positions": most}) for most in (64, 512)]
+    tables = [fake_record("relative", 2, settings={"position.tables": of}) for of in ("shared_by_heads", "per_head")]
+    plot = plots.bleu_by_k(group_of([*lengths, *tables, fake_record("relative_keys", 2)]))
+    assert plot.remark == "Without absolute (learned), max_positions = 512; Without relative, k = 2, shared by heads"
+    assert "max_positions = 512" in plot.svg.decode()
 
 
 def test_plots_of_many_variants_show_and_report_a_sample():

@@ -1,15 +1,20 @@
 """Statements of a report from fake records: verdicts, models that did not learn, the baseline, published figures."""
 
+from pathlib import Path
+
 import pytest
 
 from rpr.errors import RecordError
+from rpr.records.record import find_records
 from rpr.report import published
 from rpr.report.build import _finding
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
+from rpr.report.lines import facts_of
 from rpr.report.plots import ranked
 from rpr.report.published import Published, Source
 from rpr.report.statements import statements
+from rpr.report.tables import published_figures
 from tests.fake_records import fake_record
 from tests.report.helpers import grids, grids_of, group_of, row, runs, summary_of, value
 
@@ -201,6 +206,30 @@ def test_published_scores_with_a_standard_error_are_beside_ours(monkeypatch):
     ]
     one_seed = [run for run in runs_ten_apart() if run.seed == 1]
     assert not any("published:" in one for one in sentences(one_seed))
+
+
+@pytest.mark.parametrize("section, other", [("optim", {"max_steps": 4000}), ("model", {"d_model": 256}), ("data", {})])
+def test_nanogpts_figure_is_of_its_model_and_steps_alone(section, other):
+    records = [record for _, record in find_records(Path(__file__).parents[2] / "sweeps/results/shakespeare").records]
+    assert len(records) == 3
+    configs = [{**record.config, section: {**record.config[section], **other}} for record in records]
+    changed = [run.model_copy(update={"config": config}) for run, config in zip(records, configs, strict=True)]
+    assert bool(published_figures(group_of(changed))) is not bool(other)
+
+
+@pytest.mark.parametrize(
+    "kind, setting, value, known",
+    [
+        ("t5", "max_distance", 64, False),
+        ("rope", "base", 500000.0, False),
+        ("rope", "rotated_share", 0.25, True),
+        ("t5", "buckets", 32, True),
+    ],
+)
+def test_published_figures_are_of_schemes_with_their_published_settings(kind, setting, value, known):
+    record = fake_record(kind, settings={f"position.{setting}": value})
+    group = group_of([record])
+    assert (facts_of(group.variants[0], group)["kind"] == kind) is known
 
 
 def test_any_variant_is_the_baseline_of_a_report():

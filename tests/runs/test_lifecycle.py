@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -12,7 +13,7 @@ from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
 from rpr.model.positions import codes
 from rpr.records.record import RECORD_NAME, read_record, write_record
-from rpr.runs import lifecycle
+from rpr.runs import lifecycle, runtime
 from rpr.runs.locks import LOCK_NAME
 from rpr.sweep.status import Job, print_cautions
 from rpr.training import launch
@@ -75,16 +76,40 @@ def test_again_sets_a_run_aside_but_for_one_that_it_began_itself(tmp_path, tiny_
     schemes = codes((positions.encoder, positions.decoder)) | ({"vectors": "0"} if changed else {})
     update = {"again": again, "schemes": schemes}
     write_record(run_dir / RECORD_NAME, fake_record(status=status).model_copy(update=update))
-    lifecycle.set_aside(run_dir, positions)
-    assert run_dir.exists() == stays and len([*tmp_path.iterdir()]) == 1
+    with lifecycle.set_aside(run_dir, positions):
+        assert run_dir.exists() == stays and len([*tmp_path.iterdir()]) == 1
 
 
 def test_run_that_again_began_stays_so_when_it_is_resumed_without(tiny_config, small_data, tmp_path):
     run_dir = tmp_path / "run"
     for again in (True, False):
         lifecycle.start_record(tiny_config(f"again={again}"), "", run_dir, small_data)
-    lifecycle.set_aside(run_dir, tiny_config().position)
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    with lifecycle.set_aside(run_dir, tiny_config().position):
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("module, name", [(runtime, "check_devices"), (train, "_prepare")])
+def test_run_is_back_in_its_place_if_again_cannot_train_it(tiny_config, tmp_path, monkeypatch, capsys, module, name):
+    run_dir = make_run(tiny_config(f"runs_dir={tmp_path}"), status="finished")
+    monkeypatch.setattr(module, name, MagicMock(side_effect=ConfigError("no such device, or no corpus")))
+    with pytest.raises(ConfigError, match="no such device"):
+        train.run(tiny_config(f"runs_dir={tmp_path}", "again=true"), command="")
+    assert [*tmp_path.iterdir()] == [run_dir] and read_record(run_dir / RECORD_NAME).status == "finished"
+    assert capsys.readouterr().err.endswith(f"nothing was trained, so the earlier run is back in {run_dir}\n")
+
+
+def test_what_scores_a_run_again_has_lengths_and_stride_together(tmp_path, capsys):
+    def lengths(*words):
+        given = [f"evaluation.{word}" for word in words]
+        return compose_train(["data=python_library", "model.architecture=decoder_only", f"runs_dir={tmp_path}", *given])
+
+    run_dir = make_run(lengths("context_lengths=[64,128]", "stride=64"), status="finished")
+    for words, expected in (
+        (("context_lengths=[64,128,256]", "stride=64"), "'context_lengths=[64,128,256]' stride=64"),
+        (("context_lengths=[64,128]", "stride=32"), "'context_lengths=[64,128]' stride=32"),
+    ):
+        assert train._report_if_finished(lengths(*words), run_dir)
+        assert f"rpr-cli evaluate {run_dir} {expected}\n" in capsys.readouterr().err
 
 
 def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path):

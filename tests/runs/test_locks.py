@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -90,6 +91,15 @@ def test_damaged_lock_file_locks_nothing(tmp_path, content):
     with acquire(tmp_path) as lock:
         assert current_holder(tmp_path) == lock.holder
         assert_busy(tmp_path)
+
+
+def test_lock_of_another_machine_on_a_read_only_file_system_is_read(tmp_path, monkeypatch):
+    holder = {"host": "elsewhere", "pid": 1, "started": "2026", "token": "a", "boot": "b"}
+    (tmp_path / LOCK_NAME).write_text(json.dumps(holder))
+    age(tmp_path / LOCK_NAME, 3600)
+    for name in ("touch", "unlink"):
+        monkeypatch.setattr(Path, name, MagicMock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+    assert current_holder(tmp_path) is None
 
 
 def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path, wait_for):

@@ -62,6 +62,7 @@ def test_launcher_decides_where_jobs_run(tmp_path):
 def test_each_job_gets_a_gpu_and_its_lock(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(runtime, "check_devices", lambda hardware: None)
     nvidia_smi = tmp_path / "bin" / "nvidia-smi"
@@ -94,6 +95,11 @@ def test_each_job_gets_a_gpu_and_its_lock(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().err == (
         "rpr-cli: gpus: this machine has no GPU 8, GPU-9 (nvidia-smi -L lists: 0, 1, 2, 3, 4, 5, 6, 7)\n"
     )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, 12,GPU-5a")
+    for gpus, others in (("5,7", "5, 7"), ("12,2,GPU-5", "2"), ("GPU-5abc,1", "")):
+        assert app.main(["sweep", "mine.yaml", f"gpus={gpus}"]) == 2
+        err = capsys.readouterr().err
+        assert (f"rpr-cli: gpus: {others} not in CUDA_VISIBLE_DEVICES=1, 12,GPU-5a; name" in err) is bool(others), err
     assert not assigned.exists()
 
 

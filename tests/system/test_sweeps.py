@@ -156,13 +156,13 @@ def test_run_again_stays_in_its_sweeps(tiny_config, small_data, tmp_path):
     run_dir.mkdir()
     first, second = tiny_config("sweep=first"), tiny_config("sweep=second", "again=true")
     start_record(first, "rpr-cli train", run_dir, small_data)
-    set_aside(run_dir, second.position)
-    run_dir.mkdir()
-    start_record(second, "rpr-cli train", run_dir, small_data)
+    with set_aside(run_dir, second.position):
+        run_dir.mkdir()
+        start_record(second, "rpr-cli train", run_dir, small_data)
     record = read_record(run_dir / "record.json")
     assert (record.sweeps, record.again, record.setting("again")) == (("first", "second"), True, False)
-    set_aside(run_dir, second.position)
-    assert run_dir.exists(), "killed, and again=true resumes it"
+    with set_aside(run_dir, second.position):
+        assert run_dir.exists(), "killed, and again=true resumes it"
 
 
 def test_resumed_run_had_uncommitted_changes_if_a_part_of_it_had(

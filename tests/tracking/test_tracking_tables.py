@@ -125,6 +125,15 @@ def test_variant_names(overrides, variant, tiny_config):
     assert naming.variant(tiny_config(*overrides)) == variant
 
 
+def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):
+    """Whatever varies beside positions and seed, as in table1, fair or length_generalisation."""
+    first = naming.configuration(tiny_config("name=mine", "sweep=a"))
+    assert first.startswith("relative, k = 16 (synthetic, tiny, ")
+    assert first == naming.configuration(tiny_config("seed=2"))
+    for word in ("data.synthetic.num_train=9", "model.dropout=0.3", "optim.max_steps=7", "position.clip_distance=2"):
+        assert naming.configuration(tiny_config(word)) != first
+
+
 def test_flat_keys_do_not_hide_sections(tiny_config):
     config = tiny_config()
     flat, sections = naming.flat(config), naming.sections(config)
