@@ -113,9 +113,9 @@ def check_choices(overrides: Sequence[str]) -> None:
             raise ConfigError(f"{group}: {choice} is outside conf/{group}/; choose one of {', '.join(available)}")
 
 
-def choices_of(group: str) -> list[str]:
+def choices_of(group: str, config_dir: Path | None = None) -> list[str]:
     """The choices of conf/GROUP/; names with a leading underscore are base files, not choices."""
-    folders = [data_dir("conf"), *choice_dirs()]
+    folders = [data_dir("conf"), *choice_dirs(config_dir)]
     return sorted({path.stem for folder in folders for path in (folder / group).glob("[!_]*.yaml")})
 
 
@@ -145,7 +145,8 @@ def entries_of_layers(name: str, overrides: Sequence[str], config_dir: Path | No
     """
     if not any("position" in override_key(word) for word in overrides):
         return []
-    known, settings = choices_of("position"), _of_choices(name, tuple(_choices(overrides, config_dir)), config_dir)
+    known = choices_of("position", config_dir)
+    settings = _of_choices(name, tuple(_choices(overrides, config_dir)), config_dir)
     entries = []
     for path in ("position", "position.encoder", "position.decoder"):
         section = functools.reduce(lambda part, key: part and part.get(key), path.split("."), settings)

@@ -72,8 +72,15 @@ class EvaluateConfig(OneRunConfig):
             yield "average_checkpoints: an export is a single model; leave it out, or export the run again"
 
     def unread(self) -> Iterator[tuple[str, str]]:
-        if self.hardware.precision == "64":
-            yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
+        yield from _of_backend(self)
+
+
+def _of_backend(config: EvaluateConfig | TranslateConfig) -> Iterator[tuple[str, str]]:
+    if config.backend == "ctranslate2":
+        yield "hardware.precision", "with backend=ctranslate2, whose precision is compute_type"
+        yield "hardware.attention", "with backend=ctranslate2"
+    if config.hardware.precision == "64":
+        yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
 
 
 class TranslateConfig(OneRunConfig):
@@ -83,6 +90,7 @@ class TranslateConfig(OneRunConfig):
     compute_type: ComputeType
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
+    min_length: NonNegativeInt | None
     n_best: PositiveInt | None
     input: str | None
     output: str | None
@@ -93,8 +101,7 @@ class TranslateConfig(OneRunConfig):
     def unread(self) -> Iterator[tuple[str, str]]:
         if self.beam_size == 1 and self.n_best is None:  # which prints scores
             yield "length_penalty", "with beam_size=1, a greedy search"
-        if self.hardware.precision == "64":
-            yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
+        yield from _of_backend(self)
 
 
 class SamplingConfig(StrictModel):

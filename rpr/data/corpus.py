@@ -13,7 +13,17 @@ import numpy as np
 from rpr.config.data import DataConfig
 from rpr.data import synthetic
 from rpr.data.content import is_packed
-from rpr.data.files import SHARD, SPLIT_NAMES, SPLIT_WORDS, Listing, kind_of, list_files, split_word
+from rpr.data.files import (
+    SHARD,
+    SPLIT_NAMES,
+    SPLIT_WORDS,
+    Listing,
+    check_alike,
+    group_of,
+    kind_of,
+    list_files,
+    split_word,
+)
 from rpr.data.hub import hub_files, hub_revision
 from rpr.data.line_files import list_line_files
 from rpr.data.pairs import Pair, Pairs, cache_root, line_pairs, listed_pairs, table_pairs
@@ -24,6 +34,7 @@ from rpr.paths import user_path
 
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
 HELD_OUT = ("test", "validation")
+_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")  # of test_2016_flickr
 TEXT = ".txt"  # a document each
 NOT_OF_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 
@@ -89,7 +100,7 @@ def corpus_files(data: DataConfig) -> Listing:
         if listing.splits:
             return listing
         listing = list_files(path, TABLES, data.hub_config)
-        _check_names(listing)
+        _check_names(data, listing)
     elif not path.exists():
         raise DataError(f"data.path: {path} does not exist; give a folder or a file of documents")
     else:
@@ -130,17 +141,35 @@ def splits_of_files(data: DataConfig) -> list[str]:
     return [*read, *missing_splits(data, read, listing.left_over)]
 
 
-def _check_names(listing: Listing) -> None:
-    """Raises DataError for a file called as another split than the one that its folder speaks of, which would decide;
-    where a README does, it may have any name.
+def _check_names(data: DataConfig, listing: Listing) -> None:
+    """Raises DataError for a file called as another split than the one that its folder speaks of, which would decide,
+    for two versions of train, as train.csv and train_tok.csv, and for a test set of another year than the one that the
+    corpus is known for; where a README decides, files may have any name.
     """
+    if listing.configured:
+        return
     for split, file in ((split, file) for split, files in listing.splits.items() for file in files):
         called = SPLIT_WORDS.get(SHARD.sub("", file.name.lower().partition(".")[0]))
-        if called not in (None, split_word(split)) and not listing.configured:
+        if called not in (None, split_word(split)):
             raise DataError(
                 f"data.path: {file} is called {called}, and would be read as {split}, which its folder speaks of; "
                 "rename the folder or the file"
             )
+        known = {"validation": data.validation_name, "test": data.test_name}.get(split, "")
+        years, of_name = _YEAR.findall(known), _YEAR.findall(file.relative_to(listing.root).as_posix())
+        if years and of_name and not {*years} & {*of_name}:
+            raise DataError(
+                f"data.path: {file} would be reported as {known}; rename it if it is that, or give its name as "
+                f"data.{split}_name=..."
+            )
+    train = listing.splits.get("train", ())
+    versions = {group_of(file.relative_to(listing.root).as_posix(), kind_of(file)): file for file in train}
+    if len(versions) > 1:
+        first, second, *_ = versions.values()
+        raise DataError(
+            f"data.path: {first} and {second} are both of split train, and would be read one after the other; keep "
+            "one of them, or put all that belong together into a folder train"
+        )
 
 
 def _python_library() -> Listing:
@@ -169,6 +198,7 @@ def _in_train_unless_split(listing: Listing) -> Listing:
             "of every file, or put the files of each split, or all of them, into a folder train, validation or test"
         )
     files = sorted([*unread, *split])
+    check_alike("train", files)
     left_over = tuple(file for file in listing.left_over if kind_of(file) not in (TEXT, *TABLES))
     return replace(listing, splits={"train": tuple(files)} if files else {}, left_over=left_over)
 

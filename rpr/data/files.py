@@ -127,7 +127,7 @@ def list_files(root: Path, suffixes: Collection[str], config: str | None = None)
         chosen = {"": splits}
     used = {file for each in chosen.values() for files in each.values() for file in files}
     for split, files in splits.items():
-        _check_alike(split, files)
+        check_alike(split, files)
     left = [file for name, file in everything.items() if file not in used and (name in data or is_left_over(file))]
     given = readme if readme.is_file() else None
     return Listing(root, splits, tuple(left), readme=given, configured=bool(configs), separator=separator)
@@ -174,7 +174,8 @@ def _walk(root: Path, within: Path) -> Iterator[tuple[str, Path]]:
                 yield file.relative_to(root).as_posix(), file
 
 
-def _check_alike(split: str, files: Iterable[Path]) -> None:
+def check_alike(split: str, files: Iterable[Path]) -> None:
+    """Raises DataError if a file is there twice, packed in two ways or not at all, or their formats differ."""
     if not OWN_NAME.fullmatch(split):
         raise DataError(
             f"data.path: {split[:100]!r} cannot name a split, as it becomes part of file names; name it like test_2016"
@@ -195,7 +196,7 @@ def _check_alike(split: str, files: Iterable[Path]) -> None:
 def _splits_by_name(data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
     groups: dict[str, list[Path]] = {}
     for name, file in data.items():
-        groups.setdefault(_group(name, kind_of(file)), []).append(file)
+        groups.setdefault(group_of(name, kind_of(file)), []).append(file)
     lower = Counter(group.lower() for group in groups)
     if like := [files[0] for name, files in groups.items() if lower[name.lower()] > 1]:
         raise DataError(f"data.path: {like[0]} and {like[1]} are of splits that differ in case alone; rename one")
@@ -212,7 +213,7 @@ def _splits_by_name(data: Mapping[str, Path]) -> dict[str, tuple[Path, ...]]:
     return {split: tuple(files) for split, files in splits.items()}
 
 
-def _group(name: str, kind: str) -> str:
+def group_of(name: str, kind: str) -> str:
     """What a file's nearest folder, or its own name, says of its split: test_2016 of a/test_2016/x.csv; or nothing."""
     *folders, last = name.split("/")
     stem = last[: last.lower().rindex(kind)]

@@ -3,6 +3,7 @@
 The functions import it themselves: that takes a second or two, for which not every command should wait.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,14 @@ def hub_files(data: DataConfig) -> dict[str, tuple[Path, ...]]:
     """The Arrow files of each split, by its standard name, as the library has downloaded and converted them."""
     import datasets
 
-    splits = _call(data, datasets.load_dataset, revision=hub_revision(data), keep_in_memory=False)
+    revision, pins = hub_revision(data), cache_root(data) / REVISIONS_NAME
+    # Without the hub the library takes the newest commit that it has stored, whatever was asked for.
+    if (there := str(_call(data, datasets.load_dataset_builder, revision=revision).hash)) != revision:
+        raise DataError(
+            f"data.hub: {data.hub} is pinned to commit {revision[:12]} in {pins}, but only {there[:12]} can be read "
+            "here; connect to the hub (unset HF_HUB_OFFLINE), or delete its line there for another commit"
+        )
+    splits = _call(data, datasets.load_dataset, revision=revision, keep_in_memory=False)
     return {
         standard_split(str(name), splits): tuple(Path(file["filename"]) for file in rows.cache_files)
         for name, rows in splits.items()
@@ -27,19 +35,31 @@ def hub_files(data: DataConfig) -> dict[str, tuple[Path, ...]]:
 
 
 def hub_revision(data: DataConfig) -> str:
-    """The commit of the hub dataset that this cache_dir is pinned to."""
+    """The commit of the hub dataset that this cache_dir is pinned to. Raises DataError if there is none."""
     revision = pinned_revision(data)
     if revision is None:
         import datasets
 
         revision = str(_call(data, datasets.load_dataset_builder).hash)
+        if re.fullmatch("[0-9a-f]{40}", revision) is None:
+            raise DataError(
+                f"data.hub: {data.hub} is read from a folder of this name, which has no commit; give it as "
+                "data.path=..., or work in another directory"
+            )
         update_json(cache_root(data) / REVISIONS_NAME, {str(data.hub): revision})
     return revision
 
 
 def pinned_revision(data: DataConfig) -> str | None:
-    """The same if it is pinned already; never asks the hub."""
-    revision = read_json(cache_root(data) / REVISIONS_NAME).get(str(data.hub))
+    """The same if it is pinned already; never asks the hub. Raises DataError if the file of pins is damaged."""
+    path = cache_root(data) / REVISIONS_NAME
+    pins = read_json(path)
+    if not pins and path.exists():
+        raise DataError(
+            f"data.cache_dir: {path} is no JSON object, so the commits of its corpora are not known; mend it (no comma "
+            "after the last line), or delete it, and each corpus is pinned to its newest commit"
+        )
+    revision = pins.get(str(data.hub))
     return revision if isinstance(revision, str) else None
 
 

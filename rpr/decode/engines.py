@@ -22,9 +22,8 @@ from rpr.runs.checkpoints import checkpoints, last_step
 CTRANSLATE2_FOLDER = Path("exports", "ctranslate2")  # in the run folder, where rpr-cli export writes it
 
 
-def override_search(search: Search, beam_size: int | None, length_penalty: float | None, n_best: int | None) -> Search:
-    """`search` with the arguments that are not None; raises ConfigError if a value is out of range."""
-    given: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best}
+def override_search(search: Search, **given: Any) -> Search:
+    """`search` with the values that are not None; raises ConfigError if one is out of range."""
     search = replace(search, **{key: value for key, value in given.items() if value is not None})
     for name, least in (("beam_size", 1), ("length_penalty", 0)):
         if not getattr(search, name) >= least:  # NaN is not

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from rpr.config.train import ModelConfig
 from rpr.data.vocabulary import Vocabulary
@@ -154,17 +155,26 @@ def load_exported_model(folder: Path) -> Transformer:
             f"{exported.settings.rpr}, or train the run again and export it"
         )
     model = build_model(exported.config)
-    parameters = dict(model.named_parameters())
+    tensors = stored_tensors(model)
     try:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read ({reason_of(error)}); {REMEDY}") from None
-    for name in sorted(parameters.keys() | weights.keys()):
-        stored, ours = (list(side[name].shape) if name in side else "absent" for side in (weights, parameters))
+    for name in sorted(tensors.keys() | weights.keys()):
+        stored, ours = (list(side[name].shape) if name in side else "absent" for side in (weights, tensors))
         if stored != ours:
             raise DataError(f"{path}: does not match {settings.name}: {name} is {stored}, expected {ours}; {REMEDY}")
-        parameters[name].data = weights[name].clone()  # keeps the precision of the file
+        tensors[name].data = weights[name].clone()  # keeps the precision of the file
     return model.eval().requires_grad_(False)
+
+
+def stored_tensors(model: Transformer) -> dict[str, Tensor]:
+    """The parameters, a table that layers share once, under the first one's name; then what positions save beside them
+    (buffers).
+    """
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = {name: saved for name, saved in model.state_dict(keep_vars=True).items() if name not in parameters}
+    return {**dict(model.named_parameters()), **buffers}
 
 
 def _settings_file(folder: Path) -> Path | None:

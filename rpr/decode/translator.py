@@ -109,7 +109,8 @@ class Translator:
             search = search_of(trained.evaluation)
         else:
             vocabulary, search = check_export(exported, config), exported.search
-        search = override_search(search, config.beam_size, config.length_penalty, config.n_best)
+        names = ("beam_size", "length_penalty", "min_length", "n_best")
+        search = override_search(search, **{name: getattr(config, name) for name in names})
         if exported is not None and exported.settings.kind == "ctranslate2":
             runtime.set_up(hardware)
             rows = exported.settings.position_rows
@@ -161,7 +162,8 @@ class Translator:
             n_best: at most the beam size; None: the beam size.
             beam_size, length_penalty: None: as configured for the run or the command.
         """
-        search = override_search(self.search, beam_size, length_penalty, 1 if n_best is None else n_best)
+        number = 1 if n_best is None else n_best
+        search = override_search(self.search, beam_size=beam_size, length_penalty=length_penalty, n_best=number)
         if n_best is None:
             search = replace(search, n_best=search.beam_size)
         sources = self.encode(sentences)

@@ -21,6 +21,7 @@ from rpr.decode.exported import (
     library,
     load_exported_model,
     reason_of,
+    stored_tensors,
 )
 from rpr.decode.torch_engine import SEARCH_SETTINGS, Progress, TorchEngine, search_of
 from rpr.errors import ConfigError, RunError
@@ -135,7 +136,7 @@ def _suspect(model: Transformer) -> str:
 
 
 def _check_weights(model: Transformer, copied: Transformer) -> None:
-    for (name, weight), (_, other) in zip(model.named_parameters(), copied.named_parameters(), strict=True):
+    for (name, weight), other in zip(stored_tensors(model).items(), stored_tensors(copied).values(), strict=True):
         if weight.dtype != other.dtype or not torch.equal(weight, other):
             raise RunError(
                 f"export: {name} read back from safetensors differs from the model; the export was removed: "
@@ -150,8 +151,7 @@ def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
     model, vocabulary, config = trained.model, trained.vocabulary, trained.config
     if kind == "safetensors":
         try:
-            # A table shared by layers is stored once, under the first layer's name.
-            weights = {name: weight.detach().cpu().contiguous() for name, weight in model.named_parameters()}
+            weights = {name: weight.detach().cpu().contiguous() for name, weight in stored_tensors(model).items()}
             save_file(weights, folder / FORMATS[kind].weights, metadata={"format": "pt"})
         except SafetensorError as error:  # the safetensors writer wraps OSError
             raise OSError(reason_of(error)) from None

@@ -50,7 +50,7 @@ def _problems(scheme: Scheme, site: Site, longest: int) -> Iterator[str]:
         learned = {name: value.clone().float().requires_grad_() for name, value in initial.items()}
         q, k = torch.randn(2, _BATCH, site.num_heads, _LENGTH, site.d_head)
         x = torch.randn(_BATCH, _LENGTH, site.d_model)
-        overridden = type(scheme).embeddings is not Scheme.embeddings
+        overridden = scheme.has_own_embeddings
         added_by, rebuilt = (scheme.embeddings(site.d_model) if overridden else None for _ in range(2))
         is_setting = len(get_args(type(scheme).model_fields["absolute"].annotation)) > 1
         if added_by is not None and rebuilt is not None:
@@ -112,6 +112,8 @@ def _wrong_key_bias(
     used.append(bias)
     if bias.shape != (_BATCH, site.num_heads, _LENGTH):
         yield f"key_bias returns a shape of {list(bias.shape)}; it must be [B, H, P]"
+    if bool(bias.isneginf().any()):
+        yield "key_bias returns minus infinity, whose differences are not defined; return -1e9, or hide keys in scores"
 
     def alone(row: slice, at: slice) -> Tensor:
         before = bias[row, :, at.start - 1] if at.start else start[row]
@@ -134,6 +136,13 @@ def _wrong_tables(
     if queries is not None and by_distance[0].keys is None:
         yield "distance_queries needs the key tables of distance_tables"
     width = site.d_head if queries is None else queries.shape[-1]
+    last = by_distance[-1]._asdict()
+    rows = {table.shape[-1 if name == "bias" else -2] for name, table in last.items() if table is not None}
+    if scheme.random_positions and len(rows) > 1:
+        yield (
+            f"distance_tables returns tables of {' and '.join(map(str, sorted(rows)))} rows, but with random_positions "
+            "one label selects a row of each; repeat the outermost rows of the shorter ones"
+        )
     for name, rest in (("keys", (width,)), ("values", (site.d_head,)), ("bias", ())):
         tables = {most: getattr(given, name) for most, given in zip(reached, by_distance, strict=True)}
         used += [table for table in tables.values() if table is not None]

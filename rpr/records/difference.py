@@ -171,7 +171,12 @@ def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
 def _scores(record: Record) -> dict[str, Figure]:
     documents = {} if record.corpus is None else _corpus(record)
     of_splits = {
-        f"{score.split}/{score.metric}": Figure(score.score, score.interval, _fields(score, _SAME_TEST) | documents)
+        f"{score.split}/{score.metric}": Figure(
+            score.score,
+            score.interval,
+            # Of another corpus other pairs are held out.
+            _fields(score, _SAME_TEST) | (_corpus(record) if score.test_set.startswith("held-out-") else documents),
+        )
         for score in record.scores
     }
     by_context = {

@@ -252,6 +252,13 @@ def test_nothing_heavy_is_imported_before_it_is_needed(steps, tmp_path):
     subprocess.run([sys.executable, "-c", "\n".join(["import sys", *lines])], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_layers_of_a_pattern_may_be_choices_of_the_users_folder(tmp_path):
+    (tmp_path / "position").mkdir()
+    (tmp_path / "position" / "rope_2.yaml").write_text("defaults: [rope, _self_]\nbase: 500000.0\n")
+    words = ["position=pattern", "position.layers=[rope_2,none]"]
+    assert compose_train(words, tmp_path).position.label == "in turn: RoPE, base 500000; none"
+
+
 def test_cli_py_is_the_same_command():
     script = Path(__file__).parents[2] / "cli.py"
     ended = subprocess.run([sys.executable, script, "trian"], capture_output=True, text=True)

@@ -378,7 +378,7 @@ def test_corpora_of_the_hub_are_documents_however_the_library_stores_them(
         return found
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_: SimpleNamespace(hash="0" * 40))
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_, **__: SimpleNamespace(hash="0" * 40))
     data = prepare(config)
     assert asked == [(config.hub, config.hub_config)]
     assert [len(data.split(split)) for split in ("train", "validation", "test")] == documents

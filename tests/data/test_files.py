@@ -180,11 +180,56 @@ def test_splits_of_the_hub_are_standard_ones_if_no_other_is(tmp_path, monkeypatc
     names = ("train", "dev", "val", "test")
     splits = {name: SimpleNamespace(cache_files=[{"filename": f"{name}.arrow"}]) for name in names}
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: splits)
-    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_: SimpleNamespace(hash="0" * 40))
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_, **__: SimpleNamespace(hash="0" * 40))
     listed = corpus_files(data_config(tmp_path, path=None, hub="some/corpus")).splits
     assert {split: str(file) for split, [file] in listed.items()} == {
         "train": "train.arrow", "dev": "dev.arrow", "validation": "val.arrow", "test": "test.arrow"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("pin, there, message", [
+    (None, "97ebad7b", "read from a folder of this name, which has no commit; give it as data.path"),
+    ("a" * 40, "b" * 40, "pinned to commit a{12} in .*, but only b{12} can be read here; connect to the hub"),
+    ("a" * 40, "97ebad7b", "but only 97ebad7b can be read here"),
+])  # fmt: skip
+def test_a_corpus_of_the_hub_is_read_at_its_pinned_commit_alone(tmp_path, monkeypatch, pin, there, message):
+    """Offline the library takes the newest commit in its cache, and a folder of the dataset's name before the hub."""
+    data = data_config(tmp_path, path=None, hub="some/corpus")
+    if pin is not None:
+        write(Path(data.cache_dir), {"hub_revisions.json": json.dumps({"some/corpus": pin})})
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_, **__: SimpleNamespace(hash=there))
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("read another one"))
+    with pytest.raises(DataError, match=message):
+        corpus_files(data)
+
+
+def test_damaged_pins_pin_nothing_anew(tmp_path, monkeypatch):
+    """A line was deleted, and the comma before it was not."""
+    data = data_config(tmp_path, path=None, hub="some/corpus")
+    write(Path(data.cache_dir), {"hub_revisions.json": '{"an/other": "1a",\n}'})
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_, **__: SimpleNamespace(hash="0" * 40))
+    with pytest.raises(DataError, match="hub_revisions.json is no JSON object.*mend it"):
+        fingerprint(data)
+    assert (Path(data.cache_dir) / "hub_revisions.json").read_text() == '{"an/other": "1a",\n}'
+
+
+@pytest.mark.parametrize("names, refusal", [
+    (["train.csv", "train_tok.csv"], "train_tok.csv are both of split train"),
+    (["train.csv", "training.csv"], "are both of split train"),
+    (["train_0.csv", "train_1.csv", "train/more.csv"], ""),
+    (["train.csv", "test_2017_flickr.csv"], "test_2017_flickr.csv would be reported as test_2016_flickr; rename it"),
+    (["train.csv", "test_2016_flickr.csv"], ""),
+    (["train.csv", "2016/test.csv"], ""),
+])  # fmt: skip
+def test_tables_of_other_versions_and_years_are_refused(tmp_path, names, refusal):
+    header = "en,de\n"
+    write(tmp_path / "corpus", dict.fromkeys(names, header + "a,b\n"))
+    data = data_config(tmp_path, path=str(tmp_path / "corpus")).model_copy(update={"test_name": "test_2016_flickr"})
+    if not refusal:
+        assert "train" in corpus_files(data).splits
+        return
+    with pytest.raises(DataError, match=refusal):
+        corpus_files(data)
 
 
 def test_a_changed_or_moved_corpus_is_read_anew(tmp_path):

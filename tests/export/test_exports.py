@@ -15,14 +15,16 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
 from rpr.data.vocabulary import Vocabulary, count_words
-from rpr.decode.exported import is_export, load_exported_model, read_export
+from rpr.decode.exported import is_export, load_exported_model, read_export, stored_tensors
 from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
+from rpr.export.ctranslate2_spec import unrepresentable
 from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
 from rpr.export.writing import export
 from rpr.model.beam_search import Search
 from rpr.model.config import TransformerConfig
+from rpr.model.positions import Scheme
 from rpr.model.transformer import Transformer
 from tests.small_models import BASIC, LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model
 
@@ -71,6 +73,21 @@ def test_safetensors_round_trip_is_exact(changes, export_inputs, tmp_path):
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert len({*map(id, copied.parameters())}) == len({*map(id, model.parameters())})  # shared as before
+
+
+def test_what_positions_save_beside_parameters_is_exported_too():
+    """As random draws of embeddings of a user's own."""
+    model = make_model(tables="shared_by_heads_and_layers")
+    model.register_buffer("drawn", torch.arange(3.0))
+    model.register_buffer("computed", torch.ones(2), persistent=False)
+    tensors = stored_tensors(model)
+    assert [*tensors] == [*(name for name, _ in model.named_parameters()), "drawn"]
+
+
+def test_embeddings_of_ones_own_are_not_left_out_in_silence(monkeypatch):
+    assert unrepresentable(make_model(**SINUSOIDAL).config) is None
+    monkeypatch.setattr(Scheme, "has_own_embeddings", True)
+    assert "has embeddings of its own, which CTranslate2 cannot" in unrepresentable(make_model(**SINUSOIDAL).config)
 
 
 GRID = {

@@ -170,6 +170,9 @@ HOOKS = {  # hooks that train silently, and what is said before training
         + "return (first + torch.arange(pieces.shape[1]))[:, None] * self.a\n  return Odd()",
         "embeddings built again with the same parameters and buffers return other values",
     ),
+    "bias that hides a key": (
+        PROJECTED + BIAS_OF_KEYS + "w.masked_fill(w < 0, -float('inf'))", "key_bias returns minus infinity"
+    ),
     "hidden keys of the first queries": (
         SCORES + "torch.where(pairs.query_positions < 2, pairs.scores.mean(-1, keepdim=True), pairs.scores)",
         "scores depend on hidden keys",
@@ -248,6 +251,16 @@ def test_absolute_positions_without_effect_beside_embeddings_of_ones_own_are_ref
     reads = defined("def embeddings(self, d_model): return super().embeddings(d_model)")
     for absolute in ("none", "sinusoidal"):
         check_hooks(reads.model_copy(update={"absolute": absolute}), SITE)
+
+
+def test_tables_that_random_positions_cannot_label_alike_are_refused(defined):
+    odd = defined(
+        PARAMETERS.format("torch.ones(5, 4)") + TABLE
+        + "return Tables(keys=parameters['a'], bias=(-r.abs() / 9).expand(2, -1))"
+    )  # fmt: skip
+    check_hooks(odd, SITE)
+    with pytest.raises(ConfigError, match=r"tables of 5 and \d+ rows, but with random_positions one label"):
+        check_hooks(odd.model_copy(update={"random_positions": 64}), SITE)
 
 
 @pytest.mark.parametrize("setting", [{"random_positions": 9}, {"random_offset": 9}], ids=str)
@@ -378,6 +391,12 @@ def test_each_layer_may_have_its_own_scheme():
     assert codes([encoder, decoder]) == {"pattern": "1", "vectors": "1", "rope": "1"}
     scaled = changed_after_training(config.position, {"scaling": "linear", "scaling_factor": 2})
     assert scaled.decoder.label == "RoPE, base 500, linear scaling by 2, every 4th layer none"
+    one = scheme("pattern", layers=["t5", "none", "none", "t5"], repeat=False)
+    two = scheme("pattern", layers=["t5_1", "none", "none", "t5_2"], repeat=False)
+    assert one.identity() != two.identity(), "one table, or two"
+    assert two.label == "from the lowest layer up: T5, table 1; 2 x none; T5, table 2"
+    rotated = [scheme("pattern", layers=["rope_1", "none", last], repeat=False) for last in ("rope_1", "rope_2")]
+    assert rotated[0].identity() == rotated[1].identity(), "without tables they are one scheme"
     repeated = compose_train(["position=pattern", "position.layers=[rope,none,rope,none]", "model.num_layers=4"])
     assert repeated == compose_train(["position=pattern", "model.num_layers=4"])
     two = compose_train(["position=pattern", "position.layers=[rope_1,rope_2]", "position.entries.rope_2.base=9"])

@@ -54,12 +54,12 @@ class Pattern(Scheme):
                 raise ValueError(f"entries.{name}: is not in position.layers=[{','.join(self.layers)}]; leave it out")
             if of_stack := next((setting for setting in RANDOM if getattr(entry, setting)), None):
                 raise ValueError(f"entries.{name}.{of_stack}: is of the whole stack; give it as position.{of_stack}")
-            if entry.absolute != "none" or type(entry).embeddings is not Scheme.embeddings:
+            if entry.absolute != "none" or entry.has_own_embeddings:
                 raise ValueError(
                     f"entries.{name}: adds positions to the embeddings, which all layers read; name another scheme, "
                     "and give the pattern position.absolute=sinusoidal or learned"
                 )
-        if len({str(entry.identity()) for entry in self.entries.values()}) == 1:
+        if len({str(identity) for identity in self._identities().values()}) == 1:
             raise ValueError(
                 f"layers: [{','.join(self.layers)}] have the same positions in every layer; name two, or choose "
                 f"position={self.entries[self.layers[0]].name}"
@@ -80,7 +80,10 @@ class Pattern(Scheme):
 
     @property
     def label(self) -> str:
-        labels = [self.entries[name].label for name in self.layers]
+        numbers = {name: identity.get("table") for name, identity in self._identities().items()}
+        labels = [
+            self.entries[name].label + (f", table {numbers[name]}" if numbers[name] else "") for name in self.layers
+        ]
         first, last, more = labels[0], labels[-1], len(labels)
         if self.repeat and more > 2 and labels == [first] * (more - 1) + [last]:
             pattern = f"{first}, every {more}{'rd' if more == 3 else 'th'} layer {last}"
@@ -94,7 +97,18 @@ class Pattern(Scheme):
     def identity(self) -> dict[str, Any]:
         own = super().identity()
         del own["entries"]
-        return own | {"layers": [self.entries[name].identity() for name in self.layers]}
+        identities = self._identities()
+        return own | {"layers": [identities[name] for name in self.layers]}
+
+    def _identities(self) -> dict[str, dict[str, Any]]:
+        """Of each entry: with the number of its table, if entries alike each have one that their layers share."""
+        identities = {name: self.entries[name].identity() for name in self.layers}
+        numbered = {}
+        for name, identity in identities.items():
+            alike = [other for other in identities if identities[other] == identity]
+            several = len(alike) > 1 and self.entries[name].shared_by_layers
+            numbered[name] = identity | ({"table": alike.index(name) + 1} if several else {})
+        return numbered
 
     @property
     def tracked(self) -> Mapping[str, Any]:
@@ -115,13 +129,11 @@ class Pattern(Scheme):
     def problem(self, site: Site) -> str | None:
         if self.query_log_scale:
             return f"query_log_scale: is of single layers; give it to entries, as position.entries.{self.layers[-1]}"
-        of_layers = self.of_layers(site.num_layers)
-        for name, entry in self.entries.items():
-            if not any(entry is used for used in of_layers):
-                return (
-                    f"layers: [{','.join(self.layers)}] leave no layer for {name}, as model.num_layers is "
-                    f"{site.num_layers}; name fewer, or add layers"
-                )
+        if len(self.layers) > site.num_layers:
+            return (
+                f"layers: [{','.join(self.layers)}] are more than the {site.num_layers} of model.num_layers; name fewer, "
+                "or add layers"
+            )
         return None
 
     def wrong_setting(self, site: Site, usual: Mapping[str, Any]) -> str | None:

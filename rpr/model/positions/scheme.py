@@ -219,7 +219,7 @@ class Scheme(Described):
 
     def without_effect(self, window: int, longest: int) -> str | None:
         """As `unused_setting`, for the lengths of `wrong_length` (0: of a generated task, of any length)."""
-        embeds = self.absolute != "none" or type(self).embeddings is not Scheme.embeddings
+        embeds = self.absolute != "none" or self.has_own_embeddings
         if self.random_positions and not (embeds or any(part.uses_positions for part in self.parts)):
             return f"random_positions: {self.random_positions} have no effect with position={self.name}; leave it out"
         if self.random_positions is not None and self.random_positions <= window:
@@ -295,6 +295,11 @@ class Scheme(Described):
         if self.absolute == "sinusoidal":
             return SinusoidalPositions(d_model)
         return None if self.num_learned is None else LearnedPositions(self.num_learned, d_model)
+
+    @property
+    def has_own_embeddings(self) -> bool:
+        """Whether `embeddings` is not that of `absolute` alone."""
+        return type(self).embeddings is not Scheme.embeddings
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         """The initial values of the scheme's parameters in one self-attention layer, by name."""
