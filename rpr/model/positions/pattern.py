@@ -131,8 +131,8 @@ class Pattern(Scheme):
             return f"query_log_scale: is of single layers; give it to entries, as position.entries.{self.layers[-1]}"
         if len(self.layers) > site.num_layers:
             return (
-                f"layers: [{','.join(self.layers)}] are more than the {site.num_layers} of model.num_layers; name fewer, "
-                "or add layers"
+                f"layers: [{','.join(self.layers)}] are more than the {site.num_layers} of model.num_layers; name "
+                "fewer, or add layers"
             )
         return None
 
