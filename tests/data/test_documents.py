@@ -411,6 +411,12 @@ def test_names_that_look_like_splits_are_splits_or_refused(tmp_path, names, spli
         assert ("not read: README.txt" in corpus.notes) == ("README.txt" in names)
 
 
+def test_one_name_like_a_split_does_not_let_documents_be_read_twice(tmp_path):
+    write(tmp_path, {"unit-test.txt": b"a", "0.txt": b"b", "0.txt.gz": gzip.compress(b"b")})
+    with pytest.raises(DataError, match=r"0\.txt and .*0\.txt\.gz are both of split train"):
+        load_documents(text_config(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["{}.txt", "{}/1.txt"])
 def test_test_sets_of_other_names_are_not_passed_over_for_documents_of_train(tmp_path, name):
     write(tmp_path, {name.format(split): b"a" for split in ("train", "test_a", "test_b")})

@@ -86,6 +86,17 @@ def test_speeds_of_runs_that_shared_their_device_are_not_compared():
     assert all(one.unlike is None for one in difference(first, unknown).figures)
 
 
+def test_scores_on_held_out_pairs_of_another_corpus_are_not_subtracted():
+    scores = [
+        fake_score("test", 20.0, test_set="held-out-test"),
+        fake_score("validation", 20.0, test_set="newstest2013"),
+    ]
+    first, second = (record(scores=scores) for _ in range(2))
+    second = second.model_copy(update={"data": second.data.model_copy(update={"key": "0" * 64})})
+    found = {one.name: one.unlike for one in difference(first, second).scores}
+    assert found["test/sacrebleu"].startswith("data.key ") and found["validation/sacrebleu"] is None
+
+
 def test_losses_of_other_tokens_and_scores_of_other_documents_are_not_subtracted():
     for text, comparable in ((None, ["test/sacrebleu", "steps"]), ({"column": "text"}, ["steps"])):
         pair = [record({"data.key": key}, settings={"data.text": text}) for key in ("ab", "ef")]
