@@ -57,7 +57,7 @@ def _refusals(stack: StackShape) -> Iterator[str]:
         yield f"{name}: CTranslate2 reads prompts of decoder-only models with wrong distances; use format=safetensors"
     if scheme.query_log_scale:
         yield "position.query_log_scale: queries scaled by their position cannot be exported; use format=safetensors"
-    if scheme.has_own_embeddings:
+    if scheme.has_own_embeddings and scheme.absolute == "none":  # otherwise they are a table of positions
         yield f"{name} has embeddings of its own, which CTranslate2 cannot; use format=safetensors"
     if scheme.has_projections or scheme.has_scores:
         what = "projects the input of each layer" if scheme.has_projections else "changes the scores"

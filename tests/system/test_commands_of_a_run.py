@@ -104,7 +104,7 @@ def test_evaluate_with_ctranslate2_matches_torch(run_dir, run_command):
     assert {score["precision"] for score in scores} == {"32, medium products"}
     names = sorted(path.parent.name for path in run_dir.glob("evaluations/*/scores.json"))
     assert names[0] == "average3-beam1-alpha0.6-precision32-medium-products-test"
-    assert names[2] == "ctranslate2-float32-average-of-3-beam1-alpha0.6-test", "of whose weights"
+    assert names[2] == "ctranslate2-float32-average-of-2-beam1-alpha0.6-test", "of whose weights"
 
 
 def test_export_of_an_earlier_checkpoint_is_not_used(run_dir, run_command):
