@@ -7,19 +7,26 @@ need it: its tables and plots come from the local records.
 import importlib
 import importlib.util
 import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rpr import paper
 from rpr.config.train import LoggerConfig
 from rpr.errors import ConfigError, did_you_mean
-from rpr.records.scores import HEADLINE_METRIC, METRIC_NAMES
+from rpr.records.scores import BITS_PER_BYTE, EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES, SPLITS
 from rpr.tracking import naming
 from rpr.tracking.wandb_client import first_line, has_key, tear_down, without_login
 
 TIMEOUT_SECONDS = 10  # of each request
 MAX_RUNS_SEARCHED = 200  # for the names of a project's sweeps, if none of its runs is of the requested one
-SPLITS = ("test", "validation")  # the paper's Tables 2 and 3 report its validation set
-HEADLINE = METRIC_NAMES[HEADLINE_METRIC]
+MAX_RUNS_READ = 20  # the newest, for what they are scored by: each may be a request
+# What runs are compared by, with the curve in training. Tasks have BLEU too, documents no other.
+METRICS = {
+    EXACT_MATCH: naming.VALIDATION_BLEU,
+    BITS_PER_BYTE: naming.VALIDATION_BITS,
+    HEADLINE_METRIC: naming.VALIDATION_BLEU,
+}
+_SCORES = [(metric, split) for metric in METRICS for split in SPLITS]
 
 
 def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
@@ -37,8 +44,8 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
             entity = logger.entity or api.settings["entity"] or api.default_entity  # WANDB_ENTITY applies, as for runs
             if not entity:
                 raise ConfigError("logger.entity: the key's owner has no default entity; give logger.entity=...")
-            _check_has_runs(api, entity, logger.project, sweep)
-            address: str = report(entity, logger.project, sweep, title).save().url
+            scores = _scores(_newest_runs(api, entity, logger.project, sweep))
+            address: str = report(entity, logger.project, sweep, title, scores).save().url
         except ConfigError:
             raise
         except Exception as error:  # no network, a rejected key, a server of another version, ...
@@ -71,75 +78,84 @@ def _check_online(logger: LoggerConfig) -> None:
         raise ConfigError("logger: no W&B key found; set WANDB_API_KEY, or run `wandb login`")
 
 
-def _check_has_runs(api: Any, entity: str, project: str, sweep: str | None) -> None:
-    """Reject a project or sweep without runs: W&B would create an empty project and an empty report."""
+def _newest_runs(api: Any, entity: str, project: str, sweep: str | None) -> list[Any]:
+    """Rejects a project or sweep without runs: W&B would create an empty project and an empty report."""
     path = f"{entity}/{project}"
-    runs = api.runs(path, filters={} if sweep is None else {"group": sweep}, per_page=1)
+    filters = {} if sweep is None else {"group": sweep}
+    runs = api.runs(path, filters=filters, order="-created_at", per_page=MAX_RUNS_READ)
     try:
-        first = next(iter(runs), None)
+        newest = list(itertools.islice(runs, MAX_RUNS_READ))
     except ValueError:
         hint = did_you_mean(project, [project.name for project in api.projects(entity)])
         raise ConfigError(f"logger.project: {entity} has no project {project!r}{hint}") from None
-    if first is not None:
-        return
+    if newest:
+        return newest
     if sweep is None:
         raise ConfigError(f"logger.project: {path} has no runs yet; train with logger=wandb first")
-    newest = itertools.islice(api.runs(path, order="-created_at", per_page=MAX_RUNS_SEARCHED), MAX_RUNS_SEARCHED)
-    known = {run.group for run in newest if run.group}
+    latest = itertools.islice(api.runs(path, order="-created_at", per_page=MAX_RUNS_SEARCHED), MAX_RUNS_SEARCHED)
+    known = {run.group for run in latest if run.group}
     hint = did_you_mean(sweep, known) if known else "; none of its runs belongs to a sweep: leave it out for all runs"
     raise ConfigError(f"sweep: no run of {path} belongs to {sweep!r}{hint}")
 
 
-def report(entity: str, project: str, sweep: str | None, title: str | None) -> Any:
-    """The report, not yet saved; building it asks the server for the project's ID."""
+def _scores(runs: Iterable[Any]) -> list[tuple[str, str]]:
+    """The metric and split of each score that these runs are compared by; BLEU on test if none has one yet."""
+    compared: set[tuple[str, str]] = set()
+    for names in (set(run.summary.keys()) for run in runs):
+        scored = [score for score in _SCORES if naming.score_name(score[1], score[0]) in names]
+        compared.update(score for score in scored if score[0] == scored[0][0])
+    return [score for score in _SCORES if score in compared] or [(HEADLINE_METRIC, "test")]
+
+
+def report(entity: str, project: str, sweep: str | None, title: str | None, scores: Sequence[tuple[str, str]]) -> Any:
+    """The report of runs with these scores, not yet saved; building it asks the server for the project's ID."""
     wr, expr = _library("reports.v2"), _library("expr")
     scope = f"sweep {sweep}" if sweep else f"project {project}"
+    names = [naming.score_name(split, metric) for metric, split in scores]
     runset = wr.Runset(
         entity=entity,
         project=project,
         name=scope,
         filters="" if sweep is None else expr.And(expr.Metric("Group") == sweep),
-        order=[wr.OrderBy(wr.SummaryMetric(naming.score_name(SPLITS[0], HEADLINE_METRIC)))],
+        order=[wr.OrderBy(wr.SummaryMetric(names[0]))],
         pinned_columns=[
             "run:displayName",
             *(f"config:{name}.value" for name in (naming.CONFIGURATION, naming.SEED)),
-            *(f"summary:{naming.score_name(split, HEADLINE_METRIC)}" for split in SPLITS),
-            f"summary:{naming.STEPS_PER_SECOND}",
+            *(f"summary:{name}" for name in (*names, naming.STEPS_PER_SECOND)),
         ],
     )
     return wr.Report(
         entity=entity,
         project=project,
         title=title or f"Position representations: {scope}",
-        description=f"Runs of {scope}, by clip distance k and by variant, next to the paper's results.",
+        description=f"Runs of {scope}, by clip distance k and by variant.",
         width="fluid",
         blocks=[
             wr.H2(text="The runs"),
-            wr.PanelGrid(runsets=[runset], panels=_panels()),
-            wr.MarkdownBlock(text=paper_tables()),
+            wr.PanelGrid(runsets=[runset], panels=_panels(scores)),
+            *([wr.MarkdownBlock(text=paper_tables())] if HEADLINE_METRIC in dict(scores) else []),
         ],
     )
 
 
-def _panels() -> list[Any]:
+def _panels(scores: Sequence[tuple[str, str]]) -> list[Any]:
     """Panels: scores over k, means over the seeds trained alike, curves, speed, and differing settings."""
     wr = _library("reports.v2")
-    scores = {split: naming.score_name(split, HEADLINE_METRIC) for split in SPLITS}
+    titles = {naming.score_name(split, metric): f"{METRIC_NAMES[metric]} {{}}, {split}" for metric, split in scores}
     # Bars and lines of a group show the mean and standard deviation of its runs.
     groups: dict[str, Any] = {"groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
-    curves = {f"{HEADLINE} in training": naming.VALIDATION_BLEU, "loss": naming.VALIDATION_LOSS}
+    curves = dict.fromkeys([*(METRICS[metric] for metric, _ in scores), naming.VALIDATION_LOSS])
     k, of_seeds = wr.Config(naming.CLIP_DISTANCE), {"groupby": wr.Config(naming.CONFIGURATION), **groups}
-    bars = {f"{HEADLINE} of each variant, {split} (mean over its seeds)": score for split, score in scores.items()}
     return [
         *(
-            wr.ScatterPlot(title=f"{HEADLINE} against k, {split}", x=k, y=wr.SummaryMetric(score))
-            for split, score in scores.items()
+            wr.ScatterPlot(title=title.format("against k"), x=k, y=wr.SummaryMetric(score))
+            for score, title in titles.items()
         ),
-        *(wr.BarPlot(title=title, metrics=[score], **of_seeds) for title, score in bars.items()),
         *(
-            wr.LinePlot(title=f"validation: {name}", x=naming.STEP, y=[metric], **of_seeds)
-            for name, metric in curves.items()
+            wr.BarPlot(title=title.format("of each variant (mean over its seeds)"), metrics=[score], **of_seeds)
+            for score, title in titles.items()
         ),
+        *(wr.LinePlot(title=f"{curve} in training", x=naming.STEP, y=[curve], **of_seeds) for curve in curves),
         wr.BarPlot(title="steps per second of each variant", metrics=[naming.STEPS_PER_SECOND], **of_seeds),
         wr.RunComparer(diff_only=True),
     ]

@@ -12,6 +12,7 @@ from rpr.records.record import Record, deciding_settings
 STEP = "trainer/global_step"  # the optimiser step, under Lightning's usual name
 VALIDATION_LOSS = "validation/loss"
 VALIDATION_BLEU = "validation/bleu"
+VALIDATION_BITS = "validation/bits_per_byte"
 STEPS_PER_SECOND = "steps_per_second"
 CLIP_DISTANCE = "k"
 POSITION_NAME = "position_name"

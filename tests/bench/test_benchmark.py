@@ -1,6 +1,5 @@
 """Timings on a simulated clock, memory and FLOPs by hand and as torch counts them."""
 
-import mmap
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,6 @@ from rpr.commands import bench as command
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
 from rpr.errors import ConfigError
-from rpr.io.resources import reset_resident_peak, resident_peak
 from rpr.validation import validate
 
 CPU = torch.device("cpu")
@@ -89,22 +87,6 @@ def test_peak_bytes_of_live_tensors():
         torch.autograd.grad(y, x, torch.ones(1000))
 
     assert peak_bytes(backward, CPU) == 3 * 4000  # y, the ones, the gradient
-
-
-def test_resident_peak_is_that_since_it_was_reset():
-    size = 40 * 2**20
-    reset_resident_peak()
-    before = resident_peak()
-
-    def large():
-        with mmap.mmap(-1, size) as pages:  # never memory that another test has freed, as a tensor's can be
-            for _ in range(40):
-                pages.write(bytes(2**20))
-
-    large()
-    assert resident_peak() > before + 0.9 * size
-    reset_resident_peak()
-    assert resident_peak() < before + 0.5 * size, "measured anew"
 
 
 def test_matmul_rate_is_the_median_after_warm_up(monkeypatch):

@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning"),  # in wandb-workspaces
 ]
 GROUPS: dict[str, list[str | None]] = {"rpr": ["table2", "table2"], "alone": [None], "empty": []}  # of runs by project
+SCORED = ("test/sacrebleu", "test/chrf", "validation/sacrebleu")
 
 
 @pytest.fixture
@@ -36,7 +37,8 @@ def saved(monkeypatch):
         wanted, project = (filters or {}).get("group"), path.partition("/")[2]
         if project not in GROUPS:
             raise ValueError(path)
-        yield from (Fake(group=group) for group in GROUPS[project] if wanted in (None, group))
+        scored = dict.fromkeys(SCORED, 1.0)
+        yield from (Fake(group=group, summary=scored) for group in GROUPS[project] if wanted in (None, group))
 
     def execute_graphql(query, variables):
         if "spec" in variables:
@@ -49,6 +51,12 @@ def saved(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setattr(wandb, "Api", lambda **_: client)
     return reports
+
+
+def panels_of(report, kind):
+    (grid,) = (block["metadata"] for block in report["spec"]["blocks"] if block["type"] == "panel-grid")
+    panels = grid["panelBankSectionConfig"]["panels"]
+    return [panel["config"] for panel in panels if panel["viewType"] == kind]
 
 
 def run(*overrides: str) -> None:
@@ -73,12 +81,7 @@ def test_report_uses_names_that_runs_have(tiny_config, tmp_path, saved, capfd):
     assert [(one["key"], one["op"], one["value"]) for one in runset["filters"]["filters"]] == [
         ({"section": "run", "name": "group"}, "=", logged["run"].run_group)
     ]
-    panels = grid["panelBankSectionConfig"]["panels"]
-    shown = {
-        kind: [panel["config"] for panel in panels if panel["viewType"] == kind]
-        for kind in ("Run History Line Plot", "Bar Chart", "Scatter Plot")
-    }
-    lines, bars, points = shown.values()
+    lines, bars, points = (panels_of(report, kind) for kind in ("Run History Line Plot", "Bar Chart", "Scatter Plot"))
     columns = [column.split(":", 1) for column in runset["runFeed"]["columnOrder"]]
     history = {name for line in lines for name in (line["xAxis"], *line["metrics"])}
     assert history == {naming.STEP, naming.VALIDATION_BLEU, naming.VALIDATION_LOSS}
@@ -96,6 +99,26 @@ def test_report_uses_names_that_runs_have(tiny_config, tmp_path, saved, capfd):
     assert {name.removesuffix(".value") for name in settings} <= logged["config"].keys()
     assert {(one["groupAgg"], one["groupArea"], one["aggregate"]) for one in grouped} == {("mean", "stddev", True)}
     assert sorted(metric for line in lines for metric in line["metrics"]) == ["validation/bleu", "validation/loss"]
+
+
+@pytest.mark.parametrize("scored, compared, curve, tables", [
+    (["test/bits_per_byte", "validation/bits_per_byte"], ["test/bits_per_byte", "validation/bits_per_byte"],
+     "validation/bits_per_byte", 0),
+    (["test/sacrebleu", "test/exact_match", "long/exact_match"], ["test/exact_match", "long/exact_match"],
+     "validation/bleu", 0),
+    ([], ["test/sacrebleu"], "validation/bleu", 1),  # of runs that have not ended
+])  # fmt: skip
+def test_runs_are_compared_by_their_own_metric(scored, compared, curve, tables, saved, monkeypatch):
+    """Of documents bits per byte, of tasks exact match; the paper's tables are of BLEU."""
+    monkeypatch.setattr(f"{__name__}.SCORED", scored)
+    run()
+    (report,) = saved
+    bars = [name for bar in panels_of(report, "Bar Chart") for name in bar["metrics"]]
+    points = [plot["yAxis"] for plot in panels_of(report, "Scatter Plot")]
+    lines = [name for line in panels_of(report, "Run History Line Plot") for name in line["metrics"]]
+    assert bars == [*compared, "steps_per_second"] and points == [f"summary:{name}" for name in compared]
+    assert lines == [curve, "validation/loss"]
+    assert sum(block["type"] == "markdown-block" for block in report["spec"]["blocks"]) == tables
 
 
 def test_figures_are_the_papers_and_title_and_entity_those_given(saved):
