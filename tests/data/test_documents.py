@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.compose.composition import compose_train
@@ -38,7 +38,7 @@ from rpr.data.vocabulary import (
 from rpr.data.windows import Windows, sample_windows, scored_split, training_split
 from rpr.errors import DataError
 from tests.data.helpers import data_config, fork, memory_growth
-from tests.property.sizes import SIZES
+from tests.property.sizes import sized
 
 BPE = {"tokenizer": "bpe", "vocabulary_size": 400}
 TYPED = [*"\u2581\u2585\u2047\n\t \r\x00\u4e2d", "<s>", "</s>", "<pad>", "<unk>", "<0x41>", "spaces", " two"]
@@ -70,47 +70,45 @@ def contents(data: PreparedData, split: str) -> list[bytes]:
     return [vocabulary.decode_bytes(encoded.row("target", index).tolist()) for index in range(len(encoded))]
 
 
-@SIZES
-def test_bytes_give_back_any_text_and_any_content(size, tmp_path):
+@sized(100, st.text() | st.just(AWKWARD), st.binary())
+def test_bytes_give_back_any_text_and_any_content(tmp_path, text, content):
     ByteVocabulary().save(tmp_path / "vocabulary.model")
     vocabulary = Vocabulary.load(tmp_path / "vocabulary.model")
     assert isinstance(vocabulary, ByteVocabulary)
     assert (len(vocabulary), vocabulary.piece_type) == (260, "uint16")
-
-    @size(100)
-    @given(st.text() | st.just(AWKWARD), st.binary())
-    def check(text, content):
-        pieces = vocabulary.encode(text, eos=True)
-        assert pieces == [*(FIRST + byte for byte in text.encode()), EOS]
-        assert int(vocabulary.piece_bytes[pieces].sum()) == len(text.encode())
-        assert vocabulary.decode([BOS, *pieces, FIRST]) == text
-        assert vocabulary.decode_bytes(vocabulary.encode_text(content).tolist()) == content
-
-    check()
+    pieces = vocabulary.encode(text, eos=True)
+    assert pieces == [*(FIRST + byte for byte in text.encode()), EOS]
+    assert int(vocabulary.piece_bytes[pieces].sum()) == len(text.encode())
+    assert vocabulary.decode([BOS, *pieces, FIRST]) == text
+    assert vocabulary.decode_bytes(vocabulary.encode_text(content).tolist()) == content
 
 
-@SIZES
-def test_byte_pair_pieces_give_back_any_text(size, tmp_path):
+@pytest.fixture(scope="module")
+def byte_pairs(tmp_path_factory):
     learned = BytePairVocabulary.learn_text(count_text_words(AWKWARD * 5), 300)
-    learned.save(tmp_path / "vocabulary.model")
-    vocabulary = Vocabulary.load(tmp_path / "vocabulary.model")
+    path = tmp_path_factory.mktemp("byte_pairs") / "vocabulary.model"
+    learned.save(path)
+    vocabulary = Vocabulary.load(path)
     assert isinstance(vocabulary, BytePairVocabulary)
     assert (vocabulary.digest, len(vocabulary), vocabulary.piece_type) == (learned.digest, 300, "uint16")
+    return vocabulary
 
-    @size(200)
-    @given(st.lists(st.sampled_from([*TYPED, AWKWARD]) | st.text()).map("".join))
-    @example("x" * 25_000)
-    def check(text):
-        pieces = vocabulary.encode(text, eos=True)
-        assert pieces[-1] == EOS
-        assert not {PAD, UNK, BOS, EOS} & {*pieces[:-1]}
-        assert int(vocabulary.piece_bytes[pieces].sum()) == len(text.encode())
-        assert vocabulary.decode([BOS, *pieces, pieces[0]]) == text
 
-    check()
-    assert len(vocabulary.encode(text := "\ttab  two spaces\n" * 9)) < 0.6 * len(text), "words are pieces"
+@sized(200, st.lists(st.sampled_from([*TYPED, AWKWARD]) | st.text()).map("".join))
+@example("x" * 25_000)
+def test_byte_pair_pieces_give_back_any_text(byte_pairs, text):
+    pieces = byte_pairs.encode(text, eos=True)
+    assert pieces[-1] == EOS
+    assert not {PAD, UNK, BOS, EOS} & {*pieces[:-1]}
+    assert int(byte_pairs.piece_bytes[pieces].sum()) == len(text.encode())
+    assert byte_pairs.decode([BOS, *pieces, pieces[0]]) == text
+
+
+def test_byte_pair_pieces_are_of_words_in_utf8(byte_pairs):
+    text = "\ttab  two spaces\n" * 9
+    assert len(byte_pairs.encode(text)) < 0.6 * len(text), "words are pieces"
     with pytest.raises(DataError, match="the text is not UTF-8"):
-        vocabulary.encode("\udcff")
+        byte_pairs.encode("\udcff")
 
 
 @pytest.mark.parametrize(("processes", "changes"), [(1, {}), (2, {}), (1, BPE), (2, BPE)])
@@ -176,37 +174,35 @@ def test_the_standard_library_without_its_tests(tmp_path):
     assert not any("site-packages" in name or "/test/" in f"/{name}" or "/tests/" in f"/{name}" for name in names)
 
 
-@SIZES
-def test_windows_hold_every_token_once_and_do_not_cross_documents_in_evaluation(size, tmp_path):
-    texts = {f"{index}.txt": bytes(range(65, 65 + index)) for index in range(1, 41)}
-    write(tmp_path, texts)
-    data = prepare(text_config(tmp_path))
-    train = data.split("train")
-    stream = train.pieces("target")
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory):
+    """A prepared corpus of documents of 1 to 40 letters, and its folder."""
+    folder = tmp_path_factory.mktemp("letters")
+    write(folder, {f"{index}.txt": bytes(range(65, 65 + index)) for index in range(1, 41)})
+    return folder, prepare(text_config(folder))
 
-    @size(20)
-    @given(st.integers(2, 50))
-    def check(length):
-        for windows in ("stream", "documents"):
-            config = text_config(tmp_path, context_length=length, windows=windows)
-            chosen = training_split(data, config)
-            assert isinstance(chosen, Windows)
-            tokens, lengths = chosen.rows("target", range(len(chosen)))
-            assert np.array_equal(tokens, stream)
-            assert lengths.max() <= length
-            before = chosen.before(range(len(chosen)))
-            starts = np.cumsum(lengths) - lengths
-            expected = [int(stream[start - 1]) if start and stream[start - 1] != EOS else BOS for start in starts]
-            assert before.tolist() == expected
-        held_out = scored_split(data, text_config(tmp_path, context_length=length), "test", 1_000_000)
-        tokens, lengths = held_out.rows("target", range(len(held_out)))
-        whole = b"".join(contents(data, "test"))
-        assert data.vocabulary.decode(tokens.tolist()).encode() == whole
-        parts = np.split(tokens, np.cumsum(lengths)[:-1])
-        ends = set(np.cumsum([len(text) for text in contents(data, "test")]).tolist())
-        assert ends <= set(np.cumsum([len(part) for part in parts]).tolist()), "a window ends where a document does"
 
-    check()
+@sized(20, st.integers(2, 50))
+def test_windows_hold_every_token_once_and_do_not_cross_documents_in_evaluation(letters, length):
+    folder, data = letters
+    stream = data.split("train").pieces("target")
+    for windows in ("stream", "documents"):
+        chosen = training_split(data, text_config(folder, context_length=length, windows=windows))
+        assert isinstance(chosen, Windows)
+        tokens, lengths = chosen.rows("target", range(len(chosen)))
+        assert np.array_equal(tokens, stream)
+        assert lengths.max() <= length
+        before = chosen.before(range(len(chosen)))
+        starts = np.cumsum(lengths) - lengths
+        expected = [int(stream[start - 1]) if start and stream[start - 1] != EOS else BOS for start in starts]
+        assert before.tolist() == expected
+    held_out = scored_split(data, text_config(folder, context_length=length), "test", 1_000_000)
+    tokens, lengths = held_out.rows("target", range(len(held_out)))
+    whole = b"".join(contents(data, "test"))
+    assert data.vocabulary.decode(tokens.tolist()).encode() == whole
+    parts = np.split(tokens, np.cumsum(lengths)[:-1])
+    ends = set(np.cumsum([len(text) for text in contents(data, "test")]).tolist())
+    assert ends <= set(np.cumsum([len(part) for part in parts]).tolist()), "a window ends where a document does"
 
 
 def test_spread_windows_are_even_and_within_the_budget(tmp_path):
