@@ -1,4 +1,4 @@
-"""Settings and line files of small corpora, and work in forked processes, which need no imports."""
+"""Settings and line files of small corpora, and work in forked processes, which need no imports; killed builds."""
 
 import os
 import signal
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
+from rpr.data.cache import PreparedData, prepare
 from rpr.data.token_split import TokenSplit
 from rpr.io.resources import resident_peak
 
@@ -49,6 +50,29 @@ def fork(work: Callable[[], object]) -> int:
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
+
+
+def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:
+    """Start a build that is killed at this point."""
+
+    def progress(now: int, total: int, doing: str) -> None:
+        if doing == what and now >= done:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert fork(lambda: prepare(data, progress, processes)) == signal.SIGKILL
+    assert list(Path(data.cache_dir).glob(f"{data.name}-*")) == []
+
+
+def resume(data: DataConfig) -> tuple[dict[str, bytes], tuple[int, int, str]]:
+    """The files of the build, and its first progress call."""
+    calls = list[tuple[int, int, str]]()
+    files = files_of(prepare(data, lambda *progress: calls.append(progress)))
+    assert list(Path(data.cache_dir).glob(".*.partial")) == []
+    return files, calls[0]
+
+
+def files_of(prepared: PreparedData) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in prepared.directory.iterdir()}
 
 
 def memory_growth(work: Callable[[], object]) -> int:

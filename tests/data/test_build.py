@@ -1,8 +1,6 @@
 """A cache is byte-identical for any number of processes and interruptions; what a failed build leaves for the next."""
 
 import logging
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +9,10 @@ import pytest
 from rpr.config.data import DataConfig
 from rpr.data import build as module
 from rpr.data import corpus
-from rpr.data.cache import PreparedData, prepare
+from rpr.data.cache import prepare
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
-from tests.data.helpers import data_config, fork, write_lines
+from tests.data.helpers import data_config, files_of, kill, resume, write_lines
 
 TEXT = "the small red house stands behind a very old tree and nobody sees it from here today"
 WORDS = TEXT.split(" ")
@@ -42,14 +40,10 @@ def _small_chunks(monkeypatch):
     monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", 70)
 
 
-def content(prepared: PreparedData) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in prepared.directory.iterdir()}
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     """The files of an uninterrupted build by one process in one chunk."""
-    files = content(prepare(config(tmp_path_factory.mktemp("plain"), PAIRS), processes=1))
+    files = files_of(prepare(config(tmp_path_factory.mktemp("plain"), PAIRS), processes=1))
     assert len(files) == 2 + 4 + 6 + 6
     return files
 
@@ -59,14 +53,6 @@ def partial(data: DataConfig) -> Path:
     return folder
 
 
-def resume(data: DataConfig) -> tuple[dict[str, bytes], tuple[int, int, str]]:
-    """The files of the build, and its first progress call."""
-    calls = []
-    files = content(prepare(data, lambda *progress: calls.append(progress)))
-    assert list(Path(data.cache_dir).glob(".*.partial")) == []
-    return files, calls[0]
-
-
 @pytest.mark.parametrize("processes", [1, 2])
 def test_files_do_not_depend_on_processes_and_chunks(data, expected, processes):
     prepared = prepare(data, processes=processes)
@@ -74,7 +60,7 @@ def test_files_do_not_depend_on_processes_and_chunks(data, expected, processes):
     assert prepared.meta.dropped == {"train": {"empty": 2, "too_long": 1}}
     assert prepared.built_by.processes == processes
     assert (prepared.built_by.peak_bytes > 0) == (processes > 1)
-    assert content(prepared) == expected
+    assert files_of(prepared) == expected
 
 
 def test_large_corpora_start_worker_processes(data, monkeypatch):
@@ -82,17 +68,6 @@ def test_large_corpora_start_worker_processes(data, monkeypatch):
     monkeypatch.setattr(module, "num_workers", lambda: 2)
     monkeypatch.setattr(module, "WORKERS_FROM", NUM_TRAIN)
     assert prepare(data).built_by.processes == 2
-
-
-def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:
-    """Start a build that is killed at this point."""
-
-    def progress(now: int, total: int, doing: str) -> None:
-        if doing == what and now >= done:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert fork(lambda: prepare(data, progress, processes)) == signal.SIGKILL
-    assert list(Path(data.cache_dir).glob("small-*")) == []
 
 
 @pytest.mark.parametrize(("what", "done", "processes"), [
@@ -134,9 +109,9 @@ def test_damaged_partial_build_is_discarded_with_a_warning(data, expected, caplo
 
 def test_build_killed_before_the_rename_is_only_renamed(data):
     first = prepare(data)
-    files = content(first)
+    files = files_of(first)
     first.directory.rename(first.directory.with_name(f".{first.directory.name}.partial"))
-    assert content(prepare(data, lambda *progress: pytest.fail("built again"))) == files
+    assert files_of(prepare(data, lambda *progress: pytest.fail("built again"))) == files
 
 
 def test_partial_build_of_other_settings_is_kept(data):
@@ -149,6 +124,6 @@ def test_partial_build_of_other_settings_is_kept(data):
 def test_token_ids_of_a_large_vocabulary_are_stored_as_uint32(data, expected, monkeypatch):
     monkeypatch.setattr(Vocabulary, "piece_type", "uint32")
     prepared = prepare(data, processes=1)
-    wide, narrow = content(prepared)["train.source.pieces"], expected["train.source.pieces"]
+    wide, narrow = files_of(prepared)["train.source.pieces"], expected["train.source.pieces"]
     assert np.array_equal(np.frombuffer(wide, np.uint32), np.frombuffer(narrow, np.uint16))
     assert prepared.split("train").row("source", 0).dtype == np.uint32

@@ -4,7 +4,6 @@ import gzip
 import itertools
 import json
 import os
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,7 +36,7 @@ from rpr.data.vocabulary import (
 )
 from rpr.data.windows import Windows, sample_windows, scored_split, training_split
 from rpr.errors import DataError
-from tests.data.helpers import data_config, fork, memory_growth
+from tests.data.helpers import data_config, files_of, kill, memory_growth, resume
 from tests.property.sizes import sized
 
 BPE = {"tokenizer": "bpe", "vocabulary_size": 400}
@@ -334,18 +333,11 @@ def test_bytes_of_a_file_that_says_it_is_not_utf8_are_noted(tmp_path):
 
 def test_killed_build_resumes_after_its_vocabulary(tmp_path):
     write(tmp_path, {f"{index}.txt": b"a text\n" * 9 for index in range(40)})
-    data, stages = text_config(tmp_path, **BPE | {"vocabulary_size": 268}), list[str]()
-
-    def kill(done, total, what):
-        if what == "encoding" and done == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert fork(lambda: prepare(data, kill)) == signal.SIGKILL
-    resumed = prepare(data, lambda done, total, what: stages.append(what))
-    assert set(stages) == {"encoding"}
-    whole = prepare(data.model_copy(update={"cache_dir": str(tmp_path / "other")}))
-    files = [{file.name: file.read_bytes() for file in each.directory.iterdir()} for each in (resumed, whole)]
-    assert files[0] == files[1]
+    data = text_config(tmp_path, **BPE | {"vocabulary_size": 268})
+    kill(data, "encoding", 0)
+    files, first = resume(data)
+    assert first[2] == "encoding"
+    assert files == files_of(prepare(data.model_copy(update={"cache_dir": str(tmp_path / "other")})))
 
 
 @pytest.mark.parametrize("shards", [1, 3])
