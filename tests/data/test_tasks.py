@@ -112,20 +112,15 @@ def is_right(kind: str, source: str, target: str, padded: int | None) -> bool:
     return answer == symbols * (2 if kind == "duplicate" else 1)
 
 
-def length_of(kind: str, source: str) -> int:
-    if kind.endswith("addition"):
-        return max(len(str(int(number.replace(" ", "")))) for number in source.split(" + "))
-    return len(source.split(" "))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_follow_the_rule_and_lengths_of_their_split(kind):
+    """Lengths by hand: tests/metrics/test_lengths.py."""
     settings, splits = small(kind), generated(kind)
     assert {f"num_{name}": len(pairs) for name, pairs in splits.items()} == SMALL
     first, cut_off, longest = getattr(settings, "min_length", 1), settings.max_train_length, settings.max_long_length
     for name, pairs in splits.items():
         assert all(is_right(kind, *pair, settings.padded_digits) for pair in pairs)
-        lengths = Counter(length_of(kind, source) for source, _ in pairs)
+        lengths = Counter(settings.length(*pair) for pair in pairs)
         assert set(lengths) <= ({*range(cut_off + 1, longest + 1)} if name == "long" else {*range(first, cut_off + 1)})
         if name == "train":  # uniform: within five standard deviations
             if kind == "uneven_addition":  # over the digits of both numbers
