@@ -16,6 +16,7 @@ from rpr.model import beam_search as module
 from rpr.model import incremental
 from rpr.model.beam_search import Hypothesis, Search, beam_search, best_extensions
 from rpr.model.transformer import Transformer, build_model
+from tests.model.test_transformer import sentences
 from tests.property.sizes import sized
 from tests.shapes import shape
 
@@ -33,15 +34,6 @@ def build(vocabulary_size: int = 6, seed: int = 0, **settings: object) -> Transf
     model = build_model(shape(vocabulary_size=vocabulary_size, **given_settings)).double().eval()
     model.embedding_VM.data.mul_(2)
     return model
-
-
-def sources(lengths: list[int], vocabulary_size: int, eos: int = EOS, seed: int = 1) -> torch.Tensor:
-    torch.manual_seed(seed)
-    rows = torch.full((len(lengths), max(lengths)), PAD)
-    for row, length in zip(rows, lengths, strict=True):
-        row[:length] = torch.randint(4, vocabulary_size, (length,))
-        row[length - 1] = eos
-    return rows
 
 
 def weight(length: int, alpha: float) -> float:
@@ -126,7 +118,7 @@ def test_n_best_match_the_definition(case):
         relative_values=case.relative[1], clip_distance=case.clip_distance, tables=case.tables, num_layers=2,
     )  # fmt: skip
     model.embedding_VM.data[case.eos] *= case.eos_scale
-    source_BS = sources([*case.lengths], case.vocabulary_size, case.eos, case.seed)
+    source_BS = sentences(*case.lengths, size=case.vocabulary_size, eos=case.eos, seed=case.seed)
     n_best = min(case.n_best, case.beam)
     search = Search(case.beam, case.alpha, case.extra, 0, n_best, case.min_length)
     found = beam_search(model, source_BS, search, case.eos)
@@ -142,7 +134,7 @@ def test_n_best_match_the_definition(case):
 def test_wide_beam_and_definition_match_enumeration(alpha):
     """All 13 outputs up to length 3 and all 40 up to length 4, in order, with their scores."""
     model = build(**RELATIVE)
-    source_BS = sources([2, 3], 6)
+    source_BS = sentences(2, 3, size=6, eos=EOS)
     search = Search(60, alpha, 1, 0, n_best=60)
     for row, (limit, found) in enumerate(zip([3, 4], beam_search(model, source_BS, search), strict=True)):
         expected = []
@@ -184,7 +176,7 @@ def test_empty_batch_gives_no_hypotheses():
 def test_growing_caches_and_logits_in_parts_do_not_change_hypotheses(beam, rows, monkeypatch):
     """Up to 40 pieces with an initial capacity of 3, while sentences finish and hypotheses are reordered."""
     model = build(30, seed=6, **RELATIVE, tables="shared_by_heads")
-    source_BS = sources([9, 3, 30, 12, 5], 30)
+    source_BS = sentences(9, 3, 30, 12, 5, size=30, eos=EOS)
     search = Search(beam, 0.6, 10, 0, n_best=beam)
     expected = beam_search(model, source_BS, search)
     assert max(len(found[0].pieces) for found in expected) > 20
@@ -199,7 +191,7 @@ def test_smaller_n_best_gives_the_first_hypotheses_in_fewer_steps():
     steps = []
     next_hidden = model.next_hidden
     model.next_hidden = lambda pieces, state: steps.append(len(pieces)) or next_hidden(pieces, state)
-    source_BS = sources([4, 6, 3], 8)
+    source_BS = sentences(4, 6, 3, size=8, eos=EOS)
     search = Search(4, 0.6, 20, 0, n_best=4)
     everything = beam_search(model, source_BS, search)
     rows = [sum(steps)]

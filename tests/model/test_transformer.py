@@ -41,13 +41,13 @@ def make_model(kind="none", **changes):
     return model.requires_grad_(False)
 
 
-def sentences(*lengths, seed=1):
-    """Random pieces and EOS, padded on the right: [B, S]."""
+def sentences(*lengths, seed=1, size=23, eos=EOS):
+    """Random pieces of a vocabulary of this size and EOS, padded on the right: [B, S]."""
     generator = torch.Generator().manual_seed(seed)
     pieces = torch.full((len(lengths), max(lengths)), PAD)
     for row, length in zip(pieces, lengths, strict=True):
-        row[: length - 1] = torch.randint(4, TINY.vocabulary_size, (length - 1,), generator=generator)
-        row[length - 1] = EOS
+        row[: length - 1] = torch.randint(4, size, (length - 1,), generator=generator)
+        row[length - 1] = eos
     return pieces
 
 
