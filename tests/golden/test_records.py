@@ -1,4 +1,4 @@
-"""Frozen: every committed record reads back equal to its file, with the run ids, positions and scores of the list."""
+"""Frozen: every committed record reads back equal to its file, with the run id and position of the list."""
 
 import json
 from pathlib import Path
@@ -20,11 +20,9 @@ def test_committed_records_read_back_equal(folder):
     for name in (name for name in FROZEN if name.rpartition("/")[0] == folder):
         path = HERE / name if name.startswith("old_records/") else SWEEPS / name
         record, frozen = read_record(path), FROZEN[name]
-        ids = record.run_id, config_from_record(record.config).run_id
-        assert ids == (frozen["run_id"], frozen["today"]), name
+        assert config_from_record(record.config).run_id == frozen["today"], name
         position = position_of(record)
         assert (position.kind, position.label) == (frozen["kind"], frozen["label"]), name
-        assert {f"{score.split} {score.metric}": score.score for score in record.scores} == frozen["scores"], name
         raw = json.loads(path.read_text())
         raw.pop("schema")
         assert differences(json.loads(record.model_dump_json(by_alias=True)), raw) == [], name
