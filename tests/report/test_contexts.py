@@ -13,6 +13,10 @@ from tests.report.helpers import group_of
 SCORES = {("separate", 64): 2.5, ("separate", 128): 2.25, ("separate", 256): 2.75, ("sliding", 128): 2.0}
 
 
+def score(windows: str, length: int, bits: float) -> dict[str, Any]:
+    return {"windows": windows, "length": length, "bits_per_byte": bits, "num_bytes": 4096, "interval": None}
+
+
 def scored(position: str, seed: int = 1, more: float = 0.0, **changes: Any) -> Record:
     """A record with `more` bits than SCORES everywhere."""
     return fake_record(position, seed=seed, by_context=[fields(more) | changes])
@@ -22,10 +26,7 @@ def fields(more: float) -> dict[str, Any]:
     return {
         "split": "test", "test_set": "held out", "training_length": 128, "num_bytes": 4096, "num_tokens": 4096,
         "num_documents": 3, "stride": 64, "checkpoint": "step 10", "precision": "float32",
-        "scores": [
-            {"windows": windows, "length": length, "bits_per_byte": bits + more, "num_bytes": 4096, "interval": None}
-            for (windows, length), bits in SCORES.items()
-        ],
+        "scores": [score(*windows, bits + more) for windows, bits in SCORES.items()],
         "by_position": [
             {"first": first, "last": last, "bits_per_byte": 3.0 + more} for first, last in ((1, 1), (2, 2), (3, 4))
         ],
@@ -47,11 +48,8 @@ def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations()
 
 
 def test_page_shows_training_length_four_times_it_and_the_longest_and_folds_the_others():
-    scores = [
-        {"windows": windows, "length": length, "bits_per_byte": 2.0, "num_bytes": 4096, "interval": None}
-        for length in (64, 128, 256, 512, 1024, 2048)
-        for windows in ("separate", "sliding")
-    ]
+    lengths = (64, 128, 256, 512, 1024, 2048)
+    scores = [score(windows, length, 2.0) for length in lengths for windows in ("separate", "sliding")]
     by_length, changes, *_ = context_grids(group_of([scored("absolute", scores=scores), scored("none", scores=scores)]))
     for page in (by_length.page, changes.page):
         assert page.more is not None
@@ -78,11 +76,7 @@ def test_change_with_length_is_of_either_evaluation_beyond_training_and_within_e
 
     def run(position: str, seed: int, longer: float) -> Record:
         """With `longer` more bits in separate windows of 512."""
-        scores = [
-            {"windows": windows, "length": length, "bits_per_byte": each + seed + longer * (each == 1.8)}
-            | {"num_bytes": 4096, "interval": None}
-            for (windows, length), each in bits.items()
-        ]
+        scores = [score(*windows, each + seed + longer * (each == 1.8)) for windows, each in bits.items()]
         return scored(position, seed, scores=scores)
 
     records = [run("absolute", 1, 0), run("absolute", 2, 0.2), scored("relative")]
@@ -112,9 +106,8 @@ def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_
 
 @pytest.mark.parametrize("key", [("separate", 64), ("sliding", 128), ("position", 4)])
 def test_seeds_scored_on_different_bytes_or_otherwise_have_no_mean(key):
-    longer = {"windows": "separate", "length": 512, "bits_per_byte": 2.0, "num_bytes": 4096, "interval": None}
     changes: list[dict[str, Any]] = [{"num_bytes": 1000}, {"precision": "bf16"}]
-    changes += [{"scores": [*fields(0.0)["scores"], longer]}]
+    changes += [{"scores": [*fields(0.0)["scores"], score("separate", 512, 2.0)]}]
     changes += [{"stride": 32}] if key[0] == "sliding" else []
     for change in changes:
         group = group_of([scored("relative"), scored("relative", 2, **change)])
