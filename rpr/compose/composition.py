@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
 
 # Variables that hold a secret, by the ends of their names (WANDB_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY), or by a
 # password in their value (HTTPS_PROXY).
-_SECRET = re.compile(r".*(API_KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
+_SECRET = re.compile(r".*(_KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD)", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 _SHORTEST_SECRET = 8  # characters; a shorter value may occur in a setting by chance
 # `model=big`, `position@position.encoder=rope`, `seed=3`, `model.d_model=64`: a choice of a group of conf/, or a value.

@@ -312,10 +312,11 @@ class TrainConfig(StrictModel):
             if problem := stack.scheme.wrong_setting(stack.site, usual):
                 whole = f"position.{problem}"
                 yield whole if same else re.sub(r"position\.(?!encoder|decoder)", f"position.{stack.name}.", whole)
-            if any(part.has_scores for part in stack.scheme.parts) and longest > LONGEST_SCORES:
+            if any(part.has_scores for part in stack.scheme.parts) and max(longest, self.longest_row) > LONGEST_SCORES:
                 yield (
-                    f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for contexts of "
-                    f"{longest} (data.context_length, evaluation.context_lengths); at most {LONGEST_SCORES}"
+                    f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for "
+                    f"{max(longest, self.longest_row)} (data.context_length, data.max_length, "
+                    f"evaluation.context_lengths); at most {LONGEST_SCORES}"
                 )
             if problem := stack.scheme.wrong_length(self.longest_row, longest):
                 yield f"position.{problem}"

@@ -60,7 +60,7 @@ def _problems(scheme: Scheme, site: Site, longest: int) -> Iterator[str]:
     for name in projections.keys() & parameters.keys():
         yield f"{name!r} is both a projection and a parameter; choose another name"
     for name, value in learned.items():
-        yield from _not_finite(f"the initial value of {name!r}", value)
+        yield from _not_finite(f"the initial value of {name!r}", value, hides=False)
     used: list[Tensor] = []
     queries = None
     if projections:
@@ -88,7 +88,7 @@ def _problems(scheme: Scheme, site: Site, longest: int) -> Iterator[str]:
         if gradient is None:
             yield f"the parameter {name!r} gets no gradient; use it in a hook, or remove it"
         else:
-            yield from _not_finite(f"the gradient of {name!r}", gradient)
+            yield from _not_finite(f"the gradient of {name!r}", gradient, hides=False)
 
 
 def _wrong_queries(scheme: Scheme, site: Site, queries: Tensor, projected: ByName, learned: ByName) -> Iterator[str]:
@@ -275,9 +275,9 @@ def _wrong_tokens(what: str, whole: Tensor, alone: Callable[[slice, slice], Tens
         yield others
 
 
-def _not_finite(what: str, values: Tensor) -> Iterator[str]:
-    """Minus infinity hides a key."""
-    if bool((values.isnan() | values.isposinf()).any()):
+def _not_finite(what: str, values: Tensor, hides: bool = True) -> Iterator[str]:
+    """Of scores and what is added to them, minus infinity hides a key."""
+    if bool((~values.isfinite() & ~(values.isneginf() & hides)).any()):
         yield f"{what} is not finite"
 
 

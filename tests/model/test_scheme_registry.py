@@ -200,6 +200,10 @@ HOOKS = {  # hooks that train silently, and what is said before training
         PARAMETERS.format("torch.zeros(2, 1)") + TABLE + "return Tables(bias=parameters['a'].sqrt() * r)",
         "the gradient of 'a' is not finite",
     ),
+    "gradient below all numbers": (
+        PARAMETERS.format("torch.zeros(2, 1)") + TABLE + "return Tables(bias=-parameters['a'].sqrt() * (r.abs() + 1))",
+        "the gradient of 'a' is not finite",
+    ),
     "initial value": (
         PARAMETERS.format("torch.ones(2, 1) / 0") + TABLE + "return Tables(bias=parameters['a'] * r)",
         "the initial value of 'a' is not finite",
