@@ -4,16 +4,16 @@ they resume exactly, and which are refused.
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rpr.cli import app
 from rpr.records.record import Record, read_record
-from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from rpr.runs.checkpoints import checkpoints
 from tests.conftest import TINY
 from tests.system.bad_files import update_record
 from tests.system.conftest import FOUR_STEPS
+from tests.system.trainings import last_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,10 +40,6 @@ def continued(tmp_path, cache_dir):
     return run
 
 
-def weights(run_dir: Path) -> dict[str, Any]:
-    return dict(load_checkpoint(checkpoints(run_dir / "checkpoints")[-1][1])["state_dict"])
-
-
 def record(run_dir: Path) -> Record:
     return read_record(run_dir / "record.json")
 
@@ -56,7 +52,7 @@ def validation_loss(run_dir: Path) -> float:
 
 def test_same_positions_go_on_where_the_run_ended(rope, continued, assert_same):
     run_dir = continued(f"from={rope}", "position=rope", *STILL)
-    assert_same(weights(run_dir), weights(rope))
+    assert_same(last_weights(run_dir), last_weights(rope))
     assert validation_loss(run_dir) == validation_loss(rope)
     origin = record(run_dir).config["origin"]
     assert (origin["run"], origin["run_id"], len(origin["weights"])) == (str(rope), record(rope).run_id, 64)
@@ -69,7 +65,7 @@ YARN = ("position=rope", "position.scaling=yarn", "position.scaling_factor=4", "
 @pytest.mark.parametrize("position", [YARN, ("position=none",)], ids=["yarn", "none"])
 def test_positions_without_parameters_take_all(position, rope, continued, assert_same, capsys):
     run_dir = continued(f"from={rope}", *position, *STILL)
-    assert_same(weights(run_dir), weights(rope))
+    assert_same(last_weights(run_dir), last_weights(rope))
     assert validation_loss(run_dir) != validation_loss(rope)
     assert f"from {rope} (RoPE); dropped: none; new: none" in capsys.readouterr().err
 
@@ -79,7 +75,7 @@ def test_other_parameters_are_dropped_and_new_by_name(small_run, continued, caps
     run_dir = continued(f"from={relative}", "position=t5", "model.num_layers=2", *STILL)
     fresh = continued("position=t5", "model.num_layers=2", *STILL)
     inherited = record(run_dir)
-    own, its, untrained = weights(run_dir), weights(relative), weights(fresh)
+    own, its, untrained = last_weights(run_dir), last_weights(relative), last_weights(fresh)
     stacks = [(stack, layer) for stack in ("encoder", "decoder") for layer in (0, 1)]
     assert {*inherited.dropped_parameters} == {f"{stack}.{layer}.self_attention.tables.keys" for stack, layer in stacks}
     assert {*inherited.new_parameters} == {
@@ -98,7 +94,7 @@ def test_a_table_that_layers_share_is_taken_by_each_of_them(small_run, continued
     shared = small_run(*layers, "position.tables=shared_by_heads_and_layers", *average)
     run_dir = continued(f"from={shared}", *layers, "position.tables=shared_by_heads", *STILL)
     assert (record(run_dir).dropped_parameters, record(run_dir).new_parameters) == ((), ())
-    tables = [weight for name, weight in weights(run_dir).items() if ".decoder." in name and "tables" in name]
+    tables = [weight for name, weight in last_weights(run_dir).items() if "decoder." in name and "tables" in name]
     assert len(tables) == 2 and tables[0].equal(tables[1])
 
 
@@ -111,7 +107,7 @@ def test_resumed_run_does_not_need_the_first_and_equals_one_never_stopped(small_
     update_record(status="interrupted", error="SIGTERM")(stopped)
     shutil.rmtree(parent)
     assert app.main(["train", f"run={stopped}"]) == 0
-    assert_same(weights(stopped), weights(run_dir))
+    assert_same(last_weights(stopped), last_weights(run_dir))
     whole, resumed = record(run_dir), record(stopped)
     assert (resumed.run_id, validation_loss(stopped)) == (whole.run_id, validation_loss(run_dir))
     assert resumed.dropped_parameters == whole.dropped_parameters

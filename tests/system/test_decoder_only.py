@@ -6,10 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-import torch
-
 from rpr.records.record import read_record
-from rpr.runs.checkpoints import checkpoints, model_weights
+from tests.system.trainings import last_weights
 
 TASK = (
     "model.architecture=decoder_only", "model.activation=gelu", "model.num_layers=1", "model.d_model=32",
@@ -23,7 +21,7 @@ TASK = (
 )  # fmt: skip
 
 
-def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli):
+def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli, assert_same):
     monkeypatch.chdir(tmp_path)
 
     def command(*words, code=0):
@@ -36,11 +34,9 @@ def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli):
     record = read_record(whole / "record.json")
     assert whole.name == cut.name == f"copy-tiny-decoder-only-relative-k16-s1-{record.run_id}"
     assert record.scores and record.scores == read_record(cut / "record.json").scores
-    weights, resumed = (model_weights(checkpoints(run / "checkpoints")[-1][1]) for run in (whole, cut))
-    assert weights.keys() == resumed.keys() and {name.split(".")[0] for name in weights} == {
-        "embedding_VM", "decoder", "decoder_norm"
-    }  # fmt: skip
-    assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+    weights = last_weights(whole)
+    assert_same(last_weights(cut), weights)
+    assert {name.split(".")[0] for name in weights} == {"embedding_VM", "decoder", "decoder_norm"}
 
     run, out = f"run={whole}", ("hardware.threads=1",)
     checks = json.loads(command("verify", run, "sentences=4", "format=json", *out))["checks"]

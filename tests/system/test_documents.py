@@ -8,13 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from rpr.cli import app
 from rpr.commands import generate
 from rpr.records.record import read_record
 from tests.conftest import TINY_MODEL
 from tests.system.bad_files import edit_record, update_record
+from tests.system.trainings import last_weights
 
 SMALL = [
     *(word for word in TINY_MODEL if word != "model.norm=post"),
@@ -41,12 +41,6 @@ def corpus(tmp_path_factory):
 def train(corpus: Path, runs: Path, *more: str) -> int:
     words = [f"data.path={corpus}", f"data.cache_dir={corpus.parent / 'cache'}", f"runs_dir={runs}"]
     return app.main(["train", "data=text", *SMALL, *words, *more])
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    newest = max((run / "checkpoints").glob("*.ckpt"))
-    found: dict[str, torch.Tensor] = torch.load(newest, weights_only=True)["state_dict"]
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -168,15 +162,14 @@ def test_prepare_counts_documents(corpus, cli):
     assert splits["train"].keys() == {"documents", "target"}
 
 
-def test_a_resumed_run_has_the_same_weights(trained, corpus, tmp_path):
+def test_a_resumed_run_has_the_same_weights(trained, corpus, tmp_path, assert_same):
     [folder] = trained.glob("rope-*")
     again = Path(shutil.copytree(folder, tmp_path / folder.name))
     for newest in sorted((again / "checkpoints").glob("*.ckpt"))[2:]:
         newest.unlink()
     update_record(status="interrupted", error="stopped")(again)
     assert train(corpus, tmp_path, "position=rope", "name=rope") == 0
-    first, second = weights(folder), weights(again)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert_same(last_weights(again), last_weights(folder))
 
 
 def test_a_context_longer_than_any_document_is_refused_before_training(corpus, tmp_path, capsys):

@@ -19,7 +19,7 @@ from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.locks import LOCK_NAME
 from tests.conftest import TINY
 from tests.system.faults import CODES, Fault
-from tests.system.trainings import assert_same_run
+from tests.system.trainings import assert_same_run, last_step
 
 STEPS = 240
 RECIPE = (
@@ -36,11 +36,6 @@ SHORT = (
 NUMBERS = {"SIGKILL": 10, "full": 4, "SIGTERM": 3, "SIGINT": 3}  # of faults in the slow test
 HARDWARE = [("cpu", 0, 1), ("cpu", 2, 1), ("cpu", 0, 2), ("2xcpu", 0, 1), ("2xcpu", 2, 1)]
 KILLS = 5  # with each hardware
-
-
-def last_step(run_dir):
-    """The step of the last checkpoint; 0 without one."""
-    return max((step for step, _ in checkpoints(run_dir / "checkpoints")), default=0)
 
 
 def train(arguments, processes):

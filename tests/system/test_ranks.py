@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from rpr.records.record import read_record
-from rpr.runs.checkpoints import checkpoints, model_weights
+from rpr.runs.checkpoints import checkpoints
+from tests.system.trainings import last_step, last_weights
 
 ENDLESS = (
     "hardware=2xcpu", "hardware.num_workers=1", "optim.max_steps=100000", "optim.microbatches_per_step=2",
@@ -68,9 +69,8 @@ def test_no_process_outlives_run(target, sign, code, tiny, tiny_config, small_da
 def final(tiny_config, *overrides):
     config = tiny_config(*overrides)
     run_dir = Path(config.runs_dir) / config.run_dir_name
-    step, path = checkpoints(run_dir / "checkpoints")[-1]
-    assert step == config.optim.max_steps
-    return read_record(run_dir / "record.json"), model_weights(path)
+    assert last_step(run_dir) == config.optim.max_steps
+    return read_record(run_dir / "record.json"), last_weights(run_dir)
 
 
 SHARED = (
@@ -94,7 +94,9 @@ def test_one_two_and_eight_devices_learn_same_weights(tiny, tiny_config, small_d
         torch.testing.assert_close(results[devices], results[1], rtol=0, atol=1e-9)
 
 
-def test_two_ranks_stop_together_at_a_time_limit_and_resume(tiny, tiny_config, small_data, processes, tmp_path):
+def test_two_ranks_stop_together_at_a_time_limit_and_resume(
+    tiny, tiny_config, small_data, processes, tmp_path, assert_same
+):
     """The time has always passed, that of the next checkpoint as well: each call trains one step."""
     settings = [
         "hardware=2xcpu", "optim.microbatches_per_step=2", "optim.max_steps=3", "evaluation.test_splits=[]",
@@ -108,7 +110,7 @@ def test_two_ranks_stop_together_at_a_time_limit_and_resume(tiny, tiny_config, s
         assert not processes.alive()
     _, weights = final(tiny_config, *settings)
     _, resumed = final(tiny_config, *limited)
-    assert weights.keys() == resumed.keys() and all(torch.equal(weights[name], resumed[name]) for name in weights)
+    assert_same(resumed, weights)
 
 
 @pytest.mark.parametrize("how", [["jobs=2"], ["hydra/launcher=submitit_local"]], ids=["jobs=2", "submitit_local"])

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from rpr.records.record import read_record
-from rpr.runs.checkpoints import checkpoints
+from tests.system.trainings import last_step
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 
@@ -63,8 +63,7 @@ class Run:
         return read_record(self.folder / "record.json")
 
     def step(self):
-        """The step of its last checkpoint; 0 without one."""
-        return max((step for step, _ in checkpoints(self.folder / "checkpoints")), default=0)
+        return last_step(self.folder)
 
     def rows(self):
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]

@@ -11,14 +11,13 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from rpr.model.positions.source import digest
 from rpr.paths import data_dir
 from rpr.records.record import read_record
-from rpr.runs.checkpoints import checkpoints, model_weights
 from tests.conftest import TINY
 from tests.system.test_new_task import answers_of
+from tests.system.trainings import last_weights
 
 ROOT = data_dir("conf").parent
 SCHEME = '''
@@ -115,7 +114,7 @@ def test_code_of_a_scheme_is_that_imported_however_soon_its_file_changes(home):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_dir, small_data):
+def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_dir, small_data, assert_same):
     own = "schemes_dir=own"
     words = settings(cache_dir, "runs_dir=uninterrupted")
     train = ["train", own, "position=window", "model=mini", "optim=tiny", *words]
@@ -139,8 +138,8 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
     (run,), (other,) = (list(home.glob(f"{root}/*/record.json")) for root in ("uninterrupted", "interrupted"))
     record = read_record(run)
     assert record.scores == read_record(other).scores
-    weights, resumed = (model_weights(checkpoints(path.parent / "checkpoints")[-1][1]) for path in (run, other))
-    assert weights.keys() == resumed.keys() and all(torch.equal(weights[key], resumed[key]) for key in weights)
+    weights = last_weights(run.parent)
+    assert_same(last_weights(other.parent), weights)
     learned = [value for key, value in weights.items() if key.endswith("tables.penalty")]  # which starts at 0
     assert learned and all(value.any() for value in learned)
     assert len(record.schemes["window"]) == 16 and record.setting("model.d_ff") == 48

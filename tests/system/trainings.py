@@ -1,11 +1,13 @@
-"""Comparison of two trainings, without times, speeds, memory and the state of the checkout."""
+"""What trainings leave, and a comparison of two without times, speeds, memory and the state of the checkout."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rpr.runs.checkpoints import load_checkpoint
+from torch import Tensor
+
+from rpr.runs.checkpoints import checkpoints, load_checkpoint, model_weights
 from rpr.runs.locks import LOCK_NAME
 
 VARYING = {
@@ -19,6 +21,16 @@ def without_timings(document: Any) -> Any:
     if isinstance(document, dict):
         return {key: without_timings(value) for key, value in document.items() if key not in VARYING}
     return [without_timings(value) for value in document] if isinstance(document, list) else document
+
+
+def last_step(run_dir: Path) -> int:
+    """The step of the last checkpoint; 0 without one."""
+    return max((step for step, _ in checkpoints(run_dir / "checkpoints")), default=0)
+
+
+def last_weights(run_dir: Path) -> dict[str, Tensor]:
+    """The model's weights in the last checkpoint."""
+    return model_weights(checkpoints(run_dir / "checkpoints")[-1][1])
 
 
 PARTS = ("state_dict", "optimizer_states", "lr_schedulers")  # counters of a resumed run's loops may differ
