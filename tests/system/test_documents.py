@@ -45,15 +45,20 @@ def train(corpus: Path, runs: Path, *more: str) -> int:
 
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
+    """The folder of a run by its positions."""
     runs = tmp_path_factory.mktemp("runs")
     for choice in ("rope", "none"):
         assert train(corpus, runs, f"position={choice}", f"name={choice}", "sweep=lm") == 0
-    return runs
+    return {choice: next(runs.glob(f"{choice}-*")) for choice in ("rope", "none")}
 
 
-def test_the_record_has_bits_per_byte_by_length(trained):
-    [folder] = trained.glob("rope-*")
-    record = read_record(folder / "record.json")
+@pytest.fixture(scope="module")
+def rope(trained):
+    return trained["rope"]
+
+
+def test_the_record_has_bits_per_byte_by_length(rope):
+    record = read_record(rope / "record.json")
     score = record.score("test", "bits_per_byte")
     assert score.interval is not None
     assert score.signature.startswith("tok:bytes|context:32|windows:separate|tokens:")
@@ -61,46 +66,44 @@ def test_the_record_has_bits_per_byte_by_length(trained):
     assert {one.num_bytes for one in by_context.scores} == {by_context.num_bytes}
     assert by_context.num_bytes == by_context.num_tokens > 0
     assert [one.length for one in by_context.scores] == [16, 32, 64] * 2
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (rope / "metrics.jsonl").read_text().splitlines()]
     validated = [row for row in rows if "validation/loss" in row]
     assert validated[-1]["validation/bits_per_byte"] == pytest.approx(validated[-1]["validation/loss"] / 0.693147, 1e-5)
     assert record.training.source_tokens_per_second is None
     assert validated[-1]["validation/loss"] < validated[0]["validation/loss"]
 
 
-def test_evaluate_scores_the_same_run_by_other_lengths(trained, cli, monkeypatch):
-    [folder] = trained.glob("rope-*")
+def test_evaluate_scores_the_same_run_by_other_lengths(rope, cli, monkeypatch):
     words = ["context_lengths=[8,32]", "stride=8", "text_tokens=512", "format=json"]
     monkeypatch.setattr("rpr.runs.lifecycle.untrained", lambda config: [f"of {config.evaluation.context_lengths}"])
-    out, err = cli("evaluate", f"run={folder}", "hardware.threads=1", *words)
+    out, err = cli("evaluate", f"run={rope}", "hardware.threads=1", *words)
     assert "rpr-cli: warning: of (8, 32)" in err
     (by_context,) = json.loads(out)["by_context"]
     assert by_context["num_tokens"] <= 512
     by_length = {(one["windows"], one["length"]): one["bits_per_byte"] for one in by_context["scores"]}
     assert by_length["separate", 8] == pytest.approx(by_length["sliding", 8], abs=1e-6)
     for lengths, number in (("context_lengths=[32]", 1), ("context_lengths=[]", 0), (MANY_LENGTHS, 65)):
-        contexts = json.loads(cli("evaluate", f"run={folder}", "hardware.threads=1", "format=json", lengths).out)
+        contexts = json.loads(cli("evaluate", f"run={rope}", "hardware.threads=1", "format=json", lengths).out)
         kinds = [one["windows"] for by in contexts["by_context"] for one in by["scores"]]
         assert kinds == ["separate"] * number  # without the run's stride
-    kept = {path.parent.name.partition("-tokens")[2] for path in folder.glob("evaluations/*/scores.json")}
+    kept = {path.parent.name.partition("-tokens")[2] for path in rope.glob("evaluations/*/scores.json")}
     assert kept >= {"512-8-32-stride8", "2048-32", "2048"}, "scores by other lengths are kept"
-    out = cli("evaluate", f"run={folder}", "hardware.threads=1").out
+    out = cli("evaluate", f"run={rope}", "hardware.threads=1").out
     assert "bits_per_byte" in out
     assert "By position in separate windows of 64" in out
 
 
-def test_evaluate_says_that_the_documents_have_changed_and_keeps_the_scores_of_the_earlier_ones(trained, tmp_path, cli):
-    [folder] = trained.glob("rope-*")
+def test_evaluate_says_that_the_documents_have_changed_and_keeps_the_scores_of_the_earlier_ones(rope, tmp_path, cli):
     words = ("context_lengths=[]", "splits=[validation]", "hardware.threads=1")
-    assert "changed since" not in cli("evaluate", f"run={folder}", *words).err
-    changed = shutil.copytree(folder, tmp_path / "changed")
+    assert "changed since" not in cli("evaluate", f"run={rope}", *words).err
+    changed = shutil.copytree(rope, tmp_path / "changed")
     edit_record(lambda document: document["data"].update(key="0123456789abcdef"))(changed)
     before = {path.parent.name: path.stat().st_mtime_ns for path in changed.glob("evaluations/*/scores.json")}
     err = cli("evaluate", f"run={changed}", *words).err
     assert "has changed since changed was started (key 0123456789ab, now " in err
     after = {path.parent.name: path.stat().st_mtime_ns for path in changed.glob("evaluations/*/scores.json")}
     assert before.items() < after.items()
-    key = json.loads((folder / "record.json").read_text())["data"]["key"]
+    key = json.loads((rope / "record.json").read_text())["data"]["key"]
     assert [name.rpartition("-corpus-")[2] for name in after.keys() - before] == [key[:12]]
 
 
@@ -108,18 +111,16 @@ def test_evaluate_says_that_the_documents_have_changed_and_keeps_the_scores_of_t
     ("backend=ctranslate2", "backend: rope-"), ("beam_size=2", "beam_size: rope-"),
     ("context_lengths=[16,4096]", "evaluation.context_lengths: 4096 is too long"),
 ])  # fmt: skip
-def test_evaluate_refuses_what_it_cannot_do_before_scoring(trained, cli, word, refusal):
-    [folder] = trained.glob("rope-*")
-    out, err = cli("evaluate", f"run={folder}", word, "hardware.threads=1", code=2)
+def test_evaluate_refuses_what_it_cannot_do_before_scoring(rope, cli, word, refusal):
+    out, err = cli("evaluate", f"run={rope}", word, "hardware.threads=1", code=2)
     assert (out, err.count("\n")) == ("", 1) and err.startswith(f"rpr-cli: {refusal}")
 
 
-def test_loss_by_position_of_a_report_is_that_of_evaluate(trained, cli):
-    [folder] = trained.glob("rope-*")
-    exact = (f"run={folder}", "hardware.threads=1", "hardware.matmul_precision=highest")  # whatever the batches
+def test_loss_by_position_of_a_report_is_that_of_evaluate(rope, cli):
+    exact = (f"run={rope}", "hardware.threads=1", "hardware.matmul_precision=highest")  # whatever the batches
     (by_context,) = json.loads(cli("evaluate", *exact, "splits=[validation]", "format=json").out)["by_context"]
     assert app.main(["report", *exact, "validation_sentences=5"]) == 0
-    numbers = json.loads((folder / "positions.json").read_text())
+    numbers = json.loads((rope / "positions.json").read_text())
     assert numbers["num_sentences"] == 5 and {stack["stack"] for stack in numbers["stacks"]} == {"decoder"}
     assert all(head[numbers["max_distance"]] for layer in numbers["attention"] for head in layer["attention"])
     (losses,) = numbers["losses"]
@@ -129,7 +130,7 @@ def test_loss_by_position_of_a_report_is_that_of_evaluate(trained, cli):
         (first, last, pytest.approx(bits, rel=1e-5)) for first, last, bits in of_evaluate
     ]
     assert of_evaluate[-1][:2] == (33, 64)
-    assert "Loss by position in the window" in (folder / "positions.svg").read_text()
+    assert "Loss by position in the window" in (rope / "positions.svg").read_text()
 
 
 OF_PAIRS = re.compile(r"sentence|\bpairs?\b|\bbeam|\btranslat|target tokens", re.IGNORECASE)
@@ -137,7 +138,7 @@ OF_PAIRS = re.compile(r"sentence|\bpairs?\b|\bbeam|\btranslat|target tokens", re
 
 def test_commands_speak_of_documents_and_windows(trained, corpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("rpr.progress.SECONDS_BETWEEN_LINES", 0.0)
-    runs = [str(next(trained.glob(f"{name}-*"))) for name in ("rope", "none")]
+    runs = list(map(str, trained.values()))
     short = ["optim.max_steps=2", "optim.checkpoint_every_n_steps=1", f"data.cache_dir={tmp_path / 'cache'}"]
     prepare = ["data=text", f"data.path={corpus}", f"data.cache_dir={tmp_path / 'other'}"]
     calls = [
@@ -162,14 +163,13 @@ def test_prepare_counts_documents(corpus, cli):
     assert splits["train"].keys() == {"documents", "target"}
 
 
-def test_a_resumed_run_has_the_same_weights(trained, corpus, tmp_path, assert_same):
-    [folder] = trained.glob("rope-*")
-    again = Path(shutil.copytree(folder, tmp_path / folder.name))
+def test_a_resumed_run_has_the_same_weights(rope, corpus, tmp_path, assert_same):
+    again = Path(shutil.copytree(rope, tmp_path / rope.name))
     for newest in sorted((again / "checkpoints").glob("*.ckpt"))[2:]:
         newest.unlink()
     update_record(status="interrupted", error="stopped")(again)
     assert train(corpus, tmp_path, "position=rope", "name=rope") == 0
-    assert_same(last_weights(again), last_weights(folder))
+    assert_same(last_weights(again), last_weights(rope))
 
 
 def test_a_context_longer_than_any_document_is_refused_before_training(corpus, tmp_path, capsys):
@@ -180,17 +180,6 @@ def test_a_context_longer_than_any_document_is_refused_before_training(corpus, t
     assert not (tmp_path / "runs").exists()
 
 
-def test_compare_tests_bits_per_byte_over_documents(trained, cli):
-    rope, none = (str(next(trained.glob(f"{name}-*"))) for name in ("rope", "none"))
-    (family,) = json.loads(cli("compare", none, rope, "samples=200", "trials=200", "format=json").out)["tests"]
-    scores = [read_record(Path(run) / "record.json").score("test", "bits_per_byte") for run in (none, rope)]
-    assert [one["score"] for one in family["scores"]] == pytest.approx([one.score for one in scores if one])
-    (comparison,) = family["comparisons"]
-    assert comparison["difference"] == pytest.approx(family["scores"][1]["score"] - family["scores"][0]["score"])
-    better = comparison["difference"] < 0
-    assert comparison["verdict"] in (None, f"rope is {'better' if better else 'worse'} than none on these documents")
-
-
 def test_each_line_of_stdin_is_a_prompt_also_of_a_file_from_windows(tmp_path, monkeypatch):
     (tmp_path / "prompts").write_bytes(b"\xef\xbb\xbfdef f(\r\n\r\na\rb\n")
     with (tmp_path / "prompts").open() as stdin:
@@ -199,16 +188,14 @@ def test_each_line_of_stdin_is_a_prompt_also_of_a_file_from_windows(tmp_path, mo
 
 
 @pytest.mark.parametrize("new, beyond", [(26, False), (27, True)])
-def test_a_note_says_that_a_text_is_longer_than_the_contexts_of_the_training(new, beyond, trained, cli):
+def test_a_note_says_that_a_text_is_longer_than_the_contexts_of_the_training(new, beyond, rope, cli):
     """The context is 32: BOS, six bytes and what follows but its last byte, which is not read."""
-    [folder] = trained.glob("rope-*")
-    printed = cli("generate", str(folder), "prompt=1 time", f"max_new_tokens={new}", "hardware.threads=1")
+    printed = cli("generate", str(rope), "prompt=1 time", f"max_new_tokens={new}", "hardware.threads=1")
     assert (f"note: the model read {6 + new} tokens of a text, more than the 32" in printed.err) is beyond
 
 
-def test_a_terminal_shows_a_continuation_as_it_grows(trained, cli, monkeypatch):
-    [folder] = trained.glob("rope-*")
-    words = ["generate", str(folder), "prompt=1 times ${x} (", "stop=\n\n", "max_new_tokens=30"]
+def test_a_terminal_shows_a_continuation_as_it_grows(rope, cli, monkeypatch):
+    words = ["generate", str(rope), "prompt=1 times ${x} (", "stop=\n\n", "max_new_tokens=30"]
     written = []
     whole = cli(*words, "hardware.threads=1").out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
