@@ -60,7 +60,9 @@ def unhandled_sigcont() -> Iterator[None]:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Within this context Ctrl-C and SIGTERM wait for its end, so that no line is torn."""
+    """Within this context Ctrl-C and SIGTERM wait for its end: no line is torn, and compiled code that calls Python
+    does not turn their exception into an error of its own.
+    """
     received: list[int] = []
     with _handled(lambda number, frame: received.append(number), signal.SIGINT, signal.SIGTERM):
         yield

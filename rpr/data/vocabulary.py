@@ -26,6 +26,7 @@ from rpr.config.data import NUM_BYTE_PIECES
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
 from rpr.io.resources import num_workers
+from rpr.signals import signals_deferred
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 FIRST = NUM_BYTE_PIECES - 256  # the piece of byte 0 of a ByteVocabulary, after the special ones
@@ -310,21 +311,22 @@ def _train(words: Mapping[str, int], size: int, model_type: str, special: str | 
     """sentencepiece's model of `size` pieces, learned from word counts; `special`: pieces that it has at every size."""
     stream = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(f"{word}\t{count}" for word, count in words.items()),
-            input_format="tsv",
-            model_writer=stream,
-            model_type=model_type,
-            vocab_size=size,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
-            normalization_rule_name="identity",
-            num_threads=num_workers(),  # the pieces do not depend on it
-            minloglevel=2,
-            **options,
-        )
+        with signals_deferred():
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(f"{word}\t{count}" for word, count in words.items()),
+                input_format="tsv",
+                model_writer=stream,
+                model_type=model_type,
+                vocab_size=size,
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=BOS,
+                eos_id=EOS,
+                normalization_rule_name="identity",
+                num_threads=num_workers(),  # the pieces do not depend on it
+                minloglevel=2,
+                **options,
+            )
     except RuntimeError as error:
         raise DataError(_explain(size, str(error), model_type == "bpe" and special is None, special)) from None
     return stream.getvalue()

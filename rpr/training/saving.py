@@ -17,6 +17,7 @@ from rpr.errors import InterruptedRun, RunError
 from rpr.io.atomic import remove_leftovers, replacing
 from rpr.io.escape import note
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from rpr.signals import signals_deferred
 from rpr.training.callbacks import Stopwatch
 from rpr.training.guards import LOG_EVERY
 from rpr.training.module import StepCallback, TranslationModule
@@ -31,7 +32,7 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         try:
-            with replacing(Path(path)) as temporary, temporary.open("wb") as file:
+            with signals_deferred(), replacing(Path(path)) as temporary, temporary.open("wb") as file:
                 torch.save(checkpoint, file)
         except (OSError, RuntimeError) as error:  # torch's writer wraps the system's error in its own
             reason = _os_error(error)

@@ -3,8 +3,10 @@ decoded from its pieces: tests/property/test_corpora.py.
 """
 
 import io
+import os
 import pickle
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from rpr.data import vocabulary as module
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, add_words, count_words, learned_words, training_sample
 from rpr.errors import DataError
+from rpr.signals import exit_on_sigterm
 
 
 def sentences(number: int = 600) -> list[str]:
@@ -48,6 +51,17 @@ def test_special_pieces_size_and_byte_fallback(large):
     assert len(large) == 1100
     small = Vocabulary.learn(count_words(sentences()), 200)
     assert len(small) == 200 and UNK in small.encode("中") and UNK not in small.encode(sentences(1)[0])
+
+
+@pytest.mark.parametrize("number, stop", [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_signal_while_sentencepiece_reads_words_is_no_error_of_the_corpus(number, stop):
+    class Interrupted(dict[str, int]):
+        def items(self):
+            yield from super().items()
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(stop), exit_on_sigterm():
+        Vocabulary.learn(Interrupted(count_words(sentences())), 200)
 
 
 def test_vocabulary_can_be_saved_and_pickled(large, tmp_path):

@@ -3,10 +3,12 @@ checkpoints; time limits; unsuitable folders and small disks (full ones: tests/s
 """
 
 import contextlib
+import io
 import json
 import os
 import re
 import shutil
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.io.resources import resident_peak
 from rpr.records.metrics import read_metrics
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from rpr.signals import exit_on_sigterm
 from rpr.training import fit, saving
 from rpr.training.module import TranslationModule
 from tests.fake_records import fake_document
@@ -245,6 +248,22 @@ def test_unwritable_checkpoint_folder_is_an_error_before_the_first_step(config, 
     with pytest.raises(RunError, match=reason):
         fit.fit(config, small_data, tmp_path)
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_checkpoint_is_finished_before_a_signal_acts(tmp_path, monkeypatch):
+    """torch's writer would turn the exception that interrupts it into an error of its own."""
+    path = tmp_path / "step00000001.ckpt"
+
+    class Interrupted(io.FileIO):
+        def write(self, data):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().write(data)
+
+    monkeypatch.setattr(Path, "open", lambda path, mode: Interrupted(path, mode))
+    with pytest.raises(SystemExit, match="143"), exit_on_sigterm():
+        saving.AtomicCheckpointIO().save_checkpoint({"state_dict": {"weight": torch.ones(3)}}, path)
+    assert [*tmp_path.iterdir()] == [path]
+    assert load_checkpoint(path)["state_dict"]["weight"].sum() == 3
 
 
 @pytest.mark.parametrize("free, warned", [(10**6, True), (10**9, False)])
