@@ -122,7 +122,9 @@ class OptimConfig(StrictModel):
 
 
 class HardwareConfig(StrictModel):
-    """Where a run executes. It changes rounding alone, or, with more devices than microbatches, what dropout draws."""
+    """Where a run executes. It changes rounding, and, on another kind of device or with more devices than microbatches,
+    what dropout draws.
+    """
 
     name: str
     accelerator: Literal["cpu", "gpu"]

@@ -24,7 +24,8 @@ before = [stream is None for stream in (sys.stdin, sys.stdout, sys.stderr)]
 stdio.reopen_closed_fds()
 file = open(sys.argv[1], "w")
 child = "import os, sys; from rpr.cli import stdio; os.fstat(0), os.fstat(1), os.fstat(2); sys.stderr.write('printed')"
-json.dump([before, file.fileno(), sys.stderr is None, os.spawnv(os.P_WAIT, sys.executable, ["p", "-c", child])], file)
+ended = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", child])
+json.dump([before, file.fileno(), sys.stderr is None, ended], file)
 """
 
 

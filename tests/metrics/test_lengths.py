@@ -70,7 +70,7 @@ def test_length_grid():
     ("duplicate", "1 2", "1 2 1 2", 2),
     ("addition", "0 0 1 2 + 0 1 0 7", "0 1 1 9", 3),
     ("addition", "0 + 0", "0", 1),
-    ("scan", "jump twice", "I_JUMP I_JUMP", 2),
+    ("scan", "jump thrice", "I_JUMP I_JUMP I_JUMP", 3),
 ])  # fmt: skip
 def test_task_lengths(kind, source, target, length):
     data = SimpleNamespace(text=lambda split: ([source], [target]))

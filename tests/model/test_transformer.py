@@ -41,7 +41,7 @@ def make_model(kind="none", **changes):
     return model.requires_grad_(False)
 
 
-def sentences(*lengths, seed=1, size=23, eos=EOS):
+def sentences(*lengths, seed=1, size=TINY.vocabulary_size, eos=EOS):
     """Random pieces of a vocabulary of this size and EOS, padded on the right: [B, S]."""
     generator = torch.Generator().manual_seed(seed)
     pieces = torch.full((len(lengths), max(lengths)), PAD)
