@@ -122,9 +122,7 @@ class OptimConfig(StrictModel):
 
 
 class HardwareConfig(StrictModel):
-    """Where a run executes. It changes rounding, and, on another kind of device or with more devices than microbatches,
-    what dropout draws.
-    """
+    """Where a run executes. It changes rounding and, with another kind or number of devices, what dropout may draw."""
 
     name: str
     accelerator: Literal["cpu", "gpu"]
