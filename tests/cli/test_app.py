@@ -296,16 +296,13 @@ def test_bench_reads_the_choices_of_the_users_folder(capsys, tmp_path):
     assert [row["variant"] for row in json.loads(capsys.readouterr().out)["step"]] == ["absolute", "mine"]
 
 
-def test_bench_by_length_of_the_context(cli):
+def test_bench_by_length_of_the_context_prints_what_it_has_measured_when_it_is_interrupted(cli, monkeypatch):
     words = ["bench", "parts=[context]", "model.architecture=decoder_only", "variants=[none,cope]", "rounds=1"]
-    sizes = ["context.lengths=[4,16]", "context.positions=16", "data.vocabulary_size=50", "steps_per_round=1"]
-    document = json.loads(cli(*words, *sizes, "format=json").out)
+    words += ["context.lengths=[4,16]", "context.positions=16", "data.vocabulary_size=50", "steps_per_round=1"]
+    document = json.loads(cli(*words, "format=json").out)
     rows = [(row["length"], row["batch"], row["variant"]) for row in document["context"]]
     assert rows == [(length, 16 // length, name) for length in (4, 16) for name in ("none", "cope")]
     assert "vs none" in bench.as_text(document)
-
-
-def test_interrupted_bench_prints_what_it_has_measured(capsys, monkeypatch):
     take_turns, lengths = bench.benchmark.take_turns, iter((4, 16))
 
     def interrupted(*arguments, **options):
@@ -314,10 +311,8 @@ def test_interrupted_bench_prints_what_it_has_measured(capsys, monkeypatch):
         return take_turns(*arguments, **options)
 
     monkeypatch.setattr(bench.benchmark, "take_turns", interrupted)
-    words = ["parts=[context]", "model.architecture=decoder_only", "variants=[none,rope]", "rounds=1"]
-    sizes = ["context.lengths=[4,16]", "context.positions=16", "data.vocabulary_size=50", "steps_per_round=1"]
-    assert app.main(["bench", *words, *sizes, "format=json"]) == 130
-    assert [row["length"] for row in json.loads(capsys.readouterr().out)["context"]] == [4, 4]
+    document = json.loads(cli(*words, "format=json", code=130).out)
+    assert [row["length"] for row in document["context"]] == [4, 4]
 
 
 SMALL_BENCH = ["model.d_model=16", "model.d_ff=16", "sentences=2", "length=4", "layer.positions=8", "steps_per_round=1"]
