@@ -19,7 +19,7 @@ from rpr.records.scores import OVER_DOCUMENTS, Interval
 from rpr.records.translations import read_translations, write_archive
 from rpr.report.paired import PairedReport, as_markdown, from_json
 from rpr.validation import validate
-from tests.fake_records import fake_document, fake_score
+from tests.fake_records import fake_document, fake_score, make_run
 from tests.system.bad_files import edit_record, set_config, update_record
 
 REFERENCES = [f"Der Hund Nummer {number} läuft heute schnell durch den großen Park ." for number in range(60)]
@@ -38,15 +38,10 @@ def settings(*words):
 
 
 def write_record(tmp_path, config, **changes):
-    """The folder of a run of the sweep, with its record."""
-    document = fake_document(
-        seed=config.seed, config=config.model_dump(mode="json"), name=config.label, run_id=config.run_id,
-        sweeps=["mine"], **changes,
-    )  # fmt: skip
-    folder = tmp_path / "runs" / config.run_dir_name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "record.json").write_text(json.dumps(document))
-    return folder
+    """The folder of a finished run of the sweep, with its record."""
+    config = config.model_copy(update={"runs_dir": str(tmp_path / "runs")})
+    given = {"status": "finished", "seed": config.seed, "data": fake_document()["data"], "sweeps": ["mine"]}
+    return make_run(config, **(given | changes))
 
 
 @pytest.fixture
