@@ -174,9 +174,9 @@ def _limits(groups: Sequence[Group]) -> Iterator[str]:
         return
     known = [variant for group in groups for variant in group.variants if variant.finished]
     if falling := sum(variant.still_learning is not None for variant in known):
-        yield f"{falling} of {len(known)} variants were still learning when their training ended."
+        yield f"Still learning when training ended: {falling} of {len(known)} variants."
     if unlearned := sum(variant.unlearned is not None for variant in known):
-        yield f"{unlearned} of {len(known)} variants did not learn: their rows say why."
+        yield f"Not learned, as their rows say: {unlearned} of {len(known)} variants."
     longest, steps = max(run.max_steps for run in runs), paper.MODELS["base"].steps
     if longest < steps:
         yield (
@@ -186,7 +186,7 @@ def _limits(groups: Sequence[Group]) -> Iterator[str]:
     scores = [(group, group.score(variant, "test")) for group in groups for variant in group.variants]
     measured = [(group, score) for group, score in scores if score.value is not None]
     if alone := sum(score.n == 1 for _, score in measured):
-        yield f"{alone} of {len(measured)} measured rows have one seed: another seed may order them differently."
+        yield f"Of one seed, while another may order them differently: {alone} of {len(measured)} measured rows."
     mixed = sum(len({run.device for run in group.finished}) > 1 for group in groups)
     yield (
         "A seed repeats a run on one type of machine: on another one rounding alone makes it another run, as another "
