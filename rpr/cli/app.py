@@ -53,7 +53,7 @@ COMMANDS = {  # with their purpose
 _USAGE = [
     "usage: rpr-cli COMMAND [setting=value ...] [Hydra flags]\n",
     *(f"  {name:<10} {purpose}" for name, purpose in COMMANDS.items()),
-    "\n`rpr-cli COMMAND --help` lists the settings; `--cfg job` prints the composed configuration.",
+    "\n`rpr-cli COMMAND --help` lists the settings; `--cfg job` (of a sweep: `--dry-run`) prints what they make.",
     "schemes_dir=DIR adds position schemes, choices and sweeps of your own to any command.",
 ]
 
