@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.commands.printing import print_result
 from rpr.compose.messages import format_user_error
-from rpr.config.train import REPORTED, HardwareConfig, TrainConfig, config_from_record
+from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import is_first_rank, started_by_torchrun
 from rpr.errors import ConfigError, RecordError, RprError, RunError
 from rpr.io.escape import escape_control_characters, note
@@ -98,8 +97,8 @@ def _run_unless_finished(
     if sweep_job is None:
         for line in lifecycle.cautions(config):
             note(f"warning: {line}")
-        if (folder := lifecycle.trained_alike(config, run_dir)) is not None:
-            note(f"{folder} differs in its evaluation alone; to score it again instead: rpr-cli evaluate {folder}")
+        if (command_instead := lifecycle.trained_alike(config, run_dir)) is not None:
+            note(f"a finished run differs in its evaluation alone; to score it again instead: {command_instead}")
     _run_recorded(config, command, run_dir, sweep_job, rerun_of)
 
 
@@ -119,13 +118,9 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
         lifecycle.add_to_sweep(run_dir, config.sweep)
     print(f"{escape_control_characters(run_dir.name)}: already finished on {record.finished}", file=sys.stderr)
     if differing := lifecycle.reported_otherwise(config, record):
-        if {"context_lengths", "stride"} & {*differing}:  # which evaluate takes together
-            stride = {"stride"} if config.evaluation.stride is not None else set()
-            differing = [name for name in REPORTED if name in {*differing, "context_lengths", *stride}]
-        settings = [f"{name}={json.dumps(getattr(config.evaluation, name))}".replace(" ", "") for name in differing]
         note(
             f"its scores stay as recorded, with another evaluation.{' and evaluation.'.join(differing)}; to "
-            f"score it again: {shlex.join(['rpr-cli', 'evaluate', str(run_dir), *settings])}"
+            f"score it again: {lifecycle.score_again(config, run_dir, record)}"
         )
     print_result(run_dir)
     return True

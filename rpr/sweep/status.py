@@ -153,10 +153,10 @@ def print_cautions(jobs: Sequence[Job]) -> None:
     configs = {job.run_dir: job.config for job in jobs if job.state != "finished"}
     for line, number in Counter(line for config in configs.values() for line in lifecycle.cautions(config)).items():
         note(f"warning: {line} ({number} of {len(configs)} jobs)")
-    if alike := sum(lifecycle.trained_alike(config, run_dir) is not None for run_dir, config in configs.items()):
+    if alike := [*filter(None, (lifecycle.trained_alike(config, run_dir) for run_dir, config in configs.items()))]:
         note(
-            f"{alike} of {len(configs)} jobs differ from finished runs in their evaluation alone; to score those again "
-            "instead: rpr-cli evaluate RUN"
+            f"{len(alike)} of {len(configs)} jobs differ from finished runs in their evaluation alone; to score those "
+            f"again instead, the first by: {alike[0]}"
         )
 
 
@@ -176,12 +176,14 @@ def prepare_launch(sweep: str, jobs: Sequence[Job], *, retry_failed: bool) -> li
     if former := sum(_runs_of_no_job(root, sweep, jobs) for root in _roots(jobs)):
         _print(f"  {former} of its runs are not among these jobs; they stay, and in its reports")
     _add_finished_runs(sweep, jobs)
-    finished = [(job.config, job.record) for job in _in_state(jobs, "finished")]
-    otherwise = [lifecycle.reported_otherwise(config, record) for config, record in finished if record is not None]
-    if names := sorted({f"evaluation.{name}" for differing in otherwise for name in differing}):
+    finished = [(job, job.record) for job in _in_state(jobs, "finished") if job.record is not None]
+    by_job = [(job, record, lifecycle.reported_otherwise(job.config, record)) for job, record in finished]
+    if otherwise := [differing for differing in by_job if differing[2]]:
+        names = sorted({f"evaluation.{name}" for *_, differing in otherwise for name in differing})
+        job, record, _ = otherwise[0]
         _print(
-            f"  {sum(map(bool, otherwise))} of the finished runs were scored with other {' and '.join(names)}; "
-            "rpr-cli evaluate RUN scores a run again"
+            f"  {len(otherwise)} of the finished runs were scored with other {' and '.join(names)}; to score the first "
+            f"again: {lifecycle.score_again(job.config, job.run_dir, record)}"
         )
     return _to_launch(jobs, retry_failed=retry_failed)
 

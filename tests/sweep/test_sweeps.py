@@ -361,7 +361,9 @@ def test_finished_runs_that_were_scored_with_other_buckets_are_named(capsys):
     words = [("seed=1",), ("seed=2", "evaluation.length_buckets=[5]")]
     found = status.load_status("mine", [(one, configured(*one)) for one in words])
     assert status.prepare_launch("mine", found, retry_failed=False) == []
-    assert "  1 of the finished runs were scored with other evaluation.length_buckets; " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "  1 of the finished runs were scored with other evaluation.length_buckets; " in said
+    assert f"rpr-cli evaluate {found[1].run_dir} 'length_buckets=[5]'\n" in said
 
 
 def test_last_lines_of_a_log(tmp_path):
