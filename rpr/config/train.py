@@ -305,20 +305,19 @@ class TrainConfig(StrictModel):
             )
         if self.data.text is None and self.evaluation.context_lengths:
             yield "evaluation.context_lengths: only documents are scored by context; set it to []"
-        same, longest = self.position.encoder == self.position.decoder, self.longest_context
+        same, longest = self.position.encoder == self.position.decoder, max(self.longest_row, self.longest_context)
         stacks = self.transformer(self.data.vocabulary_size).stacks()
         for stack in stacks:
             usual = self.model.relative_defaults.model_dump()
             if problem := stack.scheme.wrong_setting(stack.site, usual):
                 whole = f"position.{problem}"
                 yield whole if same else re.sub(r"position\.(?!encoder|decoder)", f"position.{stack.name}.", whole)
-            if any(part.has_scores for part in stack.scheme.parts) and max(longest, self.longest_row) > LONGEST_SCORES:
+            if any(part.has_scores for part in stack.scheme.parts) and longest > LONGEST_SCORES:
                 yield (
-                    f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for "
-                    f"{max(longest, self.longest_row)} (data.context_length, data.max_length, "
-                    f"evaluation.context_lengths); at most {LONGEST_SCORES}"
+                    f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for {longest} "
+                    f"(data.context_length, data.max_length, evaluation.context_lengths); at most {LONGEST_SCORES}"
                 )
-            if problem := stack.scheme.wrong_length(self.longest_row, longest):
+            if problem := stack.scheme.wrong_length(self.longest_row, self.longest_context):
                 yield f"position.{problem}"
         check_attention(self.hardware, stacks)
 
