@@ -13,7 +13,7 @@ from typing import Any
 from rpr import paper
 from rpr.config.train import LoggerConfig
 from rpr.errors import ConfigError, did_you_mean
-from rpr.records.scores import BITS_PER_BYTE, EXACT_MATCH, HEADLINE_METRIC, METRIC_NAMES, SPLITS
+from rpr.records.scores import BITS_PER_BYTE, EXACT_MATCH, HEADLINE_METRIC, LOWER_IS_BETTER, METRIC_NAMES, SPLITS
 from rpr.tracking import naming
 from rpr.tracking.wandb_client import first_line, has_key, tear_down, without_login
 
@@ -117,7 +117,7 @@ def report(entity: str, project: str, sweep: str | None, title: str | None, scor
         project=project,
         name=scope,
         filters="" if sweep is None else expr.And(expr.Metric("Group") == sweep),
-        order=[wr.OrderBy(wr.SummaryMetric(names[0]))],
+        order=[wr.OrderBy(wr.SummaryMetric(names[0]), ascending=scores[0][0] in LOWER_IS_BETTER)],  # the best first
         pinned_columns=[
             "run:displayName",
             *(f"config:{name}.value" for name in (naming.CONFIGURATION, naming.SEED)),

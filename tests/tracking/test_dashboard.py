@@ -118,6 +118,9 @@ def test_runs_are_compared_by_their_own_metric(scored, compared, curve, tables, 
     lines = [name for line in panels_of(report, "Run History Line Plot") for name in line["metrics"]]
     assert bars == [*compared, "steps_per_second"] and points == [f"summary:{name}" for name in compared]
     assert lines == [curve, "validation/loss"]
+    (grid,) = (block["metadata"] for block in report["spec"]["blocks"] if block["type"] == "panel-grid")
+    (order,) = grid["runSets"][0]["sort"]["keys"]
+    assert order["key"]["name"] == compared[0] and order["ascending"] == compared[0].endswith("bits_per_byte")
     assert sum(block["type"] == "markdown-block" for block in report["spec"]["blocks"]) == tables
 
 
