@@ -20,6 +20,7 @@ from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, find
 from rpr.report.recipes import recipe_grids, recipes
 from rpr.report.speed import SpeedRow, speed_grid
 from rpr.tables.grid import Cell, Column, Grid, Note
+from rpr.tasks import TASKS
 
 
 def score_table(
@@ -231,10 +232,13 @@ def task_table(groups: Sequence[Group]) -> Grid:
         sorted({run.setting(f"data.task.max_{split}_length") or 0 for run in runs}) for split in ("train", "long")
     )
     names = ("num_layers", "d_model", "num_heads", "d_ff", "dropout")
-    sizes = ", ".join(f"{name} {runs[0].setting(f'model.{name}')}" for name in names)
+    values = [dict.fromkeys(str(run.setting(f"model.{name}")) for run in runs) for name in names]
+    sizes = ", ".join(f"{name} {' or '.join(own)}" for name, own in zip(names, values, strict=True))
     lengths = " or ".join(map(str, longest))
     beyond = f", up to {' or '.join(map(str, most))}" if any(most) else ""
-    about = f"test: lengths up to {lengths}, as in training; long: longer inputs{beyond}"
+    task = TASKS.get(str(runs[0].task))
+    unit = f" {task.UNIT}" if task else ""
+    about = f"test: lengths up to {lengths}{unit}, as in training; long: longer ones{beyond}"
     solved = f"seeds ≥ {TASK_LEARNED:g}%: those with at least as much exact match on {groups[0].split}"
     return _table_of_all("task", f"Exact match on {runs[0].task}, percent", groups, solved, about, f"model: {sizes}")
 

@@ -134,6 +134,17 @@ def test_findings_of_a_task_are_about_exact_match_and_name_no_figure_of_the_pape
     assert not any(words in found for words in ("BLEU", "the paper", " on test"))
 
 
+def test_lengths_are_in_the_unit_of_the_task_and_sizes_those_of_all_rows():
+    other = [run.model_copy(update={"config": edited(run.config, {"model.dropout": 0.3})}) for run in runs("scan")]
+    groups = [group_of(runs("scan")), group_of(other)]
+    dropout = groups[0].runs[0].setting("model.dropout")
+    notes = " ".join(note.text for note in task_table(groups).notes)
+    assert "test: lengths up to 26 actions of the output, as in training; long: longer ones" in notes
+    assert f"dropout {dropout} or 0.3" in notes
+    of_another_version = task_table([group_of(runs("a_task_of_later"))])
+    assert "test: lengths up to 26, as in training" in " ".join(note.text for note in of_another_version.notes)
+
+
 def test_without_longer_examples_nothing_is_said_of_them():
     records = [run.model_copy(update={"scores": run.scores[::2]}) for run in runs()]  # those of test
     group = group_of(records)
@@ -148,7 +159,8 @@ def test_results_page_leaves_groups_of_few_seeds_to_the_pages_of_their_sweeps(tm
         write_run(tmp_path / "runs" / f"{number}.json", record, "1 2", "2 1", "2 1")
     page = results_markdown(tmp_path / "runs")
     table, all_runs = page[page.index("## Exact match on scan") :].split("## Every sweep")
-    assert table.count("| relative, k = 16 |") == 1 and "lengths up to 26, as in training" in table
+    assert table.count("| relative, k = 16 |") == 1
+    assert "lengths up to 26 actions of the output, as in training" in table
     assert "max_train_length 22 |" in all_runs and "max_train_length 26 |" in all_runs
     assert "no training source has more than" not in page, "a task's lengths are not in tokens"
 
@@ -244,6 +256,8 @@ def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
     html = (folder / "index.html").read_text()
     assert html.index('<section id="paper">') < html.index('<section id="tasks">') < html.index('<section id="t1">')
     assert "Generated tasks" in html
+    footer = html[html.index("<footer>") :]
+    assert "Kazemnejad 2023" in html and "in those of other sources, which the notes of a table cite" in footer
     page = results_markdown(folder)
     parts = ("## Table 1", "## Exact match on reverse", "## What this cannot tell")
     papers, table = (page[page.index(first) : page.index(then)] for first, then in pairwise(parts))
