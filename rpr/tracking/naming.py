@@ -8,6 +8,7 @@ from rpr.config.train import TrainConfig
 from rpr.model.positions.vectors import SHARING
 from rpr.records.position import position_of
 from rpr.records.record import Record, deciding_settings
+from rpr.runs.runtime import matmul_precision
 
 STEP = "trainer/global_step"  # the optimiser step, under Lightning's usual name
 VALIDATION_LOSS = "validation/loss"
@@ -60,10 +61,13 @@ def variant(config: TrainConfig) -> str:
 
 def configuration(config: TrainConfig) -> str:
     """One key for all seeds of a variant trained alike: `relative, k = 4 (multi30k_en_de, tiny, 1a2b)`, with a digest
-    of all other settings that decide a result. A mean over runs is of one of them.
+    of all other settings that decide a result, of the precision as it is on this machine, and of the settings of the
+    run whose weights it started from. A mean over runs is of one of them.
     """
-    deciding = json.dumps(deciding_settings(config.model_dump(mode="json")), sort_keys=True)
-    digest = hashlib.sha256(deciding.encode()).hexdigest()[:4]
+    deciding = deciding_settings(config.model_dump(mode="json"))
+    deciding |= {"precision": config.hardware.precision, "matmul_precision": matmul_precision(config.hardware)}
+    deciding |= {"origin": config.origin and config.origin.settings_id}
+    digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:4]
     return f"{variant(config)} ({config.data.name}, {config.model.name}, {digest})"
 
 

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from rpr.config.train import Origin
 from rpr.records.record import write_record
 from rpr.records.scores import ByContext, ContextScore
 from rpr.tracking import naming
@@ -126,12 +127,16 @@ def test_variant_names(overrides, variant, tiny_config):
 
 
 def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):
-    """Whatever varies beside positions and seed, as in table1, fair or length_generalisation."""
+    """Whatever varies beside positions and seed, as in table1, fair, precision or length_generalisation."""
     first = naming.configuration(tiny_config("name=mine", "sweep=a"))
     assert first.startswith("relative, k = 16 (synthetic, tiny, ")
     assert first == naming.configuration(tiny_config("seed=2"))
-    for word in ("data.synthetic.num_train=9", "model.dropout=0.3", "optim.max_steps=7", "position.clip_distance=2"):
+    words = ["data.synthetic.num_train=9", "model.dropout=0.3", "optim.max_steps=7", "position.clip_distance=2"]
+    for word in (*words, "hardware.precision=bf16", "hardware.matmul_precision=high"):
         assert naming.configuration(tiny_config(word)) != first
+    origin = {"run": "r", "run_id": "a", "seed": 1, "positions": "RoPE", "steps": 9, "weights": "w"}
+    started = [tiny_config().model_copy(update={"origin": Origin(**origin, settings_id=one)}) for one in ("a", "b")]
+    assert len({*map(naming.configuration, started)}) == 2, "of RoPE after 9 steps in two recipes"
 
 
 def test_flat_keys_do_not_hide_sections(tiny_config):
