@@ -203,7 +203,7 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
 def legend(grids: Iterable[Grid], shows_intervals: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
     """The meaning of the symbols in the cells of these grids, each once; `shows_intervals`: whether they are shown."""
     grids, lines = list(grids), []
-    if any(figure.deviation for grid in grids for figure in grid.figures):
+    if any(figure.deviation is not None for grid in grids for figure in grid.figures):
         lines.append("±: the sample standard deviation over the n seeds")
     shown = [figure.interval for grid in grids if shows_intervals(grid) for figure in grid.figures]
     of_kind = {kind: [one for one in shown if one and one.kind == kind] for kind in ("seeds", "rounds", "sentences")}
