@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +112,7 @@ _TEMPLATES = Environment(
 )
 _TEMPLATES.filters |= {
     "image": lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}",
+    "text": partial(html.escape, quote=False),  # outside of attributes; records are full of quotes
     "spaced": lambda heading: heading.replace(" | ", " · "),
     "no_break": lambda text: text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),  # inside `k = 16`
 }

@@ -151,7 +151,7 @@ def test_record_of_one_run_is_shown_and_how_others_differ():
     assert "\nhardware.x=1.0\n" in html, "1 and 1.0 are different values"
     failed = fake_record("relative", 4, settings={"hardware.x": "y"}, status="failed")
     html = runs_of(page([fake_record("relative", 2), failed]))
-    assert "\nhardware.x=&#34;y&#34;\n" in html and "\nerror=&#34;RuntimeError: rank 1 died&#34;\n" in html
+    assert '\nhardware.x="y"\n' in html and '\nerror="RuntimeError: rank 1 died"\n' in html
 
 
 def test_runs_are_folded_by_variant():
