@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rpr.errors import DataError
+from rpr.signals import SIGTERM_EXIT
 
 if TYPE_CHECKING:
     from rpr.config.train import TrainConfig
@@ -75,7 +76,9 @@ def check_installed(tokenizer: str) -> None:
     logging.getLogger("sacrebleu").setLevel(logging.ERROR)
     try:
         BLEU(tokenize=tokenizer)
-    except (ImportError, RuntimeError, AssertionError, OSError, SystemExit):
+    except (ImportError, RuntimeError, AssertionError, OSError, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == SIGTERM_EXIT:
+            raise
         raise DataError(
             f"evaluation.bleu_tokenizer: {tokenizer} is not installed; {_REMEDIES[tokenizer]}, or choose char"
         ) from None

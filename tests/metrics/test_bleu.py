@@ -3,7 +3,9 @@
 import json
 import logging
 import math
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -17,6 +19,7 @@ from rpr.compose.composition import compose_train
 from rpr.errors import DataError
 from rpr.metrics.bleu import Metric, all_scores, moses_language, moses_tokenise
 from rpr.metrics.languages import bleu_tokenizer, check_installed, check_tokenizer
+from rpr.signals import exit_on_sigterm
 
 
 def metric(name: str, hypotheses: list[str], references: list[str]) -> Metric:
@@ -156,6 +159,13 @@ def test_morphological_tokenizers(language, packages, text):
     check_installed.cache_clear()
     [found] = all_scores([text], [text], language, ["sacrebleu"])
     assert found.score == pytest.approx(100) and f"|tok:{language}-mecab-" in found.signature
+
+
+def test_signal_while_a_tokenizer_is_loaded_is_no_missing_package(monkeypatch):
+    check_installed.cache_clear()
+    monkeypatch.setattr("sacrebleu.metrics.bleu.BLEU", lambda tokenize: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit, match="143"), exit_on_sigterm():
+        check_installed("ja-mecab")
 
 
 @pytest.mark.parametrize("language, setting, text, refused", [
