@@ -144,34 +144,33 @@ def set_aside(run_dir: Path, positions: Positions) -> Iterator[None]:
     again=true itself began and that has not finished stays, to be resumed, if the code of its positions is the same.
     Raises BusyError if another process is working on it, ConfigError if it cannot be moved.
     """
-    earlier = _set_aside(run_dir, positions)
+    earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
     try:
+        _set_aside(run_dir, earlier, positions)
         yield
     except BaseException:
-        if earlier is not None and not (run_dir / RECORD_NAME).exists():
+        if earlier.exists() and not (run_dir / RECORD_NAME).exists():
             with contextlib.suppress(OSError):  # another process has begun it again
                 earlier.rename(run_dir)
                 note(f"again=true: nothing was trained, so the earlier run is back in {run_dir}")
         raise
 
 
-def _set_aside(run_dir: Path, positions: Positions) -> Path | None:
+def _set_aside(run_dir: Path, earlier: Path, positions: Positions) -> None:
     if not run_dir.exists():
-        return None
+        return
     with locks.acquire(run_dir):
         with contextlib.suppress(RecordError):
             record = read_record(run_dir / RECORD_NAME)
             unfinished = record.again and record.status != "finished"
             if unfinished and not changed_code((positions.encoder, positions.decoder), record.schemes):
                 note(f"again=true: {run_dir.name} resumes, which it began at {record.started}")
-                return None
-        earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
+                return
         try:
             run_dir.rename(earlier)
         except OSError as error:
             raise unwritable(run_dir, error) from None
     note(f"again=true: the earlier run is kept in {earlier}")
-    return earlier
 
 
 def _sweeps_of_set_aside(run_dir: Path) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import signal
 from dataclasses import replace
 from unittest.mock import MagicMock
 
@@ -18,6 +19,7 @@ from rpr.model.positions import codes
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle, runtime
 from rpr.runs.locks import LOCK_NAME
+from rpr.signals import exit_on_sigterm
 from rpr.sweep.status import Job, print_cautions
 from rpr.training import launch
 from rpr.validation import validate
@@ -100,6 +102,16 @@ def test_run_is_back_in_its_place_if_again_cannot_train_it(tiny_config, tmp_path
         train.run(tiny_config(f"runs_dir={tmp_path}", "again=true"), command="")
     assert [*tmp_path.iterdir()] == [run_dir] and read_record(run_dir / RECORD_NAME).status == "finished"
     assert capsys.readouterr().err.endswith(f"nothing was trained, so the earlier run is back in {run_dir}\n")
+
+
+def test_run_is_back_in_its_place_after_a_signal_that_came_while_it_was_set_aside(tiny_config, tmp_path, monkeypatch):
+    config = tiny_config(f"runs_dir={tmp_path}")
+    run_dir = make_run(config, status="finished")
+    said = []
+    monkeypatch.setattr(lifecycle, "note", lambda text: said.append(text) or signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit, match="143"), exit_on_sigterm(), lifecycle.set_aside(run_dir, config.position):
+        pass
+    assert "is kept in" in said[0] and [*tmp_path.iterdir()] == [run_dir]
 
 
 def test_what_scores_a_run_again_has_lengths_and_stride_together(tmp_path, capsys):
