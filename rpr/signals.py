@@ -60,14 +60,17 @@ def unhandled_sigcont() -> Iterator[None]:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Within this context Ctrl-C and SIGTERM wait for its end: no line is torn, and compiled code that calls Python
-    does not turn their exception into an error of its own.
+    """Within this context Ctrl-C, SIGTERM, and SIGCHLD, whose handler raises the death of a loader worker, wait for its
+    end, also by an error: no line is torn, and compiled code that calls Python does not turn their exception into an
+    error of its own.
     """
     received: list[int] = []
-    with _handled(lambda number, frame: received.append(number), signal.SIGINT, signal.SIGTERM):
-        yield
-    if received:
-        signal.raise_signal(received[0])
+    try:
+        with _handled(lambda number, frame: received.append(number), signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            yield
+    finally:
+        if received:
+            signal.raise_signal(min(received))  # of several, one that stops the work
 
 
 def stop_before(error: BaseException) -> SystemExit | KeyboardInterrupt | None:

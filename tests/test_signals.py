@@ -53,6 +53,18 @@ def test_deferred_signal_acts_afterwards_as_it_would_have_at_once(number, ignore
         signal.signal(number, before)
 
 
+def test_deferred_signal_acts_after_an_error_too():
+    """Which may be of the signal's making, as when it went to all processes of a group. SIGCHLD counts less."""
+    before = signal.signal(signal.SIGCHLD, lambda *_: 1 / 0)
+    try:
+        with pytest.raises(SystemExit, match="143"), exit_on_sigterm(), signals_deferred():
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+            raise RuntimeError("a worker process died")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_signal_explains_errors_until_the_outermost_work_that_it_ended():
     """Of compiled code, which lose what they were raised from."""
     for _ in range(2):  # as of two commands in one process

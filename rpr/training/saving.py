@@ -31,15 +31,16 @@ class AtomicCheckpointIO(CheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        try:
-            with signals_deferred(), replacing(Path(path)) as temporary, temporary.open("wb") as file:
-                torch.save(checkpoint, file)
-        except (OSError, RuntimeError) as error:  # torch's writer wraps the system's error in its own
-            reason = _os_error(error)
-            raise RunError(
-                f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are intact: "
-                "fix this, and the same command resumes from the last one"
-            ) from None
+        with signals_deferred():
+            try:
+                with replacing(Path(path)) as temporary, temporary.open("wb") as file:
+                    torch.save(checkpoint, file)
+            except (OSError, RuntimeError) as error:  # torch's writer wraps the system's error in its own
+                reason = _os_error(error)
+                raise RunError(
+                    f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are intact: "
+                    "fix this, and the same command resumes from the last one"
+                ) from None
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None

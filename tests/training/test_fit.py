@@ -250,18 +250,28 @@ def test_unwritable_checkpoint_folder_is_an_error_before_the_first_step(config, 
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_checkpoint_is_finished_before_a_signal_acts(tmp_path, monkeypatch):
-    """torch's writer would turn the exception that interrupts it into an error of its own."""
+@pytest.mark.parametrize("number, stop", [(signal.SIGTERM, SystemExit), (signal.SIGCHLD, RuntimeError)])
+def test_checkpoint_is_finished_before_a_signal_acts(number, stop, tmp_path, monkeypatch):
+    """torch's writer would turn the exception that interrupts it into an error of its own; SIGCHLD's handler raises one
+    for a loader worker that was killed.
+    """
     path = tmp_path / "step00000001.ckpt"
+
+    def worker_died(*_):
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
 
     class Interrupted(io.FileIO):
         def write(self, data):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             return super().write(data)
 
     monkeypatch.setattr(Path, "open", lambda path, mode: Interrupted(path, mode))
-    with pytest.raises(SystemExit, match="143"), exit_on_sigterm():
-        saving.AtomicCheckpointIO().save_checkpoint({"state_dict": {"weight": torch.ones(3)}}, path)
+    before = signal.signal(signal.SIGCHLD, worker_died)
+    try:
+        with pytest.raises(stop, match="143|DataLoader worker"), exit_on_sigterm():
+            saving.AtomicCheckpointIO().save_checkpoint({"state_dict": {"weight": torch.ones(3)}}, path)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
     assert [*tmp_path.iterdir()] == [path]
     assert load_checkpoint(path)["state_dict"]["weight"].sum() == 3
 
