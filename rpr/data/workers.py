@@ -22,6 +22,7 @@ from typing import TypeVar
 from rpr.errors import ConfigError, RunError
 from rpr.io.escape import note
 from rpr.io.resources import resident_peak
+from rpr.signals import signals_deferred
 
 ORPHAN_SECONDS = 10
 _LONGEST_FOLDER = 70  # bytes, with which the names of sockets stay below the system's limit of 107
@@ -67,16 +68,19 @@ class Workers:
             ) from None
 
     def _submit(self, function: Callable[[T], R], task: T) -> Future[tuple[R, int]]:
-        """Workers start here, on demand, with SIGINT blocked: Ctrl-C would interrupt their imports with a traceback."""
+        """Workers start here, on demand, with SIGINT blocked: Ctrl-C would interrupt their imports with a traceback, as
+        a signal to this process would that ends it before they know what to do.
+        """
         try:
-            if self._pool is None:
-                spawn = multiprocessing.get_context("spawn")
-                self._pool = ProcessPoolExecutor(self.processes, spawn, _follow_parent)
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                return self._pool.submit(_measured, function, task)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            with signals_deferred():
+                if self._pool is None:
+                    spawn = multiprocessing.get_context("spawn")
+                    self._pool = ProcessPoolExecutor(self.processes, spawn, _follow_parent)
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                try:
+                    return self._pool.submit(_measured, function, task)
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         except OSError as error:
             raise RunError(
                 f"cannot start {self.processes} worker processes ({error.strerror or error}); start fewer: "

@@ -88,6 +88,28 @@ def test_workers_end_with_their_parent(number, code, monkeypatch, processes, wai
     parent.stderr.close()
 
 
+INTERRUPTED = """
+import multiprocessing.util as util, os, signal
+from rpr.data.workers import Workers
+from rpr.signals import exit_on_sigterm
+start = util.spawnv_passfds
+def start_and_stop(path, words, descriptors):
+    pid = start(path, words, descriptors)
+    if "--multiprocessing-fork" in words:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return pid
+util.spawnv_passfds = start_and_stop
+with exit_on_sigterm(), Workers(2) as workers:
+    list(workers.map(len, ["a"]))
+"""
+
+
+def test_signal_while_workers_start_leaves_none_without_its_work():
+    """Each would print a traceback."""
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (143, "")
+
+
 def test_peak_memory_is_per_process():
     assert 1 <= num_cores() <= (os.cpu_count() or 1)
     held = b"x" * 300_000_000
