@@ -22,7 +22,7 @@ from rpr.errors import BusyError, ProcessEnded, RprError, RunError
 from rpr.io import resources
 from rpr.records.record import RECORD_NAME, read_record
 from rpr.runs import lifecycle, locks
-from rpr.signals import die_with_parent, exit_on_sigterm
+from rpr.signals import die_with_parent, exit_on_sigterm, signals_deferred
 from rpr.sweep.gpus import Options, share
 from rpr.sweep.status import Job
 from rpr.training.launch import TORCHRUN_GRACE_SECONDS, ended, terminate
@@ -46,7 +46,8 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
                 if not sys.stderr.isatty():  # a terminal shows the bars of rpr.sweep.progress instead
                     number = f"job {len(jobs) - len(waiting)} of {len(jobs)}"
                     print(f"sweep {sweep}: {number}: {job.config.run_dir_name}", file=sys.stderr, flush=True)
-                running[_start(job, command, options, at_once)] = job
+                with signals_deferred():  # else it could be left without its request, or be forgotten below
+                    running[_start(job, command, options, at_once)] = job
             if not (finished := [process for process in running if process.poll() is not None]):
                 time.sleep(_POLL_SECONDS)
             for process in finished:

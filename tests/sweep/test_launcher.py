@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from rpr.compose import composition
 from rpr.errors import ConfigError, RprError, RunError
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import runtime
+from rpr.signals import exit_on_sigterm
 from rpr.sweep import launcher, pool, status
 from rpr.sweep.gpus import Options, share
 from rpr.sweep.launcher import Launcher
@@ -119,6 +121,17 @@ def test_the_last_jobs_of_a_sweep_have_as_many_threads_as_all(monkeypatch, tmp_p
     ranks = Job((), tiny_config("hardware=2xcpu"), tmp_path)
     Launcher([["seed=1"], ["seed=2"]], [], Options(2)).run([ranks], "mine")
     assert "OMP_NUM_THREADS" not in environments[-1], "as many for each rank as without a sweep"
+
+
+def test_job_has_its_request_and_is_known_before_a_signal_acts(monkeypatch, tmp_path, tiny_config):
+    """Else it would print a traceback, and run on."""
+    process = MagicMock(returncode=143, **{"poll.return_value": 143})
+    monkeypatch.setattr(pool.subprocess, "Popen", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM) or process)
+    monkeypatch.setattr(pool, "_problem", lambda *_: None)
+    with pytest.raises(SystemExit, match="143"), exit_on_sigterm():
+        pool.run([Job((), tiny_config(), tmp_path)], [""], Options(1), "mine")
+    process.stdin.write.assert_called_once()
+    process.terminate.assert_called_once()
 
 
 @pytest.mark.parametrize(
