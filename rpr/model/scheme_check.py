@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rpr.errors import ConfigError, RprError
+from rpr.model.equations import MASKED
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions.scheme import ByName, Pairs, Scheme, Site, Tables
 
@@ -23,9 +24,10 @@ _TOKENS = [(slice(row, row + 1), slice(at, at + 1)) for row in range(_BATCH) for
 
 def check_hooks(scheme: Scheme, site: Site, longest: int = 0) -> None:
     """Raises ConfigError: a parameter that no hook uses, so that it is never trained; a result of another shape than
-    the interface's, or not finite; a table that depends on max_distance, up to twice the `longest` text, as decoding
-    asks for; what depends on other positions than its own or on other rows of the batch, so that a translation depends
-    on what is around it, or a score on what follows; a hook that fails.
+    the interface's, or not finite; a query whose visible keys are all hidden, which would see others; a table that
+    depends on max_distance, up to twice the `longest` text, as decoding asks for; what depends on other positions than
+    its own or on other rows of the batch, so that a translation depends on what is around it, or a score on what
+    follows; a hook that fails.
     """
     for part in scheme.parts:
         try:
@@ -60,7 +62,7 @@ def _problems(scheme: Scheme, site: Site, longest: int) -> Iterator[str]:
     for name in projections.keys() & parameters.keys():
         yield f"{name!r} is both a projection and a parameter; choose another name"
     for name, value in learned.items():
-        yield from _not_finite(f"the initial value of {name!r}", value, hides=False)
+        yield from _not_finite(f"the initial value of {name!r}", value)
     used: list[Tensor] = []
     queries = None
     if projections:
@@ -88,7 +90,7 @@ def _problems(scheme: Scheme, site: Site, longest: int) -> Iterator[str]:
         if gradient is None:
             yield f"the parameter {name!r} gets no gradient; use it in a hook, or remove it"
         else:
-            yield from _not_finite(f"the gradient of {name!r}", gradient, hides=False)
+            yield from _not_finite(f"the gradient of {name!r}", gradient)
 
 
 def _wrong_queries(scheme: Scheme, site: Site, queries: Tensor, projected: ByName, learned: ByName) -> Iterator[str]:
@@ -112,8 +114,8 @@ def _wrong_key_bias(
     used.append(bias)
     if bias.shape != (_BATCH, site.num_heads, _LENGTH):
         yield f"key_bias returns a shape of {list(bias.shape)}; it must be [B, H, P]"
-    if bool(bias.isneginf().any()):
-        yield "key_bias returns minus infinity, whose differences are not defined; return -1e9, or hide keys in scores"
+    if bool((bias < MASKED / 2).any()):
+        yield "key_bias returns minus infinity, or a number near it; return -1e4, which hides a key beside any other"
 
     def alone(row: slice, at: slice) -> Tensor:
         before = bias[row, :, at.start - 1] if at.start else start[row]
@@ -170,7 +172,9 @@ def _wrong_table(name: str, tables: Mapping[int, Tensor | None], rest: tuple[int
             )
         half = rows // 2
         read = table.narrow(dimension, 0, half + 1) if site.causal else table  # not those of later keys
-        yield from _not_finite(f"{name} that distance_tables returns", read)
+        yield from _not_finite(f"{name} that distance_tables returns", read, hides=not rest)
+        if not rest and bool((table[:, half] < MASKED / 2).any()):
+            yield "distance_tables returns a bias that hides a token from itself; the first one sees no other"
         for distance in {0, *(sign * near for sign in (-1, 1) for other in tables for near in (other - 1, other))}:
             if abs(distance) > most or (site.causal and distance > 0):
                 continue
@@ -225,7 +229,9 @@ def _wrong_scores(
     for row, at in _TOKENS:
         keys = slice(int(visible[row, 0, at].sum()))
         expected = changed(row, at, keys)
-        yield from _not_finite("what scores returns for visible keys", expected)
+        yield from _not_finite("what scores returns for visible keys", expected, hides=True)
+        if at.start < keys.stop and bool((expected < MASKED / 2).all(-1).any()):  # else the query is of padding
+            yield "scores hides all visible keys of a query, which would see hidden ones; leave it its own key"
         if _differ(whole[row, :, at, keys], expected):
             yield "scores depend on hidden keys or on the number of keys; use only `visible` ones and positions"
 
@@ -275,8 +281,8 @@ def _wrong_tokens(what: str, whole: Tensor, alone: Callable[[slice, slice], Tens
         yield others
 
 
-def _not_finite(what: str, values: Tensor, hides: bool = True) -> Iterator[str]:
-    """Of scores and what is added to them, minus infinity hides a key."""
+def _not_finite(what: str, values: Tensor, hides: bool = False) -> Iterator[str]:
+    """Of scores and biases of them, minus infinity `hides` a key; a product with it is not defined."""
     if bool((~values.isfinite() & ~(values.isneginf() & hides)).any()):
         yield f"{what} is not finite"
 

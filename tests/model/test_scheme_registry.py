@@ -173,6 +173,29 @@ HOOKS = {  # hooks that train silently, and what is said before training
     "bias that hides a key": (
         PROJECTED + BIAS_OF_KEYS + "w.masked_fill(w < 0, -float('inf'))", "key_bias returns minus infinity"
     ),
+    "bias that hides a key by a large number": (
+        PROJECTED + BIAS_OF_KEYS + "w.masked_fill(w < 0, -1e9)", "key_bias returns minus infinity, or a number near it"
+    ),
+    "infinite queries": (PREPARE + "q.masked_fill(q < 0, -float('inf')), k", "queries that prepare returns is not fin"),
+    "infinite embeddings": (
+        EMBEDDINGS + "return pieces.float().log()[..., None].expand(-1, -1, 8)\n  return Odd()",
+        "what embeddings returns is not finite",
+    ),
+    "infinite distance queries": (
+        PROJECTED + QUERIES + "w.masked_fill(w < 0, -float('inf'))\n " + KEYS, "what distance_queries returns is not fi"
+    ),
+    "infinite keys": (
+        TABLE + "return Tables(keys=torch.where(r < -1, -float('inf'), r)[:, None].expand(-1, 4))",
+        "keys that distance_tables returns is not finite",
+    ),
+    "own key hidden by a bias": (
+        TABLE + "return Tables(bias=torch.where(r == 0, -float('inf'), r).expand(2, -1))",
+        "a bias that hides a token from itself",
+    ),
+    "own key hidden by scores": (
+        SCORES + "pairs.scores.masked_fill(pairs.query_positions == pairs.key_positions, -1e9)",
+        "scores hides all visible keys of a query",
+    ),
     "hidden keys of the first queries": (
         SCORES + "torch.where(pairs.query_positions < 2, pairs.scores.mean(-1, keepdim=True), pairs.scores)",
         "scores depend on hidden keys",
@@ -244,6 +267,15 @@ def test_scores_of_an_encoder_do_not_depend_on_padding(defined):
     odd = defined(HOOKS["hidden keys"][0])
     with pytest.raises(ConfigError, match=r"^position\.encoder: .*scores depend on hidden keys"):
         check_hooks(odd, replace(SITE, causal=False))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_minus_infinity_hides_far_keys(causal, defined):
+    for body in (
+        TABLE + "return Tables(bias=torch.where(r.abs() > 1, -float('inf'), r).expand(2, -1))",
+        SCORES + "pairs.scores.masked_fill(pairs.query_positions // 4 != pairs.key_positions // 4, -float('inf'))",
+    ):
+        check_hooks(defined(body), replace(SITE, causal=causal))
 
 
 def test_absolute_positions_without_effect_beside_embeddings_of_ones_own_are_refused(defined):
