@@ -18,6 +18,7 @@ from rpr.bench import benchmark
 from rpr.commands.printing import with_legend
 from rpr.config.commands import BenchConfig
 from rpr.config.train import check_attention
+from rpr.errors import ConfigError
 from rpr.model.positions import Positions
 from rpr.model.scheme_check import check_hooks
 from rpr.paper import RELATIVE_SPEED
@@ -37,6 +38,8 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     stacks = [stack for position in positions.values() for stack in config.model.transformer(position, 1).stacks()]
     check_attention(config.hardware, stacks)
     for stack in stacks:
+        if problem := stack.too_long(config.longest, "length, context.lengths, layer.lengths"):
+            raise ConfigError(f"variants: {problem}")
         check_hooks(stack.scheme, stack.site, config.longest)
     runtime.check_devices(config.hardware)
     runtime.set_up(config.hardware)

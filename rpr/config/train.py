@@ -19,7 +19,6 @@ from rpr.model.positions import AnyPositions, Positions, Scheme, Site
 from rpr.model.positions.described import without_earlier
 from rpr.validation import StrictModel, validate
 
-LONGEST_SCORES = 4096  # tokens of a context, of schemes that change scores: float32 of one head is 64 MiB
 LONGEST_TAG = 64  # characters; W&B's limit
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "none"]
 
@@ -312,11 +311,9 @@ class TrainConfig(StrictModel):
             if problem := stack.scheme.wrong_setting(stack.site, usual):
                 whole = f"position.{problem}"
                 yield whole if same else re.sub(r"position\.(?!encoder|decoder)", f"position.{stack.name}.", whole)
-            if any(part.has_scores for part in stack.scheme.parts) and longest > LONGEST_SCORES:
-                yield (
-                    f"position: {stack.scheme.name} holds the scores of all pairs of tokens, too many for {longest} "
-                    f"(data.context_length, data.max_length, evaluation.context_lengths); at most {LONGEST_SCORES}"
-                )
+            of_what = "data.context_length, data.max_length, evaluation.context_lengths"
+            if problem := stack.too_long(longest, of_what):
+                yield f"position: {problem}"
             if problem := stack.scheme.wrong_length(self.longest_row, self.longest_context):
                 yield f"position.{problem}"
         check_attention(self.hardware, stacks)

@@ -66,8 +66,8 @@ def continuations(
     they are made one after another, otherwise in batches. The prompts are all that the model reads before, from BOS or
     with it: at least one token ID each.
 
-    Raises ConfigError if a prompt with `max_new_tokens` needs more positions than the model has learned, or `top_k` is
-    more than the vocabulary, RunError if the model gives no finite probability.
+    Raises ConfigError if a prompt is too long for the positions or, with `max_new_tokens`, for those that are learned,
+    or `top_k` is more than the vocabulary, RunError if the model gives no finite probability.
     """
     _check(engine.model, len(vocabulary), prompts, sampling)
     by_prompt = [[Continuation() for _ in range(sampling.num_samples)] for _ in prompts]
@@ -133,6 +133,9 @@ def _check(model: Transformer, vocabulary: int, prompts: Rows, sampling: Samplin
     if sampling.top_k is not None and sampling.top_k > vocabulary:
         raise ConfigError(f"top_k: {sampling.top_k} is more than the vocabulary of {vocabulary} tokens; lower it")
     rows, longest = model.config.decoder_positions.num_learned, max(map(len, prompts), default=0)
+    for stack in model.config.stacks():
+        if problem := stack.too_long(longest, "a prompt"):
+            raise ConfigError(f"prompt: {problem}")
     if rows is not None and longest + sampling.max_new_tokens - 1 > rows:
         left = rows - longest + 1
         remedy = f"set max_new_tokens={left} or less" if left > 0 else "shorten the prompt"

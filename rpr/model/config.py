@@ -7,6 +7,7 @@ from rpr.model.positions import AnyScheme, Scheme, Site
 
 Architecture = Literal["encoder_decoder", "decoder_only"]
 Activation = Literal["relu", "gelu"]
+LONGEST_SCORES = 4096  # tokens of a context, of schemes that change scores: float32 of one head is 64 MiB
 WIDEST_TRITON_HEAD = 256  # of the fused kernel: wider tiles do not fit into shared memory
 
 
@@ -17,6 +18,15 @@ class StackShape(NamedTuple):
     scheme: Scheme
     site: Site
     cross: bool
+
+    def too_long(self, longest: int, of_what: str) -> str | None:
+        """Why the scheme cannot be used for texts of `longest` tokens; None if it can."""
+        if longest <= LONGEST_SCORES or not any(part.has_scores for part in self.scheme.parts):
+            return None
+        return (
+            f"{self.scheme.name} holds the scores of all pairs of tokens, too many for {longest} ({of_what}); at most "
+            f"{LONGEST_SCORES}"
+        )
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,11 @@ def test_hooks_are_tried_up_to_the_longest_sequence(monkeypatch):
     with pytest.raises(ConfigError, match="enough"):
         command.run(bench("parts=[step,layer]", "layer.lengths=[4,600]"), positions("absolute"))
     assert tried == [600]
+    with pytest.raises(ConfigError, match="^variants: cope holds the scores of all pairs of tokens, too many for 4097"):
+        command.run(
+            bench("parts=[layer]", "layer.lengths=[4,4097]", "model.architecture=decoder_only"),
+            positions("cope", architecture="decoder_only"),
+        )
 
 
 def test_layer_cases_have_constant_positions():
