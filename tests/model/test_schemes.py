@@ -257,6 +257,16 @@ def test_random_positions_have_an_effect_where_queries_grow():
         assert "no effect" in str(scheme(choice, random_positions=99, **settings).without_effect(9, 9)), choice
 
 
+def test_queries_that_grow_beyond_the_longest_context_alone_are_refused():
+    window, site_ = 9, site(causal=True)
+    for length, changes in ((window, {}), (12, {"random_offset": 3}), (12, {"random_positions": 12})):
+        for floor in (length - 1, length):
+            grows = scheme("none", query_log_scale=0.1, query_log_floor=floor, **changes)
+            q, k = torch.ones(2, 1, site_.num_heads, length, site_.d_head)
+            same = torch.equal(LayerPositions(grows, site_).prepare(q, k)[0], q)
+            assert same == (floor == length) == ("query_log_floor" in str(grows.without_effect(window, window)))
+
+
 @pytest.mark.parametrize("choice", ["absolute", "learned", "shape", "centred"])
 def test_embeddings_of_given_positions_are_their_rows(choice):
     module = scheme(choice).embeddings(8).eval()

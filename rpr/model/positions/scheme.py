@@ -229,11 +229,11 @@ class Scheme(Described):
             )
         reached = max(longest or 2 * window, self._positions_in_training(window))
         floors = [part.query_log_floor for part in self.parts if part.query_log_scale]
-        if reached < min(floors, default=0):
+        if reached <= min(floors, default=0):
             return (
-                f"query_log_floor: no context reaches {min(floors)} tokens (data.context_length, "
+                f"query_log_floor: no context is longer than {min(floors)} tokens (data.context_length, "
                 "evaluation.context_lengths), so position.query_log_scale has no effect; "
-                f"set it to {reached} or less"
+                f"set it below {reached}"
             )
         return None
 
