@@ -140,8 +140,10 @@ class Vocabulary:
         return cls(_train(words, size, tokenizer, character_coverage=1.0, byte_fallback=with_bytes))
 
     @classmethod
-    def load(cls, path: Path) -> Vocabulary:
-        """Open a model written by `save`. Raises DataError if it is missing or not a sentencepiece model."""
+    def load(cls, path: Path, remedy: str = "run rpr-cli prepare again") -> Vocabulary:
+        """Open a model written by `save`. Raises DataError, which ends with the remedy, if it is missing or not a
+        sentencepiece model.
+        """
         try:
             model = path.read_bytes()
             if not model:  # sentencepiece accepts an empty file, then logs an error on every use
@@ -151,13 +153,9 @@ class Vocabulary:
             vocabulary = cls(model)
             return vocabulary if vocabulary._processor.piece_to_id(NEWLINE) == UNK else BytePairVocabulary(model)
         except OSError as error:
-            raise DataError(
-                f"vocabulary {path}: cannot be read ({error.strerror}); run rpr-cli prepare again"
-            ) from None
+            raise DataError(f"vocabulary {path}: cannot be read ({error.strerror}); {remedy}") from None
         except RuntimeError:
-            raise DataError(
-                f"vocabulary {path}: not a sentencepiece model; delete it and run rpr-cli prepare again"
-            ) from None
+            raise DataError(f"vocabulary {path}: not a sentencepiece model; {remedy}") from None
 
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())

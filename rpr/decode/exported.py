@@ -99,7 +99,7 @@ class Exported:
     def vocabulary(self) -> Vocabulary:
         """Raises DataError if it is missing, damaged, or does not match the model's vocabulary size."""
         path = self.folder / VOCABULARY_NAME
-        vocabulary = Vocabulary.load(path)
+        vocabulary = Vocabulary.load(path, REMEDY)
         if len(vocabulary) != self.config.vocabulary_size:
             raise DataError(
                 f"{path}: has {len(vocabulary)} pieces but the model has {self.config.vocabulary_size}; {REMEDY}"

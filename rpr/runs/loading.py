@@ -7,7 +7,7 @@ from pathlib import Path
 from rpr.config.commands import OneRunConfig, ReportConfig
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import PreparedData, prepare
-from rpr.data.vocabulary import Vocabulary
+from rpr.data.vocabulary import ByteVocabulary, Vocabulary
 from rpr.data.windows import sample_windows
 from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.io.escape import note
@@ -19,6 +19,7 @@ from rpr.runs.checkpoints import averaged_weights, checkpoints
 from rpr.runs.locks import current_record
 
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
+_REMEDY = "restore the run's own copy, or remove it to use that of the run's corpus"
 
 
 def record_of(run_dir: Path, setting: str = "run") -> Record:
@@ -53,9 +54,15 @@ def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfi
 
 
 def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
-    """The run's own copy; for older runs without one, that of its token cache, which is prepared if necessary."""
+    """The run's own copy; for older runs without one, that of its token cache, which is prepared if necessary. Raises
+    DataError if the copy is damaged, or as `check_corpus`.
+    """
     path = run_dir / VOCABULARY_NAME
-    return Vocabulary.load(path) if path.exists() else prepare(config.data).vocabulary
+    if path.exists():
+        return Vocabulary.load(path, _REMEDY)
+    data = prepare(config.data)
+    check_corpus(run_dir, data)
+    return data.vocabulary
 
 
 def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedData) -> None:
@@ -63,7 +70,7 @@ def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedDa
     path = run_dir / VOCABULARY_NAME
     same_key = record is not None and record.data is not None and record.data.key == data.meta.key
     try:
-        if not path.exists() or Vocabulary.load(path).digest == data.meta.vocabulary_digest:
+        if not path.exists() or Vocabulary.load(path, _REMEDY).digest == data.meta.vocabulary_digest:
             return
     except DataError:
         if same_key:  # of a damaged file the key is enough; a run that is resumed writes it again
@@ -92,9 +99,12 @@ def corpus_change(run_dir: Path, record: Record | None, data: PreparedData) -> s
 
 def check_corpus(run_dir: Path, data: PreparedData) -> None:
     """`check_same_vocabulary`, before a trained run is used; with a line on stderr if it is another corpus even so, as
-    all of bytes have one vocabulary. Raises RecordError, too, if the folder holds no readable record.
+    all of bytes have one vocabulary. Raises DataError, too, if it is another one and the run has no copy of its
+    vocabulary, RecordError if the folder holds no readable record.
     """
     if change := corpus_change(run_dir, record_of(run_dir), data):
+        if not isinstance(data.vocabulary, ByteVocabulary) and not (run_dir / VOCABULARY_NAME).exists():
+            raise DataError(f"{change}; without its {VOCABULARY_NAME} nothing says what its tokens are: restore either")
         note(f"{change}; what follows is of the corpus as it is now")
 
 

@@ -211,7 +211,7 @@ DAMAGES = [
     ("evaluate", bad.set_config("data.cache_dir", "a\0b"), "it contains a NUL character"),
     ("export", bad.set_config("seed", 1, **FAILED), "failed: why; its weights are not usable: finish the run first"),
     # other files
-    ("translate", bad.replace_content("vocabulary.model", lambda old: old[:100]), "vocabulary.model: not a sentence"),
+    ("translate", bad.replace_content("vocabulary.model", lambda old: old[:100]), "model; restore the run's own copy"),
     ("translate", bad.replace_vocabulary, "the checkpoint does"),
     ("translate", bad.replace_by_folder("vocabulary.model"), "vocabulary.model: cannot"),
     ("evaluate", bad.replace_checkpoints(lambda old: old[:3000] + bytes([old[3000] ^ 255]) + old[3001:]), UNREADABLE),

@@ -96,6 +96,14 @@ def test_finished_run_refuses_changed_corpus(run, refused, cli):
     assert "already finished" in cli(*COMMAND).err
 
 
+def test_finished_run_without_its_vocabulary_refuses_changed_corpus(run, refused):
+    (run / "vocabulary.model").unlink()
+    write("new")
+    for command in (["evaluate"], ["translate", f"input={run / 'record.json'}"]):
+        message = refused(*command, f"run={run}", "hardware.threads=1")
+        assert "has changed since" in message and "without its vocabulary.model nothing says" in message
+
+
 def test_vocabulary_of_another_version_of_sentencepiece_is_refused(run, refused):
     """The key of the token cache is the same, but not what its token ids mean."""
     replace_vocabulary(run)
