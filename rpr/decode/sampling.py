@@ -1,5 +1,6 @@
 """Continuing prompts with a decoder-only model: the most probable piece each time, or one drawn at random, with the
-key/value cache. A continuation depends on its prompt, the settings and its number alone, not on the batch.
+key/value cache. A continuation depends on its prompt, the settings and its number alone, not on the batch, but for
+rounding.
 """
 
 # Shape suffixes: B rows still continued, V vocabulary.
