@@ -69,8 +69,8 @@ def signals_deferred() -> Iterator[None]:
         with _handled(lambda number, frame: received.append(number), signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             yield
     finally:
-        if received:
-            signal.raise_signal(min(received))  # of several, one that stops the work
+        for number in sorted({*received}):  # first what stops the work, unless it is ignored
+            signal.raise_signal(number)
 
 
 def stop_before(error: BaseException) -> SystemExit | KeyboardInterrupt | None:

@@ -54,15 +54,19 @@ def test_deferred_signal_acts_afterwards_as_it_would_have_at_once(number, ignore
 
 
 def test_deferred_signal_acts_after_an_error_too():
-    """Which may be of the signal's making, as when it went to all processes of a group. SIGCHLD counts less."""
-    before = signal.signal(signal.SIGCHLD, lambda *_: 1 / 0)
+    """Which may be of the signal's making, as when it went to all processes of a group. An ignored signal and SIGCHLD
+    count less.
+    """
+    before = {signal.SIGCHLD: signal.signal(signal.SIGCHLD, lambda *_: 1 / 0)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with pytest.raises(SystemExit, match="143"), exit_on_sigterm(), signals_deferred():
-            for number in (signal.SIGCHLD, signal.SIGTERM):
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
                 os.kill(os.getpid(), number)
             raise RuntimeError("a worker process died")
     finally:
-        signal.signal(signal.SIGCHLD, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_signal_explains_errors_until_the_outermost_work_that_it_ended():
