@@ -42,14 +42,14 @@ def quote_home(overrides: Sequence[str]) -> list[str]:
 
 def typed_choices(overrides: Sequence[str]) -> list[str]:
     """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
-    `position@position.encoder=rope`, and drop `position.encoder=null`, which is the default, with what it replaces.
-    Raises ConfigError for a setting of both stacks if each has its own scheme.
+    `position@position.encoder=rope`, and drop `position.encoder=null`, which is the default, with what it replaces;
+    from a configuration of the user's own, which may have another default, the scheme is deleted. Raises ConfigError
+    for a setting of both stacks if each has its own scheme.
     """
     rewritten = [_SIDE.sub(r"position@position.\1=", word) for word in quote_home(overrides)]
     last = {override_key(word): word for word in rewritten}
-    rewritten = [
-        word for word in rewritten if not _NO_SIDE.fullmatch(word) and not _NO_SIDE.fullmatch(last[override_key(word)])
-    ]
+    without = {key for key, word in last.items() if _NO_SIDE.fullmatch(word)}
+    rewritten = [word for word in rewritten if not _NO_SIDE.fullmatch(word) and override_key(word) not in without]
     sides = {override_key(word) for word in rewritten} & {"position@position.encoder", "position@position.decoder"}
     both = next((word for word in rewritten if _BOTH_SIDES.match(word)), None)
     if len(sides) == 2 and both is not None:
@@ -57,7 +57,7 @@ def typed_choices(overrides: Sequence[str]) -> list[str]:
         instead = f"write {key.replace('.', '.encoder.', 1)} or {key.replace('.', '.decoder.', 1)}"
         instead = "leave it out" if key in ("position", "position.name") else instead
         raise ConfigError(f"{key}: has no effect, since encoder and decoder have positions of their own; {instead}")
-    return rewritten
+    return [*rewritten, *(f"~{key}" for key in sorted(without) if _choose_config(rewritten))]
 
 
 def check_read(unread: Iterable[tuple[str, str]], overrides: Sequence[str]) -> None:
@@ -69,7 +69,11 @@ def check_read(unread: Iterable[tuple[str, str]], overrides: Sequence[str]) -> N
 
 
 def _choose_corpus(overrides: Sequence[str]) -> bool:
-    return any(override_key(word).partition("@")[0] == "data" or word.startswith(_OWN_CONFIG) for word in overrides)
+    return _choose_config(overrides) or any(override_key(word).partition("@")[0] == "data" for word in overrides)
+
+
+def _choose_config(overrides: Sequence[str]) -> bool:
+    return any(word.startswith(_OWN_CONFIG) for word in overrides)
 
 
 def _choose_decoder_only(overrides: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rpr.cli.positionals import to_overrides
 from rpr.compose.composition import compose_train, expand_multirun
 from rpr.errors import ConfigError
 from rpr.model.positions import SCHEMES, Sides, Site, changed_after_training, codes, source
@@ -438,6 +439,14 @@ def test_each_layer_may_have_its_own_scheme():
     two = compose_train(["position=pattern", "position.layers=[rope_1,rope_2]", "position.entries.rope_2.base=9"])
     assert [part.base for part in two.position.parts] == [10_000, 9]
     assert flat(two)["rope_2_base"] == 9 and flat(two)["layers"] == "rope_1,rope_2"
+
+
+def test_null_leaves_out_a_stack_of_ones_own_configuration(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [train, {override position@position.encoder: rope}, _self_]\n")
+    assert compose_train([], tmp_path, "mine").position.encoder.name == "rope"
+    for words in (["--config-name=mine"], ["--config-name", "mine", "position.encoder=t5"]):
+        *_, without = to_overrides("train", [*words, "position.encoder=null"])
+        assert compose_train([without], tmp_path, "mine") == compose_train([])
 
 
 def test_only_settings_without_parameters_may_change_after_training():
