@@ -136,10 +136,10 @@ def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None)
 
 
 def _choices(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
-    """The overrides that choose a file of a group."""
+    """The overrides that choose a file of a group, and the one that says where there are more of them."""
     folders = [data_dir("conf"), *choice_dirs(config_dir)]
-    groups = {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
-    return [word for word in overrides if override_key(word).partition("@")[0] in groups]
+    choosing = {"hydra.searchpath"} | {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
+    return [word for word in overrides if override_key(word).partition("@")[0] in choosing]
 
 
 def entries_of_layers(name: str, overrides: Sequence[str], config_dir: Path | None) -> list[str]:
@@ -147,8 +147,6 @@ def entries_of_layers(name: str, overrides: Sequence[str], config_dir: Path | No
     position.entries.rope. Names may end in a number: `rope_1` and `rope_2` are two position=rope with settings of their
     own.
     """
-    if not any("position" in override_key(word) for word in overrides):
-        return []
     known = choices_of("position", config_dir)
     settings = _of_choices(name, tuple(_choices(overrides, config_dir)), config_dir)
     entries = []

@@ -449,6 +449,16 @@ def test_null_leaves_out_a_stack_of_ones_own_configuration(tmp_path):
         assert compose_train([without], tmp_path, "mine") == compose_train([])
 
 
+def test_layers_of_ones_own_configuration(tmp_path):
+    """Where no setting of positions is typed, and where their choices are beside --config-dir."""
+    (tmp_path / "mine.yaml").write_text("defaults: [train, {override position: relative_rope}, _self_]\n")
+    assert compose_train([], tmp_path, "mine") == compose_train(["position=relative_rope"])
+    (tmp_path / "position").mkdir()
+    (tmp_path / "position" / "halves.yaml").write_text("defaults: [relative_rope, _self_]\nname: halves\n")
+    words = [f"hydra.searchpath=[file://{tmp_path}]", "position=halves"]
+    assert compose_train(words) == compose_train(words[1:], tmp_path)
+
+
 def test_only_settings_without_parameters_may_change_after_training():
     rope = scheme("rope")
     scaled = changed_after_training(rope, {"scaling": "ntk", "scaling_factor": 2})
