@@ -127,7 +127,10 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
         selecting = value.get(tag) if isinstance(value, Mapping) else value
         return f"{key}.{tag}: invalid value {selecting!r}: {message}"
     if problem["type"] == "string_type" and isinstance(problem["input"], (int, float)):
-        message += f"; write it in quotes, and these in quotes for the shell: \"{key}='{problem['input']}'\""
+        text = f"'{problem['input']}'"
+        of_list = isinstance(problem["loc"][-1], int)
+        setting = f"{key.removesuffix(f'.{last}')}=[...,{text},...]" if of_list else f"{key}={text}"
+        message += f'; write it in quotes, and these in quotes for the shell: "{setting}"'
     return f"{key}: invalid value {problem['input']!r}: {message}"
 
 
