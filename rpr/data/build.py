@@ -39,6 +39,7 @@ from rpr.data.vocabulary import (
 from rpr.data.workers import Workers
 from rpr.errors import DataError
 from rpr.io.atomic import remove_leftovers, replace_file
+from rpr.io.escape import escape_control_characters
 from rpr.io.resources import num_workers
 
 WORKERS_FROM = 50_000  # train pairs; with 2 cores workers break even here (4.0 s) and win at 100,000 (6.1 s, not 7.2 s)
@@ -334,7 +335,7 @@ def _with_note_on_encodings(blocks: Iterable[Block], notes: list[str]) -> Iterat
     first, number = "", 0
     for block in blocks:
         if block.number == 1 and (kind := kind_of_content(block.text)):
-            first, number = first or f"{block.file.name} is {kind}", number + 1
+            first, number = first or f"{escape_control_characters(block.file.name)} is {kind}", number + 1
         yield block
     if number:
         more = f" (the first of {number} files that are not UTF-8)" if number > 1 else ""

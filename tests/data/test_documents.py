@@ -329,6 +329,8 @@ def test_bytes_of_a_file_that_says_it_is_not_utf8_are_noted(tmp_path):
         write(tmp_path, {f"wide{number}.txt": "a text".encode("utf-16")})
         (note,) = [note for note in prepare(text_config(tmp_path)).meta.notes if "UTF" in note]
         assert note == f"wide1.txt is UTF-16, whose bytes are the tokens, not those of UTF-8{more}"
+    write(tmp_path, {os.fsdecode(b"a\xff.txt"): "a text".encode("utf-16")})
+    assert any(note.startswith(r"a\udcff.txt is UTF-16") for note in prepare(text_config(tmp_path)).meta.notes)
 
 
 def test_killed_build_resumes_after_its_vocabulary(tmp_path):
