@@ -241,9 +241,8 @@ def override_key(override: str) -> str:
 
 def recorded_command(overrides: Sequence[str], config_dir: Path | None, config_name: str | None = None) -> str:
     """As `train_command`, for a record: what belongs to this call alone is left out."""
-    return train_command(
-        [word for word in overrides if override_key(word) not in ("sweep", "again")], config_dir, config_name
-    )
+    own = ("sweep", "again", "stop_after_minutes")
+    return train_command([word for word in overrides if override_key(word) not in own], config_dir, config_name)
 
 
 def train_command(overrides: Sequence[str], config_dir: Path | None = None, config_name: str | None = None) -> str:

@@ -134,6 +134,12 @@ def test_job_setting_is_split_into_words(started):
     assert started == ["rpr-cli train seed=4 name=a logger=none"]
 
 
+def test_recorded_command_repeats_the_whole_run(started):
+    """Without what belongs to this call alone."""
+    assert app.main(["train", "sweep=mine", "again=true", "stop_after_minutes=5", "seed=4"]) == 0
+    assert started == ["rpr-cli train seed=4"]
+
+
 def test_multirun_sweep_name(monkeypatch):
     """sweep= sets it; by default it depends on the overrides alone."""
     sweeps = []
