@@ -16,6 +16,9 @@ help:  ## this list
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(PYTHON) -m venv $(VENV) && \
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt -e
+ifneq ($(shell command -v uv),)
+INSTALL = uv venv -q --allow-existing -p $(PYTHON) $(VENV) && uv pip install -q -p $(BIN)/python -c constraints.txt -e
+endif
 
 $(READY): pyproject.toml constraints.txt
 	$(INSTALL) .
