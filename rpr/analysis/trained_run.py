@@ -18,6 +18,7 @@ from rpr.decode.sampling import Continuation, OnText, continuations
 from rpr.decode.torch_engine import TorchEngine, pad_rows
 from rpr.decode.translator import Translator, normalised, translate_config
 from rpr.errors import ConfigError
+from rpr.kinds import TEXT
 from rpr.paths import data_dir, user_path
 from rpr.records.record import Record
 from rpr.runs import loading
@@ -49,7 +50,7 @@ class TrainedRun:
         """The best translation of each sentence; `translator` has more options. Raises ConfigError if the run is a
         language model of documents.
         """
-        if self.config.data.text is not None:
+        if self.config.data.kind is TEXT:
             raise ConfigError(f"translate: {self.record.name} is a language model of documents; use loss(text)")
         return self.translator.translate(sentences)
 
@@ -94,7 +95,7 @@ class TrainedRun:
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """All that the model reads before a continuation."""
-        return [BOS, *self._ids(prompt)] if self.config.data.text is not None else [*self._ids(prompt), EOS, BOS]
+        return [BOS, *self._ids(prompt)] if self.config.data.kind is TEXT else [*self._ids(prompt), EOS, BOS]
 
     def attention(self, source: str, target: str) -> dict[str, Tensor]:
         """The attention weights by stack, [layers, heads, queries, keys]: `encoder`, `decoder`, and `cross` from the
@@ -141,11 +142,11 @@ class TrainedRun:
             return float(torch.cat([text_scoring.nats(self.engine.model, *sides) for sides in windows], dim=1).mean())
 
     def _ids(self, text: str) -> list[int]:
-        return self.translator.vocabulary.encode(text if self.config.data.text is not None else normalised(text))
+        return self.translator.vocabulary.encode(text if self.config.data.kind is TEXT else normalised(text))
 
     def _inputs(self, source: str, target: str) -> tuple[Tensor, Tensor]:
         """The arguments of the model, [1, S] and [1, T]."""
-        documents = self.config.data.text is not None
+        documents = self.config.data.kind is TEXT
         if documents and source:
             raise ConfigError(f"source: {self.record.name} is a language model of documents, without sources; give ''")
         rows, ids_T = self.engine.model.config.decoder_positions.num_learned, [BOS, *self._ids(target)]

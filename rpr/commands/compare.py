@@ -8,6 +8,7 @@ from pathlib import Path
 from rpr.config.commands import CompareConfig
 from rpr.errors import RecordError, RunError
 from rpr.io.escape import escape_control_characters
+from rpr.kinds import TEXT
 from rpr.metrics.comparison import (
     Run,
     as_run,
@@ -96,7 +97,7 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
         raise RunError(f"sweep {sweep}: {why} in {runs_dir}; train it first (rpr-cli sweep {sweep})")
     for path, record in finished:
         if (path, record) not in compared:
-            what = "translations" if record.examples == "pairs" else "documents with their nats"
+            what = "translations" if record.kind is not TEXT else "documents with their nats"
             print(f"left out: {record.name}: no {what} beside its record", file=sys.stderr)
     runs, unread = list[Run](), list[RecordError]()
     for path, record in compared:

@@ -16,6 +16,7 @@ from rpr.errors import ConfigError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
+from rpr.kinds import TEXT
 from rpr.metrics.languages import check_tokenizer
 from rpr.model.positions import changed_after_training
 from rpr.paths import user_path
@@ -46,7 +47,7 @@ def run(config: EvaluateConfig) -> None:
     trained = validate(TrainConfig, trained.model_dump() | changed)
     evaluation = trained.evaluation
     check_tokenizer(trained)
-    documents = trained.data.text is not None
+    documents = trained.data.kind is TEXT
     _check_effect(config, run_dir.name, trained)
     search = [f"beam{evaluation.beam_size}", f"alpha{evaluation.length_penalty:g}"]
     search += [f"min{evaluation.min_length}"] if evaluation.min_length else []
@@ -105,7 +106,7 @@ def run(config: EvaluateConfig) -> None:
 
 def _check_effect(config: EvaluateConfig, run: str, trained: TrainConfig) -> None:
     """Refuse what only scores of translations or only those of documents have, and exports that do not translate."""
-    documents = trained.data.text is not None
+    documents = trained.data.kind is TEXT
     names = {*OF_TRANSLATIONS, "length_buckets"} if documents else {"text_tokens"}
     given = [*config.model_dump(include=names, exclude_none=True)]
     kind = "a model of sentence pairs, whose splits are scored whole"

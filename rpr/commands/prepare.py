@@ -12,6 +12,7 @@ from rpr.config.commands import PrepareConfig
 from rpr.config.data import DataConfig
 from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.io.resources import num_cores, resident_peak
+from rpr.kinds import TEXT
 from rpr.progress import bars
 from rpr.records.measurement import single
 from rpr.records.provenance import git_state, versions
@@ -32,7 +33,7 @@ def run(config: PrepareConfig) -> None:
         "git": git_state().model_dump(),
         "versions": versions(),
         "config": config.model_dump(mode="json"),
-        "data": _data(data, documents=config.data.text is not None),
+        "data": _data(data, documents=config.data.kind is TEXT),
         "seconds": time.monotonic() - start,
         "cpu_seconds": sum(os.times()[:4]),  # of this process and its finished workers
         "digest_seconds": digest_seconds,
@@ -108,7 +109,7 @@ def _pieces(side: str, key: str, heading: str, digits: int) -> Column:
 
 def progress_bars(data: DataConfig) -> AbstractContextManager[Callable[[int, int, str], None]]:
     """A bar for each part of preparing a corpus, in pairs, or in megabytes of documents."""
-    return bars("pairs" if data.text is None else "MB", data.name)
+    return bars("MB" if data.kind is TEXT else "pairs", data.name)
 
 
 def _bytes(number: int) -> str:

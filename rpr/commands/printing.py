@@ -19,7 +19,7 @@ def with_legend(grids: Sequence[Grid]) -> str:
 def headline(record: Record, run_dir: Path) -> str:
     """The result of a run in one line."""
     synthetic = " (synthetic data)" if record.synthetic else ""
-    metric = record.headline_metric
+    metric = record.kind.metric
     digits = score_digits(metric)
     scores = [f"{score.split} {score.score:.{digits}f}" for score in record.scores if score.metric == metric]
     measured = ", ".join(scores) or "not measured"

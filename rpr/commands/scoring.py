@@ -18,6 +18,7 @@ from rpr.decode.engines import EvaluatedModel, evaluated_model
 from rpr.decode.torch_engine import TorchEngine, search_of, translate_sources
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
+from rpr.kinds import TASK, TEXT
 from rpr.metrics import lengths
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.documents import documents_file
@@ -74,7 +75,7 @@ def check_scorable(config: TrainConfig, data: PreparedData) -> None:
     for split in (split for split in evaluation.test_splits if split in data.splits):
         if evaluation.context_lengths:
             context_blocks(data, split, evaluation.context_lengths[-1], 1)
-        if config.data.task is None:
+        if config.data.kind is not TASK:
             continue
         pairs = data.split(split)
         rows = zip(pairs.first("source"), pairs.first("target"), strict=True)
@@ -101,9 +102,9 @@ def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, r
     """Scores of every test split that the data has; the hypotheses are written next to the record."""
     evaluation = config.evaluation
     splits = [split for split in evaluation.test_splits if split in data.splits]
-    if config.data.text is not None:
+    if config.data.kind is TEXT:
         return _score_documents(config, data, splits, system, run_dir)
-    metrics = None if config.data.task is None else TASK_METRICS
+    metrics = TASK_METRICS if config.data.kind is TASK else None
     scored: dict[str, list[Metric]] = {}
     scores: list[Score] = []
     translated: dict[str, Texts] = {}
@@ -137,7 +138,7 @@ def _score(
         signature=metric.signature,
         num_sentences=metric.num_sentences,
         interval=interval(metric.statistics, config.evaluation.bootstrap_samples),
-        empty_hypotheses=metric.empty if config.data.text is None else None,
+        empty_hypotheses=None if config.data.kind is TEXT else metric.empty,
         unfinished_hypotheses=unfinished,
         tokenised_references=metric.tokenised,
         **_decoding(config, system),
@@ -147,7 +148,7 @@ def _score(
 def _decoding(config: TrainConfig, system: EvaluatedModel) -> dict[str, Any]:
     """How the translations were made, as records have it; documents are scored without a search."""
     search = {"beam_size": 1, "length_penalty": 0.0}
-    if config.data.text is None:
+    if config.data.kind is not TEXT:
         search = config.evaluation.model_dump(include={"beam_size", "length_penalty", "min_length"})
     return {**search, "checkpoint": system.checkpoint, "precision": system.precision}
 

@@ -19,6 +19,7 @@ from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import is_first_rank, started_by_torchrun
 from rpr.errors import ConfigError, RecordError, RprError, RunError
 from rpr.io.escape import escape_control_characters, note
+from rpr.kinds import TEXT
 from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.position import check_same_code
@@ -222,7 +223,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     failed = True
     summary: dict[str, Any] = {}
     try:
-        sentences = 0 if config.data.text else config.evaluation.validation_sentences
+        sentences = 0 if config.data.kind is TEXT else config.evaluation.validation_sentences
         steps, parameters, training = fit.fit(
             config,
             data,
@@ -289,7 +290,7 @@ def _prepare(config: TrainConfig) -> PreparedData:
         data = prepare(config.data, report)
     for remark in data.meta.notes if data.built_by is not None else ():
         note(f"data: {data.meta.name}: {remark}")
-    if config.data.text is None:
+    if config.data.kind is not TEXT:
         check_tokenizer(config, data.text("validation")[1])
     return data
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
+from rpr.kinds import Kind, kind_of
 from rpr.tasks import AnyTask
 from rpr.validation import StrictModel
 
@@ -117,6 +118,10 @@ class DataConfig(StrictModel):
         if not (self.generated or library or self.on_hub or self.path):
             files = "a pair of line files" if self.text is None else "a file of documents"
             yield f"path: {self.name} is not on a hub; give a folder or {files} as data.path=..."
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self)
 
     @property
     def on_hub(self) -> bool:

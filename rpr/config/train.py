@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_valida
 
 from rpr.config.data import LONGEST_NAME, NAME, DataConfig
 from rpr.errors import ConfigError, RecordError
+from rpr.kinds import TEXT
 from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
 from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, StackShape, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme, Site
@@ -297,12 +298,12 @@ class TrainConfig(StrictModel):
                 f"hardware: {ranks} devices cannot share optim.microbatches_per_step = {microbatches} equally; "
                 "choose a number that divides it or is a multiple of it"
             )
-        if self.data.text is not None and self.model.architecture != "decoder_only":
+        if self.data.kind is TEXT and self.model.architecture != "decoder_only":
             yield (
                 f"data: {self.data.name} has documents, not pairs, which model.architecture={self.model.architecture} "
                 "cannot learn; choose model.architecture=decoder_only"
             )
-        if self.data.text is None and self.evaluation.context_lengths:
+        if self.data.kind is not TEXT and self.evaluation.context_lengths:
             yield "evaluation.context_lengths: only documents are scored by context; set it to []"
         same, longest = self.position.encoder == self.position.decoder, max(self.longest_row, self.longest_context)
         stacks = self.transformer(self.data.vocabulary_size).stacks()
@@ -321,7 +322,7 @@ class TrainConfig(StrictModel):
     @property
     def longest_row(self) -> int:
         """Tokens of the longest row in training; 0 if the settings do not say."""
-        joined = 2 if self.data.text is None and self.model.architecture == "decoder_only" else 1  # source, target
+        joined = 2 if self.data.kind is not TEXT and self.model.architecture == "decoder_only" else 1  # source, target
         return joined * (self.data.context_length or self.data.max_length or 0)
 
     @property

@@ -26,6 +26,7 @@ from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.decode.split_long import split_long_source
 from rpr.decode.torch_engine import Engine, search_of
 from rpr.errors import ConfigError, RecordError, did_you_mean
+from rpr.kinds import TEXT
 from rpr.model.beam_search import Hypothesis, Search
 from rpr.paths import data_dir, user_path
 from rpr.runs import loading, runtime
@@ -101,7 +102,7 @@ class Translator:
             exported = read_export(exported_folder(folder, config.run))
         if exported is None:
             trained = loading.config_of(folder, config)
-            if trained.data.text is not None and not documents:
+            if trained.data.kind is TEXT and not documents:
                 raise RecordError(
                     f"run: {folder.name} is a language model of documents, and this command needs a model of sentence "
                     "pairs; use generate, evaluate, verify, compare, report or export"

@@ -12,6 +12,7 @@ from typing import Any
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.escape import escape_control_characters
+from rpr.kinds import TASK, TEXT
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
 from rpr.metrics.documents import document_metrics, documents_file
 from rpr.metrics.significance import interval, paired_tests
@@ -287,7 +288,7 @@ def compare_runs(
     sentence or document alone.
     """
     splits = _common(runs) if splits is None else splits
-    if any(run.config.data.text is not None for run in runs):
+    if any(run.config.data.kind is TEXT for run in runs):
         for name, given in (("metrics", metrics), ("bleu_tokenizer", tokenizer)):
             if given is not None:
                 raise DataError(f"{name}: documents are compared by bits per byte alone; leave it out")
@@ -298,7 +299,7 @@ def compare_runs(
         scored: list[list[Metric]] = []  # of each run
         for run, texts in zip(runs, _texts(runs, split), strict=True):
             language, of_run = run.config.data.target_language, run.config.evaluation.bleu_tokenizer
-            names = metrics or (USUAL_METRICS if run.config.data.task is None else TASK_METRICS)
+            names = metrics or (TASK_METRICS if run.config.data.kind is TASK else USUAL_METRICS)
             scored.append(all_scores(texts.hypotheses, texts.references, language, names, tokenizer or of_run))
         for first, *others in zip(*scored, strict=True):
             for run, other in zip(runs[1:], others, strict=True):
@@ -368,7 +369,7 @@ def _common(runs: Sequence[Run]) -> list[str]:
     common = [split for split in splits if all(can_be_compared(run.path, split) for run in runs)]
     if not common:
         without = next((run for run in runs if not any(can_be_compared(run.path, split) for split in splits)), runs[0])
-        what = "translations" if without.config.data.text is None else "documents with their nats"
+        what = "translations" if without.config.data.kind is not TEXT else "documents with their nats"
         raise DataError(
             f"{without.folder}: has no {what} of a split that every run has ({', '.join(splits) or 'none'}); "
             "they are written when a run is scored: omit it, or move its folder away and train it again"

@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_tree
+from rpr.kinds import TEXT, Kind, kind_of
 from rpr.migrations import with_earlier_defaults
-from rpr.records.scores import BITS_PER_BYTE, EXACT_MATCH, HEADLINE_METRIC, STRICT, ByContext, ByLength, Score
+from rpr.records.scores import STRICT, ByContext, ByLength, Score
 from rpr.validation import first_problem
 
 SCHEMA = 2
@@ -203,7 +204,7 @@ class Record(RecordPart):
     @property
     def corpus(self) -> str | None:
         """What identifies the documents of a language model; None for pairs, whose corpora are known by their names."""
-        return self.data.key if self.data is not None and self.setting("data.text") is not None else None
+        return self.data.key if self.data is not None and self.kind is TEXT else None
 
     @property
     def continued(self) -> bool:
@@ -211,16 +212,9 @@ class Record(RecordPart):
         return self.setting("origin") is not None
 
     @property
-    def headline_metric(self) -> str:
-        """The metric of translations, of a task's answers or of documents."""
-        if self.setting("data.text") is not None:
-            return BITS_PER_BYTE
-        return HEADLINE_METRIC if self.task is None else EXACT_MATCH
-
-    @property
-    def examples(self) -> str:
-        """What its corpus consists of."""
-        return "documents" if self.headline_metric == BITS_PER_BYTE else "pairs"
+    def kind(self) -> Kind:
+        """Whether it is of translations, a task's answers or text."""
+        return kind_of(self.config["data"])
 
     def score(self, split: str, metric: str = "sacrebleu") -> Score | None:
         """The score of a split; None if it was not measured."""

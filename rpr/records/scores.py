@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from rpr.kinds import KINDS, TASK, TEXT, TRANSLATION, kind_of_metric
+
 if TYPE_CHECKING:
     from rpr.config.train import EvaluationConfig
 
-HEADLINE_METRIC = "sacrebleu"
-EXACT_MATCH = "exact_match"
-BITS_PER_BYTE = "bits_per_byte"  # of documents; the lower the better
+HEADLINE_METRIC, EXACT_MATCH, BITS_PER_BYTE = TRANSLATION.metric, TASK.metric, TEXT.metric
 METRIC_NAMES = {
     "sacrebleu": "sacreBLEU",
     "chrf": "chrF",
@@ -27,13 +27,13 @@ METRIC_NAMES = {
     BITS_PER_BYTE: "bits per byte",
 }
 PERCENTAGES = METRIC_NAMES.keys() - {BITS_PER_BYTE}  # between 0 and 100
-SHARES = frozenset({EXACT_MATCH})  # those that are a percentage of the sentences
-LOWER_IS_BETTER = frozenset({BITS_PER_BYTE})
+SHARES = frozenset(kind.metric for kind in KINDS if kind.shares)  # a percentage of the sentences
+LOWER_IS_BETTER = frozenset(kind.metric for kind in KINDS if kind.lower_is_better)
 
 
 def score_digits(metric: str) -> int:
     """The digits after the point with which commands print a score."""
-    return 3 if metric == BITS_PER_BYTE else 2
+    return kind_of_metric(metric).printed_digits
 
 
 SPLITS = ("test", "long", "validation")
@@ -111,7 +111,7 @@ class Score:
 
 def counted(number: int | str, metric: str) -> str:
     """`1,000 sentences`, or `1 document` for a metric of documents."""
-    noun = "document" if metric == BITS_PER_BYTE else "sentence"
+    noun = kind_of_metric(metric).items.removesuffix("s")
     text = f"{number:,}" if isinstance(number, int) else number
     return f"{text} {noun}{'' if text == '1' else 's'}"
 

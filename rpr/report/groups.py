@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from rpr import paper
+from rpr.kinds import TASK, TEXT, TRANSLATION, Kind
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
 from rpr.records.position import Position, called
 from rpr.records.record import Record, short_names
 from rpr.records.scores import (
-    BITS_PER_BYTE,
     EXACT_MATCH,
     METRIC_NAMES,
     PERCENTAGES,
@@ -167,7 +167,7 @@ class Variant:
         if self.finished and self._within is None:
             return "not known to be learned"
         # Language models are compared at equal numbers of tokens, which their table names.
-        if self.unlearned or not self.records or self.records[0].headline_metric == BITS_PER_BYTE:
+        if self.unlearned or not self.records or self.records[0].kind is TEXT:
             return "not learned" if self.unlearned else ""
         return "still learning" if self.still_learning else "" if self.watched else "still learning?"
 
@@ -266,35 +266,39 @@ class Group:
     def synthetic(self) -> bool:
         return any(run.synthetic for run in self.runs)
 
+    @cached_property
+    def kind(self) -> Kind:
+        return self.runs[0].kind
+
     @property
     def task(self) -> bool:
         """Whether the corpus is a generated task, scored by exact match."""
-        return self.metric == EXACT_MATCH
+        return self.kind is TASK
 
     @property
     def documents(self) -> bool:
         """Whether these are language models of documents, scored in bits per byte."""
-        return self.metric == BITS_PER_BYTE
+        return self.kind is TEXT
 
     @property
     def translation(self) -> bool:
         """Whether the paper has figures of its kind."""
-        return not (self.task or self.documents)
+        return self.kind is TRANSLATION
 
     @cached_property
     def metric(self) -> str:
         """The metric of its findings."""
-        return self.runs[0].headline_metric
+        return self.kind.metric
 
     @property
     def digits(self) -> int:
         """The decimals of its scores."""
-        return 3 if self.documents else 1
+        return self.kind.digits
 
     @cached_property
     def split(self) -> str:
         """The split of its findings; of a task `long`, as most variants learn the training lengths."""
-        first = ("long", "test") if self.task else ("test",)
+        first = self.kind.splits
         order = (*first, *self.own_splits, "validation")
         return next((split for split in order if self.column(split) is not None), first[-1])
 

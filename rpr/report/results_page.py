@@ -143,7 +143,7 @@ def _runs(groups: Sequence[Group]) -> Grid:
 
     def pairs(group: Group) -> str:
         counts = sorted({run.data.train_pairs for run in group.runs if run.data is not None})
-        text = f"{' or '.join(f'{count:,}' for count in counts)} {group.runs[0].examples}"
+        text = f"{' or '.join(f'{count:,}' for count in counts)} {group.kind.examples}"
         return (text.removesuffix("s") if counts == [1] else text) if counts else "not read yet"
 
     def finished(group: Group) -> str:

@@ -11,6 +11,7 @@ from rpr.data.vocabulary import ByteVocabulary, Vocabulary
 from rpr.data.windows import sample_windows
 from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.io.escape import note
+from rpr.kinds import TEXT
 from rpr.model.transformer import Transformer, build_model
 from rpr.records.position import check_same_code
 from rpr.records.record import RECORD_NAME, Record, read_record
@@ -160,7 +161,7 @@ class TrainedModel:
     @property
     def documents(self) -> bool:
         """Whether the model is one of documents."""
-        return self.config.data.text is not None
+        return self.config.data.kind is TEXT
 
     @property
     def items(self) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from rpr.kinds import TEXT
 from rpr.records.position import position_of
 from rpr.records.record import RECORD_NAME, Record
 from rpr.records.scores import (
-    EXACT_MATCH,
     HEADLINE_METRIC,
     METRIC_NAMES,
-    SOURCE_UNIT,
     SPLITS,
     Interval,
     pooled,
@@ -52,7 +51,7 @@ def _scores(record: Record, run_dir: Path) -> dict[str, Any]:
         ),
     )  # fmt: skip
     split = next((name for name in SPLITS if record.score(name)), record.scores[0].split)
-    if record.examples == "pairs":
+    if record.kind is not TEXT:
         sentences = enumerate(zip(*read_translations(run_dir / RECORD_NAME, split), strict=True), start=1)
         shown = [(split, line, *texts) for line, texts in evenly_spaced(list(sentences), MAX_TRANSLATIONS)]
         named[TRANSLATIONS] = _table(("split", "line", "source", "reference", "hypothesis"), shown)
@@ -74,8 +73,7 @@ def _by_length(record: Record) -> dict[str, Any]:
          *_ends(score.interval))
         for bucket, score in scores
     )  # fmt: skip
-    metric = HEADLINE_METRIC if by_length.unit == SOURCE_UNIT else EXACT_MATCH
-    name = "BLEU" if metric == HEADLINE_METRIC else METRIC_NAMES[metric]
+    metric, name = record.kind.metric, record.kind.heading
     title = f"{name} by {by_length.axis} ({by_length.unit}), {pooled(by_length.splits)}"
     points = [(bucket.shortest, score.score) for bucket, score in scores if score.metric == metric]
     chart = _chart("line", f"{by_length.axis} from", METRIC_NAMES[metric], points, title)

@@ -14,6 +14,7 @@ from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import text_vocabulary
 from rpr.data.windows import Windows, scored_split, training_split
 from rpr.data.workers import set_up_loader_worker, shorten_socket_paths
+from rpr.kinds import TEXT
 
 LOADER_SECONDS = 300  # for one batch, which takes milliseconds
 
@@ -34,7 +35,7 @@ class TranslationData(pl.LightningDataModule):
     @property
     def items(self) -> str:
         """What the batches are of."""
-        return "pairs" if self.config.data.text is None else "windows"
+        return "windows" if self.config.data.kind is TEXT else "pairs"
 
     @cached_property
     def train(self) -> TokenSplit | Windows:
