@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
@@ -44,7 +44,9 @@ from rpr.io.resources import num_workers
 
 WORKERS_FROM = 50_000  # train pairs; with 2 cores workers break even here (4.0 s) and win at 100,000 (6.1 s, not 7.2 s)
 WORKERS_FROM_BYTES = 64 << 20  # of documents: workers take seconds to start
-LEARNED_FROM = 512 << 20  # bytes: of more, every n-th block is read for the vocabulary; with train_limit the first
+LEARNED_FROM = (
+    512 << 20
+)  # bytes: of more, the vocabulary is learned from every n-th BLOCK; with train_limit from the first
 MEGABYTE = 10**6
 META_NAME = "meta.json"
 MODEL_NAME = "vocabulary.model"
@@ -233,10 +235,19 @@ def _learn_from_documents(corpus: TextCorpus, job: Job) -> Vocabulary:
         return ByteVocabulary()
     nth = -(-corpus.splits["train"].size() // LEARNED_FROM) if job.data.train_limit is None else 1
     train = (block for block in corpus.blocks(job.data.train_limit) if "train" in block.splits)
-    sample = islice(train, 0, None, nth) if job.data.train_limit is None else _first_bytes(train, LEARNED_FROM)
+    sample = _every_nth(train, nth) if job.data.train_limit is None else _first_bytes(train, LEARNED_FROM)
     read = job.counting("reading for the vocabulary", corpus.size(), MEGABYTE)
     words = _words(job, count_block_words, _tasks(sample), lambda size: read(nth * size))
     return BytePairVocabulary.learn_text(words, job.data.vocabulary_size)
+
+
+def _every_nth(blocks: Iterable[Block], nth: int) -> Iterator[Block]:
+    """The blocks that begin in every n-th BLOCK bytes of all, however many documents these are."""
+    begin = 0
+    for block in blocks:
+        if begin // BLOCK % nth == 0:
+            yield block
+        begin += len(block.text)
 
 
 def _first_bytes(blocks: Iterable[Block], size: int) -> Iterator[Block]:

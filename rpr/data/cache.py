@@ -147,7 +147,7 @@ def cache_key(data: DataConfig) -> str:
         names,
         *([] if data.tokenizer == "bpe" else [data.tokenizer]),
         *([] if data.text is None else [data.text.column, data.text.rows]),
-        *(["marks"] if data.text is not None and data.tokenizer == "bpe" else []),  # belong to words since then
+        *(["whole lines"] if data.text is not None and data.tokenizer == "bpe" else []),  # are encoded since then
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -93,7 +93,6 @@ def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> tuple[int, list[
     encoded = []
     model = text_vocabulary(_load(vocabulary))
     for block in blocks:
-        # The last block of a file is its last character, which may be a NUL.
         if not isinstance(model, ByteVocabulary) and block.text.count(b"\0") > max(1, len(block.text) // 4):
             raise block.not_utf8(block.text.index(b"\0"))
         try:

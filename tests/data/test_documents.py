@@ -509,3 +509,15 @@ def test_a_file_of_a_held_out_split_is_an_error_also_where_a_cache_is_ready(tmp_
     write(tmp_path, {"test.zip": b"packed"})
     with pytest.raises(DataError, match=r"test.zip is not read, and test would be held out of train instead"):
         prepare(text_config(tmp_path))
+
+
+def test_an_empty_file_does_not_change_which_text_the_vocabulary_is_learned_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "BLOCK", 100), monkeypatch.setattr(build, "BLOCK", 100)
+    monkeypatch.setattr(build, "LEARNED_FROM", 1500)
+    texts = {f"train/{number}.txt": b"word%d and more\n" % number * 10 for number in range(20)}
+    write(tmp_path, texts | {f"{split}/a.txt": b"a" for split in ("validation", "test")})
+    config = text_config(tmp_path, tokenizer="bpe", vocabulary_size=290)
+    before = prepare(config)
+    write(tmp_path, {f"train/{number}.txt": b"" for number in ("", 5.5)})
+    after = prepare(config)
+    assert before.meta.key != after.meta.key and before.vocabulary.digest == after.vocabulary.digest

@@ -1,17 +1,27 @@
 """Properties of corpora: Unicode lines, plain or gzipped, are read pair by pair as written, up to the documented
-normalisation; other bytes are read or refused with file and line; any sentence is decoded from its pieces.
+normalisation; other bytes are read or refused with file and line; any sentence is decoded from its pieces; the pieces
+of a document are those of its text.
 """
 
 import gzip
+import json
 import re
 import unicodedata
+from collections import Counter
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
+import pytest
 from hypothesis import assume, example
 from hypothesis import strategies as st
 
+from rpr.config.data import TextConfig
+from rpr.data import documents
+from rpr.data.documents import Documents
+from rpr.data.encode import encode_blocks
 from rpr.data.pairs import line_pairs, normalise
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, BytePairVocabulary, count_text_words
 from rpr.errors import DataError
 from tests.property.sizes import sized
 
@@ -120,3 +130,44 @@ def test_any_sentence_is_decoded_from_its_pieces(byte_fallback, raw):
     assert not {PAD, UNK, BOS} & {*pieces} and pieces.index(EOS) == len(pieces) - 1
     assert byte_fallback.decode(pieces) == text
     assert byte_fallback.decode(byte_fallback.encode("a\u2581b")) == "a b"  # sentencepiece's sign for a space
+
+
+FORMATS = {
+    "txt": lambda text: text.encode(),
+    "txt.gz": lambda text: gzip.compress(text.encode()),
+    "jsonl": lambda text: json.dumps({"text": text}).encode(),
+    "jsonl.gz": lambda text: gzip.compress(json.dumps({"text": text}).encode()),
+    "parquet": lambda text: _parquet({"text": [text]}),
+}
+
+
+def _parquet(columns: dict[str, list[str]]) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(columns), sink)
+    return bytes(sink.getvalue())
+
+
+TEXTS = st.lists(st.sampled_from([*"ab \n\t\r", "the dog", "é", "漢", "\u2581", "\u2585"]), max_size=20).map("".join)
+
+
+@sized(40, TEXTS, st.integers(1, 12))
+@example("the dog", 5)  # within a word
+@example("é漢", 1)  # within a character
+@example("x" * 25_000 + "the dog", 10)
+def test_pieces_of_a_file_are_those_of_its_text_whatever_the_format_and_the_size_of_blocks(tmp_path, text, size):
+    vocabulary = BytePairVocabulary.learn_text(count_text_words("the dog and the god\n" * 9), 278)
+    vocabulary.save(tmp_path / "vocabulary.model")
+    config = TextConfig(python_library=False, column="text", rows="documents", windows="stream")
+    for suffix, content in FORMATS.items():
+        file = tmp_path / f"a.{suffix}"
+        file.write_bytes(content(text))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(documents, "BLOCK", size)
+            blocks = [*Documents({"a": [file]}, config).blocks()]
+        assert b"".join(block.text for block in blocks) == text.encode()
+        assert [block.last for block in blocks] == [False] * (len(blocks) - 1) + [True]
+        _, encoded = encode_blocks(tmp_path / "vocabulary.model", blocks)
+        pieces = [piece for _, some in encoded for piece in some.tolist()]
+        assert pieces == vocabulary.encode(text, eos=True), suffix
+        words = sum((count_text_words(block.text.decode()) for block in blocks), Counter())
+        assert words == count_text_words(text), suffix
