@@ -279,9 +279,9 @@ class LayerBenchConfig(StrictModel):
     positions: PositiveInt
     clip_distances: tuple[NonNegativeInt, ...] = Field(min_length=1)
     causal: tuple[bool, ...] = Field(min_length=1)
-    algorithms: tuple[
-        Literal["attend", "per_position", "dense", "blockwise", "composed", "compiled", "triton"], ...
-    ] = Field(min_length=1)
+    algorithms: tuple[Literal["attend", "per_position", "dense", "blockwise", "composed", "triton"], ...] = Field(
+        min_length=1
+    )
     rounds: PositiveInt
 
 

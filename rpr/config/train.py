@@ -130,7 +130,7 @@ class HardwareConfig(StrictModel):
     num_nodes: PositiveInt
     precision: Literal["64", "32", "bf16"]
     matmul_precision: Literal["auto", "highest", "high", "medium"]
-    attention: Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
+    attention: Literal["auto", "dense", "blockwise", "composed", "triton"]
     num_workers: int = Field(ge=0)
     threads: int | None = Field(ge=1, le=4096)
 

@@ -19,7 +19,6 @@ import logging
 import os
 import shutil
 import sysconfig
-from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,7 +38,7 @@ from rpr.model.distances import bias_of_pairs
 from rpr.model.equations import per_position as per_position
 from rpr.model.equations import reference as reference
 
-Implementation = Literal["auto", "dense", "blockwise", "composed", "compiled", "triton"]
+Implementation = Literal["auto", "dense", "blockwise", "composed", "triton"]
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +57,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, implementation: Implementation = 
     Args:
         q, k, v, others: the fields of `AttentionInputs`.
         implementation: `auto` selects one; `dense` stores the weights [B, H, Q, K] for the backward pass, `blockwise`
-            computes them again block by block of queries; `composed` is the function of that name, `compiled` the same
-            under `torch.compile`; `triton` is the fused kernel for long sequences on a GPU (tables of vectors only).
+            computes them again block by block of queries; `composed` is the function of that name; `triton` is the
+            fused kernel for long sequences on a GPU (tables of vectors only).
 
     Raises:
         ValueError: tables, biases, distance queries or labels that do not fit.
@@ -87,8 +86,6 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
             "implementation: triton supports only key and value tables by distance, no labels, score bias or "
             "queries of their own; choose auto"
         )
-    if implementation == "compiled":
-        return _compiled()(given)
     if implementation == "composed" or given.dense_alone or (implementation == "auto" and _composed_is_better(q_BHQD)):
         return composed(given)
     if implementation == "triton" or (implementation == "auto" and _kernel_is_faster(given)):
@@ -204,11 +201,6 @@ def _with_bias_as_column(given: AttentionInputs) -> Tensor:
     q_BHQE = F.pad(given.q, (0, 1), value=1 / scale)
     k_BHKE = torch.cat([given.k, given.key_bias[..., None]], dim=-1)
     return F.scaled_dot_product_attention(q_BHQE, k_BHKE, F.pad(given.v, (0, 1)), is_causal=True, scale=scale)[..., :-1]
-
-
-@cache
-def _compiled() -> Callable[..., Tensor]:
-    return torch.compile(composed, dynamic=True)
 
 
 def _composed_is_better(q_BHQD: Tensor) -> bool:

@@ -37,17 +37,12 @@ class GivenPositions(NamedTuple):
 
 
 def positions_in_training(scheme: Scheme, length: int, device: torch.device) -> GivenPositions | None:
-    """Positions drawn for one forward pass: a random subset (Ruoss et al. 2023, arXiv 2305.16843), or a random offset.
-    None: 0, 1, ...
-    """
+    """A random subset of positions for one forward pass (Ruoss et al. 2023, arXiv 2305.16843); None: 0, 1, ..."""
+    if scheme.random_positions is None:
+        return None
+    last = max(scheme.random_positions, length)
     # Always on the CPU, whose generator a resumed run restores.
-    if (last := scheme.random_positions) is not None:
-        last = max(last, length)
-        return GivenPositions(torch.randperm(last)[:length].sort().values.to(device, non_blocking=True), last - 1)
-    if scheme.random_offset:
-        first = torch.randint(scheme.random_offset + 1, (1,))
-        return GivenPositions((first + torch.arange(length)).to(device, non_blocking=True), length - 1)
-    return None
+    return GivenPositions(torch.randperm(last)[:length].sort().values.to(device, non_blocking=True), last - 1)
 
 
 @lru_cache(maxsize=4)

@@ -249,7 +249,7 @@ def _wrong_embeddings(scheme: Scheme, site: Site, added_by: Callable[..., Tensor
     others = "embeddings depends on other tokens than its own; decoding goes token by token"
     whole = added.expand(_BATCH, _LENGTH, site.d_model)[:, None]
     yield from _wrong_tokens("what embeddings returns", whole, alone, others)
-    if scheme.random_positions or scheme.random_offset:
+    if scheme.random_positions:
         drawn = torch.tensor([1, 2, 4])
         given = added_by(drawn, pieces[:, drawn]).expand(_BATCH, len(drawn), site.d_model)
         if _differ(given, whole[:, 0, drawn]):

@@ -199,7 +199,7 @@ def test_records_are_rows(tmp_path):
     assert frame["position.clip_distance"].tolist() == [16, 16] and frame["optim.max_steps"].tolist() == [1800] * 2
     assert frame["optim.schedule"].tolist() == ["inverse_sqrt"] * 2, "newer than these records"
     assert frame.groupby("evaluation.length_buckets").size().sum() == 2, "lists are hashable"
-    assert frame.groupby("position.random_offset").size().to_dict() == {0: 2}, "newer than these records"
+    assert frame.groupby("position.query_log_scale").size().to_dict() == {0: 2}, "newer than these records"
     assert frame["rerun_of"].dropna().to_dict() == {1: "0badcafe"}
 
 

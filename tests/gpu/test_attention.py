@@ -19,10 +19,9 @@ FORMS = {
     "reference": reference,
     "per_position": per_position,
     "composed": composed,
-    **{name: partial(attend, implementation=name) for name in ("auto", "dense", "blockwise", "triton", "compiled")},
+    **{name: partial(attend, implementation=name) for name in ("auto", "dense", "blockwise", "triton")},
 }
 TRAINED = ("auto", "dense", "blockwise", "composed", "triton")
-COMPILED = ("both", "bias", "plain")  # compiling takes long
 # Inputs besides q, k and v; tables of keys and values are per head or shared by heads.
 CASES = {
     "both": {"keys": "per_head", "values": "per_head", "mask": "by_key"},
@@ -87,8 +86,6 @@ def skip_if_unsupported(name, case, device):
         pytest.importorskip("triton", reason="triton is not installed")
         if "bias" in of or "labels" in of:
             pytest.skip("triton supports only vectors by distance")
-    if name == "compiled" and (case not in COMPILED or device.type == "cpu"):
-        pytest.skip("compiling takes long: only some cases on a CUDA device")
 
 
 @pytest.mark.parametrize("dtype, largest", [(torch.float32, 5e-5), (torch.bfloat16, 0.03)], ids=["float32", "bfloat16"])

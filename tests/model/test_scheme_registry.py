@@ -300,15 +300,14 @@ def test_tables_that_random_positions_cannot_label_alike_are_refused(defined):
         check_hooks(odd.model_copy(update={"random_positions": 64}), SITE)
 
 
-@pytest.mark.parametrize("setting", [{"random_positions": 9}, {"random_offset": 9}], ids=str)
-def test_embeddings_are_tried_on_drawn_positions(setting, defined):
+def test_embeddings_are_tried_on_drawn_positions(defined):
     given = "first if torch.is_tensor(first) else torch.arange(first, first + pieces.shape[1])"
     start = "torch.arange(pieces.shape[1]) + (first[0] if torch.is_tensor(first) else first)"
     for places, refused in ((given, False), (start, True)):
         odd = defined(f"{EMBEDDINGS}return ({places})[:, None].expand(-1, 8) / 9\n  return Odd()")
         check_hooks(odd, SITE)
         with pytest.raises(ConfigError, match="given all positions as a tensor") if refused else nullcontext():
-            check_hooks(odd.model_copy(update=setting), SITE)
+            check_hooks(odd.model_copy(update={"random_positions": 9}), SITE)
 
 
 def test_scores_are_changed_alike_in_training_and_decoding_with_a_bias_of_keys(defined):

@@ -232,21 +232,17 @@ def test_given_positions_are_those_of_the_equations(variant, causal):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
-def test_positions_in_training_are_a_sorted_random_subset_or_start_at_an_offset():
+def test_positions_in_training_are_a_sorted_random_subset():
     torch.manual_seed(0)
     draws = [positions_in_training(scheme("rope", random_positions=9), 4, torch.device("cpu")) for _ in range(200)]
     assert all((one.positions_P.diff() > 0).all() and one.max_distance == 8 for one in draws)
     assert {*torch.cat([one.positions_P for one in draws]).tolist()} == {*range(9)}
     full = positions_in_training(scheme("rope", random_positions=9), 12, torch.device("cpu"))
     assert full.positions_P.tolist() == [*range(12)]
-    offsets = scheme("absolute", random_offset=3)
-    firsts = [positions_in_training(offsets, 4, torch.device("cpu")).positions_P for _ in range(99)]
-    assert {int(one[0]) for one in firsts} == {*range(4)} and all((one.diff() == 1).all() for one in firsts)
     assert positions_in_training(scheme("rope"), 4, torch.device("cpu")) is None
     bias = Tables(bias=torch.zeros(2, 17))
     assert draws[0].rows(bias).shape == (4, 4)
-    for consecutive in (full, positions_in_training(offsets, 4, torch.device("cpu"))):
-        assert consecutive.rows(bias) is None, "any kernel knows the distances"
+    assert full.rows(bias) is None, "any kernel knows the distances"
 
 
 def test_random_positions_have_an_effect_where_queries_grow():
@@ -259,7 +255,7 @@ def test_random_positions_have_an_effect_where_queries_grow():
 
 def test_queries_that_grow_beyond_the_longest_context_alone_are_refused():
     window, site_ = 9, site(causal=True)
-    for length, changes in ((window, {}), (12, {"random_offset": 3}), (12, {"random_positions": 12})):
+    for length, changes in ((window, {}), (12, {"random_positions": 12})):
         for floor in (length - 1, length):
             grows = scheme("none", query_log_scale=0.1, query_log_floor=floor, **changes)
             q, k = torch.ones(2, 1, site_.num_heads, length, site_.d_head)
@@ -385,7 +381,7 @@ def test_choices_and_schemes_match_and_have_own_labels_and_colours():
 
 OTHER_VALUES = {
     "base": 500.0, "rotated_share": 0.5, "buckets": 16, "proportion": 0.5, "random_positions": 2048,
-    "trained_length": 99, "random_offset": 9,
+    "trained_length": 99,
 }  # fmt: skip
 
 

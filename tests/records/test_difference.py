@@ -28,7 +28,7 @@ def record(edits: dict[str, Any] | None = None, **options: Any) -> Record:
     return fake_record(**options, **edits or {})
 
 
-COMMON = {"position.random_positions": None, "position.random_offset": 0}  # newer than the fake record
+COMMON = {"position.random_positions": None}  # newer than the fake record
 
 
 def test_missing_setting_has_its_earlier_default_or_is_absent():

@@ -258,7 +258,6 @@ def test_what_evaluation_reads_as_it_was_initialised_is_named():
     positions = "the learned positions from 32 on stay as they were initialised (absolute (learned)): training has"
     assert positions in never_trained(*learned)
     assert never_trained(*learned, longest=32) == ""
-    assert "learned positions from 132 on" in never_trained(*learned, "position.random_offset=100")
     assert "learned vectors or biases of distances from 32 on" in never_trained(*keys)
     assert never_trained(*keys[:1], "position.clip_distance=32") == "", "whose row all farther distances share"
     for buckets, biases in ((4, ""), (32, "learned vectors or biases of distances from 32 on")):

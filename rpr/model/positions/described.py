@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from rpr.validation import StrictModel
 
 Absolute = Literal["none", "sinusoidal", "learned"]
-RANDOM = ("random_positions", "random_offset")  # settings of the positions in training
 REGISTERED: dict[str, type[Any]] = {}  # every scheme by its name
 
 
@@ -47,7 +46,6 @@ class Described(StrictModel):
         "query_log_scale": 0.0,
         "query_log_floor": 8192,
         "random_positions": None,
-        "random_offset": 0,
     }
 
     name: str
@@ -57,12 +55,14 @@ class Described(StrictModel):
     query_log_scale: float = Field(ge=0)
     query_log_floor: PositiveInt
     random_positions: int | None = Field(ge=2)
-    random_offset: NonNegativeInt
 
     @model_validator(mode="before")
     @classmethod
     def with_earlier(cls, settings: Any) -> Any:
-        return {**cls.EARLIER, **settings} if isinstance(settings, Mapping) else settings
+        if not isinstance(settings, Mapping):
+            return settings
+        dropped = {"random_offset"} if settings.get("random_offset") == 0 else set()  # of records until schema 2
+        return {name: value for name, value in {**cls.EARLIER, **settings}.items() if name not in dropped}
 
     @classmethod
     def scheme_name(cls) -> str:
@@ -115,7 +115,7 @@ class Described(StrictModel):
             details.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
         if self.random_positions is not None:
             details.append(f"random positions below {self.random_positions} in training")
-        return [*details, *([f"random offsets to {self.random_offset} in training"] if self.random_offset else [])]
+        return details
 
     @property
     def num_learned(self) -> int | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from rpr.model.positions.scheme import RANDOM, REGISTERED, Scheme, Site, register
+from rpr.model.positions.scheme import REGISTERED, Scheme, Site, register
 from rpr.validation import one_of
 
 if TYPE_CHECKING:
@@ -52,8 +52,10 @@ class Pattern(Scheme):
         for name, entry in self.entries.items():
             if name not in self.layers:
                 raise ValueError(f"entries.{name}: is not in position.layers=[{','.join(self.layers)}]; leave it out")
-            if of_stack := next((setting for setting in RANDOM if getattr(entry, setting)), None):
-                raise ValueError(f"entries.{name}.{of_stack}: is of the whole stack; give it as position.{of_stack}")
+            if entry.random_positions:
+                raise ValueError(
+                    f"entries.{name}.random_positions: is of the whole stack; give it as position.random_positions"
+                )
             if entry.absolute != "none" or entry.has_own_embeddings:
                 raise ValueError(
                     f"entries.{name}: adds positions to the embeddings, which all layers read; name another scheme, "

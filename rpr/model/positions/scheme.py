@@ -16,7 +16,6 @@ from typing import Any, ClassVar, NamedTuple, get_args
 
 from rpr.errors import ConfigError, did_you_mean
 from rpr.model.lazy_torch import Tensor, nn, torch
-from rpr.model.positions.described import RANDOM as RANDOM
 from rpr.model.positions.described import REGISTERED as REGISTERED
 from rpr.model.positions.described import Described
 
@@ -195,9 +194,6 @@ class Scheme(Described):
             return (
                 f"query_log_floor: {self.query_log_floor} has no effect with position.query_log_scale=0; leave it out"
             )
-        if self.random_offset and (self.shift_invariant or self.random_positions):
-            why = "with position.random_positions" if self.random_positions else "on distances"
-            return f"random_offset: {self.random_offset} has no effect {why}; leave it out"
         if self.num_learned is not None and (self.random_positions or 0) > self.num_learned:
             return f"max_positions: {self.max_positions} learned positions are fewer than the random ones; raise it"
         return self.problem(site) or self.unused_setting(usual)
@@ -206,14 +202,10 @@ class Scheme(Described):
         """As `problem`, for lengths in tokens: of the longest text in training, and of the longest context of documents
         (0: of pairs, of any length).
         """
-        of_what = "data.context_length, evaluation.context_lengths"
-        if self.random_offset:
-            longest = max(longest, self.random_offset + window)
-            of_what += ", or data.context_length or data.max_length after position.random_offset"
         if self.num_learned is not None and self.num_learned < longest:
             return (
                 f"max_positions: {self.max_positions} learned positions do not reach the longest context of {longest} "
-                f"tokens ({of_what}); raise it"
+                "tokens (data.context_length, evaluation.context_lengths); raise it"
             )
         return None
 
@@ -249,7 +241,7 @@ class Scheme(Described):
         return None
 
     def _positions_in_training(self, window: int) -> int:
-        return max(window, self.random_positions or 0, self.random_offset and self.random_offset + window)
+        return max(window, self.random_positions or 0)
 
     @property
     def uses_positions(self) -> bool:
