@@ -20,8 +20,6 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "optim.schedule": "inverse_sqrt",
     "optim.learning_rate": None,
     "optim.weight_decay": 0.0,
-    "optim.ema_decay": None,
-    "optim.non_finite": "stop",
     "logger.artifacts": "none",
     "logger.system_metrics": False,
     "position.scheme": "vectors",
@@ -42,6 +40,8 @@ RENAMED: Mapping[str, str] = {
 # As EARLIER_DEFAULTS, for settings whose current default is the earlier behaviour: the first has always been part of
 # run ids, the others never.
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None, "again": False, "origin": None}
+# Settings that left, which no committed record uses; they leave the records when these are next converted.
+LEFT = ("optim.ema_decay", "optim.non_finite")
 _ADDED = [(*key.partition(".")[::2], earlier) for key, earlier in {**EARLIER_DEFAULTS, **READ_AS}.items()]
 
 
@@ -54,6 +54,9 @@ def with_earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         section, _, name = old.partition(".")
         if isinstance(whole.get(section), dict) and name in whole[section]:
             whole[section].setdefault(new.partition(".")[2], whole[section].pop(name))
+    for section, name in (key.split(".") for key in LEFT):
+        if isinstance(whole.get(section), dict):
+            whole[section].pop(name, None)
     for section, name, earlier in _ADDED:
         if not name:
             whole.setdefault(section, earlier)

@@ -68,9 +68,7 @@ def run(config: EvaluateConfig) -> None:
         if config.position:
             checkpoint += f", positions: {position.label}"
         system = evaluated_model(trained, model, checkpoint)
-        ema = config.average_checkpoints is None and trained.optim.ema_decay is not None
-        weights = "ema" if ema else f"average{config.average_checkpoints or trained.optim.average_checkpoints}"
-        settings = [weights, *search]
+        settings = [f"average{config.average_checkpoints or trained.optim.average_checkpoints}", *search]
         if system.precision != "32":  # next to the results of exact float32, not over them
             settings.append("precision" + re.sub(r"\W+", "-", system.precision))
     settings += [f"{key}-{value}" for key, value in sorted((config.position or {}).items())]

@@ -43,6 +43,4 @@ def print_result(run_dir: Path) -> None:
             f"over {training.measured_steps} steps (excluding {training.excludes}) on {record.device}"
         )
     if training is not None and training.padding_waste is not None:
-        skipped = f", {training.skipped_steps} steps skipped" if training.skipped_steps else ""
-        spikes = f", {training.loss_spikes} loss spikes" if training.loss_spikes else ""
-        print(f"  padding: {training.padding_waste:.1%} of the tokens{skipped}{spikes}")
+        print(f"  padding: {training.padding_waste:.1%} of the tokens")

@@ -89,9 +89,7 @@ class OptimConfig(StrictModel):
     checkpoint_every_n_minutes: PositiveFloat | None
     keep_checkpoints: PositiveInt
     average_checkpoints: PositiveInt
-    ema_decay: float | None = Field(gt=0, lt=1)
     validate_every_n_steps: PositiveInt
-    non_finite: Literal["stop", "skip"]
 
     def problems(self) -> Iterator[str]:
         if (self.learning_rate_scale is None) == (self.learning_rate is None):
@@ -108,11 +106,6 @@ class OptimConfig(StrictModel):
             yield (
                 f"average_checkpoints: {self.average_checkpoints} is more than the "
                 f"optim.keep_checkpoints = {self.keep_checkpoints} that are kept; raise keep_checkpoints"
-            )
-        if self.ema_decay is not None and self.average_checkpoints > 1:
-            yield (
-                f"ema_decay: {self.ema_decay} keeps a moving average and optim.average_checkpoints = "
-                f"{self.average_checkpoints} averages checkpoints; set it to 1, or optim.ema_decay=null"
             )
 
     @property

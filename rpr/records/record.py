@@ -82,7 +82,7 @@ class Training(RecordPart):
     matmul_precision: str | None
     precision: str | None
     parameters_note: str | None = None
-    skipped_steps: int | None = Field(default=None, ge=0)  # whose gradient was not finite (optim.non_finite=skip)
+    skipped_steps: int | None = Field(default=None, ge=0)  # of earlier versions, as the next
     loss_spikes: int | None = Field(default=None, ge=0)
     padding_waste: float | None = Field(default=None, ge=0, le=1)  # of the padded tokens of an epoch
     cores_used: float | None = Field(default=None, ge=0)  # on average, by the first rank, while the speed was measured

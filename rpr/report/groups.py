@@ -117,9 +117,7 @@ class Variant:
     @cached_property
     def caveats(self) -> tuple[str, ...]:
         """What a reader must know of its finished runs."""
-        skipped = {run.seed: run.training.skipped_steps for run in self.finished if run.training is not None}
-        what = "steps, whose gradient was not finite, were skipped"
-        lines = [f"seed {seed}: {steps:,} {what}" for seed, steps in skipped.items() if steps]
+        lines = []
         if seeds := [str(run.seed) for run in self.finished if run.git.dirty]:
             lines.append(f"seed {', '.join(seeds)}: trained from uncommitted changes, so no commit names the code")
         originals = Counter(run.seed for run in self.records if run.status == "finished" and run.rerun_of is None)

@@ -51,14 +51,6 @@ def model_weights(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix(PREFIX): weight for name, weight in state.items() if name.startswith(PREFIX)}
 
 
-def moving_average(path: Path) -> dict[str, Tensor]:
-    """The moving average of the weights in a checkpoint; raises DataError if it has none (optim.ema_decay was null)."""
-    weights = load_checkpoint(path, mapped=True).get("callbacks", {}).get("MovingAverage", {}).get("weights")
-    if not isinstance(weights, dict):
-        raise DataError(f"{path}: contains no moving average; it was written with optim.ema_decay=null")
-    return weights
-
-
 def average(paths: list[Path]) -> dict[str, Tensor]:
     """The plain mean of the checkpoints' weights, summed in float64 (the paper's big recipe averages its last 20).
     Raises DataError if they are not of one model.
@@ -96,10 +88,9 @@ def _shapes(weights: dict[str, Any]) -> dict[str, object]:
     return {name: getattr(weight, "shape", None) for name, weight in weights.items()}
 
 
-def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -> tuple[dict[str, Tensor], str]:
-    """The mean of a run's last N checkpoints, and its description; with a decay, the moving average in the last one.
-    With fewer than N, the description says what share of the training they cover. Raises DataError if the run has no
-    checkpoint, or its last one no moving average.
+def averaged_weights(run_dir: Path, last: int) -> tuple[dict[str, Tensor], str]:
+    """The mean of a run's last N checkpoints, and its description, which says, with fewer than N, what share of the
+    training they cover. Raises DataError if the run has no checkpoint.
     """
     averaged = checkpoints(run_dir / "checkpoints")[-last:]
     if not averaged:
@@ -107,12 +98,6 @@ def averaged_weights(run_dir: Path, last: int, ema_decay: float | None = None) -
             f"{run_dir}: no checkpoints; resume the run, or, if it has finished, move it away and train it again"
         )
     steps, paths = zip(*averaged, strict=True)
-    if ema_decay is not None:
-        own, kept = model_weights(paths[-1]), moving_average(paths[-1])
-        places = {own[name].data_ptr(): name for name in kept}  # what layers share is kept once, and saved at one place
-        # Buffers, as a user's embeddings may have, are not averaged.
-        weights = {name: kept.get(places.get(weight.data_ptr(), ""), weight) for name, weight in own.items()}
-        return weights, f"moving average (decay {ema_decay:g}) at step {steps[-1]}"
     share = f", {1 - steps[0] / steps[-1]:.0%} of the training" if len(steps) < last else ""
     several = f"average of {len(steps)} (steps {steps[0]} to {steps[-1]}{share})"
     return average([*paths]), f"step {steps[0]}" if len(steps) == 1 else several

@@ -62,8 +62,8 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
 
 
 def cautions(config: TrainConfig) -> Iterator[str]:
-    """What may not be meant: random positions that evaluation does not have, a warm-up that never ends, an average that
-    is never reached; an encoder without positions, but in a sweep, which varies them; what `untrained` says.
+    """What may not be meant: random positions that evaluation does not have, a warm-up that never ends; an encoder
+    without positions, but in a sweep, which varies them; what `untrained` says.
     """
     if drawn := config.position.encoder.random_positions or config.position.decoder.random_positions:
         yield (
@@ -78,11 +78,6 @@ def cautions(config: TrainConfig) -> Iterator[str]:
         yield (
             f"the learning rate rises over {optim.warmup_steps:,} steps (optim.warmup_steps), more than there are, so "
             "it never reaches its highest value"
-        )
-    if (decay := optim.ema_decay) is not None and decay > (reached := (1 + optim.max_steps) / (10 + optim.max_steps)):
-        yield (
-            f"optim.ema_decay: {decay:g} is not reached in {optim.max_steps:,} steps, whose last has {reached:.4f}, so "
-            "any greater value gives the same average"
         )
 
 

@@ -118,8 +118,7 @@ def model_of(config: TrainConfig, run_dir: Path, average: int | None, vocabulary
     there = len(checkpoints(run_dir / "checkpoints"))
     if average is not None and 0 < there < average:
         raise DataError(f"average_checkpoints: {average} requested, but {run_dir} has {there}; give at most {there}")
-    ema_decay = config.optim.ema_decay if average is None else None
-    weights, checkpoint = averaged_weights(run_dir, average or config.optim.average_checkpoints, ema_decay)
+    weights, checkpoint = averaged_weights(run_dir, average or config.optim.average_checkpoints)
     model = build_model(config.transformer(vocabulary_size))
     if config.hardware.precision == "64":  # before the weights, which may be float64, are copied
         model.double()

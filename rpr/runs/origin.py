@@ -115,8 +115,8 @@ def _in_words(names: Sequence[str]) -> str:
 
 def _weights(run_dir: Path) -> tuple[dict[str, Tensor], str]:
     """The weights that a run's scores are of, and their description."""
-    optim = config_from_record(record_of(run_dir, "from").config).optim
-    return averaged_weights(run_dir, optim.average_checkpoints, optim.ema_decay)
+    config = config_from_record(record_of(run_dir, "from").config)
+    return averaged_weights(run_dir, config.optim.average_checkpoints)
 
 
 @cache  # every job of a sweep may start from the same run

@@ -31,7 +31,7 @@ def run(arguments: list[str]) -> int:
     sweep = spec.read(name)
     flags = {word for word in rest if word.startswith("-")}
     if unknown := flags - {*spec.FLAGS}:
-        raise ConfigError(f"sweep: unknown flag {min(unknown)}; give settings, --dry-run or --wandb-yaml")
+        raise ConfigError(f"sweep: unknown flag {min(unknown)}; give settings or --dry-run")
     of_file = [word for row in sweep.rows for word in row]
     overrides = [word for word in rest if word not in flags]
     spec.reject_repeated(overrides)
@@ -58,32 +58,25 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
 
 
 def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
-    """Compose and check every job; then print them (--dry-run, --wandb-yaml), or launch the unfinished ones."""
+    """Compose and check every job; then print them (--dry-run), or launch the unfinished ones."""
     from rpr.metrics.languages import check_tokenizer
     from rpr.sweep import status
     from rpr.sweep.launcher import Launcher
     from rpr.sweep.progress import SweepProgress
 
     environment.forget_wandb_run()
-    given = settings
-    settings, options, retry_failed = _split_settings(given)
+    settings, options, retry_failed = _split_settings(settings)
     overrides = [word for word in settings if not is_hydra_override(word)]
     jobs = [
         job for row in _selected_rows(sweep.rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])
     ]
     made = [(job, compose_train(job, config_dir)) for job in jobs]
-    options = options.with_gpus_shared([config.hardware for _, config in made])
-    if "--wandb-yaml" in flags:
-        if unread := [word for word in given if word not in overrides]:
-            key = override_key(unread[0])
-            raise ConfigError(f"{key}: has no effect with --wandb-yaml; each `wandb agent` runs one job at a time")
-        print(spec.wandb_sweep(sweep, jobs, made[0][1].logger.project), end="")
-        return 0
+    options = options.with_jobs_of([config.hardware for _, config in made])
     before = status.load_status(sweep.name, made)
     status.print_cautions(before)
     launcher = Launcher(jobs, settings, options, config_dir)
     if "--dry-run" in flags:
-        print("\n".join(status.commands(before, launcher.words, config_dir, retry_failed=retry_failed)))
+        print("\n".join(status.commands(before, launcher.words, config_dir)))
         if launcher.request:
             print(f"# each in a SLURM job of its own: {launcher.request}; one that is interrupted or requeued resumes")
         return 0
@@ -184,11 +177,9 @@ def _split_settings(settings: Sequence[str]) -> tuple[list[str], Options, bool]:
     own = {override_key(word): word.partition("=")[2] for word in settings if override_key(word) in known}
     if own.get("retry_failed", "true") not in ("true", "false"):
         raise ConfigError(f"retry_failed: invalid value {own['retry_failed']!r}: expected true or false")
-    for key, example in (("jobs", "to run at a time, e.g. jobs=2"), ("jobs_per_gpu", "per GPU, e.g. jobs_per_gpu=4")):
-        value = own.get(key, "1")
-        if not (value.isdecimal() and int(value) > 0):
-            raise ConfigError(f"{key}: invalid value {value!r}: expected the number of jobs {example}")
+    value = own.get("jobs", "1")
+    if not (value.isdecimal() and int(value) > 0):
+        raise ConfigError(f"jobs: invalid value {value!r}: expected the number of jobs to run at a time, e.g. jobs=2")
     named = gpus.parse_gpus(own["gpus"]) if "gpus" in own else ()
-    num_jobs = int(own["jobs"]) if "jobs" in own else None
-    options = Options(num_jobs, named, int(own.get("jobs_per_gpu", "1")))
+    options = Options(int(own["jobs"]) if "jobs" in own else None, named)
     return [word for word in settings if override_key(word) not in own], options, own.get("retry_failed") == "true"

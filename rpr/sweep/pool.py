@@ -23,7 +23,7 @@ from rpr.io import resources
 from rpr.records.record import RECORD_NAME, read_record
 from rpr.runs import lifecycle, locks
 from rpr.signals import die_with_parent, exit_on_sigterm, signals_deferred
-from rpr.sweep.gpus import Options, share
+from rpr.sweep.gpus import Options, take_slots
 from rpr.sweep.status import Job
 from rpr.training.launch import TORCHRUN_GRACE_SECONDS, ended, terminate
 
@@ -67,9 +67,8 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
         "parent": os.getpid(),
         "config": job.config.model_dump(mode="json"),
         "command": command,
-        "concurrent_jobs": options.jobs_per_gpu if options.gpus else at_once,  # also those of other commands
+        "concurrent_jobs": options.concurrent_jobs if options.gpus else at_once,
         "gpus": options.gpus,
-        "jobs_per_gpu": options.jobs_per_gpu,
     }
     environment = for_child()
     # More threads than cores wait for each other: several times slower. As many when few of the sweep's jobs are left:
@@ -144,9 +143,7 @@ def _train(request: Mapping[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         descriptors: tuple[int, ...] = ()
         if request["gpus"]:
-            gpus, descriptors = stack.enter_context(
-                share(request["gpus"], config.hardware.devices, jobs_per_gpu=request["jobs_per_gpu"])
-            )
+            gpus, descriptors = stack.enter_context(take_slots(request["gpus"], config.hardware.devices))
             # Before CUDA is first used; its own order, where a machine has several kinds, is not that of nvidia-smi.
             os.environ |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         job = train.SweepJob(request["concurrent_jobs"], keep_open=descriptors)

@@ -1,6 +1,5 @@
 """Sweep files, from sweeps/ or the user's own, and the settings and flags of `rpr-cli sweep`."""
 
-import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -13,10 +12,10 @@ import yaml
 from rpr.compose.composition import override_key, typed_choices
 from rpr.config.data import NAME
 from rpr.errors import ConfigError, did_you_mean
-from rpr.paths import data_dir, schemes_dir, sweep_files, user_path
+from rpr.paths import data_dir, sweep_files, user_path
 
-SETTINGS = ("jobs=", "gpus=", "jobs_per_gpu=", "retry_failed=true")
-FLAGS = ("--dry-run", "--wandb-yaml")
+SETTINGS = ("jobs=", "gpus=", "retry_failed=true")
+FLAGS = ("--dry-run",)
 _NOT_TEXT = ("null", "true", "false", "nan", "inf")  # in Hydra's overrides
 
 
@@ -45,7 +44,7 @@ def usage() -> str:
     files = sweep_files()
     width = max(map(len, files), default=0)
     return "\n".join([
-        "usage: rpr-cli sweep NAME|FILE [setting=value ...] [jobs=N] [gpus=0,1] [jobs_per_gpu=N] [retry_failed=true]",
+        "usage: rpr-cli sweep NAME|FILE [setting=value ...] [jobs=N] [gpus=0,1] [retry_failed=true]",
         "",
         *(f"  {name:<{width}}  {read(name).description}" for name in files),
         "",
@@ -54,11 +53,9 @@ def usage() -> str:
         "The same command again skips finished jobs and resumes interrupted ones.",
         "",
         "  jobs=N              run N jobs at a time on this machine",
-        "  gpus=0,1,2,3        give each job GPUs of its own from this list, and run as many jobs at a time as fit",
-        "  jobs_per_gpu=N      let N jobs share each of these GPUs",
+        "  gpus=0,0,1          give each job a place of its own in this list: two at a time on GPU 0, one on GPU 1",
         "  retry_failed=true   run failed jobs again, from their last checkpoint",
-        "  --dry-run           print the jobs as commands, with status and estimated cost",
-        "  --wandb-yaml        print the sweep as a file for `wandb sweep`",
+        "  --dry-run           print the jobs as commands, with their status",
     ])  # fmt: skip
 
 
@@ -108,25 +105,6 @@ def read(name: str) -> SweepSpec:
             f"{data_dir('sweeps')} and, with schemes_dir=DIR, in DIR/sweeps; move the file to one of them"
         )
     return SweepSpec(path.stem, str(content.get("description", "")), rows)
-
-
-def wandb_sweep(sweep: SweepSpec, jobs: Sequence[Sequence[str]], project: str) -> str:
-    """The YAML text of a sweep for `wandb sweep`, whose agents then run the jobs on any number of machines: a grid over
-    one parameter, whose values are the overrides of a job, as `rpr-cli train job='...'` splits them. Single settings as
-    parameters would not say all jobs: an agent turns null into None, and rows of a sweep are not always a full grid.
-    """
-    schemes = [] if (folder := schemes_dir()) is None else [f"schemes_dir={folder}"]
-    document = {
-        "program": "rpr-cli",
-        "project": project,
-        "name": sweep.name,
-        "description": sweep.description,
-        "method": "grid",
-        "command": ["rpr-cli", "train", *schemes, "${args_no_hyphens}"],  # each parameter as a word, name=value
-        "parameters": {"job": {"values": list(dict.fromkeys(map(shlex.join, jobs)))}},
-    }
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=math.inf)
-    return text
 
 
 def _check_best_of(keys: Any, path: Path) -> None:

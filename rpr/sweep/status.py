@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -196,27 +195,18 @@ def _command(job: Job, of_launcher: Sequence[str], config_dir: Path | None) -> s
     return train_command([*of_launcher, *job.overrides, *again], config_dir)
 
 
-def commands(
-    jobs: Sequence[Job], of_launcher: Sequence[str], config_dir: Path | None, *, retry_failed: bool
-) -> list[str]:
-    """The commands of the jobs, below a comment each with its status and estimated cost."""
-    from rpr.runs.checkpoints import checkpoints
-    from rpr.sweep.cost import costs
-
-    records = [record for root in _roots(jobs) for _, record in find_records(root).records]
-    lines, remaining, todo = [], [], _to_launch(jobs, retry_failed=retry_failed)
-    for number, (job, cost) in enumerate(zip(jobs, costs([job.config for job in jobs], records), strict=True), start=1):
-        lines.append(f"# {number} of {len(jobs)}, {_BEFORE[job.state]}: {cost.text}")
+def commands(jobs: Sequence[Job], of_launcher: Sequence[str], config_dir: Path | None) -> list[str]:
+    """The commands of the jobs, below a comment each with its status; at the end the tokens of those not finished."""
+    lines = []
+    for number, job in enumerate(jobs, start=1):
+        lines.append(f"# {number} of {len(jobs)}, {_BEFORE[job.state]}")
         lines.append(_command(job, of_launcher, config_dir))
-        if job in todo:
-            saved = checkpoints(job.run_dir / "checkpoints") if job.state != "new" else []
-            left = 1 - saved[-1][0] / job.config.optim.max_steps if saved else 1.0
-            remaining.append(None if cost.seconds is None else left * cost.seconds)
-    known = [seconds for seconds in remaining if seconds is not None]
-    total = f"about {timedelta(seconds=round(sum(known)))} of training, one after another" if known else "time unknown"
-    if 0 < len(known) < len(remaining):
-        total += f", plus {len(remaining) - len(known)} of unknown time"
-    return [*lines, f"# {_counts(jobs, _BEFORE)}" + (f"; remaining: {total}" if remaining else "")]
+    left = [job.config for job in jobs if job.state != "finished"]
+    recipes = [config.optim for config in left]
+    tokens = sum(one.max_steps * one.microbatches_per_step * one.max_tokens_per_microbatch for one in recipes)
+    side = " a side" if any(config.model.architecture == "encoder_decoder" for config in left) else ""
+    amount = f"; to train: at most {tokens / 1e6:,.2f} M tokens{side}" if left else ""
+    return [*lines, f"# {_counts(jobs, _BEFORE)}{amount}"]
 
 
 def print_summary(

@@ -34,7 +34,6 @@ from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData
 from rpr.training.guards import NonFiniteGuard
 from rpr.training.module import TranslationModule
-from rpr.training.moving_average import MovingAverage
 from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint
 
 PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed"}
@@ -67,15 +66,13 @@ def fit(
     stopwatch = Stopwatch(config.hardware)
     guard = NonFiniteGuard(run_dir, optim, batches)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
-    # The order matters: the guard before the callbacks that write, and the moving average's weights in place while
-    # Metrics translates with them.
+    # The order matters: the guard comes before the callbacks that write.
     callbacks: list[pl.Callback] = [
         SeveralRanks(data.meta.key, partial(_settings_and_code, config)),
         SameMatmuls(),
         stopwatch,
         guard,
         Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate, batches.bytes_per_token()),
-        *([] if optim.ema_decay is None else [MovingAverage(optim.ema_decay)]),
         PeriodicCheckpoint(folder, optim, stopwatch, guard.before_saving, config.stop_after_minutes),
     ]
     newest = _newest_readable(folder)
@@ -124,8 +121,6 @@ def fit(
         validation_loss=_last(logged, "validation/loss"),
         matmul_precision=torch.get_float32_matmul_precision(),
         precision=config.hardware.precision,
-        skipped_steps=guard.skipped_steps,
-        loss_spikes=guard.loss_spikes,
         padding_waste=batches.stream.padding_waste(),
         cores_used=stopwatch.cores_used if config.hardware.accelerator == "cpu" else None,
     )

@@ -70,14 +70,13 @@ class TranslationModule(pl.LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Clip the gradient, and have the optimiser skip the step if it is not finite; neither synchronises a GPU."""
+        """Clip the gradient, which does not synchronise a GPU."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         limit = self.config.optim.gradient_clip_norm
         if limit is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parameters(), limit, norm)
         self.gradient_norm = norm.detach()
-        optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         loss_sum = self._loss_sum(batch, smoothing=0.0)

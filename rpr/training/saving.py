@@ -141,10 +141,9 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
         self._stopwatch.resume()
 
     def _warn_if_disk_is_short(self, trainer: pl.Trainer) -> None:
-        """Warn if the disk cannot hold the checkpoints to be kept (weights, both of Adam's moments, moving average)."""
+        """Warn if the disk cannot hold the checkpoints to be kept (weights and both of Adam's moments)."""
         existing = checkpoints(self._folder)
-        copies = 3 if self._optim.ema_decay is None else 4
-        size = sum(copies * parameter.nbytes for parameter in trainer.lightning_module.parameters())
+        size = sum(3 * parameter.nbytes for parameter in trainer.lightning_module.parameters())
         keep = self._optim.keep_checkpoints
         # While the newest is written, there is one more than are kept.
         needed = (keep + 1 - min(len(existing), keep)) * size

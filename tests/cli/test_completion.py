@@ -47,7 +47,7 @@ def suggested(line, capsys, monkeypatch, shell="bash"):
         ),
         ("rpr-cli sweep quick gpu", {"gpus="}),
         ("rpr-cli sweep quick r", {"retry_failed=true", "runs_dir="}),
-        ("rpr-cli sweep quick --", {"--dry-run", "--wandb-yaml"}),
+        ("rpr-cli sweep quick --", {"--dry-run"}),
         *(
             (line, set())
             for line in (

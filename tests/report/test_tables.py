@@ -123,13 +123,6 @@ def test_rows_of_a_checkout_with_uncommitted_changes_are_marked():
     assert "uncommitted" not in terminal(summary_of(group_of(runs())))
 
 
-@pytest.mark.parametrize("settings, name", [({}, "table1"), ({"data.text": {}}, "documents")])
-def test_skipped_steps_are_a_note_of_every_table(settings, name):
-    [cells] = grids([fake_record("absolute", settings=settings, **{"training.skipped_steps": 1300})])[name].cells
-    remark = "seed 1: 1,300 steps, whose gradient was not finite, were skipped"
-    assert [cell.remarks[0] for cell in cells if remark in cell.remarks] == [remark]
-
-
 def test_rows_that_may_still_have_been_learning_say_so():
     run = fake_record("absolute")
     unknown = "whether it was still learning is not known: no validation before the last tenth of the steps in the "

@@ -231,10 +231,6 @@ def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys)
     assert "the encoder ignores word order" in order
     assert "word order" not in warned("position=none", "sweep=mine")
     assert "rises over 9 steps (optim.warmup_steps), more than there are, so it never reaches its highest" in rate
-    average = ("optim.average_checkpoints=1", "optim.warmup_steps=8", "optim.max_steps=9")
-    assert warned("optim.ema_decay=0.5", *average) == "", "9 steps reach (1 + 9) / (10 + 9)"
-    not_reached = "optim.ema_decay: 0.9999 is not reached in 9 steps, whose last has 0.5263"
-    assert not_reached in warned("optim.ema_decay=0.9999", *average)
     drawn = "drawn of 2048 (position.random_positions) in training, but evaluation counts"
     assert drawn in warned("position=rope", "position.random_positions=2048")
 

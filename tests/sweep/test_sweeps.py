@@ -1,16 +1,13 @@
-"""Sweep files, also as those of W&B, the state of their jobs, runs that several jobs or names share, the summary."""
+"""Sweep files, the state of their jobs, runs that several jobs or names share, the summary."""
 
 import functools
-import json
 import os
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-import yaml
 
 from rpr.cli import app
-from rpr.cli.positionals import to_overrides
 from rpr.compose import composition
 from rpr.data import cache
 from rpr.data.cache import cache_key
@@ -20,7 +17,6 @@ from rpr.records.record import find_records, read_record, write_record
 from rpr.report.published import published
 from rpr.runs.locks import acquire, with_killed_runs
 from rpr.sweep import spec, status
-from rpr.sweep.cost import costs
 from rpr.sweep.status import Job, last_lines, unique_jobs
 from tests.fake_records import fake_document, make_record, make_run
 
@@ -86,57 +82,6 @@ def test_custom_sweep_file(tmp_path):
     assert plan.rows == (("position=none,absolute", "seed=1,2"), ("name=two words", "optim.max_steps=5"))
     assert len(jobs(str(file))) == 5
     assert len(jobs(str(file), "data.synthetic.seed=1,2,3")) == 15
-
-
-# --- as a file for W&B: the commands that an agent's own function makes of its parameters compose to the jobs
-
-# Values that a shell, YAML or the agent could misread.
-AWKWARD = (
-    "data=multi30k_en_de",
-    "data.path='/data/my corpus, it\\'s (here) $HOME `a` \"b\"'",
-    "logger.tags=[a,'b c']",
-    "optim.average_checkpoints=1",
-)
-
-
-def commands_of(document):
-    """The command of each point of the grid, as an agent starts it, which gets values that went through JSON."""
-    from wandb.sdk.launch.sweeps.utils import create_sweep_command_args  # takes a second
-
-    for job in json.loads(json.dumps(document["parameters"]["job"]["values"])):
-        given = create_sweep_command_args({"args": {"job": {"value": job}}})
-        lists = {f"${{{name}}}": words for name, words in given.items()}
-        yield [part for word in document["command"] for part in lists.get(word, [word])]
-
-
-def configurations(runs):
-    """The run ids and whole configurations, sorted."""
-    configs = [composition.compose_train(to_overrides("train", list(words))) for words in runs]
-    return sorted(f"{config.run_id} {config.model_dump_json()}" for config in configs)
-
-
-@pytest.mark.parametrize("name, overrides", [
-    ("quick", ["logger.tags=[a,'b c']"]),
-    (None, ["optim.ema_decay=null,0.999", "optim.learning_rate_scale=0.5,1.0,2e-1,3"]),
-    (None, ["evaluation.test_splits=[test],[validation,test]", "name='x',null"]),
-    (None, ["data.max_length=30,40", "++seed=3,4"]),
-])  # fmt: skip
-def test_agent_runs_the_jobs(name, overrides, monkeypatch):
-    """The jobs of a named sweep, or with values that need quoting; with the user's schemes, where he has any."""
-    listed = jobs(name, *overrides, "sweep=quick") if name else composition.expand_multirun([*AWKWARD, *overrides])
-    text = spec.wandb_sweep(spec.SweepSpec(name or "mine", "it's: a {test}", ()), listed, "ours")
-    document = yaml.safe_load(text)
-    assert {key: document[key] for key in ("name", "description", "project", "method", "program")} == {
-        "name": name or "mine", "description": "it's: a {test}", "project": "ours", "method": "grid",
-        "program": "rpr-cli",
-    }  # fmt: skip
-    calls = [*commands_of(document)]
-    assert len(calls) == len(listed) and {tuple(words[:2]) for words in calls} == {("rpr-cli", "train")}
-    assert configurations([words[2:] for words in calls]) == configurations(listed)
-    assert name or all("it's (here) $HOME `a` " in configuration for configuration in configurations(listed))
-    monkeypatch.setenv("RPR_SCHEMES_DIR", "/my own")
-    document = yaml.safe_load(spec.wandb_sweep(spec.SweepSpec("mine", "", ()), listed[:1], "ours"))
-    assert [*commands_of(document)] == [[*calls[0][:2], "schemes_dir=/my own", *calls[0][2:]]]
 
 
 def test_two_sweeps_of_one_name_are_refused(tmp_path):
@@ -263,27 +208,15 @@ def test_the_files_of_a_corpus_are_listed_once_for_all_finished_runs(tmp_path, m
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_dry_run_finds_finished_runs_and_estimates_the_others_from_them(cli):
+def test_dry_run_lists_jobs_with_their_status_and_the_tokens_left(cli):
     make_run(configured("seed=1", "name=bar"), status="finished")
-    make_run(configured("position=absolute"), status="finished", steps_per_second=4.0)
-    make_run(configured("position=none"), status="finished", steps_per_second=9.0, concurrent_jobs=2)
-    half = make_run(configured("seed=2"), status="interrupted", error="why") / "checkpoints"
-    half.mkdir()
-    (half / "step00001600.ckpt").touch()
-    make_run(configured("seed=3"), status="failed", error="why")
-    jobs = "name=foo seed=1, seed=2, seed=3, 'position=pattern position.layers=[rope,none]', model=small"
-    Path("mine.yaml").write_text(f"jobs: [{jobs}]")
-    one, two, _, four, five, total = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()[::2]
-    assert one.startswith("# 1 of 5, finished: ") and two.startswith("# 2 of 5, interrupted, will resume: ")
-    tokens = "3,200 steps, at most 1.64 M tokens a side"
-    assert two.endswith(f"{tokens}, about 0:26:40 (2 steps/s, the median of 1 run with the same positions)")
-    assert four.endswith("(3 steps/s, the median of 2 runs with other positions)")
-    unknown = "no finished run of this model, batch, corpus and hardware has a speed measured alone on its device"
-    assert five.endswith(f"time unknown ({unknown})")
-    rest = "of training, one after another, plus 1 of unknown time"
-    assert total.endswith(f"; remaining: about 0:31:07 {rest}"), "half of the interrupted one, none of the failed one"
-    total = cli("sweep", "--dry-run", "mine.yaml", "retry_failed=true").out.splitlines()[-1]
-    assert total.endswith(f"remaining: about 0:57:47 {rest}")
+    make_run(configured("seed=2"), status="interrupted", error="why")
+    Path("mine.yaml").write_text("jobs: [name=foo seed=1, seed=2, seed=3]")
+    *commented, total = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()
+    assert commented[::2] == ["# 1 of 3, finished", "# 2 of 3, interrupted, will resume", "# 3 of 3, new"]
+    assert commented[5] == "rpr-cli train seed=3 sweep=mine"
+    tokens = "to train: at most 3.28 M tokens a side"  # 2 jobs of 3,200 steps of 512
+    assert total == f"# 3 jobs: 1 new, 1 finished, 1 interrupted, will resume; {tokens}"
 
 
 @pytest.mark.usefixtures("in_tmp_path")
@@ -325,18 +258,6 @@ def test_name_shared_by_several_jobs_is_refused(cli):
     )
     assert app.main(["sweep", "mine.yaml", "name=foo", "seed=1", "--dry-run"]) == 0  # two rows, and one run
     assert os.listdir() == ["mine.yaml"]
-
-
-def test_cost_of_a_decoder_only_model():
-    """Its tokens are of both sides together, its windows those of the context, whose length decides the speed."""
-    words = ("model.architecture=decoder_only", "data=python_library", "optim=lm")
-    short, long = (configured(*words, f"data.context_length={length}") for length in (256, 4096))
-    of_short, of_long = costs([short, long], [make_record(short, status="finished")])
-    assert "2,000 steps, at most 4.10 M tokens, about 0:16:40" in of_short.text
-    assert "2,000 steps, at most 8.19 M tokens, time unknown" in of_long.text
-    words = ("model.architecture=decoder_only", "data=copy", "optim.max_steps=1000")
-    pair = configured(*words, "optim.max_tokens_per_microbatch=9", "data.max_length=100")
-    assert "1,000 steps, at most 0.20 M tokens, time" in costs([pair], [])[0].text
 
 
 # --- what is said before a launch
@@ -434,7 +355,7 @@ def test_commands_of_one_job_run_where_the_sweep_does(capsys):
     jobs = sweep_jobs(1, 2)
     of_launcher = ("-m", "hydra.launcher.partition=gpu")
     again = "rpr-cli train -m hydra.launcher.partition=gpu seed="
-    shown = status.commands(jobs, of_launcher, None, retry_failed=False)
+    shown = status.commands(jobs, of_launcher, None)
     assert [line for line in shown if line[0] != "#"] == [f"{again}1 retry_failed=true", f"{again}2"]
     for words, start, retry in ((of_launcher, again, " retry_failed=true"), ((), "rpr-cli train seed=", "")):
         assert status.print_summary("mine", jobs, {}, words, None) == 1

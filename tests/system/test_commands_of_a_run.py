@@ -15,7 +15,7 @@ from rpr.runs.locks import acquire
 from tests.system.trainings import last_weights
 
 SHARED = "position.tables=shared_by_heads"  # CTranslate2 supports no others
-LEARNED = ("position=learned", "optim.ema_decay=0.9", "optim.average_checkpoints=1")
+LEARNED = ("position=learned", "optim.average_checkpoints=2")
 
 
 @pytest.fixture
@@ -124,12 +124,12 @@ def test_evaluations_of_other_weights_splits_or_buckets_are_kept(small_run, tmp_
     scores = {
         path.parent.name: json.loads(path.read_text())["scores"] for path in run.glob("evaluations/*/scores.json")
     }
-    ema = "moving average (decay 0.9) at step 4"
+    both = "average of 2 (steps 2 to 4)"
     assert {name: {(score["split"], score["checkpoint"]) for score in found} for name, found in scores.items()} == {
-        "ema-beam1-alpha0.6-test": {("test", ema)},
-        "ema-beam1-alpha0.6-validation": {("validation", ema)},
+        "average2-beam1-alpha0.6-test": {("test", both)},
+        "average2-beam1-alpha0.6-validation": {("validation", both)},
         "average1-beam1-alpha0.6-test": {("test", "step 4")},
-        "ema-beam1-alpha0.6-samples100-buckets-5-9-test": {("test", ema)},
+        "average2-beam1-alpha0.6-samples100-buckets-5-9-test": {("test", both)},
     }
 
 

@@ -88,10 +88,8 @@ def test_other_parameters_are_dropped_and_new_by_name(small_run, continued, caps
 
 
 def test_a_table_that_layers_share_is_taken_by_each_of_them(small_run, continued):
-    """From a moving average, which has it once."""
     layers = ("position=relative_keys", "model.num_layers=2")
-    average = ("optim.ema_decay=0.5", "optim.average_checkpoints=1")
-    shared = small_run(*layers, "position.tables=shared_by_heads_and_layers", *average)
+    shared = small_run(*layers, "position.tables=shared_by_heads_and_layers")
     run_dir = continued(f"from={shared}", *layers, "position.tables=shared_by_heads", *STILL)
     assert (record(run_dir).dropped_parameters, record(run_dir).new_parameters) == ((), ())
     tables = [weight for name, weight in last_weights(run_dir).items() if "decoder." in name and "tables" in name]

@@ -99,7 +99,6 @@ def test_no_secret_is_written_or_printed(tmp_path, recipe, run_command, monkeypa
     assert (tmp_path / "reports" / "mine" / "index.html").exists()
     run_command(0, "diff", str(good), str(bad))
     Path("mine.yaml").write_text("jobs: [position=absolute]")
-    assert "method: grid" in run_command(0, "sweep", "mine.yaml", *recipe, "--wandb-yaml", "seed=1,2")
     run_command(0, "sweep", "mine.yaml", *recipe, "--dry-run")
     run_command(2, "dashboard", "logger=wandb_offline")
     assert files_with_secrets(tmp_path) == ["home/.netrc"]
