@@ -27,17 +27,6 @@ def try_lock(descriptor: int) -> bool:
     return lock_descriptor(descriptor, blocking=False)
 
 
-def try_shared_lock(descriptor: int) -> bool:
-    """Take a shared lock, as other processes may too; False if a process holds it exclusively (try_lock)."""
-    import fcntl  # Unix only
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def lock(descriptor: int, problem: str, *, quiet: bool = False) -> bool:
     """Lock an open file or folder; waits for another process if necessary, and then prints `problem` unless `quiet`.
     False if the file system has no locks. Raises RunError after _LONGEST_WAIT_HOURS: the other one may be stopped.

@@ -2,6 +2,8 @@
 
 import json
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +43,8 @@ class Stopwatch(StepCallback):
         self.target_tokens = 0
         self._seen = 0
         self._since: tuple[float, float] | None = None  # clock and processor time when it was last started
+        self._last_step = _now()
+        self._suspended = False  # by Ctrl-Z, in the current step
 
     def state_dict(self) -> dict[str, Any]:
         self.pause()  # until the next step, if it is running
@@ -62,16 +66,19 @@ class Stopwatch(StepCallback):
     def pause(self, *_: Any, **__: Any) -> None:
         if self._since is not None:
             _synchronise()
-            clock, processor = self._since
-            self.seconds += time.perf_counter() - clock
-            if self.processor_seconds is not None:
-                self.processor_seconds += time.process_time() - processor
-            self._since = None
+            self._add_until(_now())
+
+    def _add_until(self, until: tuple[float, float]) -> None:
+        assert self._since is not None
+        self.seconds += until[0] - self._since[0]
+        if self.processor_seconds is not None:
+            self.processor_seconds += until[1] - self._since[1]
+        self._since = None
 
     def resume(self, *_: Any, **__: Any) -> None:
         if self._since is None and self._seen >= WARM_UP_STEPS:
             _synchronise()
-            self._since = (time.perf_counter(), time.process_time())
+            self._since = _now()
 
     on_validation_start = on_train_end = pause  # as hooks they are given what they do not need
     on_validation_end = resume
@@ -88,13 +95,21 @@ class Stopwatch(StepCallback):
         running = 0.0 if self._since is None else time.perf_counter() - self._since[0]
         return self.seconds + running, self.steps, self.source_tokens, self.target_tokens
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGCONT, lambda *_: setattr(self, "_suspended", True))
+
     def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
-        if self._since is not None:
+        if self._since is not None and self._suspended:  # this step is not measured
+            self._add_until(max(self._since, self._last_step))
+        elif self._since is not None:
             self.steps += 1
             self.source_tokens += batch.step_source_tokens
             self.target_tokens += batch.step_target_tokens
+        self._suspended = False
         self._seen += 1
         self.resume()
+        self._last_step = _now()
 
 
 class Metrics(StepCallback):
@@ -192,6 +207,10 @@ class Metrics(StepCallback):
             self._progress.close()
 
     on_exception = on_train_end
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
 
 
 def _synchronise() -> None:

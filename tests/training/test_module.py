@@ -2,6 +2,8 @@
 padding, in float64; dropout's seeds; the stopwatch with a simulated clock.
 """
 
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -143,6 +145,11 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
     assert watch.reading() == (0.0, 0, 0, 0)
     steps(3, 2.0)
     assert watch.reading() == (6.0, 3, 150, 210)
+    watch.on_train_start(trainer, module)
+    os.kill(os.getpid(), signal.SIGCONT)  # after Ctrl-Z
+    steps(1, 1000.0)
+    assert watch.reading() == (6.0, 3, 150, 210)
+    signal.signal(signal.SIGCONT, signal.SIG_DFL)
     watch.on_validation_start(trainer, None)
     clock.now += 1000.0
     watch.on_validation_end(trainer, module)  # before that of Metrics, as in rpr.training.fit
