@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from rpr.compose.hydra_settings import is_hydra_override
 from rpr.errors import ConfigError, RunError
 from rpr.model.positions import of_user
 from rpr.sweep import gpus, spec
+from rpr.sweep.by_size import chosen_settings
 from rpr.sweep.gpus import Options
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
@@ -67,9 +69,13 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     environment.forget_wandb_run()
     settings, options, retry_failed = _split_settings(settings)
     overrides = [word for word in settings if not is_hydra_override(word)]
-    jobs = [
-        job for row in _selected_rows(sweep.rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])
-    ]
+    rows = sweep.rows
+    if sweep.by_size:
+        first = expand_multirun([*_selected_rows(rows, overrides)[0], f"sweep={sweep.name}"])[0]
+        by_size, line = chosen_settings(sweep.by_size, compose_train(first, config_dir).data, overrides)
+        rows = tuple((*row, *by_size) for row in rows)
+        print(f"{sweep.name}: {line}", file=sys.stderr)
+    jobs = [job for row in _selected_rows(rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])]
     made = [(job, compose_train(job, config_dir)) for job in jobs]
     options = options.with_jobs_of([config.hardware for _, config in made])
     before = status.load_status(sweep.name, made)

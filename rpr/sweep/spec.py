@@ -13,6 +13,7 @@ from rpr.compose.composition import override_key, typed_choices
 from rpr.config.data import NAME
 from rpr.errors import ConfigError, did_you_mean
 from rpr.paths import data_dir, sweep_files, user_path
+from rpr.sweep.by_size import SizeRow, read_rows
 
 SETTINGS = ("jobs=", "gpus=", "retry_failed=true")
 FLAGS = ("--dry-run",)
@@ -38,6 +39,7 @@ class SweepSpec:
     name: str
     description: str
     rows: tuple[tuple[str, ...], ...]
+    by_size: tuple[SizeRow, ...] = ()
 
 
 def usage() -> str:
@@ -73,7 +75,7 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(
             f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those in sweeps/"
         ) from None
-    keys = ("description", "overrides", "jobs", "best_of", "baseline")
+    keys = ("description", "overrides", "jobs", "by_size", "best_of", "baseline")
     if isinstance(content, dict) and (unknown := [str(key) for key in content if key not in keys]):
         raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], keys))
     if not isinstance(content, dict) or not isinstance(content.get("jobs"), list):
@@ -104,7 +106,11 @@ def read(name: str) -> SweepSpec:
             f"{path}: {'best_of' if best_of else 'baseline'}: has no effect here, as reports look for it in "
             f"{data_dir('sweeps')} and, with schemes_dir=DIR, in DIR/sweeps; move the file to one of them"
         )
-    return SweepSpec(path.stem, str(content.get("description", "")), rows)
+    try:
+        by_size = read_rows(content["by_size"]) if "by_size" in content else ()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: by_size: {error}") from None
+    return SweepSpec(path.stem, str(content.get("description", "")), rows, by_size)
 
 
 def _check_best_of(keys: Any, path: Path) -> None:
