@@ -20,8 +20,8 @@ from rpr.report import html, plots
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, learning_of, run_key
-from rpr.report.plot_style import COLUMN, as_pdf
-from rpr.report.samples import FileOf, lines_of, own_file, sample_evenly, samples
+from rpr.report.plot_style import as_pdf
+from rpr.report.samples import FileOf, lines_of, own_file, samples, selected
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, alike, build_tables, summary_table
@@ -162,7 +162,7 @@ def build_report(
 
     `problems`: lines about unusable records, which the report shows. `benches`: speeds measured by alternating rounds,
     for the table of speeds. `baseline`: as in `run_groups`. `remarks`: as `read_remarks` gives them. `pdf`: whether
-    the plots are also written as PDF, in the width of a column. Raises RecordError if there is no record, or `out_dir`
+    the plots are also written as PDF. Raises RecordError if there is no record, or `out_dir`
     cannot be written.
     """
     if problems and not records:
@@ -185,7 +185,7 @@ def build_report(
         for plot in drawn:
             contents[f"{plot.name}{suffix}.svg"] = plot.svg
             if pdf:
-                contents[f"{plot.name}{suffix}.pdf"] = as_pdf(plot.figure(COLUMN))
+                contents[f"{plot.name}{suffix}.pdf"] = as_pdf(plot.figure())
         learned, remark = html.learned_pictures(group, file_of)
         sentences = samples(group, file_of)
         chapters.append(html.Chapter(group, tuple(statements(group)), drawn, sentences, learned, remark))
@@ -259,7 +259,7 @@ def _summary_lines(family: Sequence[Group], room: int) -> list[str]:
     rows = [(variant, group) for group in family for variant in group.variants]
     heading = family[0].common_heading if len(family) > 1 else family[0].heading
     for most in range(min(MOST_ROWS, len(rows)), 0, -1):
-        grid = summary_table(sample_evenly(rows, most))
+        grid = summary_table(selected(family[0], rows, most, "rows are shown")[0])
         title = render.wrapped([" | ".join(filter(None, (heading, grid.setting)))])
         table = ["", *title, *render.terminal(grid).split("\n")]
         table += [f"and {len(rows) - most} more variants, in the page"] if most < len(rows) else []

@@ -6,7 +6,7 @@ import base64
 import html
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ from rpr import paper
 from rpr.migrations import todays_command
 from rpr.records.record import Record, flat, varying
 from rpr.report.groups import Group
-from rpr.report.plot_style import FIRST, Plot
+from rpr.report.plot_style import Plot
 from rpr.report.recipes import sweep_file
-from rpr.report.samples import FileOf, Samples, own_file, sampled
+from rpr.report.samples import FileOf, Sample, own_file, selected
 from rpr.report.statements import Statement
 from rpr.report.tables import HEADINGS
 from rpr.tables.grid import legend
@@ -43,7 +43,7 @@ class Chapter:
     group: Group
     statements: tuple[Statement, ...] = ()
     plots: tuple[Plot, ...] = ()
-    samples: Samples = field(default_factory=Samples)
+    samples: tuple[Sample, ...] = ()
     learned: tuple[tuple[str, bytes], ...] = ()
     learned_remark: str = ""
 
@@ -55,7 +55,7 @@ def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[tuple[str, by
     for variant in group.variants:
         pictures = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
         having += [(variant, *pair) for pair in pictures[:1]]
-    shown, remark = sampled(having, MOST_PICTURES, "variants with a picture are shown")
+    shown, remark = selected(group, having, MOST_PICTURES, "rows with a picture are shown")
     return tuple((f"{variant.label}: {run.name}", path.read_bytes()) for variant, run, path in shown), remark
 
 
@@ -66,10 +66,10 @@ def html_page(report: Report) -> str:
 
 
 def _first_plot(chapters: Sequence[Chapter]) -> Plot | None:
-    """The first plot of the group with the most variants that learned, preferring curves over k or the context."""
+    """The first plot of the group with the most variants that learned."""
 
-    def interest(chapter: Chapter) -> tuple[bool, int]:
-        return chapter.plots[0].name in FIRST[:2], sum(variant.unlearned is None for variant in chapter.group.variants)
+    def interest(chapter: Chapter) -> int:
+        return sum(variant.unlearned is None for variant in chapter.group.variants)
 
     best = max((chapter for chapter in chapters if chapter.plots), key=interest, default=None)
     return None if best is None else best.plots[0]

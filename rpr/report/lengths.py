@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
 
 from rpr.records.measurement import mean, missing
 from rpr.records.scores import (
@@ -24,15 +23,9 @@ from rpr.records.scores import (
     pooled,
     search_in_words,
 )
-from rpr.report import plot_style as style
 from rpr.report.groups import Group, Key, Variant
 from rpr.report.lines import CHANGE, marked
-from rpr.report.published import Curves, published_curves
-from rpr.report.samples import lines_of
 from rpr.tables.grid import DASH, Cell, Column, Grid, Note
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 WINDOWS = ("separate", "sliding")
 CONTEXTS = "Bits per byte by length of the context"
@@ -113,14 +106,14 @@ def _notes(shown: Mapping[LengthBucket, str], scored: Sequence[ByLength], metric
 
 def context_grids(group: Group) -> Iterator[Grid]:
     """The table by length, its paired differences, and the table by position; none if no finished run was scored so."""
-    scored, baseline = _by_context(group), group.baseline
+    scored, baseline = by_context(group), group.baseline
     if not scored:
         return
     (about, *warnings), split = _context_notes(scored), scored[0].split
     notes = (about, *_sliding_notes(scored), *warnings)
     lengths: dict[Key, str] = {
         (split, windows, length): f"{length:,}" + ", sliding" * (windows == "sliding")
-        for windows, length in _lengths(scored)
+        for windows, length in context_lengths(scored)
     }
     folded = {key for key in lengths if key[2] not in _telling(scored)}
     yield _grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes, folded)
@@ -147,7 +140,7 @@ def _evaluation_grid(group: Group, scored: Sequence[ByContext]) -> Iterator[Grid
     what of it depends on the kind; nothing if there are no two such lengths of both.
     """
     least, split = max(max(each.training_length, each.stride or 0) for each in scored), scored[0].split
-    both = set.intersection(*({n for kind, n in _lengths(scored) if kind == windows} for windows in WINDOWS))
+    both = set.intersection(*({n for kind, n in context_lengths(scored) if kind == windows} for windows in WINDOWS))
     longer = sorted(length for length in both if length > least)
     if len(longer) < 2:
         return
@@ -178,20 +171,20 @@ def _evaluation_grid(group: Group, scored: Sequence[ByContext]) -> Iterator[Grid
     yield Grid("by_evaluation", title, tuple(columns), group.variants, group.heading, notes, group.synthetic)
 
 
-def _by_context(group: Group) -> list[ByContext]:
+def by_context(group: Group) -> list[ByContext]:
     """What each finished run has of the group's split, or of the first one that any run was scored on so."""
     every = [by_context for run in group.finished for by_context in run.by_context]
     shown = min((by_context.split for by_context in every), key=lambda split: split != group.split, default="")
     return [by_context for by_context in every if by_context.split == shown]
 
 
-def _lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
+def context_lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
     return sorted({(score.windows, score.length) for context in scored for score in context.scores})
 
 
 def _telling(scored: Sequence[ByContext]) -> set[int]:
     """The lengths that a page shows at once: that of training, the first of at least four times that, the longest."""
-    lengths = sorted({length for _, length in _lengths(scored)})
+    lengths = sorted({length for _, length in context_lengths(scored)})
     trained = [context.training_length for context in scored]
     longer = [next((length for length in lengths if length >= factor * of), 0) for of in trained for factor in (1, 4)]
     return {*longer, lengths[-1]}
@@ -214,66 +207,3 @@ def _sliding_notes(scored: Sequence[ByContext]) -> Iterator[Note]:
         yield Note(f"sliding: a window every {every} tokens, of which only the last {every} are scored")
     if len(strides) > 1:
         yield Note("not comparable: sliding windows of different strides", "warning")
-
-
-class _Panel(NamedTuple):
-    """Curves over the length of the context, by label, of models trained at `trained` tokens (None: of several)."""
-
-    title: str
-    curves: Curves
-    trained: int | None
-    unit: str
-    remarks: tuple[str, ...]
-
-
-def bits_by_context(group: Group) -> style.Plot | None:
-    """Bits per byte against the length of the context, a panel for each kind of windows, and below them, in panels of
-    their own since their unit differs, published curves of the same schemes; None with fewer than two lengths of ours.
-
-    Lengths beyond that of training are shaded. The axes are categorical: every length gets the same space.
-    """
-    (variants, remark), scored = lines_of(group), _by_context(group)
-    keys = _lengths(scored)
-    if len({length for _, length in keys}) < 2:
-        return None
-    kinds = [kind for kind in WINDOWS if any(kind == windows for windows, _ in keys)]
-    trained = {context.training_length for context in scored}
-    longest = max(trained) if len(trained) == 1 else None
-    shaded = f"shaded: longer than in training ({longest:,} tokens)" if longest else ""
-    ours = []
-    for kind in kinds:
-        by_length = {length: (scored[0].split, kind, length) for _, length in keys}
-        of_variants = {
-            variant.label: {n: variant.measured(key, ABSENT) for n, key in by_length.items()} for variant in variants
-        }
-        remarks = (shaded, remark if kind == kinds[-1] else "")
-        ours.append(_Panel(f"{kind} windows", of_variants, longest, "bits per byte; less is better", remarks))
-    panels = [*ours]
-    for kind in kinds:
-        for (source, length), by_label in published_curves(variants, {"windows": kind}).items():
-            about = (f"grey: {source.heading}, trained at {length:,}",)
-            panels.append(_Panel(f"published, {kind} windows", by_label, length, "perplexity", about))
-    looks = style.variant_looks(variants)
-
-    def draw(all_axes: Sequence[Axes]) -> None:
-        for axes, panel in zip(all_axes, panels, strict=True):
-            lengths = sorted({length for points in panel.curves.values() for length in points})
-            beyond = next((at for at, n in enumerate(lengths) if panel.trained and n > panel.trained), None)
-            style.set_places(axes, [f"{length:,}" for length in lengths], beyond, rotation=45)
-            grey = {} if panel in ours else {"color": style.PAPER}
-            for label, points in panel.curves.items():
-                places = [(lengths.index(n), score) for n, score in points.items()]
-                style.draw_points(axes, places, looks[label] | grey)
-            axes.set_title(panel.title, loc="left", fontsize=10)
-            axes.set_ylabel(panel.unit)
-            style.set_words_below(axes, "tokens of context", *panel.remarks)
-        bounds = [bound for axes in all_axes[: len(ours)] for bound in axes.get_ylim()]
-        for axes in all_axes[: len(ours)]:
-            axes.set_ylim(min(bounds), max(bounds))
-        for alike in (all_axes[: len(ours)], *([axes] for axes in all_axes[len(ours) :])):
-            style.set_log_scale(alike)
-
-    shape = (len(panels), len(kinds))
-    return style.Plot(
-        "bits_by_context", CONTEXTS, group.heading, draw, looks, *shape, remark, f"{style.MEANS} {style.BARS}"
-    )

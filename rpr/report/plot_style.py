@@ -1,4 +1,4 @@
-"""The style of all plots, and their reproducible rendering: the same figure always gives the same bytes.
+"""The style of all plots: one figure that is legible on a phone, on a page and in a column of a paper.
 
 matplotlib is imported inside functions, since the command line imports this package for every subcommand.
 """
@@ -11,8 +11,9 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
@@ -25,15 +26,14 @@ if TYPE_CHECKING:
 
     from rpr.report.groups import Variant
 
-# PAPER: the paper's figures are always grey.
+# PAPER: published figures are always grey.
 INK, MUTED, GRID, PAPER, WHITE = "#1b1f24", "#5d6670", "#e4e7eb", "#8b939d", "#ffffff"
 COLOURS = {**COLOURS_OF_KINDS, OTHER: "#444c56"}
-WIDE, COLUMN = 8.4, 3.5  # inches: the width of a figure for a page, and for a column of a paper
-MEANS = "A line for each variant, the mean over its seeds."
-BARS = "Bars: ± the standard deviation over the seeds, or of one seed its 95% interval."
-FIRST = ("bleu_by_k", "bits_by_context", "scores_by_position")  # plots that may be the first of a page
+WIDTH = 5.2  # inches: 390 pixels of a phone show ten points as nine
 LINE = 0.165  # height of a line of text in inches
+BARS = "Bars: the 95% interval over the seeds, or of one seed that over its test set."
 DASHED: Any = (0, (4, 2))
+MARKERS, DASHES = "osD^vPX*<>hdp8H", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 # Curves over k: light to dark blue in the order of k.
 K_SHADES = ("#4b9ad3", "#3f90cc", "#3385c3", "#2879b7", "#1d6ca9", "#135e99", "#0c4f86", "#093f70", "#072e58")
 _STYLE: dict[Any, Any] = {
@@ -54,6 +54,7 @@ _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"), MUTED),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), WHITE),
 }
+_DECIMALS = re.compile(rb"-?\d+\.\d{3,}")
 
 
 def styled() -> AbstractContextManager[None]:
@@ -67,18 +68,16 @@ def styled() -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot that can be drawn in any width: WIDE, or COLUMN for a column of a paper."""
+    """A plot: panels below each other, of `height` inches each, which `draw` fills."""
 
     name: str
     title: str
     heading: str  # what it is of, below the title
     draw: Callable[[Sequence[Axes]], None]
-    looks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the line of each label, for the legend
     panels: int = 1
-    columns: int = 1  # panels beside each other if there is room
+    height: float = 3.0
     remark: str = ""  # what it leaves out
     caption: str = ""  # what its marks mean
-    height: float | None = None  # of a row of panels in inches, if it is not the usual one
 
     @property
     def description(self) -> str:
@@ -89,39 +88,17 @@ class Plot:
     def svg(self) -> bytes:
         return rendered(self.figure())
 
-    @cached_property
-    def narrow(self) -> bytes | None:
-        """In the width of a column, for a phone, if it may be the first of a page."""
-        return rendered(self.figure(COLUMN)) if self.name in FIRST else None
-
-    def figure(self, width: float = WIDE) -> Figure:
-        """The figure, which matplotlib lays out, with the legend beside the panels, or in a COLUMN below them."""
+    def figure(self) -> Figure:
+        """The figure, which matplotlib lays out."""
         from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
 
-        beside = width > COLUMN
-        columns = self.columns if beside else 1
-        rows = -(-self.panels // columns)
-        looks = {folded(label, 26 if beside else 40): look for label, look in self.looks.items()}
-        legend = 0.2 * sum(label.count("\n") + 1 for label in looks)
-        drawn = 0.8 + rows * (self.height or (3.2 if beside else 2.3))
-        height = max(drawn, 0.9 + legend) if beside else drawn + legend
-        title = textwrap.fill(self.title, int(9.5 * width))
-        subtitle = textwrap.shorten(self.heading, int(12.5 * width), placeholder=" …")
-        below = 1 - (0.27 + 0.2 * title.count("\n")) / height
         with styled():
-            figure = Figure(figsize=(width, height), layout="constrained")
-            # The empty last line is that of the subtitle.
-            figure.suptitle(f"{plain(title)}\n", x=0.08 / width, ha="left", fontsize=12, fontweight="bold")
-            figure.text(0.08 / width, below, plain(subtitle), fontsize=9, va="top", color=MUTED)
-            if looks:
-                lines = [Line2D([], [], lw=1.8, ms=4, label=plain(label), **look) for label, look in looks.items()]
-                place: Any = "outside right center" if beside else "outside lower left"
-                figure.legend(handles=lines, loc=place, frameon=False, fontsize=9, handlelength=3, labelspacing=0.35)
-            axes = [*figure.subplots(rows, columns, squeeze=False).flat]
-            for empty in axes[self.panels :]:
-                empty.set_axis_off()
-            self.draw(axes[: self.panels])
+            figure = Figure(figsize=(WIDTH, 0.6 + self.panels * self.height), layout="constrained")
+            subtitle = textwrap.shorten(self.heading, 72, placeholder=" …")
+            figure.suptitle(plain(f"{self.title}\n"), x=0.02, ha="left", fontsize=12, fontweight="bold")
+            below = 1 - 0.27 / figure.get_figheight()
+            figure.text(0.02, below, plain(subtitle), fontsize=9, va="top", color=MUTED)
+            self.draw([*figure.subplots(self.panels, 1, squeeze=False).flat])
         return figure
 
 
@@ -132,24 +109,18 @@ def folded(text: str, width: int) -> str:
     return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _width(axes: Axes) -> float:
-    """That of a panel in inches."""
-    figure: Any = axes.get_figure(root=True)
-    return float(figure.get_figwidth() / axes.get_gridspec().ncols)  # type: ignore[union-attr]
+def plain(text: str) -> str:
+    """Escape text so that matplotlib shows it literally: a dollar would start math mode."""
+    return text.replace("$", r"\$")
 
 
-def set_words_below(axes: Axes, *lines: str) -> None:
-    """Label the horizontal axis with these lines, folded to its width."""
-    axes.set_xlabel("\n".join(textwrap.fill(line, int(9 * _width(axes))) for line in lines if line))
-
-
-def set_places(axes: Axes, names: Sequence[str], beyond: int | None = None, *, rotation: float = 0) -> None:
+def set_places(axes: Axes, names: Sequence[str], beyond: int | None = None) -> None:
     """A categorical horizontal axis, with the same room for every name, of which as many are printed as fit.
     `beyond`: the first of the places beyond training, which are shaded; None: no place is.
     """
-    longest = 2 if rotation else max(len(line) for name in names for line in name.split("\n"))
-    every = math.ceil(0.13 * longest * len(names) / _width(axes))
-    axes.set_xticks(range(0, len(names), every), names[::every], rotation=rotation)
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    every = math.ceil(0.11 * longest * len(names) / (WIDTH - 2.2))
+    axes.set_xticks(range(0, len(names), every), names[::every])
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.grid(visible=False, axis="x")
     if beyond is not None:
@@ -157,66 +128,90 @@ def set_places(axes: Axes, names: Sequence[str], beyond: int | None = None, *, r
         axes.axvline(beyond - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
 
 
-def draw_points(
-    axes: Axes, points: Iterable[tuple[float, Measurement]], look: Mapping[str, Any], width: float = 1.6
+def draw_lines(
+    axes: Axes,
+    curves: Mapping[str, Sequence[tuple[float, Measurement]]],
+    looks: Mapping[str, Mapping[str, Any]],
+    *,
+    log: bool = False,
+    most_marks: int = 1000,
 ) -> None:
-    """A line through the points that are not missing, with their error bars."""
-    known = [(at, figure.value, figure) for at, figure in points if figure.value is not None]
-    axes.plot([at for at, *_ in known], [value for _, value, _ in known], **look, lw=width, ms=4, zorder=4)
-    error_bars(axes, [(at, figure) for at, _, figure in known], look["color"])
+    """A line with error bars for each label, through its points (x, measurement) that are not missing, and the label
+    beside its end, at the right edge of the axes. Labels that would overlap are moved apart.
+    """
+    # 1. The lines.
+    ends: dict[str, tuple[float, float]] = {}
+    for label, points in curves.items():
+        known = [(at, figure.value, figure) for at, figure in points if figure.value is not None]
+        if known:
+            marks = -(-len(known) // most_marks)
+            axes.plot(*zip(*(point[:2] for point in known), strict=True), **looks[label], lw=1.6, ms=4, markevery=marks)
+            error_bars(axes, [(at, figure) for at, _, figure in known], looks[label]["color"])
+            ends[label] = known[-1][:2]
+    if log:
+        _set_log_scale(axes)
+    # 2. Places of the labels as shares of the height: neighbours that overlap give way to each other.
+    axes.get_ylim()  # matplotlib sets the limits only now
+    to_axes = axes.transData + axes.transAxes.inverted()
+    wanted = {label: float(to_axes.transform(end)[1]) for label, end in ends.items()}
+    order = sorted(ends, key=wanted.__getitem__)
+    figure: Any = axes.get_figure()
+    height = figure.get_figheight() / len(figure.axes) - 0.9  # inches
+    room = [(folded(label, 22).count("\n") + 1) * LINE * 0.87 / height for label in order]
+    places = [wanted[label] for label in order]
+    for _ in range(200):
+        for at in range(len(order) - 1):
+            overlap = max(0.0, (room[at] + room[at + 1]) / 2 - (places[at + 1] - places[at]))
+            places[at : at + 2] = places[at] - overlap / 2, places[at + 1] + overlap / 2
+    shift = (min(0.0, 1.02 - places[-1]) or max(0.0, -0.05 - places[0])) if places else 0.0
+    # 3. The labels, each with a thin line to its end.
+    for label, place in zip(order, places, strict=True):
+        colour = looks[label]["color"]
+        leader = {"arrowstyle": "-", "lw": 0.7, "color": colour, "shrinkB": 3, "alpha": 0.7, "relpos": (0, 0.5)}
+        about: dict[str, Any] = {"color": colour, "va": "center", "fontsize": 8.5, "annotation_clip": False}
+        where: Any = (1.04, place + shift)
+        words = plain(folded(label, 22))
+        axes.annotate(words, ends[label], where, textcoords="axes fraction", arrowprops=leader, **about)
 
 
-def set_log_scale(panels: Sequence[Axes]) -> None:
-    """Vertical log axes with few, plain numbers, if the range of all panels is more than a factor of two."""
+def _set_log_scale(axes: Axes) -> None:
+    """A vertical log axis with few, plain numbers, if its range is more than a factor of two."""
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-    ends = [end for axes in panels for end in axes.dataLim.intervaly]
-    for axes in panels if 0 < 2 * min(ends) < max(ends) else ():
+    low, high = axes.dataLim.intervaly
+    if 0 < 2 * low < high:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
-def plain(text: str) -> str:
-    """Escape text so that matplotlib shows it literally: a dollar would start math mode."""
-    return text.replace("$", r"\$")
-
-
-def reach(figure: Measurement) -> tuple[float, float] | None:
-    """How far the error bar reaches below and above: by the deviation over seeds, or one run's interval; or None."""
-    if figure.value is None:
-        return None
-    if figure.deviation is not None:
-        return (figure.deviation, figure.deviation)
+def bar(figure: Measurement) -> tuple[float, float]:
+    """The ends of a figure's error bar: its 95% interval, or the figure itself without one."""
+    value = figure.value or 0.0
     if figure.interval is None:
-        return None
-    # With a skewed bootstrap the score itself can be outside the interval.
-    return (max(0.0, figure.value - figure.interval.low), max(0.0, figure.interval.high - figure.value))
+        return value, value
+    return min(value, figure.interval.low), max(value, figure.interval.high)  # a skewed bootstrap is beside the score
 
 
 def error_bars(
     axes: Axes, points: Iterable[tuple[float, Measurement]], colour: str, width: float = 1.2, *, across: bool = False
 ) -> None:
     """Draw the error bars of points at (x, measurement) or, across, of points at (measurement, y)."""
-    known = [(at, figure.value, *bar) for at, figure in points if (bar := reach(figure)) is not None]
-    if known:
-        places, values, below, above = zip(*known, strict=True)
-        look: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": width, "capsize": 3, "zorder": 5}
-        if across:
-            axes.errorbar(values, places, xerr=[below, above], **look)
-        else:
-            axes.errorbar(places, values, yerr=[below, above], **look)
+    style: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": width, "capsize": 2.5, "zorder": 5}
+    for place, figure in points:
+        if figure.value is not None and figure.interval is not None:
+            low, high = bar(figure)
+            ends = [[figure.value - low], [high - figure.value]]
+            if across:
+                axes.errorbar([figure.value], [place], xerr=ends, **style)
+            else:
+                axes.errorbar([place], [figure.value], yerr=ends, **style)
 
 
-def bar_words(figures: Iterable[Measurement]) -> str:
-    """The meaning of the error bars of these measurements; empty without any."""
-    known = list(figures)
-    interval = next((figure.interval for figure in known if figure.interval and figure.deviation is None), None)
-    kinds = ["± standard deviation over the seeds"] if any(figure.deviation is not None for figure in known) else []
-    if interval is not None:
-        kinds.append(f"{interval.level:.0%} interval over the {interval.unit} (one seed)")
-    return "bars: " + ", or ".join(kinds) if kinds else ""
+def look(colour: str, marker: str = "o", dashes: Any = "-") -> dict[str, Any]:
+    """How a line is drawn."""
+    return {"color": colour, "marker": marker, "ls": dashes}
 
 
 def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
@@ -228,16 +223,13 @@ def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
     return {label: shades[k] if kind == "relative" and k is not None else COLOURS[kind] for label, kind, k in known}
 
 
-MARKERS, DASHES = "osD^vPX*<>hdp8H", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
-
-
-def variant_looks(variants: Iterable[Variant]) -> dict[str, dict[str, Any]]:
-    """How the line of each variant's label is drawn: colour, marker and dashes, to be told apart in grey too."""
-    looks: dict[str, dict[str, Any]] = {}
-    for label, colour in variant_colours(variants).items():
-        at = len(looks)
-        looks[label] = {"color": colour, "marker": MARKERS[at % len(MARKERS)], "ls": DASHES[at % len(DASHES)]}
-    return looks
+def variant_looks(variants: Iterable[Variant], among: Iterable[Variant]) -> dict[str, dict[str, Any]]:
+    """How the line of each variant's label is drawn: colour, marker and dashes, to be told apart in grey too; the
+    colours are those among all of these variants.
+    """
+    colours, labels = variant_colours(among), dict.fromkeys(variant.label for variant in variants)
+    marks = zip(labels, cycle(MARKERS), cycle(DASHES), strict=False)
+    return {label: look(colours[label], marker, dashes) for label, marker, dashes in marks}
 
 
 def as_pdf(figure: Figure) -> bytes:
@@ -249,7 +241,7 @@ def as_pdf(figure: Figure) -> bytes:
 
 
 def rendered(figure: Figure) -> bytes:
-    """The figure as SVG, reproducibly."""
+    """The figure as SVG, reproducibly, with coordinates of two decimals."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     out = io.BytesIO()
@@ -257,20 +249,11 @@ def rendered(figure: Figure) -> bytes:
     with styled():
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(out, metadata={"Date": None})
-    # The names of clip paths are hashes of unrounded coordinates, whose last bits vary with the layout solver; the
-    # drawn coordinates have six digits. So clip paths are numbered instead.
+    # The names of clip paths are hashes of unrounded coordinates, whose last bits vary with the machine.
     names = {name: b"clip%d" % at for at, name in enumerate(re.findall(rb'<clipPath id="(\w+)"', out.getvalue()))}
     numbered = re.sub(rb'(?<=["#])p[0-9a-f]{10}(?=[")])', lambda found: names.get(found[0], found[0]), out.getvalue())
-    # Two decimals of coordinates are enough. The L of each further point of a line, the style of each marker and all
-    # indentation repeat what is known: without them pages, which embed all plots, are a third smaller.
-    drawn = re.sub(rb' (?:d|x|y|transform)="[^"]*"', lambda found: _DECIMALS.sub(_two_decimals, found[0]), numbered)
-    drawn = _LINES.sub(lambda found: found[0].replace(b"\nL ", b""), re.sub(rb"\n +", b"\n", drawn))
-    return _MARKERS.sub(lambda found: b"<g%b%b>" % found.group(1, 3) + found[2].replace(found[3], b""), drawn)
-
-
-_DECIMALS = re.compile(rb"-?\d+\.\d{3,}")
-_LINES = re.compile(rb'[ML] [^A-Za-z"]*(?:L [^A-Za-z"]*)+')  # the points of a path up to another command
-_MARKERS = re.compile(rb'<g( clip-path="[^"]*")>(\n<use [^<>]*?( style="[^"]*")/>(?:\n<use [^<>]*\3/>)*)(?=\n</g>)')
+    short = re.sub(rb' (?:d|x|y|transform)="[^"]*"', lambda found: _DECIMALS.sub(_two_decimals, found[0]), numbered)
+    return re.sub(rb"\n +", b"\n", short)
 
 
 def _two_decimals(number: re.Match[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""The plots of a group: BLEU against k, by scheme, by length and by context, learning curves.
+"""The plots of a group: scores by position, by k, by length and by context, and learning curves.
 
 Each function returns None if there is nothing to plot.
 """
@@ -6,177 +6,154 @@ Each function returns None if there is nothing to plot.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rpr import paper
-from rpr.model.positions import SCHEMES
-from rpr.records.measurement import Measurement
+from rpr.kinds import TASK, TRANSLATION
+from rpr.records.measurement import Measurement, single
 from rpr.records.scores import LengthBucket, pooled
 from rpr.report import plot_style as style
 from rpr.report.groups import Group, Variant
-from rpr.report.lengths import ABSENT, bits_by_context, buckets
-from rpr.report.published import published_curves
-from rpr.report.samples import lines_of, sampled
+from rpr.report.lengths import ABSENT, CONTEXTS, WINDOWS, buckets, by_context, context_lengths
+from rpr.report.published import Source, published_curves
+from rpr.report.samples import lines_of, selected
 from rpr.report.tables import published_figures
-from rpr.tables.grid import figure_text
+from rpr.tables.grid import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BASELINES = ("absolute", "learned", "none")
-_NAMES = "bleu_by_k|scores_by_position|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves"
+_NAMES = "scores_by_position|bleu_by_k|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves"
 FILE = re.compile(rf"({_NAMES})(-.*)?\.(svg|pdf)")  # of a plot, with the name of its group
 MOST_ROWS = 24
+_FAR = 3.0  # the axis of scores ends this many times the distance from the best score to the median below the best
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
+_Lines = dict[str, list[tuple[float, Measurement]]]  # the points of each label
 Curves = dict[str, dict[int, float]]  # of each training metric its values by step
 
 
 def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> list[style.Plot]:
     """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant."""
-    plots = (bleu_by_k(group), scores_by_position(group), scores_by_length(group), bits_by_context(group))
+    plots = (scores_by_position(group), bleu_by_k(group), bits_by_context(group), scores_by_length(group))
     return [plot for plot in (*plots, learning_curves(group, runs)) if plot is not None]
 
 
-def bleu_by_k(group: Group) -> style.Plot | None:
-    """Our sacreBLEU against k on test and, dashed, on long; variants without k as horizontal lines, the paper in grey.
-
-    Error bars: the standard deviation over several seeds, or one run's interval over sentences. None for a task, on
-    which the paper has no figure, or if no relative run has a score. The k axis is categorical: 0 has no logarithm, and
-    every k gets the same space.
-    """
-    series = list(_series(group)) if group.translation else []
-    ours = {k for *_, points in series for k, _ in points if k is not None}
-    if not ours:
-        return None
-    ks = sorted({*ours, *paper.TABLE2})
-    best_first = sorted(series, key=lambda line: -(line[2][-1][1].value or 0.0))
-    drawn = [variant for variants in _families(group).values() for variant in variants]
-    others = [variant for variant in group.variants if variant not in drawn]  # of other tables, length or code
-    alike = [row for row in others if row.position.kind in _BASELINES or row.label.startswith("relative, ")]
-    left_out = "; ".join(f"Without {variant.label}" for variant in alike)
-    papers: dict[str, Any] = {"color": style.PAPER, "marker": "o"}
-    looks = {label: look for label, look, _ in best_first} | {f"the paper: EN-DE, {paper.TABLE2_TEST_SET}": papers}
-
-    def draw(panels: Sequence[Axes]) -> None:
-        [axes] = panels
-        axes.plot([ks.index(k) for k in paper.TABLE2], list(paper.TABLE2.values()), **papers, ms=4, zorder=2)
-        style.set_places(axes, list(map(str, ks)))
-        beside = len(ks) - 0.62  # right of all k, where the error bars of horizontal lines stand next to each other
-        for _, look, points in series:
-            if points[0][0] is None:
-                axes.axhline(points[0][1].value or 0.0, **look, lw=1.3, alpha=0.9, zorder=1)
-                style.error_bars(axes, [(beside, points[0][1])], look["color"])
-                beside += 0.1
-            else:
-                style.draw_points(axes, [(ks.index(k), score) for k, score in points if k is not None], look, 2.2)
-        axes.set_xlim(-0.35, len(ks))
-        scores = [score for *_, points in series for _, score in points]
-        tops = [(score.value or 0.0) + (style.reach(score) or (0.0, 0.0))[1] for score in scores]
-        axes.set_ylim(0, max([*tops, *paper.TABLE2.values()]) * 1.05 + 1)
-        style.set_words_below(axes, "clip distance k", style.bar_words(scores), left_out)
-        axes.set_ylabel("BLEU (ours: sacreBLEU)")
-
-    caption = f"Solid: {group.development}; dashed: long. " if group.column("long") else ""
-    caption += "Grey: the paper's Table 2, which prints no error."
-    return style.Plot(
-        "bleu_by_k", "BLEU by clip distance", group.heading, draw, looks, remark=left_out, caption=caption
-    )
-
-
-def _families(group: Group) -> dict[str, list[Variant]]:
-    """The relative variants, one for each k, and the baselines, by kind."""
-    by_k: dict[int | None, Variant] = {}
-    for variant in group.variants:
-        if variant.position.kind == "relative":
-            by_k.setdefault(variant.position.clip_distance, variant)
-    return {"relative": [*by_k.values()], **{kind: [group.get(kind)] for kind in _BASELINES}}
-
-
-def _series(group: Group) -> Iterator[tuple[str, dict[str, Any], list[tuple[int | None, Measurement]]]]:
-    """Label, look and points over k of relative variants, then of baselines (one point, without k), on each split."""
-    for kind, variants in _families(group).items():
-        colour = style.COLOURS[kind]
-        for split in [group.development, *(["long"] if group.column("long") else [])]:
-            scores = [(variant.position.clip_distance, group.score(variant, split)) for variant in variants]
-            if points := [point for point in scores if point[1].value is not None]:
-                look = {"color": colour, "ls": style.DASHED if split == "long" else "-"}
-                if points[0][0] is not None:
-                    look |= {"marker": "o", "mfc": style.WHITE if split == "long" else colour}
-                yield f"{kind}, {split}", look, points
-
-
 def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
-    """The variants with a score on the group's split, best first, and a line about those left out (MOST_ROWS are shown
-    at most). Empty without at least two that the paper does not have.
-
-    Of a translation corpus without the rows of the paper's Tables 2 and 3, except for relative positions with its k
-    (without it, the largest), and without models that did not learn. Of a generated task every variant, whatever they
-    are.
+    """The variants with a score on the group's split, best first, and a line about those left out, as MOST_ROWS are
+    shown at most and none that was scored in another way than the baseline. Empty without at least two.
     """
-    if group.documents:
-        return [], ""
     scores = [(variant, group.score(variant, group.split)) for variant in group.variants]
-    known = [(variant, score) for variant, score in scores if score.value is not None]
-    unlearned = [variant for variant, _ in known if variant.unlearned and not group.task]
-    first = group.baseline if group.baseline in (row[0] for row in known) else known[0][0] if known else None
-    apart = [row[0] for row in known if first and group.change(row[0], first, group.split).value is None]
-    scored = [row for row in known if row[0] not in (*unlearned, *apart)]
-    relative = [variant for variant, _ in scored if variant.position.kind == "relative"]
-    kept = [group.papers_relative] if group.papers_relative in relative else relative[-1:]
-    rows = [row for row in scored if group.task or row[0] in kept or row[0].position.kind not in paper.TABULATED]
-    others = sum(variant.position.kind not in SCHEMES["vectors"].colours() for variant, _ in rows)
-    if len(rows) < 2 or (others < 2 and not group.task):
-        return [], ""
-    shown, remark = sampled(rows, MOST_ROWS, "schemes have a row")
-    remarks = [remark, *(f"Without {variant.label}, {variant.unlearned}" for variant in unlearned)]
-    remarks += [f"Without {variant.label}, scored in another way" for variant in apart]
-    return sorted(shown, key=lambda row: -(row[1].value or 0.0)), "; ".join(filter(None, remarks))
+    known = [row for row in scores if row[1].value is not None]
+    first = next((row[0] for row in known if row[0] is group.baseline), known[0][0] if known else None)
+    apart = [row[0].label for row in known if first and group.change(row[0], first, group.split).value is None]
+    shown, remark = selected(group, [row for row in known if row[0].label not in apart], MOST_ROWS, "rows are drawn")
+    remarks = [remark, f"without {', '.join(apart)}, scored in another way" if apart else ""]
+    shown.sort(key=lambda row: group.kind.best_first(row[1].value or 0.0))
+    return (shown, "; ".join(filter(None, remarks))) if len(shown) > 1 else ([], "")
 
 
 def scores_by_position(group: Group) -> style.Plot | None:
-    """A dot for each scheme with its error bar, and published figures to compare the order with; None without any."""
+    """A dot for each row with its 95% bar, best first, and published figures to compare the order with."""
     rows, remark = ranked(group)
     if not rows:
         return None
     colours, published = style.variant_colours(group.variants), published_figures(group)
     figures = {variant.label: figure for of_source in published.values() for variant, figure in of_source}
-    absolute = [row for row in rows if row[0].position.kind == "absolute"][:1]
-    where = "beyond the training lengths" if group.split == "long" else f"on {group.split}"
-
-    labels = [style.folded(variant.label, 21) for variant, _ in rows]
-    room = [0.13 + style.LINE * (label.count("\n") + 1) for label in labels]
+    baseline = next((row for row in rows if row[0] is group.baseline), None)
+    nearest, farthest = _ends(rows, baseline, group)
+    labels = [style.folded(variant.label, 24) for variant, _ in rows]
+    room = [0.1 + style.LINE * (label.count("\n") + 1) for label in labels]
 
     def draw(panels: Sequence[Axes]) -> None:
         [axes] = panels
         places = [sum(room[:row]) + height / 2 for row, height in enumerate(room)]
         for place, (variant, score) in zip(places, rows, strict=True):
-            colour = colours[variant.label]
+            look: dict[str, Any] = {"color": colours[variant.label], "zorder": 6}
+            value = score.value or 0.0
             if (other := figures.get(variant.label)) is not None:
                 axes.plot([other], [place], color=style.PAPER, marker="D", ms=5, zorder=2)
-            style.error_bars(axes, [(place, score)], colour, 1.6, across=True)
-            filled = style.WHITE if variant.unlearned else colour
-            axes.plot([score.value or 0.0], [place], color=colour, mfc=filled, marker="o", ms=6, zorder=6)
-            value = figure_text(score, 1)[0]
-            axes.text(1.01, place, value, transform=axes.get_yaxis_transform(), va="center", fontsize=9.5)
-        for variant, score in absolute:
-            axes.axvline(score.value or 0.0, color=colours[variant.label], lw=1.0, ls=style.DASHED, zorder=1)
+            if min(nearest, farthest) <= value <= max(nearest, farthest):
+                style.error_bars(axes, [(place, score)], look["color"], 1.6, across=True)
+                axes.plot([value], [place], marker="o", ms=6, mfc=style.WHITE if variant.unlearned else None, **look)
+            else:
+                axes.plot(
+                    [farthest], [place], marker=">" if group.kind.lower_is_better else "<", ms=6, clip_on=False, **look
+                )
+            axes.text(1.02, place, number(value, group.digits), transform=axes.get_yaxis_transform(), va="center")
+        if baseline is not None:
+            axes.axvline(baseline[1].value or 0.0, color=colours[baseline[0].label], lw=1.0, ls=style.DASHED, zorder=1)
         axes.set_yticks(places, map(style.plain, labels), linespacing=1.0)
         axes.set_ylim(sum(room), 0)
-        if group.task:
-            axes.set_xlim(-2, 102)
-        style.set_words_below(axes, style.bar_words(score for _, score in rows), remark)
-        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(*sorted((nearest, farthest)))
+        axes.tick_params(axis="y", length=0, pad=9)
         axes.spines["left"].set_visible(False)
 
-    marks = [f"Dashed: {variant.label}." for variant, _ in absolute]
-    if any(variant.unlearned for variant, _ in rows):
-        marks.append("Hollow: did not learn the task.")
+    values = [score.value or 0.0 for _, score in rows]
+    marks = [style.BARS, *([f"Dashed: {baseline[0].label}."] if baseline else [])]
+    marks += (
+        ["Arrows: beyond the axis."] if any((value - farthest) * (nearest - farthest) < 0 for value in values) else []
+    )
+    marks += ["Hollow: not learned."] if any(variant.unlearned for variant, _ in rows) else []
     if published:
         marks.append(f"Grey diamonds: {'; '.join(source.citation for source in published)}; compare the order only.")
-    title = f"{'Exact match' if group.task else 'sacreBLEU'} {where}, best first"
-    height, caption = 0.9 + sum(room), " ".join(marks)
-    return style.Plot("scores_by_position", title, group.heading, draw, {}, 1, 1, remark, caption, height)
+    where = "beyond the training lengths" if group.split == "long" else f"on {group.split}"
+    title = f"{group.kind.heading[:1].upper()}{group.kind.heading[1:]} {where}, best first"
+    return style.Plot(
+        "scores_by_position", title, group.heading, draw, height=0.4 + sum(room), remark=remark, caption=" ".join(marks)
+    )
+
+
+def _ends(
+    rows: Sequence[tuple[Variant, Measurement]], baseline: tuple[Variant, Measurement] | None, group: Group
+) -> tuple[float, float]:
+    """The ends of the axis on the side of the best and of the worst score. Rows far below the others would press these
+    together: they lie beyond the axis.
+    """
+    if group.kind.shares:
+        return 102.0, -2.0
+    values = [score.value or 0.0 for _, score in rows]
+    sign = 1 if values[0] >= values[-1] else -1
+    least = values[0] - _FAR * (values[0] - median(values)) if len(values) > 4 else values[-1]
+    kept = [row for row in rows if sign * ((row[1].value or 0.0) - least) >= 0 or row is baseline]
+    reached = [style.bar(score) for _, score in kept]
+    low, high = min(low for low, _ in reached), max(high for _, high in reached)
+    margin = 0.04 * (high - low) or 1.0
+    return (high + margin, low - margin) if sign == 1 else (low - margin, high + margin)
+
+
+def bleu_by_k(group: Group) -> style.Plot | None:
+    """Our sacreBLEU against k, the paper's in grey, and horizontal lines for variants without k; None unless relative
+    positions have a score with two values of k.
+
+    The k axis is categorical: 0 has no logarithm, and every k gets the same space.
+    """
+    by_k = {one.position.clip_distance: one for one in reversed(group.variants) if one.position.kind == "relative"}
+    scores = {k: group.score(by_k[k], group.development) for k in sorted(k for k in by_k if k is not None)}
+    ours = {k: score for k, score in scores.items() if score.value is not None}
+    if group.kind is not TRANSLATION or len(ours) < 2:
+        return None
+    ks = sorted({*ours, *paper.TABLE2})
+    levels = {one.label: one for one in map(group.get, ("absolute", "learned", "none")) if one.records}
+    looks = {"relative": style.look(style.COLOURS["relative"]), "the paper, EN-DE": style.look(style.PAPER)}
+    looks |= {label: style.look(style.COLOURS[one.position.kind], "") for label, one in levels.items()}
+
+    def draw(panels: Sequence[Axes]) -> None:
+        [axes] = panels
+        style.set_places(axes, list(map(str, ks)))
+        curves: _Lines = {"relative": [(ks.index(k), score) for k, score in ours.items()]}
+        curves["the paper, EN-DE"] = [(ks.index(k), single(figure)) for k, figure in paper.TABLE2.items()]
+        for label, variant in levels.items():
+            score = group.score(variant, group.development)
+            curves[label] = [(-0.5, replace(score, interval=None)), (len(ks) - 0.5, score)]
+        axes.set_xlabel("clip distance k")
+        axes.set_ylabel("BLEU")
+        style.draw_lines(axes, curves, looks)
+
+    caption = f"Ours: sacreBLEU on {group.development}. {style.BARS} Grey: the paper's Table 2, which prints no error."
+    return style.Plot("bleu_by_k", "BLEU by clip distance", group.heading, draw, caption=caption)
 
 
 def scores_by_length(group: Group) -> style.Plot | None:
@@ -186,92 +163,111 @@ def scores_by_length(group: Group) -> style.Plot | None:
     """
     columns, (variants, remark) = buckets(group), lines_of(group)
     keys = [(group.metric, *bucket.key) for bucket in columns]
-    by_label = {variant.label: [variant.measured(key, ABSENT) for key in keys] for variant in variants}
-    known = {label: [one.value for one in scores if one.value is not None] for label, scores in by_label.items()}
-    last = {label: values[-1] for label, values in known.items() if values}  # of the longest bucket with a score
-    if not last:
+    scores = {variant.label: [variant.measured(key, ABSENT) for key in keys] for variant in variants}
+    shown = [variant for variant in variants if any(score.value is not None for score in scores[variant.label])]
+    if not shown:
         return None
+    curves: _Lines = {}
+    for at, variant in enumerate(shown):
+        shift = _ROOM * (at - (len(shown) - 1) / 2) / max(len(shown), 2)
+        curves[variant.label] = [(place + shift, score) for place, score in enumerate(scores[variant.label])]
     by_length = next(run.by_length for run in group.finished if run.by_length is not None)
-    looks = style.variant_looks(variant for variant in group.variants if variant.label in last)
-    name = "exact_match_by_length" if group.task else "bleu_by_length"
-    title = f"{'Exact match by' if group.task else 'BLEU by source'} length, {pooled(by_length.splits)}"
+    beyond = next((place for place, bucket in enumerate(columns) if bucket.beyond_training), None)
+    published, looks = _published(group, [*columns], shown), style.variant_looks(shown, group.variants)
 
     def draw(panels: Sequence[Axes]) -> None:
         [axes] = panels
-        beyond = [place for place, bucket in enumerate(columns) if bucket.beyond_training]
-        names = [f"{bucket.label}\n{count}" for bucket, count in columns.items()]
-        style.set_places(axes, names, beyond[0] if beyond else None)
-        for number, label in enumerate(last):
-            shift = _ROOM * (number - (len(last) - 1) / 2) / max(len(last), 2)
-            points = [(place + shift, score) for place, score in enumerate(by_label[label])]
-            style.draw_points(axes, points, looks[label])
-        published = _draw_published(axes, group, columns, looks)
-        axes.set_ylim(0, 104 if group.task else None)  # of percent no bar says more than 100
-        bars = style.bar_words(score for label in last for score in by_label[label] if score.value is not None)
-        shaded = f"shaded: {by_length.longest_in_words}" if beyond else ""
-        style.set_words_below(axes, f"{by_length.unit}; below: sentences", shaded, bars, *published, remark)
-        axes.set_ylabel("exact match, percent" if group.task else "BLEU (sacreBLEU)")
+        style.set_places(axes, [f"{bucket.label}\n{count}" for bucket, count in columns.items()], beyond)
+        for points in (points for by_label in published.values() for points in by_label.values()):
+            axes.plot(*zip(*points, strict=True), color=style.PAPER, marker="o", ms=4, lw=1.2, zorder=2)
+        if group.kind.shares:
+            axes.set_ylim(-3, 104)  # of percent no bar says more than 100
+        axes.set_xlabel(f"{by_length.unit}; below: sentences")
+        axes.set_ylabel(group.kind.heading)
+        style.draw_lines(axes, curves, looks)
 
-    best_first = {label: looks[label] for label in sorted(last, key=lambda label: -last[label])}
-    return style.Plot(name, title, group.heading, draw, best_first, remark=remark)
+    caption = [style.BARS, "" if beyond is None else f"Shaded: {by_length.longest_in_words}."]
+    caption += [f"Grey: {source.citation}; {source.protocol}." for source in published]
+    name, what = (
+        ("exact_match_by_length", "Exact match by") if group.kind is TASK else ("bleu_by_length", "BLEU by source")
+    )
+    title, height = f"{what} length, {pooled(by_length.splits)}", _height(shown)
+    return style.Plot(name, title, group.heading, draw, 1, height, remark, " ".join(filter(None, caption)))
 
 
-def _draw_published(
-    axes: Axes, group: Group, columns: Iterable[LengthBucket], looks: Mapping[str, dict[str, Any]]
-) -> list[str]:
-    """Published curves of the same task and schemes, in grey, at lengths with a bucket of their own; their sources."""
-    run, sources = group.runs[0], dict[str, None]()
-    if run.task is None:
-        return []
+def _published(
+    group: Group, columns: Sequence[LengthBucket], variants: Sequence[Variant]
+) -> dict[Source, dict[str, list[tuple[int, float]]]]:
+    """Published curves of the same task and schemes, at lengths with a bucket of their own."""
+    run = group.runs[0]
     facts = {"task": run.task, "max_train_length": run.setting("data.task.max_train_length")}
     facts |= {"architecture": run.setting("model.architecture") or "encoder_decoder"}
-    places = {bucket.shortest: place for place, bucket in enumerate(columns) if bucket.shortest == bucket.longest}
-    variants = [variant for variant in group.variants if variant.label in looks]
-    for (source, _), by_label in published_curves(variants, facts).items():
+    places = {one.shortest: place for place, one in enumerate(columns) if one.shortest == one.longest}
+    found: dict[Source, dict[str, list[tuple[int, float]]]] = {}
+    for (source, _), by_label in (published_curves(variants, facts) if run.task is not None else {}).items():
         for label, figures in by_label.items():
-            if points := [(places[length], figure) for length, figure in figures.items() if length in places]:
-                style.draw_points(axes, points, looks[label] | {"color": style.PAPER}, 1.2)
-                sources[f"grey: {source.citation}; {source.protocol}"] = None
-    return [*sources]
+            points = [(places[length], figure.value or 0.0) for length, figure in figures.items() if length in places]
+            if points:
+                found.setdefault(source, {})[label] = points
+    return found
+
+
+def bits_by_context(group: Group) -> style.Plot | None:
+    """Bits per byte against the length of the context, a panel for each kind of windows; None with fewer than two
+    lengths. Lengths beyond that of training are shaded. Every length gets the same space.
+    """
+    (variants, remark), scored = lines_of(group), by_context(group)
+    keys = context_lengths(scored)
+    lengths = sorted({length for _, length in keys})
+    if len(lengths) < 2:
+        return None
+    kinds = [kind for kind in WINDOWS if any(kind == windows for windows, _ in keys)]
+    trained = max(context.training_length for context in scored)
+    beyond = next((at for at, length in enumerate(lengths) if length > trained), None)
+
+    def draw(panels: Sequence[Axes]) -> None:
+        for axes, kind in zip(panels, kinds, strict=True):
+            style.set_places(axes, [f"{length:,}" for length in lengths], beyond)
+            of_kind = [(scored[0].split, kind, length) for length in lengths]
+            curves = {one.label: [*enumerate(one.measured(key, ABSENT) for key in of_kind)] for one in variants}
+            style.draw_lines(axes, curves, style.variant_looks(variants, group.variants), log=True)
+            axes.set_title(f"{kind} windows", loc="left", fontsize=10)
+            axes.set_ylabel("bits per byte")
+        panels[-1].set_xlabel("tokens of context")
+
+    caption = f"Less is better. {style.BARS}"
+    caption += "" if beyond is None else f" Shaded: longer than in training, {trained:,} tokens."
+    about = (len(kinds), _height(variants), remark, caption)
+    return style.Plot("bits_by_context", CONTEXTS, group.heading, draw, *about)
 
 
 def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> style.Plot | None:
-    """Validation BLEU and loss against the step, one line per variant (the mean over seeds); None without any."""
-    smoothed = ", smoothed labels" if group.runs[0].setting("optim.label_smoothing") else ""  # validation's are not
-    titles = {"validation/bleu": "validation BLEU", "validation/loss": f"loss (thin: training{smoothed})"}
-    titles = {name: title for name, title in titles.items() if any(curves.get(name) for _, curves in runs)}
-    remark = lines_of(group)[1]
+    """Validation loss and BLEU against the step, one line per variant (the mean over seeds); None without any."""
+    titles = {"validation/loss": "validation loss", "validation/bleu": "validation BLEU"}
     curved = [run for variant, _ in runs for run in variant.finished or variant.records]
-    sentences = {str(run.setting("evaluation.validation_sentences")) for run in curved} - {"0"}
-    if len(sentences) > 1 and "validation/bleu" in titles:
-        del titles["validation/bleu"]
-        remark = "; ".join(filter(None, (remark, "no validation BLEU: it is of other sentences in some runs")))
+    if len({str(run.setting("evaluation.validation_sentences")) for run in curved} - {"0"}) > 1:
+        del titles["validation/bleu"]  # of other sentences it has no mean
+    titles = {name: title for name, title in titles.items() if any(curves.get(name) for _, curves in runs)}
     if not titles:
         return None
-    means, looks = _means(runs), style.variant_looks(variant for variant, _ in runs)
+    means, looks = _means(runs), style.variant_looks((variant for variant, _ in runs), group.variants)
 
     def draw(panels: Sequence[Axes]) -> None:
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
-            for label, series in means.items():
-                points = series.get(name, {})
-                every = -(-len(points) // 20) or None
-                axes.plot([*points], [*points.values()], **looks[label], lw=1.6, ms=3.2, markevery=every, zorder=3)
+            points = {label: series.get(name, {}) for label, series in means.items()}
+            lines = {label: [(step, single(mean)) for step, mean in of.items()] for label, of in points.items()}
             axes.set_ylabel(title)
+            style.draw_lines(axes, lines, looks, most_marks=20)
             axes.set_xlim(left=0)
-            if name == "validation/bleu":
-                axes.set_ylim(bottom=0)
-                continue
-            # The first training losses are far above all others; the axis ends at the highest validation loss.
-            bottom, top = axes.get_ylim()
-            for label, series in means.items():
-                losses = series.get("train/loss", {})
-                axes.plot([*losses], [*losses.values()], color=looks[label]["color"], lw=0.6, alpha=0.35, zorder=2)
-                bottom = min([bottom, *losses.values()])
-            axes.set_ylim(bottom, top)
-        style.set_words_below(panels[-1], "step", remark)
+        panels[-1].set_xlabel("step")
 
-    about = (group.heading, draw, looks, len(titles), 1, remark, style.MEANS)
-    return style.Plot("learning_curves", "Learning curves", *about)
+    about = (len(titles), _height([*means]), lines_of(group)[1], "A line for each row, the mean over its seeds.")
+    return style.Plot("learning_curves", "Learning curves", group.heading, draw, *about)
+
+
+def _height(lines: Sequence[Any]) -> float:
+    """Of a panel with a label at the end of each line, in inches."""
+    return max(3.0, 0.16 * len(lines) + 1)
 
 
 def _means(runs: Sequence[tuple[Variant, Curves]]) -> dict[str, Curves]:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rpr.records.record import Record
-from rpr.report.lengths import bits_by_context, context_grids
-from rpr.report.plot_style import PAPER
+from rpr.report.lengths import context_grids
+from rpr.report.plots import bits_by_context
 from tests.fake_records import fake_record
 from tests.report.helpers import group_of
 
@@ -88,20 +88,6 @@ def test_change_with_length_is_of_either_evaluation_beyond_training_and_within_e
     assert absolute[2].value.deviation == pytest.approx(0.02**0.5)
     assert {cell.value.reason for cell in relative[2:]} == {"not scored at this length"}
     assert "by_evaluation" not in {grid.name for grid in context_grids(group_of([scored("absolute")]))}
-
-
-def test_published_curves_of_the_same_schemes_are_grey_and_have_panels_of_their_own():
-    plot = bits_by_context(group_of([scored("absolute"), scored("relative")]))
-    both = plot.figure()
-    assert [axes.get_title(loc="left") for axes in both.axes] == [
-        "separate windows", "sliding windows", "published, separate windows", "published, sliding windows"
-    ]  # fmt: skip
-    (curve,) = [line for line in both.axes[2].lines if len(line.get_xdata()) > 2]
-    assert curve.get_color() == PAPER and list(curve.get_ydata())[:3] == [20.05, 19.91, 20.59]
-    assert curve.get_marker() == both.axes[0].lines[1].get_marker()
-    assert "grey: Press 2022, trained at 512" in both.axes[2].get_xlabel().replace("\n", " ")
-    only_ours = bits_by_context(group_of([scored("relative")]))
-    assert len(only_ours.figure().axes) == 2
 
 
 @pytest.mark.parametrize("key", [("separate", 64), ("sliding", 128), ("position", 4)])

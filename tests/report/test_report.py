@@ -76,7 +76,7 @@ def test_remarks_beside_records_are_shown_wherever_the_report_is_read(runs, tmp_
         read_remarks(tmp_path)
 
 
-def test_report_is_reproducible_with_plots_as_pdf_for_a_column_on_request(runs, built, tmp_path):
+def test_report_is_reproducible_with_plots_as_pdf_on_request(runs, built, tmp_path):
     again = report(runs, tmp_path, pdf=True)
     pdf = [path for path in again.files if path.suffix == ".pdf"]
     files = [path for path in again.files if path not in pdf]
@@ -85,17 +85,17 @@ def test_report_is_reproducible_with_plots_as_pdf_for_a_column_on_request(runs, 
         assert one.read_bytes() == other.read_bytes(), one.name
     assert again.everything == built.everything
     assert again.summary.split("\n")[:-1] == built.summary.split("\n")[:-1]  # the last line names the folder
-    assert {path.stem for path in pdf} == {path.stem for path in files if path.suffix == ".svg"} and len(pdf) == 3
+    assert {path.stem for path in pdf} == {path.stem for path in files if path.suffix == ".svg"} and len(pdf) == 4
     for path in pdf:
         content = path.read_bytes()
         [box] = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", content)
-        assert content.startswith(b"%PDF") and float(box[0]) / 72 == 3.5
+        assert content.startswith(b"%PDF") and float(box[0]) == pytest.approx(72 * 5.2)
 
 
 def test_all_files_exist_and_are_well_formed(built):
     folder = built.files[0].parent
     names = ["report.md", "report.csv", "report.json", "report.tex", "index.html"]
-    names += ["bleu_by_k.svg", "bleu_by_length.svg", "learning_curves.svg"]
+    names += ["scores_by_position.svg", "bleu_by_k.svg", "bleu_by_length.svg", "learning_curves.svg"]
     assert {path.name for path in built.files} == set(names) == {path.name for path in folder.iterdir()}
     assert json.loads((folder / "report.json").read_text()) == built.document
     assert len(list(csv.reader((folder / "report.csv").open()))) > 5
@@ -104,7 +104,7 @@ def test_all_files_exist_and_are_well_formed(built):
     page, text = (folder / "index.html").read_text(), (folder / "report.md").read_text()
     heading = "sacreBLEU by source length, test and long together"
     assert heading in page and heading in text
-    assert re.findall(r"!\[.*\]\((.*)\)", text) == ["bleu_by_k.svg", "bleu_by_length.svg"]
+    assert re.findall(r"!\[.*\]\((.*)\)", text) == ["scores_by_position.svg", "bleu_by_k.svg", "bleu_by_length.svg"]
     # Findings, failures, commands, and lines (2 i + 1) 7 // 6 + 1 for i = 0, 1, 2 of the 7 lines of test.
     assert "7 finished, 1 without a result" in page and "seed 1 failed: rank 1 died" in page
     assert "rpr-cli train position=relative position.clip_distance=16 seed=2" in page
@@ -180,7 +180,7 @@ def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
     (tmp_path / "runs" / one.name / "metrics.jsonl").write_text('{\n{"step": 1, "validation/loss": 3.0}\n')
     built = report(tmp_path / "runs", tmp_path / "out")
     names = {path.name for path in built.files}
-    assert {"bleu_by_k-wmt14_en_de-small-1800-cpu.svg", "bleu_by_k-multi30k_en_de-small-1800-cpu.svg"} <= names
+    assert {f"scores_by_position-{data}-small-1800-cpu.svg" for data in ("wmt14_en_de", "multi30k_en_de")} <= names
     assert len(names) == len(built.files)
     assert [table["name"] for table in built.document["tables"]].count("table1") == 2
     [problem] = built.problems

@@ -11,7 +11,6 @@ from rpr.report.build import _finding
 from rpr.report.grouping import run_groups
 from rpr.report.learning import Learning, run_key
 from rpr.report.lines import facts_of
-from rpr.report.plots import ranked
 from rpr.report.published import Published, Source
 from rpr.report.statements import statements
 from rpr.report.tables import published_figures
@@ -147,13 +146,6 @@ def test_models_that_cannot_know_order_are_not_blamed_for_it():
     records.append(fake_record("clipped_scalars", settings={"position.clip_distance": 0}))
     group = group_of(records, {run_key(run): Learning(0.0, 0.0, 1800, 2.0) for run in records})
     assert len(group.variants) == 4 and not any(variant.unlearned for variant in group.variants)
-
-
-def test_model_that_did_not_learn_leaves_the_ranking():
-    records = [fake_record(name) for name in ("none", "rope", "alibi", "shape")]
-    rows, remark = ranked(group_of(records, ends(records, {"none": 2.0, "rope": 1.6, "alibi": 1.7, "shape": 1.99})))
-    assert {one.position.kind for one, _ in rows} == {"none", "rope", "alibi"}
-    assert remark.startswith("Without SHAPE, not learned: the validation loss")
 
 
 @pytest.mark.parametrize("architecture, unlearned", [("encoder_decoder", True), ("decoder_only", False)])
