@@ -19,6 +19,7 @@ from rpr.io.locks import exclusive
 from rpr.kinds import TEXT
 from rpr.metrics.languages import check_tokenizer
 from rpr.model.positions import changed_after_training
+from rpr.model.scheme_check import check_hooks
 from rpr.paths import user_path
 from rpr.records.scores import search_in_words
 from rpr.runs import lifecycle, loading, runtime
@@ -82,6 +83,8 @@ def run(config: EvaluateConfig) -> None:
     for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
         data.split(split) if documents else data.text(split)
     check_scorable(trained, data)
+    for tried in trained.sites:
+        check_hooks(*tried)
     for line in lifecycle.untrained(trained) if config.context_lengths else ():
         note(f"warning: {line}")
     if len(name.encode()) > _LONGEST_NAME:

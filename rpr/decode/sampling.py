@@ -19,6 +19,7 @@ from rpr.data.vocabulary import EOS, TextVocabulary, Vocabulary
 from rpr.decode.torch_engine import Rows, TorchEngine, length_batches, pad_rows
 from rpr.errors import ConfigError, not_finite
 from rpr.model.beam_search import Extension, extensions, most_probable
+from rpr.model.scheme_check import check_hooks
 from rpr.model.transformer import Transformer
 
 OnText = Callable[[str, bool], None]  # called with new text, and whether it is the continuation's last
@@ -137,6 +138,7 @@ def _check(model: Transformer, vocabulary: int, prompts: Rows, sampling: Samplin
     for stack in model.config.stacks():
         if problem := stack.too_long(longest, "a prompt"):
             raise ConfigError(f"prompt: {problem}")
+        check_hooks(stack.scheme, stack.site, 1 << (longest + sampling.max_new_tokens).bit_length())
     if rows is not None and longest + sampling.max_new_tokens - 1 > rows:
         left = rows - longest + 1
         remedy = f"set max_new_tokens={left} or less" if left > 0 else "shorten the prompt"

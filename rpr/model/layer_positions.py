@@ -111,7 +111,11 @@ class LayerPositions(nn.Module):
 
         def change(scores_BHQK: Tensor, visible: Tensor) -> Tensor:
             pairs = Pairs(scores_BHQK, visible, q_BHQD, query_positions, key_positions)
-            return self.scheme.scores(pairs, self._learned, self.site)
+            changed = self.scheme.scores(pairs, self._learned, self.site)
+            if changed.shape != scores_BHQK.shape:
+                shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in pairs._asdict().items())
+                raise ValueError(f"scores returns {list(changed.shape)} from {shapes}")
+            return changed
 
         return change
 

@@ -29,9 +29,11 @@ from rpr.errors import DataError
 from rpr.export import writing
 from rpr.export.parity import in_float64
 from rpr.model.beam_search import Search
+from rpr.model.positions.rope import Rope
 from rpr.model.stack import Encoded
 from rpr.model.transformer import Transformer
 from tests.model.scheme_variants import KINDS, NORM, VECTORS
+from tests.shapes import scheme
 from tests.small_models import (
     LEARNED,
     NO_TABLES,
@@ -231,3 +233,16 @@ def test_export_without_ctranslate2_is_not_applicable(export_inputs, tmp_path, m
     check = export_check("ctranslate2", export_inputs(make_model()), tmp_path / "folder")
     assert_outcome(check, "not applicable")
     assert "ctranslate2: not installed" in str(check.reason)
+
+
+def test_a_scheme_that_computes_in_float32_passes_within_its_rounding_and_says_so(monkeypatch):
+    """As most public code does; a scheme of rpr, in float64, must pass exactly."""
+    rope, exact_prepare = scheme("rope"), Rope.prepare
+    prepare = lambda *given: tuple(x.float() for x in exact_prepare(*given))  # noqa: E731
+    monkeypatch.setattr(Rope, "prepare", prepare)
+    model = exact(encoder_positions=rope, decoder_positions=rope)
+    shift = next(check for check in check_model(model, PAIRS, SEARCH, LONG) if check.name == "shift")
+    assert (shift.outcome, shift.tolerance) == ("failed", EXACT)
+    monkeypatch.setattr(verification, "of_user", lambda part: True)
+    shift = next(check for check in check_model(model, PAIRS, SEARCH, LONG) if check.name == "shift")
+    assert (shift.outcome, shift.tolerance) == ("passed", 1e-4) and "position=rope computes in float32" in shift.reason

@@ -4,7 +4,6 @@ registration, names and labels, settings that may change after training (refused
 
 import importlib.util
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from rpr.model.positions import scheme as scheme_module
 from rpr.model.scheme_check import check_hooks
 from rpr.tracking.naming import flat, variant
 from tests.shapes import choices, scheme
-from tests.small_models import make_model
 
 
 def test_incomplete_scheme_is_an_error_in_one_line(monkeypatch):
@@ -101,150 +99,40 @@ EMBEDDINGS = (
     "   def __init__(self):\n    super().__init__()\n    pass\n   def forward(self, first, pieces):\n    "
 )
 TABLE = BIAS + "r = torch.arange(-max_distance, max_distance + 1.0)\n  "
-ONE = PARAMETERS.format("torch.ones(2, 1)") + TABLE
 KEYS = TABLE + "return Tables(keys=r[:, None].expand(-1, 4))"
+ALONE, STEPS, FINITE = (
+    "a text alone gives other",
+    "token by token, with cached keys",
+    "what a layer returns is not finite",
+)
 HOOKS = {  # hooks that train silently, and what is said before training
-    "unused parameter": (
-        "def parameters(self, site):\n  import torch\n  return {'a': torch.ones(2, 1), 'b': torch.ones(2, 1)}\n "
-        + TABLE + "return Tables(bias=parameters['a'] * r)", "the parameter 'b' gets no gradient",
-    ),
-    "detached": (ONE + "return Tables(bias=parameters['a'].detach() * r)", "the parameter 'a' gets no gradient"),
-    "max_distance": (TABLE + "return Tables(bias=(r / max_distance).expand(2, -1))", "bias that depend on max_dis"),
-    "up to 200": (
-        TABLE + "return Tables(bias=(r / max(max_distance, 200)).expand(2, -1))", "bias that depend on max_distance"
-    ),
-    "only near": (
-        TABLE + "return Tables(bias=r.expand(2, -1) if max_distance < 50 else None)", "depend on max_distance"
-    ),
-    "shape of a bias": (TABLE + "return Tables(bias=r)", r"bias of shape \[11\]; it must be \[H, R\] with H = 2"),
-    "even rows": (TABLE + "return Tables(bias=r[1:].expand(2, -1))", r"bias of shape \[2, 10\].*an odd R"),
-    "width": (TABLE + "return Tables(keys=r[:, None].expand(-1, 3))", r"keys of shape \[11, 3\].* D = 4"),
-    "shape of keys": (PREPARE + "q, k[:, :1]", r"keys of shape \[2, 1, 5, 4\]"),
-    "distance queries": (
-        PROJECTED + QUERIES + "projected['w'][:, None]\n " + KEYS, r"distance_queries returns a shape of \[2, 1, 5, 4\]"
-    ),
+    "unused parameter": (PARAMETERS.format("torch.ones(2, 1)") + PREPARE + "q, k", "parameter 'a' gets no gradient"),
     "unused projection": (PROJECTED, "'w' gets no gradient"),
-    "bias of keys": (
-        PROJECTED + BIAS_OF_KEYS + "w.cumsum(-1)", "key_bias depends on more than its own token and `before`"
+    "gradient of a root": (
+        PARAMETERS.format("torch.zeros(2, 1)") + TABLE + "return Tables(bias=parameters['a'].sqrt() * r)",
+        "the parameter 'a' gets an infinite gradient",
     ),
-    "hidden keys": (SCORES + "pairs.scores - pairs.scores.mean(-1, keepdim=True)", "scores depend on hidden keys"),
-    "other positions": (
-        PREPARE + "q, k - k.mean(2, keepdim=True)", "keys that depend on other positions than their own"
+    "max_distance": (TABLE + "return Tables(bias=(r / max_distance).expand(2, -1))", ALONE),
+    "far": (TABLE + "return Tables(bias=(r / max(max_distance, 2000)).expand(2, -1))", "bias that depend on max_dist"),
+    "shape of a bias": (TABLE + "return Tables(bias=r)", r"ValueError: bias_table: shape \[17\] is not \[2, R\]"),
+    "width": (TABLE + "return Tables(keys=r[:, None].expand(-1, 3))", r"key_table: shape \[17, 3\] is not \[R, 4\]"),
+    "misspelt parameter": (TABLE + "return parameters['b']", r"KeyError: 'b' \(mine.py:\d+, in distance_tables\)"),
+    "keys of the past": (PREPARE + "q, k.cumsum(2)", STEPS),
+    "keys of the batch": (PREPARE + "q, k - k.mean(0, keepdim=True)", ALONE),
+    "infinite queries": (PREPARE + "q.masked_fill(q < 0, -float('inf')), k", "what a layer returns is not finite"),
+    "queries of the future": (PROJECTED + QUERIES + "w.flip(2).cumsum(2).flip(2)\n " + KEYS, ALONE),
+    "bias of keys": (PROJECTED + BIAS_OF_KEYS + "w.cumsum(-1)", STEPS),
+    "hidden keys": (SCORES + "pairs.scores * pairs.scores.std(-1, keepdim=True)", ALONE),
+    "positions as in training alone": (
+        SCORES + "pairs.scores - torch.ones(2, 99, 99)[:, pairs.query_positions, pairs.key_positions]",
+        r"token by token: ValueError: scores returns \[2, 3, 2, 2, 7\] from",
     ),
-    "shape of embeddings": (
-        EMBEDDINGS + "return pieces.float()\n  return Odd()",
-        r"embeddings returns a shape of \[2, 5\]; it must be \[L, M\] or \[B, L, M\]",
-    ),
-    "embeddings": (
-        EMBEDDINGS + "return pieces.float().cumsum(-1)[..., None].expand(-1, -1, 8)\n  return Odd()",
-        "embeddings depends on other tokens than its own",
-    ),
-    "queries of the future": (
-        PROJECTED + QUERIES + "w.flip(2).cumsum(2).flip(2)\n " + KEYS, "distance_queries depends on other positions"
-    ),
-    "queries of the past": (PROJECTED + QUERIES + "w.cumsum(2)\n " + KEYS, "distance_queries depends on other"),
-    "queries of the batch": (
-        PROJECTED + QUERIES + "w - w.mean(0, keepdim=True)\n " + KEYS, "distance_queries depends on other positions"
-    ),
-    "queries without keys": (
-        PROJECTED + QUERIES + "w\n " + TABLE + "return Tables(bias=r.expand(2, -1))", "needs the key tables"
-    ),
-    "bias of later keys": (
-        PROJECTED + BIAS_OF_KEYS + "w + w.roll(-1, 2)", "key_bias depends on more than its own token and `before`"
-    ),
-    "sum from the end": (PROJECTED + BIAS_OF_KEYS + "w.flip(2).cumsum(2).flip(2)", "key_bias depends on more"),
-    "bias of the batch": (PROJECTED + BIAS_OF_KEYS + "w - w.mean(0, keepdim=True)", "key_bias depends on more"),
-    "next key": (PREPARE + "q, k + k.roll(-1, 2)", "keys that depend on other"),
-    "keys of the batch": (PREPARE + "q, k - k.mean(0, keepdim=True)", "keys that depend on other positions"),
-    "queries alone": (PREPARE + "(q,)", "prepare returns 1 values"),
-    "next token": (
-        EMBEDDINGS + "return pieces.roll(-1, 1).float()[..., None].expand(-1, -1, 8)\n  return Odd()",
-        "embeddings depends on other tokens than its own",
-    ),
-    "unused part of a module": (
-        EMBEDDINGS.replace("pass", "self.a = torch.nn.Linear(2, 2)")
-        + "return pieces.float()[..., None].expand(-1, -1, 8)\n  return Odd()",
-        "the parameter 'a.weight' gets no gradient",
-    ),
+    "embeddings": (EMBEDDINGS + "return pieces.cumsum(-1)[..., None] * torch.arange(8.0)\n  return Odd()", STEPS),
     "drawn when built, and not saved": (
         EMBEDDINGS.replace("pass", "self.a = torch.randn(8)")
         + "return (first + torch.arange(pieces.shape[1]))[:, None] * self.a\n  return Odd()",
-        "embeddings built again with the same parameters and buffers return other values",
+        "with the same parameters and buffers another model gives other values",
     ),
-    "bias that hides a key": (
-        PROJECTED + BIAS_OF_KEYS + "w.masked_fill(w < 0, -float('inf'))", "key_bias returns minus infinity"
-    ),
-    "bias that hides a key by a large number": (
-        PROJECTED + BIAS_OF_KEYS + "w.masked_fill(w < 0, -1e9)", "key_bias returns minus infinity, or a number near it"
-    ),
-    "infinite queries": (PREPARE + "q.masked_fill(q < 0, -float('inf')), k", "queries that prepare returns is not fin"),
-    "infinite embeddings": (
-        EMBEDDINGS + "return pieces.float().log()[..., None].expand(-1, -1, 8)\n  return Odd()",
-        "what embeddings returns is not finite",
-    ),
-    "infinite distance queries": (
-        PROJECTED + QUERIES + "w.masked_fill(w < 0, -float('inf'))\n " + KEYS, "what distance_queries returns is not fi"
-    ),
-    "infinite keys": (
-        TABLE + "return Tables(keys=torch.where(r < -1, -float('inf'), r)[:, None].expand(-1, 4))",
-        "keys that distance_tables returns is not finite",
-    ),
-    "own key hidden by a bias": (
-        TABLE + "return Tables(bias=torch.where(r == 0, -float('inf'), r).expand(2, -1))",
-        "a bias that hides a token from itself",
-    ),
-    "own key hidden by scores": (
-        SCORES + "pairs.scores.masked_fill(pairs.query_positions == pairs.key_positions, -1e9)",
-        "scores hides all visible keys of a query",
-    ),
-    "hidden keys of the first queries": (
-        SCORES + "torch.where(pairs.query_positions < 2, pairs.scores.mean(-1, keepdim=True), pairs.scores)",
-        "scores depend on hidden keys",
-    ),
-    "table that ends": (
-        PARAMETERS.format("torch.ones(2, 1025)") + BIAS
-        + "return Tables(bias=parameters['a'][:, 512 - max_distance : 513 + max_distance])",
-        r"distance_tables returns bias of shape|bias that depend on max_distance",
-    ),
-    "table that ends below twice the longest": (
-        PARAMETERS.format("torch.ones(2, 3001)") + BIAS
-        + "return Tables(bias=parameters['a'][:, 1500 - max_distance : 1501 + max_distance])",
-        r"distance_tables returns bias of shape|bias that depend on max_distance",
-    ),
-    "index": (
-        PARAMETERS.format("torch.ones(2, 1025)") + BIAS
-        + "return Tables(bias=parameters['a'][:, torch.arange(-max_distance, max_distance + 1) + 512])",
-        r"IndexError: index .* is out of bounds.*\(mine.py:\d+, in distance_tables\)",
-    ),
-    "logarithm of zero": (
-        ONE + "return Tables(bias=parameters['a'] * 0 * r.abs().log())",
-        "bias that distance_tables returns is not finite",
-    ),
-    "gradient of a root": (
-        PARAMETERS.format("torch.zeros(2, 1)") + TABLE + "return Tables(bias=parameters['a'].sqrt() * r)",
-        "the gradient of 'a' is not finite",
-    ),
-    "gradient below all numbers": (
-        PARAMETERS.format("torch.zeros(2, 1)") + TABLE + "return Tables(bias=-parameters['a'].sqrt() * (r.abs() + 1))",
-        "the gradient of 'a' is not finite",
-    ),
-    "initial value": (
-        PARAMETERS.format("torch.ones(2, 1) / 0") + TABLE + "return Tables(bias=parameters['a'] * r)",
-        "the initial value of 'a' is not finite",
-    ),
-    "misspelt parameter": (
-        ONE + "return Tables(bias=parameters['b'] * r)", r"KeyError: 'b' \(mine.py:\d+, in distance_tables\)"
-    ),
-    "name of a parameter": (
-        "def parameters(self, site):\n  import torch\n  return {'scheme': torch.ones(2, 1)}\n " + TABLE
-        + "return Tables(bias=parameters['scheme'] * r)", "attribute 'scheme' already exists",
-    ),
-    "one name for two": (
-        PARAMETERS.format("torch.ones(4, 8)") + PROJECTED.replace("'w'", "'a'") + QUERIES.replace("'w'", "'a'")
-        + "w\n " + KEYS, "'a' is both a projection and a parameter",
-    ),
-    "no tables": (BIAS + "return None", "distance_tables returns NoneType; it must return Tables"),
-    "length": (PREPARE + "q / len(positions), k", "queries that depend on"),
 }  # fmt: skip
 SITE = Site(num_layers=1, num_heads=2, d_model=8, causal=True)
 
@@ -253,20 +141,20 @@ SITE = Site(num_layers=1, num_heads=2, d_model=8, causal=True)
 def test_hooks_are_tried_before_training(body, message, defined):
     odd = defined(body)
     with pytest.raises(ConfigError, match=rf"^position\.decoder: the scheme odd of position=odd: .*({message})"):
-        check_hooks(odd, SITE, longest=1024)
+        check_hooks(odd, SITE, longest=1500)
+
+
+def test_tables_are_tried_up_to_the_lengths_at_hand(defined):
+    odd = defined(HOOKS["far"][0])
+    check_hooks(odd, SITE, longest=1000)
+    with pytest.raises(ConfigError, match="bias that depend on max_distance"):
+        check_hooks(odd, SITE, longest=1500)
 
 
 def test_rows_of_later_keys_count_in_an_encoder_alone(defined):
-    body = TABLE + "return Tables(bias=(r.clamp(min=0) / max_distance).expand(2, -1))"
-    odd = defined(body)
+    odd = defined(TABLE + "return Tables(bias=(r.clamp(min=0) / max_distance).expand(2, -1))")
     check_hooks(odd, SITE)
-    with pytest.raises(ConfigError, match="bias that depend on max_distance"):
-        check_hooks(odd, replace(SITE, causal=False))
-
-
-def test_scores_of_an_encoder_do_not_depend_on_padding(defined):
-    odd = defined(HOOKS["hidden keys"][0])
-    with pytest.raises(ConfigError, match=r"^position\.encoder: .*scores depend on hidden keys"):
+    with pytest.raises(ConfigError, match=rf"^position\.encoder: .*{ALONE}"):
         check_hooks(odd, replace(SITE, causal=False))
 
 
@@ -279,52 +167,21 @@ def test_minus_infinity_hides_far_keys(causal, defined):
         check_hooks(defined(body), replace(SITE, causal=causal))
 
 
-def test_absolute_positions_without_effect_beside_embeddings_of_ones_own_are_refused(defined):
-    forward = "return torch.arange(first, first + pieces.shape[1])[:, None].expand(-1, 8) / 9\n  "
-    odd = defined(EMBEDDINGS + forward + "return Odd()")
-    check_hooks(odd, SITE)
-    with pytest.raises(ConfigError, match=r"position=odd: absolute=sinusoidal has no effect: its embeddings are"):
-        check_hooks(odd.model_copy(update={"absolute": "sinusoidal"}), SITE)
-    reads = defined("def embeddings(self, d_model): return super().embeddings(d_model)")
-    for absolute in ("none", "sinusoidal"):
-        check_hooks(reads.model_copy(update={"absolute": absolute}), SITE)
-
-
 def test_tables_that_random_positions_cannot_label_alike_are_refused(defined):
     odd = defined(
         PARAMETERS.format("torch.ones(5, 4)") + TABLE
         + "return Tables(keys=parameters['a'], bias=(-r.abs() / 9).expand(2, -1))"
     )  # fmt: skip
     check_hooks(odd, SITE)
-    with pytest.raises(ConfigError, match=r"tables of 5 and \d+ rows, but with random_positions one label"):
+    with pytest.raises(ConfigError, match=r"tables of \[5, 127\] rows, of which one label per pair"):
         check_hooks(odd.model_copy(update={"random_positions": 64}), SITE)
-
-
-def test_embeddings_are_tried_on_drawn_positions(defined):
-    given = "first if torch.is_tensor(first) else torch.arange(first, first + pieces.shape[1])"
-    start = "torch.arange(pieces.shape[1]) + (first[0] if torch.is_tensor(first) else first)"
-    for places, refused in ((given, False), (start, True)):
-        odd = defined(f"{EMBEDDINGS}return ({places})[:, None].expand(-1, 8) / 9\n  return Odd()")
-        check_hooks(odd, SITE)
-        with pytest.raises(ConfigError, match="given all positions as a tensor") if refused else nullcontext():
-            check_hooks(odd.model_copy(update={"random_positions": 9}), SITE)
 
 
 def test_scores_are_changed_alike_in_training_and_decoding_with_a_bias_of_keys(defined):
     """Bounded scores are not those of all keys less the same number, as a softmax would take them."""
     sums = "before[..., None] - w.abs().to(before.dtype).cumsum(-1)"
-    body = PROJECTED.replace("4, 8", "4, 32") + BIAS_OF_KEYS.replace("[:, :2]", "") + sums
-    odd = defined(f"{body}\n {SCORES}5 * torch.tanh(pairs.scores / 5)")
-    check_hooks(odd, Site(num_layers=1, num_heads=4, d_model=32, causal=True))
-    model = make_model(encoder_positions=scheme("none"), decoder_positions=odd)
-    source, target = torch.tensor([[11, 12, 3]]), torch.arange(10, 22)[None]
-    with torch.inference_mode():
-        hidden, state = model(source, target), model.start_decoding(source)
-        stepped = torch.stack([model.next_hidden(target[:, t, None], state) for t in range(target.shape[1])], dim=1)
-        with torch.autocast("cpu", torch.bfloat16):
-            rounded = model(source, target).float()
-    torch.testing.assert_close(stepped, hidden, rtol=1e-4, atol=1e-4)
-    assert (rounded - hidden).abs().max() < 0.3
+    odd = defined(f"{PROJECTED}{BIAS_OF_KEYS}{sums}\n {SCORES}5 * torch.tanh(pairs.scores / 5)")
+    check_hooks(odd, SITE)
 
 
 @pytest.mark.parametrize("choice", choices())

@@ -49,7 +49,11 @@ class Tables(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Scores of queries and keys, which are in the order of time; all tensors are broadcastable to the scores."""
+    """Scores of queries and keys, which are in the order of time; all tensors are broadcastable to the scores.
+
+    Positions are [Q, 1] and [K] of all tokens at once, and [B, 1, Q, 1] and [B, 1, 1, K] in decoding, where sentences
+    differ: a table is read as `table[distances]`, [Q, K] or [B, 1, Q, K], not as `table[:, distances]`.
+    """
 
     scores: Tensor  # [B, H, Q, K], scaled, with all other terms
     visible: Tensor  # bool
