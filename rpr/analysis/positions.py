@@ -1,4 +1,4 @@
-"""Measuring a trained Transformer's positions: norms and neighbour cosines of its tables, attention by distance."""
+"""Measuring a trained Transformer's positions: norms of its tables, biases and attention by distance."""
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, M model width, R = 2k+1 table rows,
 # W = 2 max_distance + 1 distances.
@@ -6,11 +6,9 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from rpr.data.vocabulary import PAD
@@ -23,7 +21,23 @@ from rpr.model.transformer import StackModules, Transformer
 from rpr.model.vectors import LearnedPositions, glorot_bound, rows_of
 
 MASKING_BIAS = -1e8  # a bias below this masks the key
-DEFINITIONS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("definitions.yaml").read_text("utf-8"))
+# What each number in positions.json is.
+DEFINITIONS = {
+    "norms": "Euclidean norm of each vector of w^K (keys) and w^V (values), by head, or once for all heads, and by "
+    "offset j - i from -k to k; the outermost vectors also serve every distance beyond",
+    "expected_initial_norm": "root mean square norm of a vector before training",
+    "attention": "by head and distance j - i from -max_distance to max_distance: the mean softmaxed attention of query "
+    "i to key j over all pairs that exist and may be seen; null where there is none; the encoder's positions include "
+    "EOS, the decoder's start with BOS",
+    "even_attention": "the same mean if each query attended evenly to every key that it may see",
+    "pairs": "how many (sentence, query) pairs each mean is over",
+    "bias": "by head and distance: the number that the scheme adds to a scaled score, whatever query and key hold; "
+    "null where no key is seen",
+    "absolute": "Euclidean norm of each vector of the learned absolute table, by position from 0; `longest` is the "
+    "longest measured sentence",
+    "losses": "of documents: bits per byte of the tokens at positions `first` to `last`, from 1, of windows inside "
+    "validation documents; `trained`: the tokens of a training window",
+}
 Numbers = dict[str, Any]  # as in positions.json
 
 
@@ -95,17 +109,11 @@ def attention_weights(model: Transformer, source_1S: Tensor, target_input_1T: Te
 
 
 def table_numbers(table: Tensor) -> Numbers:
-    """Norms and neighbour cosines of w^K or w^V, [R, D] or [H, R, D], a row for each head; computed in float64."""
-    table_HRD = (table if table.dim() == 3 else table[None]).detach().double().cpu()
-    norms_HR = table_HRD.norm(dim=-1)
-    products = (table_HRD[:, :-1] * table_HRD[:, 1:]).sum(dim=-1)
-    cosines = (products / (norms_HR[:, :-1] * norms_HR[:, 1:])).tolist()  # NaN for a zero vector
-    return {
-        "norms": norms_HR.tolist(),
-        "cosines": [[None if math.isnan(cosine) else cosine for cosine in head] for head in cosines],
-        # Each of the D entries is uniform in (-bound, bound), with variance bound^2 / 3.
-        "expected_initial_norm": glorot_bound(table.shape) * math.sqrt(table.shape[-1] / 3),
-    }
+    """Norms of w^K or w^V, [R, D] or [H, R, D], a row for each head; computed in float64."""
+    norms = (table if table.dim() == 3 else table[None]).detach().double().cpu().norm(dim=-1)
+    # Each of the D entries is uniform in (-bound, bound), with variance bound^2 / 3.
+    initial = glorot_bound(table.shape) * math.sqrt(table.shape[-1] / 3)
+    return {"norms": norms.tolist(), "expected_initial_norm": initial}
 
 
 class _StackAttention:
