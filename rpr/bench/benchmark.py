@@ -37,6 +37,7 @@ class Timing:
     ratio_min: float
     ratio_max: float
     peak_bytes: int  # of tensors, above those allocated before
+    rounds: tuple[float, ...]  # seconds, in order
 
 
 def take_turns(
@@ -70,7 +71,7 @@ def take_turns(
     for name, own in seconds.items():
         ratios = [base / its for base, its in zip(first, own, strict=True)]
         medians = statistics.median(own), statistics.median(ratios)
-        timings[name] = Timing(*medians, min(ratios), max(ratios), peaks[name])
+        timings[name] = Timing(*medians, min(ratios), max(ratios), peaks[name], tuple(own))
     return timings
 
 

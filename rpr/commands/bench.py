@@ -210,6 +210,7 @@ def _steps(
             "min": timing.ratio_min,
             "max": timing.ratio_max,
             "relative_memory": timing.peak_bytes / timings[config.variants[0]].peak_bytes,
+            "round_seconds": timing.rounds,
         }
         if (timing := timings.get(name)) is not None
         else {"variant": name, **_OUT_OF_MEMORY}
@@ -246,5 +247,6 @@ def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -
                     "min": 1 / timing.ratio_max,
                     "max": 1 / timing.ratio_min,
                     "extra_megabytes": (timing.peak_bytes - timings[baseline].peak_bytes) / 1e6,
+                    "round_seconds": timing.rounds,
                 }
             bar.update()

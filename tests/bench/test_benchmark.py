@@ -48,6 +48,7 @@ def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
     assert timings["a"].seconds == 2.0
     assert (timings["a"].ratio, timings["a"].ratio_min, timings["a"].ratio_max) == (1.0, 1.0, 1.0)
     assert timings["b"].seconds == 4.0
+    assert timings["b"].rounds == (4.0, 16.0, 1.0)
     assert (timings["b"].ratio, timings["b"].ratio_min, timings["b"].ratio_max) == (0.5, 0.25, 1.0)
     assert (timings["a"].peak_bytes, timings["b"].peak_bytes) == (7 * warm, 7 * 2 * warm)
 

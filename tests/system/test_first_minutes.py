@@ -1,0 +1,54 @@
+"""sweeps/measured/first_minutes.sh, rehearsed on a CPU with tiny sizes: every document is complete, with its rounds."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "sweeps" / "measured" / "first_minutes.sh"
+VARIANTS = 6
+SIZES = {
+    "HARDWARE": "cpu",
+    "PATIENCE": "5",
+    "MODEL": "tiny",
+    "TEST_OPTIONS": "--device=cpu",
+    "TESTS": "tests/gpu/test_triton.py",
+    "WORKERS": "1",
+    "ROUNDS": "2",
+    "VOCABULARY": "50",
+    "SENTENCES": "2",
+    "LENGTH": "6",
+    "WIDTHS": "64x1 128x1",
+    "CONTEXTS": "8,16",
+    "CONTEXT_POSITIONS": "16",
+    "LAYERS": "8,16",
+    "LAYER_POSITIONS": "16",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_calls_write_tests_documents_and_shares(tmp_path):
+    environment = {**os.environ, **SIZES, "PY": sys.executable, "OUT": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    for call in ("1", "2"):
+        done = subprocess.run([SCRIPT, call], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.count("exit code 0,") == done.stdout.count("exit code") > 0, done.stdout
+    documents = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert {
+        name: [len(document.get(part, ())) for part in ("step", "context", "layer")]
+        for name, document in documents.items()
+    } == {
+        "step": [VARIANTS, 0, 0],
+        "context_64x1": [0, 2 * VARIANTS, 0],
+        "context_128x1": [0, 2 * VARIANTS, 0],
+        "layer": [0, 0, 2 * 2 * VARIANTS],
+    }
+    for document in documents.values():
+        assert all(
+            len(row["round_seconds"]) == 2 for part in ("step", "context", "layer") for row in document.get(part, ())
+        )
+    assert len((tmp_path / "mfu.tsv").read_text().splitlines()) == 1 + 9 * VARIANTS
+    assert "passed" in (tmp_path / "tests.log").read_text()
