@@ -11,7 +11,7 @@ from torch import nn
 from rpr.compose.composition import compose_train
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary, count_words
-from rpr.decode.torch_engine import search_of
+from rpr.decode.engine import search_of
 from rpr.model.transformer import Transformer, build_model
 from rpr.records.record import write_record
 from rpr.runs.loading import VOCABULARY_NAME, TrainedModel

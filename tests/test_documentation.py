@@ -188,7 +188,7 @@ def run(words: list[str], home: Home) -> None:
         name = rest[0]
         if {"--help", "--cfg"} & {*rest}:
             show(rest)
-        elif name in RUN and "backend=ctranslate2" not in rest and rest[:2] != ["evaluate", home.text]:
+        elif name in RUN and rest[:2] != ["evaluate", home.text]:
             assert app.main([*rest, *RUN[name]]) == 0
         elif rest == ["train", f"run={home.relative}"] or COMMITTED in rest:
             assert app.main(rest) == 0

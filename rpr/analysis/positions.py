@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rpr.data.vocabulary import PAD
-from rpr.decode.torch_engine import Pairs, Progress, pair_batches
+from rpr.decode.engine import Pairs, Progress, pair_batches
 from rpr.model.composed_attention import weights_of
 from rpr.model.distances import sum_by_row
 from rpr.model.layer_positions import LayerPositions

@@ -20,7 +20,7 @@ from rpr.config.train import EvaluationConfig
 from rpr.data.batches import TranslationDataset, evaluation_batches
 from rpr.data.vocabulary import Vocabulary, text_vocabulary
 from rpr.data.windows import Windows
-from rpr.decode.torch_engine import Progress, TorchEngine
+from rpr.decode.engine import Engine, Progress
 from rpr.errors import not_finite
 from rpr.metrics.significance import interval
 from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
@@ -30,7 +30,7 @@ ROWS_AT_ONCE, LOGITS_AT_ONCE = 4096, 2**22
 
 
 def token_nats(
-    engine: TorchEngine, windows: Windows, max_tokens: int, progress: Progress | None = None, *, last: int | None = None
+    engine: Engine, windows: Windows, max_tokens: int, progress: Progress | None = None, *, last: int | None = None
 ) -> list[NDArray[np.float64]]:
     """-ln p of the last `last` tokens of each window, or of all, given those before them in the window. Raises RunError
     if one is not finite.
@@ -78,7 +78,7 @@ def document_statistics(
 
 
 def by_context_length(
-    engine: TorchEngine,
+    engine: Engine,
     blocks: Windows,
     vocabulary: Vocabulary,
     evaluation: EvaluationConfig,

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 import yaml
@@ -14,8 +13,8 @@ from rpr.analysis.positions import attention_weights
 from rpr.config.commands import SamplingConfig
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.vocabulary import BOS, EOS
+from rpr.decode.engine import Engine, pad_rows
 from rpr.decode.sampling import Continuation, OnText, continuations
-from rpr.decode.torch_engine import TorchEngine, pad_rows
 from rpr.decode.translator import Translator, normalised, translate_config
 from rpr.errors import ConfigError
 from rpr.kinds import TEXT
@@ -42,9 +41,9 @@ class TrainedRun:
     translator: Translator
 
     @property
-    def engine(self) -> TorchEngine:
+    def engine(self) -> Engine:
         """The model (`engine.model`) and its precision."""
-        return cast(TorchEngine, self.translator.engine)
+        return self.translator.engine
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
         """The best translation of each sentence; `translator` has more options. Raises ConfigError if the run is a
@@ -170,9 +169,7 @@ def load(
     """Load the folder of a run; the arguments are those of `Translator.from_run`. Raises ConfigError for an invalid
     value, DataError or RecordError if the folder is not a run, or is damaged.
     """
-    config = translate_config(
-        run, hardware, backend="torch", average_checkpoints=average_checkpoints, cache_dir=cache_dir
-    )
+    config = translate_config(run, hardware, average_checkpoints=average_checkpoints, cache_dir=cache_dir)
     folder = user_path(run).absolute()
     record = loading.record_of(folder)
     translator = Translator.from_config(config, documents=True)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS, PAD
+from rpr.decode.engine import Engine, Pairs, Rows, pad_pairs, pair_batches
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import Pairs, Rows, TorchEngine, pad_pairs, pair_batches
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export.parity import EXACT, largest_of
 from rpr.export.writing import check_supported, prove, write_files
@@ -124,7 +124,7 @@ def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Che
     """Translations of each sentence alone, in batches as configured, and all in one batch."""
     everything = search.beam_size * len(sources) * max(1, *map(len, sources))
     budgets = (1, search.max_tokens_per_batch, everything)
-    searches = [TorchEngine(exact).search(sources, replace(search, max_tokens_per_batch=tokens)) for tokens in budgets]
+    searches = [Engine(exact).search(sources, replace(search, max_tokens_per_batch=tokens)) for tokens in budgets]
     different = sum(len({hypotheses[0].pieces for hypotheses in same}) > 1 for same in zip(*searches, strict=True))
     log_ps = [[hypotheses[0].log_probability for hypotheses in same] for same in zip(*searches, strict=True)]
     largest = max(max(row) - min(row) for row in log_ps)
@@ -135,13 +135,13 @@ def batch_independence(exact: Transformer, sources: Rows, search: Search) -> Che
 
 def scores_of_hypotheses(exact: Transformer, sources: Rows, search: Search) -> Check:
     """All hypotheses of the beam: distinct, sorted by score, and with the score that teacher forcing gives."""
-    n_best_lists = TorchEngine(exact).search(sources, replace(search, n_best=search.beam_size))
+    n_best_lists = Engine(exact).search(sources, replace(search, n_best=search.beam_size))
     largest, different = 0.0, 0
     for source, hypotheses in zip(sources, n_best_lists, strict=True):
         pieces = [hypothesis.pieces for hypothesis in hypotheses]
         ranks = [hypothesis.score for hypothesis in hypotheses]
         different += ranks != sorted(ranks, reverse=True) or len(set(pieces)) < len(pieces)
-        rows = TorchEngine(exact).score([source] * len(pieces), pieces, search.max_tokens_per_batch)
+        rows = Engine(exact).score([source] * len(pieces), pieces, search.max_tokens_per_batch)
         for row, hypothesis in zip(rows, hypotheses, strict=True):
             counted = row if hypothesis.finished else row[:-1]  # EOS is the last
             again = float(counted.sum() / penalty(len(counted), search.length_penalty))
@@ -158,7 +158,7 @@ def exact_matches(exact: Transformer, pairs: Pairs, search: Search) -> Check:
     longest = max(len(target) for _, target in pairs)
     greedy = replace(search, beam_size=1, n_best=1, min_length=0, max_extra_length=longest)
     sources = [source for source, _ in pairs]
-    best = [hypotheses[0] for hypotheses in TorchEngine(exact).search(sources, greedy)]
+    best = [hypotheses[0] for hypotheses in Engine(exact).search(sources, greedy)]
     generated = [[*hypothesis.pieces, *([EOS] if hypothesis.finished else [])] for hypothesis in best]
     device, largest, different = exact.embedding_VM.device, 0.0, 0
     with torch.inference_mode():

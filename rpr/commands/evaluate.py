@@ -10,8 +10,7 @@ from rpr.commands.scoring import check_scorable, context_grids, length_grid, sco
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import REPORTED, TrainConfig
 from rpr.config.unread import OF_TRANSLATIONS
-from rpr.data.cache import prepare
-from rpr.decode.engines import EvaluatedModel, ctranslate2_engine, evaluated_model, exported_folder
+from rpr.decode.engines import evaluated_model
 from rpr.errors import ConfigError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import note
@@ -22,7 +21,7 @@ from rpr.model.positions import changed_after_training
 from rpr.model.scheme_check import check_hooks
 from rpr.paths import user_path
 from rpr.records.scores import search_in_words
-from rpr.runs import lifecycle, loading, runtime
+from rpr.runs import lifecycle, loading
 from rpr.tables.render import wrapped
 from rpr.validation import validate
 
@@ -55,23 +54,13 @@ def run(config: EvaluateConfig) -> None:
     if documents:
         search = [f"tokens{evaluation.text_tokens}", *map(str, evaluation.context_lengths)]
         search += [] if evaluation.stride is None else [f"stride{evaluation.stride}"]
-    if config.backend == "ctranslate2":
-        folder = exported_folder(run_dir, config.run)
-        runtime.set_up(config.hardware)
-        data = prepare(trained.data)
-        loading.check_corpus(run_dir, data)
-        engine = ctranslate2_engine(folder, config.hardware, config.compute_type)
-        system = EvaluatedModel(engine, engine.exported.settings.checkpoint, f"ctranslate2 {config.compute_type}")
-        weights = re.sub(r"\W+", "-", system.checkpoint.partition(" (")[0])
-        settings = ["ctranslate2", config.compute_type, weights, *search]
-    else:
-        data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
-        if config.position:
-            checkpoint += f", positions: {position.label}"
-        system = evaluated_model(trained, model, checkpoint)
-        settings = [f"average{config.average_checkpoints or trained.optim.average_checkpoints}", *search]
-        if system.precision != "32":  # next to the results of exact float32, not over them
-            settings.append("precision" + re.sub(r"\W+", "-", system.precision))
+    data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
+    if config.position:
+        checkpoint += f", positions: {position.label}"
+    system = evaluated_model(trained, model, checkpoint)
+    settings = [f"average{config.average_checkpoints or trained.optim.average_checkpoints}", *search]
+    if system.precision != "32":  # next to the results of exact float32, not over them
+        settings.append("precision" + re.sub(r"\W+", "-", system.precision))
     settings += [f"{key}-{value}" for key, value in sorted((config.position or {}).items())]
     settings += [] if config.bleu_tokenizer is None else [config.bleu_tokenizer]
     settings += [] if config.bootstrap_samples is None else [f"samples{config.bootstrap_samples}"]
@@ -106,16 +95,13 @@ def run(config: EvaluateConfig) -> None:
 
 
 def _check_effect(config: EvaluateConfig, run: str, trained: TrainConfig) -> None:
-    """Refuse what only scores of translations or only those of documents have, and exports that do not translate."""
+    """Refuse what only scores of translations or only those of documents have."""
     documents = trained.data.kind is TEXT
     names = {*OF_TRANSLATIONS, "length_buckets"} if documents else {"text_tokens"}
     given = [*config.model_dump(include=names, exclude_none=True)]
     kind = "a model of sentence pairs, whose splits are scored whole"
     if documents:
         kind = "a language model of documents, which rpr's own model scores without translating"
-    if trained.model.architecture == "decoder_only" and config.backend != "torch":
-        given.insert(0, "backend")
-        kind = kind if documents else "a decoder-only model, whose CTranslate2 export is for other programs alone"
     if given:
         raise ConfigError(f"{given[0]}: {run} is {kind}; leave {given[0]} out")
     if config.length_penalty is not None and trained.evaluation.beam_size == 1:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from rpr.analysis.trained_run import load
-from rpr.commands.line_streams import Output, batches
+from rpr.commands.line_streams import batches
 from rpr.config.commands import GenerateConfig
 from rpr.errors import ConfigError
 from rpr.io.escape import escape_control_characters, note
@@ -26,11 +26,11 @@ def run(config: GenerateConfig) -> None:
         config.run, average_checkpoints=config.average_checkpoints, hardware=config.hardware, cache_dir=config.cache_dir
     )
     trained.continuations([], config)  # refuses what cannot be continued
-    output = Output()
     streamed = config.format == "text" and sys.stdout.isatty()
 
     def write(text: str) -> None:
-        output.write(text.encode("utf-8", "replace"))
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
 
     context = trained.config.data.context_length
     for prompts in _prompts(config):

@@ -11,7 +11,7 @@ from rpr.analysis.text_scoring import by_position, document_statistics, token_na
 from rpr.config.commands import ReportConfig
 from rpr.data.cache import PreparedData
 from rpr.data.windows import context_blocks, longest_block
-from rpr.decode.torch_engine import TorchEngine
+from rpr.decode.engine import Engine
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
@@ -82,7 +82,7 @@ def _losses(trained: loading.TrainedModel, data: PreparedData) -> list[Numbers]:
         return []
     blocks = context_blocks(data, "validation", length, evaluation.text_tokens)
     with Progress(len(blocks), "windows", "loss by position") as bar:
-        nats = token_nats(TorchEngine(trained.model), blocks, evaluation.max_tokens_per_batch, bar.reach)
+        nats = token_nats(Engine(trained.model), blocks, evaluation.max_tokens_per_batch, bar.reach)
     scores = by_position(blocks, np.stack(nats), data.vocabulary)
     return [
         {

@@ -14,8 +14,8 @@ from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.data.vocabulary import UNK
 from rpr.data.windows import Windows, context_blocks, scored_split
+from rpr.decode.engine import Engine, search_of, translate_sources
 from rpr.decode.engines import EvaluatedModel, evaluated_model
-from rpr.decode.torch_engine import TorchEngine, search_of, translate_sources
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
 from rpr.kinds import TASK, TEXT
@@ -185,7 +185,7 @@ def _score_documents(
     written next to the record, for `rpr-cli compare`.
     """
     evaluation, engine = config.evaluation, system.engine
-    assert isinstance(engine, TorchEngine)
+    assert isinstance(engine, Engine)
     scores: list[Score] = []
     contexts: list[ByContext] = []
     for split in splits:
@@ -209,7 +209,7 @@ def _score_documents(
 
 
 def _by_context(
-    config: TrainConfig, data: PreparedData, split: str, system: EvaluatedModel, engine: TorchEngine
+    config: TrainConfig, data: PreparedData, split: str, system: EvaluatedModel, engine: Engine
 ) -> ByContext:
     evaluation = config.evaluation
     blocks = context_blocks(data, split, evaluation.context_lengths[-1], evaluation.text_tokens)

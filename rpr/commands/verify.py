@@ -10,8 +10,8 @@ from typing import get_args
 
 from rpr.analysis.verification import Check, check_model, export_check
 from rpr.config.commands import VerifyConfig
+from rpr.decode.engine import search_of
 from rpr.decode.exported import Kind
-from rpr.decode.torch_engine import search_of
 from rpr.export.parity import in_float64
 from rpr.io.escape import note
 from rpr.paths import user_path

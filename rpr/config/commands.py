@@ -11,8 +11,6 @@ from rpr.config.data import NAME, DataConfig
 from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig, too_few_samples
 from rpr.validation import StrictModel
 
-ComputeType = Literal["float32", "int8", "int8_float32", "bfloat16", "float16"]  # of CTranslate2
-
 
 def _of_one_process(hardware: HardwareConfig) -> HardwareConfig:
     if hardware.num_ranks > 1:
@@ -52,8 +50,6 @@ class EvaluateConfig(OneRunConfig):
     context_lengths: tuple[PositiveInt, ...] | None
     stride: PositiveInt | None
     text_tokens: PositiveInt | None
-    backend: Literal["torch", "ctranslate2"]
-    compute_type: ComputeType
     matmul_precision: Literal["highest", "high", "medium"] | None
     bleu_tokenizer: BleuTokenizer | None
     position: dict[str, Any] | None
@@ -62,46 +58,28 @@ class EvaluateConfig(OneRunConfig):
     def problems(self) -> Iterator[str]:
         if problem := too_few_samples(self.bootstrap_samples):
             yield problem
-        if self.backend == "torch" and self.compute_type != "float32":
-            yield f"compute_type: {self.compute_type} requires backend=ctranslate2; torch uses hardware.precision"
-        if self.backend == "ctranslate2" and self.position is not None:
-            yield "position: the positions of an export are fixed; choose backend=torch"
-        if self.backend == "ctranslate2" and self.matmul_precision is not None:
-            yield "matmul_precision: CTranslate2 does not read it; choose compute_type, or backend=torch"
-        if self.backend == "ctranslate2" and self.average_checkpoints is not None:
-            yield "average_checkpoints: an export is a single model; leave it out, or export the run again"
 
     def unread(self) -> Iterator[tuple[str, str]]:
-        yield from _of_backend(self)
-
-
-def _of_backend(config: EvaluateConfig | TranslateConfig) -> Iterator[tuple[str, str]]:
-    if config.backend == "ctranslate2":
-        yield "hardware.precision", "with backend=ctranslate2, whose precision is compute_type"
-        yield "hardware.attention", "with backend=ctranslate2"
-    if config.hardware.precision == "64":
-        yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
+        if self.hardware.precision == "64":
+            yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
 
 
 class TranslateConfig(OneRunConfig):
     """rpr-cli translate; None is "as the run has it"."""
 
-    backend: Literal["torch", "ctranslate2"] | None
-    compute_type: ComputeType
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
     min_length: NonNegativeInt | None
-    n_best: PositiveInt | None
     input: str | None
     output: str | None
     matmul_precision: Literal["highest", "high", "medium"]
     lines_per_batch: PositiveInt
-    max_source_length: int = Field(ge=8)
 
     def unread(self) -> Iterator[tuple[str, str]]:
-        if self.beam_size == 1 and self.n_best is None:  # which prints scores
+        if self.beam_size == 1:
             yield "length_penalty", "with beam_size=1, a greedy search"
-        yield from _of_backend(self)
+        if self.hardware.precision == "64":
+            yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
 
 
 class SamplingConfig(StrictModel):

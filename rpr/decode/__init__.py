@@ -1,1 +1,1 @@
-"""Decoding with a trained model: torch_engine.py or ctranslate2.py searches; translator.py uses either."""
+"""Decoding with a trained model: engine.py searches and scores, translator.py and sampling.py read and write text."""

@@ -1,18 +1,12 @@
-"""Reading an export: a trained model as a folder of files that translates without its run.
-
-safetensors     model.safetensors, config.json, vocabulary.model, card.json, README.md
-ctranslate2     CTranslate2's model.bin, config.json and shared_vocabulary.json (decoder-only: vocabulary.json);
-                rpr.json (the settings, as config.json above), vocabulary.model, card.json, README.md
-transformers    model.safetensors, config.json, generation_config.json, tokenizer.json and tokenizer_config.json for
-                Hugging Face's transformers; rpr.json, vocabulary.model, card.json, README.md
+"""Reading a safetensors export: a trained model as a folder of files that translates without its run. Of any export,
+card.json says what it is.
 """
 
 import importlib
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError
@@ -21,7 +15,7 @@ from torch import Tensor
 
 from rpr.config.train import ModelConfig
 from rpr.data.vocabulary import Vocabulary
-from rpr.decode.torch_engine import SEARCH_SETTINGS
+from rpr.decode.engine import SEARCH_SETTINGS
 from rpr.errors import ConfigError, DataError
 from rpr.model.beam_search import Search
 from rpr.model.config import TransformerConfig
@@ -32,25 +26,10 @@ from rpr.validation import StrictModel, first_problem
 from rpr.version import __version__
 
 Kind = Literal["safetensors", "ctranslate2", "transformers"]
-FORMAT, VERSION = "rpr-export", 3
-CARD_NAME = "card.json"
+FORMAT, VERSION = "rpr-export", 4
+CARD_NAME, SETTINGS_NAME, WEIGHTS_NAME = "card.json", "config.json", "model.safetensors"
 CONFIG_ADAPTER = TypeAdapter(TransformerConfig)
 REMEDY = "export the run again (rpr-cli export)"
-
-
-class Format(NamedTuple):
-    """What messages call an export, and the files with its settings and its weights."""
-
-    title: str
-    settings: str
-    weights: str
-
-
-FORMATS: dict[Kind, Format] = {
-    "safetensors": Format("a safetensors export", "config.json", "model.safetensors"),
-    "ctranslate2": Format("a CTranslate2 export", "rpr.json", "model.bin"),
-    "transformers": Format("an export for transformers", "rpr.json", "model.safetensors"),
-}
 
 
 def library(kind: Literal["ctranslate2", "transformers"]) -> Any:
@@ -64,19 +43,13 @@ def library(kind: Literal["ctranslate2", "transformers"]) -> Any:
 
 
 class Settings(StrictModel):
-    """The contents of config.json or rpr.json, without the format and its version.
-
-    `checkpoint` describes the run's checkpoint it was made from; `position_rows` is the number of positions, None if
-    unlimited; `rpr` is the version that wrote it; `schemes` are the versions of the position schemes' code, by name.
+    """The contents of config.json. `rpr` is the version that wrote it; `schemes` are the versions of the position
+    schemes' code, by name.
     """
 
-    kind: Kind
+    format: Literal["rpr-export"]
+    version: int
     rpr: str
-    run_name: str
-    run_id: str
-    checkpoint: str
-    source_language: str
-    target_language: str
     shape: dict[str, Any]
     schemes: dict[str, str]
     beam_size: PositiveInt
@@ -84,7 +57,6 @@ class Settings(StrictModel):
     max_extra_length: NonNegativeInt
     max_tokens_per_batch: PositiveInt
     min_length: NonNegativeInt
-    position_rows: PositiveInt | None
 
 
 @dataclass(frozen=True)
@@ -108,37 +80,34 @@ class Exported:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether the folder is a complete export of ours, of any version."""
-    return (folder / CARD_NAME).is_file() and _settings_file(folder) is not None
-
-
-def read_export(folder: Path, kind: Kind | None = None) -> Exported:
-    """The settings of an export, of this kind if one is given. Raises DataError if the folder is not such an export, or
-    one that is damaged or newer than this rpr.
-    """
-    if (path := _settings_file(folder)) is None:
-        raise DataError(f"{folder}: is not an export; give a folder that rpr-cli export wrote")
-    document = json.loads(path.read_text("utf-8"))
-    version = document.pop("version", None)
-    if version != VERSION:
-        remedy = "install a newer one" if type(version) is int and version > VERSION else REMEDY
-        raise DataError(
-            f"{path}: format version {version}, written by rpr {document.get('rpr')}; this is rpr {__version__}, which "
-            f"reads version {VERSION}: {remedy}"
-        )
-    del document["format"]
+    """Whether the folder is a complete export of ours, of any kind and version."""
     try:
+        return "kind" in json.loads((folder / CARD_NAME).read_text("utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def read_export(folder: Path) -> Exported:
+    """The settings of a safetensors export. Raises DataError if the folder is no such export, or one that is damaged or
+    of another version.
+    """
+    path = folder / SETTINGS_NAME
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        if document.get("format") != FORMAT:
+            raise DataError(f"{folder}: is no safetensors export, which alone rpr reads; {REMEDY}")
+        if (version := document.get("version")) != VERSION:
+            raise DataError(
+                f"{path}: format version {version} by rpr {document.get('rpr')}; rpr {__version__} reads {VERSION}: "
+                f"use that version, or {REMEDY}"
+            )
         settings = Settings.model_validate(document)
         if unknown := sorted(settings.schemes.keys() - SCHEMES.keys()):
-            raise DataError(
-                f"{path}: needs the position scheme {unknown[0]}; give the folder that has it, schemes_dir=DIR"
-            )
+            raise DataError(f"{path}: needs the position scheme {unknown[0]}; give its folder as schemes_dir=DIR")
         config = CONFIG_ADAPTER.validate_json(json.dumps(settings.shape), strict=True)
         _check_sizes(config)
-    except (ValidationError, TypeError, ValueError) as error:
+    except (OSError, ValidationError, AttributeError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({reason_of(error)}); {REMEDY}") from None
-    if kind not in (None, settings.kind):
-        raise DataError(f"{folder}: is {FORMATS[settings.kind].title}; export the run with format={kind}")
     search = Search(**{name: getattr(settings, name) for name in SEARCH_SETTINGS})
     return Exported(folder, settings, config, search)
 
@@ -147,12 +116,11 @@ def load_exported_model(folder: Path) -> Transformer:
     """The model of a safetensors export, on the CPU and in evaluation mode. Raises DataError as `read_export`, if the
     code of its positions has changed, or if weights are missing, damaged, or do not match the settings.
     """
-    exported = read_export(folder, "safetensors")
-    path, settings = (folder / name for name in (FORMATS["safetensors"].weights, FORMATS["safetensors"].settings))
+    exported, path = read_export(folder), folder / WEIGHTS_NAME
     if changes := changed_code([stack.scheme for stack in exported.config.stacks()], exported.settings.schemes):
         raise DataError(
-            f"{settings}: {changes[0]} since the export; restore it as it was with rpr "
-            f"{exported.settings.rpr}, or train the run again and export it"
+            f"{folder}: {changes[0]} since the export; restore it as it was with rpr {exported.settings.rpr}, or train "
+            "the run again and export it"
         )
     model = build_model(exported.config)
     tensors = stored_tensors(model)
@@ -163,7 +131,7 @@ def load_exported_model(folder: Path) -> Transformer:
     for name in sorted(tensors.keys() | weights.keys()):
         stored, ours = (list(side[name].shape) if name in side else "absent" for side in (weights, tensors))
         if stored != ours:
-            raise DataError(f"{path}: does not match {settings.name}: {name} is {stored}, expected {ours}; {REMEDY}")
+            raise DataError(f"{path}: does not match {SETTINGS_NAME}: {name} is {stored}, expected {ours}; {REMEDY}")
         tensors[name].data = weights[name].clone()  # keeps the precision of the file
     return model.eval().requires_grad_(False)
 
@@ -175,15 +143,6 @@ def stored_tensors(model: Transformer) -> dict[str, Tensor]:
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     buffers = {name: saved for name, saved in model.state_dict(keep_vars=True).items() if name not in parameters}
     return {**dict(model.named_parameters()), **buffers}
-
-
-def _settings_file(folder: Path) -> Path | None:
-    """The file that holds our settings; CTranslate2 has a config.json too."""
-    for path in (folder / form.settings for form in FORMATS.values()):
-        with suppress(OSError, ValueError, AttributeError):
-            if json.loads(path.read_text("utf-8")).get("format") == FORMAT:
-                return path
-    return None
 
 
 def _check_sizes(config: TransformerConfig) -> None:

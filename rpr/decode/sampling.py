@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from rpr.config.commands import SamplingConfig
-from rpr.data.vocabulary import EOS, TextVocabulary, Vocabulary
-from rpr.decode.torch_engine import Rows, TorchEngine, length_batches, pad_rows
+from rpr.data.vocabulary import EOS, UNK, TextVocabulary, Vocabulary
+from rpr.decode.engine import Engine, Rows, length_batches, pad_rows
 from rpr.errors import ConfigError, not_finite
 from rpr.model.beam_search import Extension, extensions, most_probable
 from rpr.model.scheme_check import check_hooks
@@ -57,7 +57,7 @@ class Continuation:
 
 
 def continuations(
-    engine: TorchEngine,
+    engine: Engine,
     vocabulary: Vocabulary,
     prompts: Rows,
     sampling: SamplingConfig,
@@ -107,7 +107,11 @@ def _steps(
     choose = most_probable
     if sampling.temperature:
         choose = partial(draw, sampling, [random.Random(f"{sampling.seed} {sample}").random for _, sample in rows])
-    return extensions(model, state, last_B, limit_B, EOS, choose)
+
+    def choose_known(log_p_BV: Tensor, row_B: Tensor) -> Tensor:
+        return choose(log_p_BV.index_fill(1, torch.tensor([UNK], device=device), -torch.inf), row_B)
+
+    return extensions(model, state, last_B, limit_B, EOS, choose_known)
 
 
 def draw(sampling: SamplingConfig, streams: Sequence[Callable[[], float]], log_p_BV: Tensor, row_B: Tensor) -> Tensor:

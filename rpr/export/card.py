@@ -8,10 +8,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rpr.decode.ctranslate2 import DIFFERENCES
 from rpr.decode.exported import Kind, library
 from rpr.export import transformers_files
-from rpr.export.ctranslate2_spec import position_rows
+from rpr.export.ctranslate2_spec import DIFFERENCES, position_rows
 from rpr.export.parity import Parity
 from rpr.io.escape import escape_tree
 from rpr.migrations import todays_command
@@ -33,9 +32,10 @@ _TEMPLATES.filters["digits"] = score_digits
 
 
 def longest(trained: TrainedModel) -> int:
-    """Positions that an export must have: BOS and a window; 0 for pairs, whose length is not known."""
-    window = trained.config.data.context_length
-    return 0 if window is None else 1 + window
+    """Positions that an export must have: BOS, and a window or the longest sentence that proves it, translated."""
+    if (window := trained.config.data.context_length) is not None:
+        return 1 + window
+    return 1 + max(map(len, (*trained.sources, *trained.references))) + trained.config.evaluation.max_extra_length
 
 
 def export_rows(kind: Kind, trained: TrainedModel) -> int | None:
@@ -92,6 +92,7 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) 
         },
         "differences": list(_differences(kind, trained)),
         "parity": {"split": trained.split, "shortest": min(lengths), "longest": max(lengths), **asdict(proven)},
+        "position_rows": export_rows(kind, trained),
         "int8_identical": int8,
         "versions": versions,
     }
@@ -116,11 +117,7 @@ def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:
     schemes = [stack.scheme for stack in config.stacks()]
     notes = [*DIFFERENCES] if kind == "ctranslate2" and pairs else []
     if rows is not None and (kind == "transformers" or any(scheme.absolute != "none" for scheme in schemes)):
-        source, text = ("sources", "translations") if pairs else ("texts", "texts")
-        notes.append(
-            f"The export supports {rows} positions: rpr rejects longer {source} and ends {text} there, other programs "
-            "fail there, so bound the length yourself."
-        )
+        notes.append(f"The export has {rows} positions: programs fail beyond, so bound the length yourself.")
     if kind == "transformers" and transformers_files.is_proportional(config):
         notes.append(f"transformers below {transformers_files.PROPORTIONAL_SINCE} cannot read p-RoPE.")
     if kind == "transformers" and any(scheme.absolute != "none" for scheme in schemes):
@@ -131,8 +128,8 @@ def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:
     if kind == "ctranslate2" and any(scheme.has_bias for scheme in schemes):
         if any(scheme.has_bias and scheme.reach is None for scheme in schemes):
             notes.append(
-                f"The export is exact for {rows} positions. rpr rejects longer sentences; other programs may not, and "
-                f"then all distances from {rows} on have the bias of the last one."
+                f"The export is exact for {rows} positions; beyond, all distances from {rows} on have the bias of the "
+                "last one."
             )
         notes.append("CTranslate2 below 4.8.5 may read one layer's bias in all layers.")
     return notes

@@ -27,6 +27,15 @@ from rpr.model.transformer import StackModules, Transformer
 # Rows of an exported table: for sinusoids, for a bias that differs at every distance, and for a learned table with
 # fewer rows (as in our model, its last vector is used for all later positions).
 POSITION_ROWS = 2048
+# Of CTranslate2 from rpr, for model cards and pages.
+DIFFERENCES = (
+    "CTranslate2 ranks by log p / length^alpha; rpr, and the paper, by log p / ((5 + length) / 6)^alpha. Greedy "
+    "translations are identical; those of beam search may differ.",
+    "CTranslate2 stops once beam_size hypotheses are finished; rpr once no unfinished hypothesis can beat its n-th "
+    "best finished one.",
+    "CTranslate2 renormalises probabilities without PAD and BOS, which are never generated; rpr does not.",
+    "For an empty source (only EOS) CTranslate2 returns an empty translation; rpr decodes it like any other.",
+)
 
 
 def unrepresentable(config: TransformerConfig) -> str | None:

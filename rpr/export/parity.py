@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS
-from rpr.decode.torch_engine import Engine, Progress, Rows, TorchEngine
-from rpr.export.scorers import GeneratorScorer, Scorer
+from rpr.decode.engine import Engine, Progress, Rows
+from rpr.export.scorers import GeneratorScorer, Greedy, Scorer, TranslatorScorer
 from rpr.model.beam_search import Search
 from rpr.model.incremental import float32_matmuls
 from rpr.model.rotation import float32_angles
@@ -26,9 +26,6 @@ ROUNDINGS, LEAST_TOLERANCE = 5, 1e-5
 # Tolerance for hidden states and log p in float64. Sums of a thousand products of size 10 are exact to 1e-12; the same
 # sum is not always the same to the last bit (2.1e-15 with a scheme that adds to the scores).
 EXACT = 1e-8
-
-
-Greedy = tuple[tuple[int, ...], bool]  # the token IDs of a translation, and whether it is finished
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ def parity(
         progress: called with (done, total) sentences of our own translations.
     """
     assert len(sources) == len(references)
-    exact = TorchEngine(in_float64(model))
+    exact = Engine(in_float64(model))
     targets, both = [list(reference[:-1]) for reference in references], sources
     ours: list[Greedy] = []
     if all(sources):
@@ -109,10 +106,10 @@ def parity(
     if tolerance is None:
         with float32_matmuls("highest"), float32_angles():  # a run's hardware may allow less than these matmuls
             # An engine may have made the model float64, in place.
-            rounded = TorchEngine(copy.deepcopy(model).float()).score(both, targets, search.max_tokens_per_batch)
+            rounded = Engine(copy.deepcopy(model).float()).score(both, targets, search.max_tokens_per_batch)
         tolerance = max(LEAST_TOLERANCE, ROUNDINGS * _largest_difference(our_scores, rounded))
     flips, identical = [], None
-    if ours and isinstance(engine, Engine):
+    if ours and isinstance(engine, (Engine, TranslatorScorer)):
         flips = _flips(exact, sources, ours, _greedy(engine, sources, search), search)
         identical = len(sources) - len(flips)
     difference = _largest_difference(our_scores, engine.score(both, targets, search.max_tokens_per_batch))
@@ -128,7 +125,7 @@ def parity(
     )
 
 
-def identical_share(engine: Engine, other: Engine, sources: Rows, search: Search) -> float:
+def identical_share(engine: TranslatorScorer, other: TranslatorScorer, sources: Rows, search: Search) -> float:
     """The fraction of sentences, 0 to 1, with the same greedy translation from two engines."""
     pairs = zip(_greedy(engine, sources, search), _greedy(other, sources, search), strict=True)
     return sum(first == second for first, second in pairs) / len(sources)
@@ -151,9 +148,7 @@ def _largest_difference(ours: Sequence[Tensor], others: Sequence[Sequence[float]
     return largest_of(torch.cat([our - torch.as_tensor(their, dtype=torch.float64) for our, their in pairs]))
 
 
-def _prompt_difference(
-    exact: TorchEngine, engine: GeneratorScorer, sources: Rows, targets: Rows, max_tokens: int
-) -> float:
+def _prompt_difference(exact: Engine, engine: GeneratorScorer, sources: Rows, targets: Rows, max_tokens: int) -> float:
     """The largest difference of the log p of the token with which an engine continues the first half of a target."""
     starts = [list(target[: -(-len(target) // 2)]) for target in targets]
     continued = engine.continued([[*source, BOS, *start] for source, start in zip(sources, starts, strict=True)])
@@ -164,13 +159,17 @@ def _prompt_difference(
     return _largest_difference(ours, [[log_p] for _, log_p in continued])
 
 
-def _greedy(engine: Engine, sources: Rows, search: Search, progress: Progress | None = None) -> list[Greedy]:
+def _greedy(
+    engine: Engine | TranslatorScorer, sources: Rows, search: Search, progress: Progress | None = None
+) -> list[Greedy]:
+    if isinstance(engine, TranslatorScorer):
+        return engine.greedy(sources, search)
     greedy = replace(search, beam_size=1, n_best=1, length_penalty=0.0)
     n_best_lists = engine.search(sources, greedy, progress=progress)
     return [(hypotheses[0].pieces, hypotheses[0].finished) for hypotheses in n_best_lists]
 
 
-def _flips(exact: TorchEngine, sources: Rows, ours: list[Greedy], others: list[Greedy], search: Search) -> list[Flip]:
+def _flips(exact: Engine, sources: Rows, ours: list[Greedy], others: list[Greedy], search: Search) -> list[Flip]:
     flips = []
     for index, (first, second) in enumerate(zip(ours, others, strict=True)):
         if first == second:

@@ -1,4 +1,4 @@
-"""Other programs that score given targets, by which rpr.export.parity compares an export with its model."""
+"""Other programs that read an export, by which rpr.export.parity compares it with its model."""
 
 # Shape suffixes: B rows, L positions, V vocabulary.
 
@@ -9,10 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rpr.data.vocabulary import BOS, EOS, ByteVocabulary, Vocabulary
+from rpr.data.vocabulary import BOS, EOS, PAD, ByteVocabulary, Vocabulary
+from rpr.decode.engine import Rows, length_batches, pad_rows
 from rpr.decode.exported import library
-from rpr.decode.torch_engine import Rows, length_batches, pad_rows
-from rpr.errors import RunError
+from rpr.errors import DataError, RunError
+from rpr.model.beam_search import Search
+
+Greedy = tuple[tuple[int, ...], bool]  # the token IDs of a translation, and whether it is finished
 
 
 class Scorer(Protocol):
@@ -22,6 +25,54 @@ class Scorer(Protocol):
         """log p of each token of the targets (given without EOS), and of the final EOS, in batches of at most
         `max_tokens`; the sources have EOS, or are empty.
         """
+
+
+class TranslatorScorer:
+    """An encoder-decoder export of format=ctranslate2. Raises DataError if CTranslate2 cannot load it."""
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int, compute_type: str = "float32") -> None:
+        self._names = [vocabulary.piece(index) for index in range(len(vocabulary))]
+        self._index = {name: index for index, name in enumerate(self._names)}
+        try:
+            self._translator = library("ctranslate2").Translator(
+                str(folder), compute_type=compute_type, inter_threads=1, intra_threads=threads, flash_attention=False
+            )
+        except (RuntimeError, ValueError) as error:
+            raise DataError(f"{folder}: CTranslate2 cannot load it ({' '.join(str(error).split())[:200]})") from None
+
+    def greedy(self, sources: Rows, search: Search) -> list[Greedy]:
+        """The most probable token each time, as our own search with its limits."""
+        limits = [max(search.min_length + 1, len(source) + search.max_extra_length) for source in sources]
+        results = self._translator.translate_batch(
+            self._texts(sources),
+            max_batch_size=search.max_tokens_per_batch,
+            batch_type="tokens",
+            beam_size=1,
+            max_input_length=0,
+            min_decoding_length=search.min_length,
+            max_decoding_length=max(limits),
+            suppress_sequences=self._texts([[PAD], [BOS]]),
+            return_end_token=True,
+        )
+        rows = [
+            [self._index[name] for name in result.hypotheses[0][:limit]]  # of a batch all have the longest limit
+            for result, limit in zip(results, limits, strict=True)
+        ]
+        return [(tuple(row[:-1]), True) if row[-1:] == [EOS] else (tuple(row), False) for row in rows]
+
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
+        """As Scorer.score."""
+        results = self._translator.score_batch(
+            self._texts(sources),
+            self._texts(targets),
+            max_batch_size=max_tokens,
+            batch_type="tokens",
+            max_input_length=0,
+        )
+        return [[float(log_p) for log_p in result.log_probs] for result in results]
+
+    def _texts(self, rows: Rows) -> list[list[str]]:
+        return [[self._names[piece] for piece in row] for row in rows]
 
 
 class GeneratorScorer:

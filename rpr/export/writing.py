@@ -8,13 +8,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from rpr.decode.ctranslate2 import CTranslate2Engine
+from rpr.decode.engine import SEARCH_SETTINGS, Engine, Progress, search_of
 from rpr.decode.exported import (
     CARD_NAME,
     CONFIG_ADAPTER,
     FORMAT,
-    FORMATS,
+    SETTINGS_NAME,
     VERSION,
+    WEIGHTS_NAME,
     Kind,
     Settings,
     is_export,
@@ -23,13 +24,12 @@ from rpr.decode.exported import (
     reason_of,
     stored_tensors,
 )
-from rpr.decode.torch_engine import SEARCH_SETTINGS, Progress, TorchEngine, search_of
 from rpr.errors import ConfigError, RunError
 from rpr.export import transformers_files
-from rpr.export.card import card, export_rows, longest, readme
+from rpr.export.card import card, longest, readme
 from rpr.export.ctranslate2_spec import unrepresentable, write_model
 from rpr.export.parity import EXACT, Parity, identical_share, parity
-from rpr.export.scorers import GeneratorScorer, TransformersScorer
+from rpr.export.scorers import GeneratorScorer, TransformersScorer, TranslatorScorer
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
@@ -113,17 +113,17 @@ def prove(kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | 
     if kind == "safetensors":
         copied = load_exported_model(folder).to(trained.model.embedding_VM.device)
         _check_weights(trained.model, copied)
-        return parity(trained.model, TorchEngine(copied.double()), *sentences, tolerance=EXACT, progress=progress), None
+        return parity(trained.model, Engine(copied.double()), *sentences, tolerance=EXACT, progress=progress), None
     threads = torch.get_num_threads()
     if trained.model.config.architecture == "decoder_only":
         others = kind == "transformers"
         scorer = TransformersScorer(folder) if others else GeneratorScorer(folder, trained.vocabulary, threads)
         return parity(trained.model, scorer, *sentences, progress=progress), None
-    exported = CTranslate2Engine(folder, threads=threads)
+    exported = TranslatorScorer(folder, trained.vocabulary, threads)
     proven = parity(trained.model, exported, *sentences, progress=progress)
     if "int8" not in library("ctranslate2").get_supported_compute_types("cpu"):
         return proven, None
-    int8 = CTranslate2Engine(folder, compute_type="int8", threads=threads)
+    int8 = TranslatorScorer(folder, trained.vocabulary, threads, "int8")
     return proven, identical_share(exported, int8, trained.sources, search)
 
 
@@ -152,7 +152,7 @@ def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
     if kind == "safetensors":
         try:
             weights = {name: weight.detach().cpu().contiguous() for name, weight in stored_tensors(model).items()}
-            save_file(weights, folder / FORMATS[kind].weights, metadata={"format": "pt"})
+            save_file(weights, folder / WEIGHTS_NAME, metadata={"format": "pt"})
         except SafetensorError as error:  # the safetensors writer wraps OSError
             raise OSError(reason_of(error)) from None
     elif kind == "transformers":
@@ -160,18 +160,14 @@ def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
     else:
         write_model(model, [vocabulary.piece(index) for index in range(len(vocabulary))], folder, longest(trained))
     vocabulary.save(folder / VOCABULARY_NAME)
+    if kind != "safetensors":
+        return
     settings = Settings(
-        kind=kind,
+        format=FORMAT,
+        version=VERSION,
         rpr=__version__,
-        run_name=trained.record.name,
-        run_id=trained.record.run_id,
-        checkpoint=trained.checkpoint,
-        source_language=config.data.source_language,
-        target_language=config.data.target_language,
         schemes=codes(stack.scheme for stack in model.config.stacks()),
         shape=CONFIG_ADAPTER.dump_python(model.config, mode="json"),
-        position_rows=export_rows(kind, trained),
         **{name: getattr(config.evaluation, name) for name in SEARCH_SETTINGS},
     )
-    document = {"format": FORMAT, "version": VERSION, **settings.model_dump()}
-    (folder / FORMATS[kind].settings).write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    (folder / SETTINGS_NAME).write_text(json.dumps(settings.model_dump(), indent=1) + "\n", "utf-8")

@@ -11,7 +11,6 @@ from torch import Tensor
 from rpr.errors import DataError, RunError
 
 STEP = re.compile(r"step=?(\d+)\.ckpt")
-_LAST_STEP = re.compile(r"steps? (?:\d+ to )?(\d+)")
 _RESUME_KEYS = ("global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
 PREFIX = "model."  # of the Transformer's weights in a LightningModule's state
 
@@ -101,9 +100,3 @@ def averaged_weights(run_dir: Path, last: int) -> tuple[dict[str, Tensor], str]:
     share = f", {1 - steps[0] / steps[-1]:.0%} of the training" if len(steps) < last else ""
     several = f"average of {len(steps)} (steps {steps[0]} to {steps[-1]}{share})"
     return average([*paths]), f"step {steps[0]}" if len(steps) == 1 else several
-
-
-def last_step(description: str) -> int | None:
-    """The step of the last checkpoint in a description by `averaged_weights`; None in another text."""
-    match = _LAST_STEP.search(description)
-    return int(match[1]) if match else None

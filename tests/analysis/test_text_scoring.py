@@ -11,7 +11,7 @@ from rpr.config.train import EvaluationConfig
 from rpr.data.cache import prepare
 from rpr.data.vocabulary import BOS, FIRST, text_vocabulary
 from rpr.data.windows import Windows, context_blocks, scored_split
-from rpr.decode.torch_engine import TorchEngine
+from rpr.decode.engine import Engine
 from rpr.errors import DataError, RunError
 from rpr.metrics.significance import interval
 from rpr.model.config import TransformerConfig
@@ -57,7 +57,7 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path)
         (texts[names[document].strip('"')], int(start - offsets[document]))
         for document, start in zip(blocks.document_of(), blocks.starts, strict=True)
     ]
-    engine = TorchEngine(model)
+    engine = Engine(model)
     scores, positions = by_context_length(engine, blocks, data.vocabulary, EVALUATION, lambda *_: None)
     got = {(one.windows, one.length): one.bits_per_byte for one in scores}
     assert {one.num_bytes for one in scores} == {64}, "the same number of bytes for every length"
@@ -83,7 +83,7 @@ def test_documents_are_scored_whole_and_their_bits_do_not_depend_on_the_batch(tm
     write(tmp_path, {f"{index}.txt": b"some text " * (1 + index % 7) for index in range(60)})
     data = prepare(text_config(tmp_path))
     windows = scored_split(data, text_config(tmp_path), "test", 10**9)
-    engine = TorchEngine(small_model("rope"))
+    engine = Engine(small_model("rope"))
     results = []
     for max_tokens in (16, 1000):
         nats = token_nats(engine, windows, max_tokens)
@@ -101,7 +101,7 @@ def test_documents_are_scored_whole_and_their_bits_do_not_depend_on_the_batch(tm
 def test_documents_without_finite_probabilities_are_an_error(tmp_path):
     write(tmp_path, {f"{index}.txt": b"some text" for index in range(60)})
     data = prepare(text_config(tmp_path))
-    engine = TorchEngine(small_model("rope"))
+    engine = Engine(small_model("rope"))
     with torch.no_grad():
         engine.model.embedding_VM[ord("x")] = math.nan
     windows = scored_split(data, text_config(tmp_path), "test", 10**9)
@@ -114,7 +114,7 @@ def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path):
     write(tmp_path, texts)
     data = prepare(text_config(tmp_path, tokenizer="bpe", vocabulary_size=290))
     blocks = context_blocks(data, "test", 16, 64)
-    engine = TorchEngine(small_model())
+    engine = Engine(small_model())
     scores, _ = by_context_length(engine, blocks, data.vocabulary, EVALUATION, lambda *_: None)
     vocabulary = text_vocabulary(data.vocabulary)
     size = sum(len(vocabulary.decode_bytes(blocks.row("target", index).tolist())) for index in range(len(blocks)))
@@ -146,7 +146,7 @@ def test_a_long_context_and_a_large_vocabulary_need_little_memory(tmp_path, choi
     write(tmp_path, {f"{index}.txt": b"x" * length for index in range(3)})
     data = prepare(text_config(tmp_path))
     windows = Windows.of_documents(data.split("test"), length, eos=False)
-    engine = TorchEngine(small_model(choice, vocabulary_size).float())
+    engine = Engine(small_model(choice, vocabulary_size).float())
     growth = memory_growth(lambda: token_nats(engine, windows, length))
     assert growth < megabytes << 20, "the scores, or float64 logits, alone would be 512 MiB"
 

@@ -169,7 +169,7 @@ def test_what_a_run_cannot_do_is_refused(pairs, documents, tmp_path):
             call()
     with pytest.raises(RecordError, match="has no record.json; give the folder of a run"):
         rpr.load(tmp_path)
-    assert {"Translator", "Translation", "load", "records"} <= {*dir(rpr)}
+    assert {"Translator", "load", "records"} <= {*dir(rpr)}
 
 
 REPEATED = {"run_id": "0badcafe", "started": "2026-01-01T00:00:00+00:00"}

@@ -24,7 +24,7 @@ from rpr.analysis.verification import (
     shift_invariance,
 )
 from rpr.data.vocabulary import EOS
-from rpr.decode.torch_engine import TorchEngine
+from rpr.decode.engine import Engine
 from rpr.errors import DataError
 from rpr.export import writing
 from rpr.export.parity import in_float64
@@ -180,7 +180,7 @@ def test_dependence_on_the_batch_fails():
 def test_wrong_generation_or_teacher_forcing_fails():
     assert_outcome(exact_matches(wrong("next_hidden", forget_a_piece), PAIRS, SEARCH), "failed")
     model = exact()
-    found = TorchEngine(model).search(SOURCES, dataclasses.replace(SEARCH, beam_size=1, max_extra_length=60))
+    found = Engine(model).search(SOURCES, dataclasses.replace(SEARCH, beam_size=1, max_extra_length=60))
     pairs = [(source, [*best.pieces, EOS]) for source, [best] in zip(SOURCES, found, strict=True) if best.finished]
     assert len(pairs) > 3
     assert_outcome(exact_matches(model, pairs, SEARCH), "passed")  # all are exact
@@ -193,9 +193,9 @@ def test_wrong_generation_or_teacher_forcing_fails():
 
 
 def test_wrong_hypotheses_fail(monkeypatch):
-    model, search = exact(), TorchEngine.search
+    model, search = exact(), Engine.search
     assert_outcome(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "passed")
-    right = search(TorchEngine(model), SOURCES[:8], dataclasses.replace(SEARCH, n_best=4))
+    right = search(Engine(model), SOURCES[:8], dataclasses.replace(SEARCH, n_best=4))
     at = next(index for index, hypotheses in enumerate(right) if len(hypotheses) > 1)
     first, second, *others = right[at]
     last = right[at][-1]
@@ -206,7 +206,7 @@ def test_wrong_hypotheses_fail(monkeypatch):
         [*right[at][:-1], dataclasses.replace(last, score=float("nan"))],
     ):
         found = [*right[:at], wrong, *right[at + 1 :]]
-        monkeypatch.setattr(TorchEngine, "search", lambda *arguments, found=found, **more: found)
+        monkeypatch.setattr(Engine, "search", lambda *arguments, found=found, **more: found)
         assert_outcome(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "failed")
 
 

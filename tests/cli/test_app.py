@@ -352,7 +352,7 @@ def test_positional_arguments_are_not_parsed_by_hydra():
     composed = app.compose("compare", to_overrides("compare", [*names[:3], "samples=200", *names[3:]]))
     assert composed["runs"] == names and composed["samples"] == 200
     for first, second in zip(names[::2], names[1::2], strict=True):
-        composed = app.compose("translate", to_overrides("translate", [first, "n_best=2", "--", second, first]))
+        composed = app.compose("translate", to_overrides("translate", [first, "beam_size=2", "--", second, first]))
         assert (composed["run"], composed["input"], composed["output"]) == (first, second, first)
     for text in (*names, "def f(x):", "[1, 2", "null", "  ", "", "a\nb", "x\\\\${${y}} 'z", "k=v", "~/x", "-m"):
         words = to_overrides("generate", ["runs/A", f"prompt={text}", f"stop={text}", "seed=2"])

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from rpr.config.commands import SamplingConfig
-from rpr.data.vocabulary import BOS, EOS, PAD, ByteVocabulary
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, ByteVocabulary
+from rpr.decode.engine import Engine
 from rpr.decode.sampling import Continuation, continuations, draw
-from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import ConfigError, RunError
 from rpr.model.transformer import Transformer
 from tests.model.test_decoder_only import make_model
@@ -39,7 +39,7 @@ def by_whole_passes(
         with torch.no_grad():
             row = torch.tensor([[*prompt, *pieces]])
             logits = model.logits(model(row.new_empty(1, 0), row))[0, -1].tolist()
-        choices = sorted((-logit, piece) for piece, logit in enumerate(logits) if piece not in (PAD, BOS))
+        choices = sorted((-logit, piece) for piece, logit in enumerate(logits) if piece not in (PAD, UNK, BOS))
         if sampling.temperature:
             choices = choices[: sampling.top_k]
             weights = [math.exp((choices[0][0] - one) / sampling.temperature) for one, _ in choices]
@@ -79,7 +79,7 @@ def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind):
             for prompt in PROMPTS
         ]
         for max_tokens in (1, 40, 10_000):
-            found = continuations(TorchEngine(model), VOCABULARY, PROMPTS, sampling, max_tokens)
+            found = continuations(Engine(model), VOCABULARY, PROMPTS, sampling, max_tokens)
             assert [[(one.pieces, one.finished) for one in of_prompt] for of_prompt in found] == expected
             assert found[0][0].text == " ".join(map(str, found[0][0].pieces))
     if kind == "rope":
@@ -136,7 +136,7 @@ def test_incomplete_characters_are_left_out_and_bytes_that_are_none_replaced():
 
 
 def test_streamed_text_is_the_text():
-    engine, shown = TorchEngine(make_model("t5")), [""]
+    engine, shown = Engine(make_model("t5")), [""]
 
     def on_text(text, ends):
         shown[-1] += text
@@ -156,19 +156,19 @@ def test_what_a_model_cannot_continue_is_refused():
     model = make_model("learned", max_positions=12)
     for prompt, remedy in (([BOS] * 4, None), ([BOS] * 5, "set max_new_tokens=8 or less"), ([BOS] * 13, "shorten")):
         if remedy is None:
-            assert len(continuations(TorchEngine(model), VOCABULARY, [prompt], settings(), 99)) == 1
+            assert len(continuations(Engine(model), VOCABULARY, [prompt], settings(), 99)) == 1
             continue
         with pytest.raises(ConfigError, match=f"^max_new_tokens: 9 after a prompt of .* learned positions; {remedy}"):
-            continuations(TorchEngine(model), VOCABULARY, [[BOS], prompt], settings(), 99)
+            continuations(Engine(model), VOCABULARY, [[BOS], prompt], settings(), 99)
     with pytest.raises(ConfigError, match="^top_k: 24 is more than the vocabulary of 23 tokens"):
-        continuations(TorchEngine(model), VOCABULARY, [], settings(temperature=1, top_k=24), 99)
+        continuations(Engine(model), VOCABULARY, [], settings(temperature=1, top_k=24), 99)
     model.embedding_VM.fill_(math.nan)
     for changes in ({}, {"temperature": 1.0}):
         with pytest.raises(RunError, match="not finite"):
-            continuations(TorchEngine(model), VOCABULARY, [[BOS]], settings(**changes), 99)
+            continuations(Engine(model), VOCABULARY, [[BOS]], settings(**changes), 99)
 
 
 def test_prompts_of_too_many_scores_are_refused():
-    engine = TorchEngine(make_model("cope"))
+    engine = Engine(make_model("cope"))
     with pytest.raises(ConfigError, match=r"^prompt: cope holds the scores .* too many for 4097 \(a prompt\)"):
         continuations(engine, VOCABULARY, [[BOS], [BOS] * 4097], settings(), 10_000)

@@ -14,13 +14,14 @@ import torch
 from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
-from rpr.data.vocabulary import Vocabulary, count_words
-from rpr.decode.exported import is_export, load_exported_model, read_export, stored_tensors
-from rpr.decode.torch_engine import TorchEngine
+from rpr.data.vocabulary import EOS, Vocabulary, count_words
+from rpr.decode.engine import Engine
+from rpr.decode.exported import VERSION, is_export, load_exported_model, read_export, stored_tensors
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
 from rpr.export.ctranslate2_spec import unrepresentable
-from rpr.export.parity import Flip, Parity, identical_share, in_float64, parity
+from rpr.export.parity import Flip, Parity, in_float64, parity
+from rpr.export.scorers import TranslatorScorer
 from rpr.export.writing import export
 from rpr.model.beam_search import Search
 from rpr.model.config import TransformerConfig
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 SEARCH = Search(1, 0.0, 10, 400)
 SAFETENSORS = ["README.md", "card.json", "config.json", "model.safetensors", "vocabulary.model"]
-CTRANSLATE2 = sorted([*SAFETENSORS[:3], SAFETENSORS[-1], "model.bin", "rpr.json", "shared_vocabulary.json"])
+CTRANSLATE2 = sorted([*SAFETENSORS[:3], SAFETENSORS[-1], "model.bin", "shared_vocabulary.json"])
 BASIC_SETTINGS = TypeAdapter(TransformerConfig).dump_python(BASIC, mode="json")
 
 
@@ -113,16 +114,34 @@ def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_pat
     assert proven.different == ()
     assert 0 < proven.largest_difference < proven.tolerance < 5e-4  # another engine: not exact
     assert int8 is None or 0 <= int8 <= 1
-    read = read_export(tmp_path / "out")
     rows = max(2048, changes.get("max_positions", 0)) if "absolute" in changes else None
-    assert (read.settings.kind, read.config) == ("ctranslate2", inputs.model.config)
-    assert read.settings.position_rows == rows
+    assert json.loads((tmp_path / "out" / "card.json").read_text())["position_rows"] == rows
     text = (tmp_path / "out" / "README.md").read_text()
     assert "CTranslate2 ranks by log p / length^alpha" in text
-    assert (f"The export supports {rows} positions:" in text) == (rows is not None)
+    assert (f"The export has {rows} positions:" in text) == (rows is not None)
     assert f"Of 40 sentences of validation: {proven}." in text
-    with pytest.raises(DataError, match="is a CTranslate2 export; export the run with format=safetensors"):
+    with pytest.raises(DataError, match="is no safetensors export, which alone rpr reads"):
         load_exported_model(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("extra", "min_length"), [(0, 0), (7, 0), (10, 6)])
+def test_ctranslate2_searches_within_the_models_limits(extra, min_length, export_inputs, tmp_path):
+    """Several sentences of other limits in a batch; with a minimum, of a model that prefers to end at once."""
+    pytest.importorskip("ctranslate2")
+    model = make_model()
+    if min_length:
+        model.embedding_VM[EOS] *= 2
+    inputs = export_inputs(model)
+    writing.write_files("ctranslate2", tmp_path, inputs)
+    search = dataclasses.replace(SEARCH, max_extra_length=extra, min_length=min_length)
+    found = TranslatorScorer(tmp_path, inputs.vocabulary, 1).greedy(SOURCES, search)
+    best = [hypotheses[0] for hypotheses in Engine(in_float64(model)).search(SOURCES, search)]
+    same = [one == (other.pieces, other.finished) for one, other in zip(found, best, strict=True)]
+    assert sum(same) >= len(SOURCES) - 2  # ties may differ
+    assert min(len(pieces) for pieces, _ in found) >= min_length
+    (tmp_path / "model.bin").write_bytes((tmp_path / "model.bin").read_bytes()[:1000])
+    with pytest.raises(DataError, match="CTranslate2 cannot load it"):
+        TranslatorScorer(tmp_path, inputs.vocabulary, 1)
 
 
 @pytest.mark.parametrize("changes, message", [
@@ -139,13 +158,11 @@ def test_unsupported_positions_are_refused(changes, message, export_inputs, tmp_
 
 def test_contents_of_an_export(exported, export_inputs):
     read = read_export(exported)
-    settings = read.settings
     assert is_export(exported) and not is_export(exported.parent)
-    assert (settings.kind, read.config, read.search) == ("safetensors", BASIC, Search(4, 0.6, 10, 400))
-    assert (settings.run_name, settings.run_id, settings.checkpoint) == ("some-run", "0123abcd", "step 7")
-    assert (settings.source_language, settings.target_language, settings.position_rows) == ("en", "de", None)
+    assert (read.config, read.search) == (BASIC, Search(4, 0.6, 10, 400))
     assert read.vocabulary().digest == export_inputs(make_model()).vocabulary.digest
     card = json.loads((exported / "card.json").read_text())
+    assert (card["run"]["name"], card["run"]["id"], card["run"]["checkpoint"]) == ("some-run", "0123abcd", "step 7")
     assert card["run"]["commit"] == "c0ffee" and card["scores"][0]["signature"] == "nrefs:1|case:mixed"
     text = (exported / "README.md").read_text()
     for part in (
@@ -242,34 +259,32 @@ def test_parity_with_rounding_and_with_another_model():
     """A low matmul precision does not change the tolerance. Above all margins, a tolerance makes each flip a tie."""
     model, other, rows = make_model(), make_model(), (SOURCES[:8], TARGETS[:8])
     torch.set_float32_matmul_precision("medium")
-    rounded = parity(model, TorchEngine(in_float64(model)), *rows, SEARCH)
+    rounded = parity(model, Engine(in_float64(model)), *rows, SEARCH)
     assert torch.get_float32_matmul_precision() == "medium"
     torch.set_float32_matmul_precision("highest")
-    assert parity(model, TorchEngine(model), *rows, SEARCH).largest_difference * 5 == rounded.tolerance > 1e-5
+    assert parity(model, Engine(model), *rows, SEARCH).largest_difference * 5 == rounded.tolerance > 1e-5
     change_one_row(other)
-    wrong = parity(model, TorchEngine(other), *rows, SEARCH)
+    wrong = parity(model, Engine(other), *rows, SEARCH)
     assert not wrong.passed and wrong.different and wrong.largest_difference > 0.1
     assert wrong.identical + len(wrong.different) + len(wrong.near_ties) == 8
-    lenient = parity(model, TorchEngine(other), *rows, SEARCH, tolerance=100.0)
+    lenient = parity(model, Engine(other), *rows, SEARCH, tolerance=100.0)
     assert lenient.passed and {*lenient.near_ties} == {*wrong.near_ties, *wrong.different}
     assert f"{len(lenient.near_ties)} differ at a tie within rounding, 0 by more; log p" in str(lenient)
-    shares = [identical_share(TorchEngine(one), TorchEngine(model), SOURCES[:8], SEARCH) for one in (model, other)]
-    assert shares[0] == 1 > shares[1]
 
 
 @pytest.mark.parametrize("error, passes", [(2.1e-15, True), (1e-7, False)])
 def test_safetensors_export_may_differ_by_rounding(error, passes, export_inputs, tmp_path, monkeypatch):
-    class Off(TorchEngine):
+    class Off(Engine):
         def score(self, *given):
             return [row + error for row in super().score(*given)]
 
-    monkeypatch.setattr(writing, "TorchEngine", Off)
+    monkeypatch.setattr(writing, "Engine", Off)
     with nullcontext() if passes else pytest.raises(RunError, match="does not match the model .*tolerance: 1e-08"):
         export("safetensors", tmp_path / "out", export_inputs(make_model(), 4))
 
 
 def test_nan_and_shorter_translations_fail_parity():
-    class Broken(TorchEngine):
+    class Broken(Engine):
         def score(self, *given):
             return [row * float("nan") for row in super().score(*given)]
 
@@ -278,7 +293,7 @@ def test_nan_and_shorter_translations_fail_parity():
     assert not parity(model, Broken(exact), SOURCES[:4], TARGETS[:4], SEARCH).passed
     assert not Parity(10, 10, (), (), float("inf"), float("inf")).passed, "nothing is within what is not finite"
 
-    class Short(TorchEngine):
+    class Short(Engine):
         def search(self, sources, search, **more):
             return super().search(sources, dataclasses.replace(search, max_extra_length=4), **more)
 
@@ -288,16 +303,15 @@ def test_nan_and_shorter_translations_fail_parity():
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"version": 4, "rpr": "9.9"}, "format version 4, written by rpr 9.9; this is rpr .*: install a newer one"),
+    ({"version": VERSION + 1, "rpr": "9.9"}, f"format version {VERSION + 1} by rpr 9.9; rpr .* reads {VERSION}: use"),
     ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
-    ({"schemes": {"window": "0"}}, "config.json: needs the position scheme window; give the folder .*schemes_dir=DIR"),
-    ({"version": 2}, "format version 2, .*: export the run again"),
+    ({"schemes": {"window": "0"}}, "config.json: needs the position scheme window; give its folder as schemes_dir=DIR"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
     ({"more": 1}, "damaged \\(more: no such field\\)"),
     ({"shape": {**BASIC_SETTINGS, "num_heads": 5}}, "\\(num_heads: 5 does not divide model.d_model = 32"),
     ({"shape": {**BASIC_SETTINGS, "norm": "mid"}}, "damaged \\(norm: must be 'post' or 'pre'"),
     ({"shape": {}}, "damaged \\(vocabulary_size: missing"),
-    ({"format": "other"}, "is not an export; give a folder that rpr-cli export wrote"),
+    ({"format": "other"}, "is no safetensors export, which alone rpr reads; export the run again"),
 ])  # fmt: skip
 def test_invalid_settings_are_errors(changes, message, exported):
     path = exported / "config.json"
@@ -342,5 +356,5 @@ def test_damaged_vocabulary_and_settings_are_errors(exported):
     with pytest.raises(DataError, match="vocabulary.model: has 8 pieces but the model has 100; export the run again"):
         read_export(exported).vocabulary()
     (exported / "config.json").write_text('{"format": "rpr-ex')
-    with pytest.raises(DataError, match="is not an export"):
+    with pytest.raises(DataError, match=r"config.json: damaged \(.*\); export the run again"):
         read_export(exported)

@@ -17,7 +17,7 @@ import torch
 from rpr.commands import train
 from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
-from rpr.decode.torch_engine import TorchEngine, search_of, translate_sources
+from rpr.decode.engine import Engine, search_of, translate_sources
 from rpr.runs import loading, runtime
 from rpr.training import callbacks
 from tests.conftest import TINY
@@ -47,7 +47,7 @@ def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, An
     data = prepare(config.data)
     model, _ = loading.model_of(config, run_dir, None, len(data.vocabulary))
     search = search_of(config.evaluation, greedy=True)
-    engine = TorchEngine(model, matmul_precision="highest")
+    engine = Engine(model, matmul_precision="highest")
     sources = [data.split("validation").row("source", index).tolist() for index in range(8)]
     return {
         "losses": [float(line["train/loss"]).hex() for line in lines if "train/loss" in line],

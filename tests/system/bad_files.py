@@ -70,9 +70,8 @@ def write_bad_files(here, model):
     (here / "latin.yaml").write_bytes("description: Übung\njobs: [seed=1]\n".encode("latin-1"))
     (here / "folder.yaml").mkdir()
     (here / "dir").mkdir()
-    for name, text in {"file": "x", "empty": "", "in.txt": "a b\nc\n", "two": "x\ny\n", "two.part": "x\n"}.items():
+    for name, text in {"file": "x", "empty": "", "in.txt": "a b\nc\n"}.items():
         (here / name).write_text(text)
-    (here / "blocked.part").mkdir()
     (here / "link").symlink_to(here / "two")
     (here / "evil.pickle").write_bytes(pickle.dumps(Pwned()))
     choices = {

@@ -129,7 +129,6 @@ def serve() -> None:
     import rpr.commands.translate
     import rpr.compose.composition
     import rpr.data.files
-    import rpr.decode.ctranslate2
     import rpr.report.plots
     import rpr.sweep.launcher
     import rpr.training.fit

@@ -9,7 +9,7 @@ import pytest
 
 from rpr.analysis.verification import Check
 from rpr.commands import verify as verify_command
-from rpr.decode.exported import is_export, load_exported_model, read_export
+from rpr.decode.exported import is_export, load_exported_model
 from rpr.records.record import read_record, write_record
 from rpr.runs.locks import acquire
 from tests.system.trainings import last_weights
@@ -44,15 +44,14 @@ def test_export_is_verified_and_replaceable(kind, run_dir, run_command, assert_s
     assert "greedy translations are identical to the model's, " in lines[1]
     assert len(lines) == (2 if kind == "safetensors" else 3) and err == ""
     assert is_export(folder) and (run_dir / "record.json").read_bytes() == record
-    exported = read_export(folder)
-    assert (exported.settings.kind, exported.settings.run_name) == (kind, read_record(run_dir / "record.json").name)
-    assert len(exported.vocabulary()) == exported.config.vocabulary_size == 300
+    card = json.loads((folder / "card.json").read_text())
+    assert (card["kind"], card["run"]["name"]) == (kind, read_record(run_dir / "record.json").name)
     # To another folder, from the last checkpoint only; the second export replaces the first.
     elsewhere = run_dir.parent / "elsewhere"
     words = (f"format={kind}", "sentences=2", f"output_dir='{elsewhere}'", "average_checkpoints=1", "split=test")
     for _ in range(2):
         assert "\nverified on 2 sentences of test: " in run_command("export", run_dir, *words)[0]
-    assert read_export(elsewhere).settings.checkpoint == "step 4"
+    assert json.loads((elsewhere / "card.json").read_text())["run"]["checkpoint"] == "step 4"
     assert not [path for path in run_dir.parent.iterdir() if path.name.startswith(".")]
     if kind == "safetensors":
         assert_same(dict(load_exported_model(elsewhere).state_dict()), last_weights(run_dir))
@@ -86,34 +85,12 @@ def test_verify_reports_failed_check(format, small_run, run_command, monkeypatch
         assert out.endswith("\n[1] memory\n[2] scores (a shift is meant to change it)\n")
 
 
-def test_evaluate_with_ctranslate2_matches_torch(run_dir, run_command):
-    """With greedy search; every score names its backend and precision."""
-    pytest.importorskip("ctranslate2")
-    run_command("export", run_dir, "format=ctranslate2", "sentences=2")
-    found = {}
-    for backend in ("torch", "ctranslate2"):
-        words = ("splits=[test]", "beam_size=1", "format=json", f"backend={backend}")
-        scores = json.loads(run_command("evaluate", run_dir, *words)[0])["scores"]
-        assert {score["precision"] for score in scores} == {"32" if backend == "torch" else "ctranslate2 float32"}
-        found[backend] = {score["metric"]: score["score"] for score in scores}
-    assert found["torch"] == found["ctranslate2"] and len(found["torch"]) == 5
-    words = ("splits=[test]", "beam_size=1", "format=json", "matmul_precision=medium")
-    scores = json.loads(run_command("evaluate", run_dir, *words)[0])["scores"]
-    assert {score["precision"] for score in scores} == {"32, medium products"}
+def test_scores_in_rounded_products_are_kept_beside_exact_ones(run_dir, run_command):
+    for words, precision in ((["matmul_precision=medium"], "32, medium products"), ([], "32")):
+        out, _ = run_command("evaluate", run_dir, "splits=[test]", "beam_size=1", "format=json", *words)
+        assert {score["precision"] for score in json.loads(out)["scores"]} == {precision}
     names = sorted(path.parent.name for path in run_dir.glob("evaluations/*/scores.json"))
-    assert names[0] == "average3-beam1-alpha0.6-precision32-medium-products-test"
-    assert names[2] == "ctranslate2-float32-average-of-2-beam1-alpha0.6-test", "of whose weights"
-
-
-def test_export_of_an_earlier_checkpoint_is_not_used(run_dir, run_command):
-    pytest.importorskip("ctranslate2")
-    run_command("export", run_dir, "format=ctranslate2", "sentences=2")
-    folder = run_dir / "checkpoints"
-    shutil.copy(folder / "step00000004.ckpt", folder / "step00000006.ckpt")
-    for command, words in (("evaluate", ()), ("translate", (f"input='{run_dir / 'config.yaml'}'",))):
-        err = run_command(command, run_dir, "backend=ctranslate2", *words, code=2)[1]
-        assert f"{run_dir / 'exports/ctranslate2'} is of an earlier checkpoint than the run's last one, step 6" in err
-        assert err.endswith(f"export it again with: rpr-cli export 'run={run_dir}' format=ctranslate2\n")
+    assert names == [f"average3-beam1-alpha0.6{more}-test" for more in ("-precision32-medium-products", "")]
 
 
 def test_evaluations_of_other_weights_splits_or_buckets_are_kept(small_run, tmp_path, run_command):

@@ -108,7 +108,7 @@ def test_evaluate_says_that_the_documents_have_changed_and_keeps_the_scores_of_t
 
 
 @pytest.mark.parametrize("word, refusal", [
-    ("backend=ctranslate2", "backend: rope-"), ("beam_size=2", "beam_size: rope-"),
+    ("beam_size=2", "beam_size: rope-"),
     ("context_lengths=[16,4096]", "evaluation.context_lengths: 4096 is too long"),
 ])  # fmt: skip
 def test_evaluate_refuses_what_it_cannot_do_before_scoring(rope, cli, word, refusal):

@@ -1,12 +1,11 @@
-"""rpr.commands.line_streams: batching and reading ahead of pipes and files, and output files without partial lines."""
+"""rpr.commands.line_streams: batching and reading ahead of pipes and files, and which lines an input has."""
 
 import os
 import threading
 
 import pytest
 
-from rpr.commands.line_streams import Output, batches, count_lines
-from rpr.errors import DataError
+from rpr.commands.line_streams import batches
 
 
 @pytest.fixture
@@ -54,61 +53,10 @@ def test_batches_of_file_are_full(tmp_path):
         assert [line for batch in read for line in batch] == lines
 
 
-def test_count_lines_starts_at_file_position(tmp_path, pipe):
-    (tmp_path / "in").write_bytes(b"a\nb\x0b\x85\r\nc")
-    with (tmp_path / "in").open("rb", buffering=0) as file:
-        assert file.readline() == b"a\n"
-        assert count_lines(file.fileno()) == 2 and file.read() == b"b\x0b\x85\r\nc"
-    assert count_lines(pipe[0]) is None
-
-
-def test_output_file_appears_when_finished(tmp_path):
-    path = tmp_path / "out"
-    path.write_text("earlier")
-    (tmp_path / "out.part").write_text("of an earlier one, and longer than what comes now")
-    output = Output(path)
-    assert (tmp_path / "out.part").read_text().startswith("of an earlier one")
-    output.write(b"one\n")
-    output.write(b"two\n")
-    assert (path.read_text(), (tmp_path / "out.part").read_text()) == ("earlier", "one\ntwo\n")
-    output.finish()
-    assert path.read_text() == "one\ntwo\n" and os.listdir(tmp_path) == ["out"]
-    Output(path).finish()  # without any lines
-    assert path.read_text() == ""
-
-
-def test_second_writer_of_same_file_is_refused(tmp_path):
-    first = Output(tmp_path / "out")
-    first.write(b"one\n")
-    with pytest.raises(DataError, match=r"^output: another process is writing .*out\.part; wait for it"):
-        Output(tmp_path / "out")
-    first.finish()
-    assert (tmp_path / "out").read_bytes() == b"one\n" and not (tmp_path / "out.part").exists()
-
-
-def test_abandoned_output_ends_with_whole_line(tmp_path, monkeypatch):
-    output = Output(tmp_path / "out")
-    output.write(b"one\ntwo\n")
-    real = os.write
-
-    def full(descriptor, content):
-        if len(content) < 8:
-            raise OSError(28, "No space left on device")
-        return real(descriptor, content[:5])
-
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match=r"No space left on device: .*out\.part'$"):
-        output.write(b"three\nfour\n")
-    monkeypatch.undo()
-    assert (tmp_path / "out.part").read_bytes() == b"one\ntwo\nthree"
-    assert output.give_up() == f" in {tmp_path / 'out.part'}; {tmp_path / 'out'} was not written"
-    assert (tmp_path / "out.part").read_bytes() == b"one\ntwo\n" and not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("earlier", [None, "lines of an earlier process\n"])
-def test_output_abandoned_before_first_line_changes_nothing(tmp_path, earlier):
-    part = tmp_path / "out.part"
-    if earlier is not None:
-        part.write_text(earlier)
-    assert Output(tmp_path / "out").give_up() == ""
-    assert (part.read_text() if part.exists() else None) == earlier
+@pytest.mark.parametrize(("content", "expected"), [
+    (b"a\rb\r", [b"a", b"b"]), (b"a\r\rb", [b"a", b"", b"b"]), (b"a\rb\n", [b"a\rb"]), (b"\r", [b""]), (b"", []),
+])  # fmt: skip
+def test_carriage_returns_end_lines_where_no_newline_does(tmp_path, content, expected):
+    (tmp_path / "in").write_bytes(content)
+    with (tmp_path / "in").open("rb") as file:
+        assert [line for batch in batches(file.fileno(), 2) for line in batch] == expected

@@ -1,4 +1,4 @@
-"""`rpr-cli translate` with files and pipes, with n-best lists, and when it is interrupted.
+"""`rpr-cli translate` with files and pipes, and when it is interrupted.
 
 The weights are random, so that translations differ, and in float64, so that they do not depend on the batch.
 """
@@ -11,9 +11,8 @@ import sys
 import pytest
 
 from rpr.cli import app
-from rpr.commands import translate
 from rpr.decode import translator
-from rpr.decode.translator import Translation, Translator
+from rpr.decode.translator import Translator
 
 SENTENCES = ["The old dog runs.", "A cat sings.", "My fox laughs here.", "The doctor sees a cow.", "Every bird sleeps."]
 EXACT = ("hardware.threads=1", "hardware.precision=64")
@@ -87,16 +86,9 @@ def test_input_that_is_not_text_is_refused(run_translate, content, line, kind):
     assert run_translate(content, code=2, err=(message,)) == ""
 
 
-def test_long_line_is_split_with_warning(run_translate, expected):
-    content = lines_of([SENTENCES[1], " ".join(SENTENCES[:3]), SENTENCES[4]])
-    warning = "warning: input DIR/in.txt, line 2: more than max_source_length = 14 pieces; translated in 3 parts"
-    out = run_translate(content, "max_source_length=14", err=(warning,)).split("\n")
-    joined = " ".join(expected[sentence] for sentence in SENTENCES[:3])
-    assert out == [expected[SENTENCES[1]], joined, expected[SENTENCES[4]], ""]
-
-
 def test_translations_without_an_end_are_said(random_run, model, cli, tmp_path):
-    cut = [number for number, best in enumerate(model.translate_n_best(SENTENCES), 1) if not best[0].finished]
+    translations = model.translate_encoded(model.encode(SENTENCES), model.search)
+    cut = [number for number, (_, finished) in enumerate(translations, 1) if not finished]
     assert 0 < len(cut) < len(SENTENCES)
     (tmp_path / "in.txt").write_bytes(lines_of(SENTENCES))
     stderr = cli("translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT, "lines_per_batch=2").err
@@ -108,35 +100,11 @@ def test_translations_without_an_end_are_said(random_run, model, cli, tmp_path):
 
 def test_empty_translations_are_said(random_run, cli, tmp_path, monkeypatch):
     """Those of empty lines aside."""
-    empty = [Translation("", 0.0, 0.0, finished=True)]
-    monkeypatch.setattr(Translator, "translate_encoded", lambda _self, sources, _search: [empty for _ in sources])
+    monkeypatch.setattr(Translator, "translate_encoded", lambda _self, sources, _search: [("", True) for _ in sources])
     (tmp_path / "in.txt").write_bytes(b"\n \na b\n")
     out, err = cli("translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT)
     assert out == "\n\n\n" and err.endswith(f"line 3: {EMPTY}; min_length=1 requires at least one token\n")
     assert err.count(EMPTY) == 1
-
-
-def test_n_best_output_format(run_translate, model):
-    """As in Moses: line from 0 ||| translation ||| log p ||| score; an empty line has one entry."""
-    sources = [SENTENCES[0], "", SENTENCES[1]]
-    rows = [
-        line.split(" ||| ")
-        for line in run_translate(lines_of(sources), "n_best=2", "beam_size=3", "lines_per_batch=1").splitlines()
-    ]
-    assert rows == [
-        [str(number), best.text, f"{best.log_probability:.6f}", f"{best.score:.6f}"]
-        for number, bests in enumerate(model.translate_n_best(sources, n_best=2, beam_size=3))
-        for best in bests
-    ]
-    assert ["1", "", "0.000000", "0.000000"] in rows and len(rows) > 3
-
-
-def test_separator_within_n_best_translation_is_escaped():
-    found = [Translation("a ||| b|||", -1.5, -2.25, True), Translation("a || b", -2.0, -3.0, False)]
-    assert translate._n_best_lines(7, found) == (
-        "7 ||| a &#124;&#124;&#124; b&#124;&#124;&#124; ||| -2.250000 ||| -1.500000\n"
-        "7 ||| a || b ||| -3.000000 ||| -2.000000\n"
-    )
 
 
 def test_input_and_output_files(random_run, tmp_path, expected, cli):
@@ -185,28 +153,25 @@ def test_piped_line_is_translated_at_once(start, expected, tmp_path):
         os.kill(process.pid, signal.SIGINT)
         result = process.wait()
         assert result.code == 130
-        assert said(result.err) == ["rpr-cli: 3 lines were translated", "rpr-cli: interrupted"]
+        assert said(result.err) == ["rpr-cli: interrupted"]
         assert stdout.read() == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_output_ends_with_whole_line(start, expected, tmp_path, wait_for, number):
-    target, part = tmp_path / "out.txt", tmp_path / "out.txt.part"
+    target = tmp_path / "out.txt"
     process = start(f"output={target}", pipes=("stdin",))
     with (tmp_path / "stdin").open("wb", buffering=0) as stdin:
         stdin.write(lines_of(SENTENCES[:1]))
         wanted = f"{expected[SENTENCES[0]]}\n"
-        assert wait_for(lambda: part.exists() and part.read_text() == wanted, 60)
+        assert wait_for(lambda: target.exists() and target.read_text() == wanted, 60)
         stdin.write(lines_of(SENTENCES * 400))
         os.kill(process.pid, number)
         result = process.wait()
-    assert (result.code, result.out) == (128 + number, "") and not target.exists()
-    lines = part.read_text().split("\n")
-    done = len(lines) - 1
+    assert (result.code, result.out, said(result.err)) == (128 + number, "", ["rpr-cli: interrupted"])
+    lines = target.read_text().split("\n")
     assert lines.pop() == "" and lines[0] + "\n" == wanted
-    assert lines[1:] == [expected[sentence] for sentence in SENTENCES * 400][: done - 1]
-    where = f"{done} lines were translated in {part}; {target} was not written"
-    assert said(result.err) == [f"rpr-cli: {where}", "rpr-cli: interrupted"]
+    assert lines[1:] == [expected[sentence] for sentence in SENTENCES * 400][: len(lines) - 1]
 
 
 def test_closed_output_pipe_ends_quietly(start, expected, tmp_path):

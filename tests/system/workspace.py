@@ -61,7 +61,7 @@ class Workspace:
             "report results": ([*report, f"results_page={self.home / 'RESULTS.md'}"], [], ["title=Earlier"]),
             "report run": (["report", *of_run], ["validation_sentences=4"], ["validation_sentences=2"]),
             "translate": (
-                ["translate", *of_run, "beam_size=2", "lines_per_batch=4"], in_and_out, ["n_best=2", *in_and_out]
+                ["translate", *of_run, "beam_size=2", "lines_per_batch=4"], in_and_out, ["beam_size=1", *in_and_out]
             ),
         }  # fmt: skip
         self.arguments = {name: [*words, *new] for name, (words, new, _) in commands.items()}

@@ -22,8 +22,8 @@ from lightning_fabric.plugins.environments import SLURMEnvironment
 
 from rpr.commands import train as train_command
 from rpr.data.cache import prepare
+from rpr.decode.engine import Engine
 from rpr.decode.engines import evaluated_model
-from rpr.decode.torch_engine import TorchEngine
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.io.resources import resident_peak
 from rpr.records.metrics import read_metrics
@@ -220,7 +220,7 @@ def test_training_stopped_by_its_time_limit_is_resumed(tiny_config, small_data, 
 
 def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(tiny_config, tmp_path, monkeypatch):
     engines = []
-    search = TorchEngine.search
+    search = Engine.search
 
     def recorded_search(self, *arguments, **options):
         engines.append(self)
@@ -230,7 +230,7 @@ def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(tiny_config, 
         validation_bleu(TranslationModule(config, len(data.vocabulary)).model)
         raise RunError("enough")
 
-    monkeypatch.setattr(TorchEngine, "search", recorded_search)
+    monkeypatch.setattr(Engine, "search", recorded_search)
     monkeypatch.setattr(fit, "fit", validate_once)
     config = tiny_config("hardware.precision=bf16", "evaluation.validation_sentences=2")
     (tmp_path / "record.json").write_text(json.dumps(fake_document()))

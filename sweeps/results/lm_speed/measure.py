@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from rpr.decode.torch_engine import TorchEngine
 from torch import Tensor, nn
 
 from rpr.bench.benchmark import BatchShape, Timing, matmul_rate, step_flops, take_turns
@@ -32,7 +33,6 @@ from rpr.config.commands import SamplingConfig
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import ByteVocabulary
 from rpr.decode.sampling import continuations
-from rpr.decode.torch_engine import TorchEngine
 from rpr.export.ctranslate2_spec import write_model
 from rpr.training.loss import label_smoothed_loss
 from rpr.training.module import TranslationModule

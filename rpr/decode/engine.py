@@ -1,16 +1,14 @@
-"""The engine interface (source token IDs in, hypotheses out), shared by test sets, the translator and the checks; and
-the PyTorch engine.
-"""
+"""Beam search and teacher forcing on token IDs, by which test sets, translations and checks use a model."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rpr.config.train import EvaluationConfig
+from rpr.config.train import EvaluationConfig, HardwareConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from rpr.errors import not_finite
 from rpr.model.beam_search import NBest, Search, beam_search
@@ -31,38 +29,8 @@ def search_of(evaluation: EvaluationConfig, *, greedy: bool = False) -> Search:
     return replace(search, beam_size=1) if greedy else search
 
 
-@runtime_checkable
-class Engine(Protocol):
-    """A model that translates."""
-
-    def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> NBest:
-        """Up to `n_best` translations of each source (token IDs with EOS), best first, in the order of the sources."""
-
-
-class Translated(NamedTuple):
-    """The best translation of each source, in order; and how many of them ended at the length limit, before EOS."""
-
-    texts: list[str]
-    unfinished: int
-
-
-def translate_sources(
-    engine: Engine,
-    sources: Sequence[list[int]],
-    vocabulary: Vocabulary,
-    search: Search,
-    progress: Progress | None = None,
-) -> Translated:
-    """The arguments are as for Engine.search."""
-    for index, source in enumerate(sources):
-        assert source[-1:] == [EOS], f"source {index} does not end with EOS"
-    best = [n_best[0] for n_best in engine.search(sources, search, progress=progress)]
-    unfinished = sum(not hypothesis.finished for hypothesis in best)
-    return Translated([vocabulary.decode(hypothesis.pieces) for hypothesis in best], unfinished)
-
-
-class TorchEngine:
-    """Our own beam search, on the model's device; restores the model's training mode."""
+class Engine:
+    """A model that searches and scores, on its device; its training mode is restored."""
 
     def __init__(self, model: Transformer, *, bfloat16: bool = False, matmul_precision: str | None = None) -> None:
         """`bfloat16` enables autocast; `matmul_precision` is the precision of float32 matmuls (highest | high |
@@ -86,8 +54,9 @@ class TorchEngine:
                 module.training = training
 
     def search(self, sources: Rows, search: Search, *, progress: Progress | None = None) -> NBest:
-        """As Engine.search; batches sentences of similar length, the longest first. Raises RunError if the model gives
-        no finite probability.
+        """Up to `n_best` translations of each source (token IDs with EOS), best first, in the order of the sources.
+        Sentences of similar length share a batch, the longest first. Raises RunError if the model gives no finite
+        probability.
         """
         results: NBest = [[] for _ in sources]
         device, max_tokens = self.model.embedding_VM.device, search.max_tokens_per_batch // search.beam_size
@@ -117,6 +86,34 @@ class TorchEngine:
                 for row, index in enumerate(batch):
                     scores[index] = log_p_BT[row, : len(targets[index]) + 1]
         return scores
+
+
+class Translated(NamedTuple):
+    """The best translation of each source, in order; and how many of them ended at the length limit, before EOS."""
+
+    texts: list[str]
+    unfinished: int
+
+
+def translate_sources(
+    engine: Engine,
+    sources: Sequence[list[int]],
+    vocabulary: Vocabulary,
+    search: Search,
+    progress: Progress | None = None,
+) -> Translated:
+    """The arguments are as for Engine.search."""
+    for index, source in enumerate(sources):
+        assert source[-1:] == [EOS], f"source {index} does not end with EOS"
+    best = [n_best[0] for n_best in engine.search(sources, search, progress=progress)]
+    unfinished = sum(not hypothesis.finished for hypothesis in best)
+    return Translated([vocabulary.decode(hypothesis.pieces) for hypothesis in best], unfinished)
+
+
+def engine_of(model: Transformer, hardware: HardwareConfig, matmul_precision: str) -> Engine:
+    """The engine of this model in the precision of `hardware`."""
+    model = model.double() if hardware.precision == "64" else model
+    return Engine(model, bfloat16=hardware.precision == "bf16", matmul_precision=matmul_precision)
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int, progress: Progress | None = None) -> Iterator[list[int]]:
