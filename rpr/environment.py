@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from rpr.paths import HERE
+from rpr.paths import HERE, HIDDEN
 
 # Which process of which job this is: to torchrun; to Lightning, SLURM (whose settings, such as SLURM_CONF, stay), LSF
 # and MPI. And which repository git works on (its settings, such as the checkouts it may read, stay).
@@ -51,20 +51,27 @@ def _started_by_wandb_agent() -> bool:
 
 
 def set_up() -> None:
-    """Clean the environment of this command, before a library reads it, and of the processes that it will start."""
-    rank = {name: value for name, value in os.environ.items() if _OF_TORCHRUN.fullmatch(name)}
-    kept = for_child() | (rank if started_by_torchrun() else {})
-    for name in os.environ.keys() - kept.keys():
-        del os.environ[name]
-    os.environ.update(kept)
-    if not _started_by_wandb_agent():
-        forget_wandb_run()
+    """Set what libraries read when they are loaded, for this command and the processes that it will start."""
+    os.environ["PYTHONSAFEPATH"] = "1"
     for name, value in MEMORY_VARIABLES.items():
         os.environ.setdefault(name, value)
     os.environ["MPLBACKEND"] = "agg"  # Lightning imports matplotlib, and a notebook's backend needs its kernel
     if not sys.flags.safe_path and Path(sys.path[0]).absolute() == HERE.parent:  # as `python -m rpr` in a checkout does
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), *([path] if path else [])])
+
+
+def hide_foreign() -> None:
+    """Remove the variables of other programs, before a library reads them; called once the settings, which may name
+    them, are composed. Folders may name them later: `user_path` finds them under another name.
+    """
+    foreign = [_OF_OTHERS]
+    if not started_by_torchrun():
+        foreign.append(_OF_TORCHRUN)
+    if not _started_by_wandb_agent():
+        foreign.append(_OF_WANDB_RUN)
+    for name in [name for name in os.environ if any(of.fullmatch(name) for of in foreign)]:
+        os.environ[HIDDEN + name] = os.environ.pop(name)
 
 
 def for_child() -> dict[str, str]:

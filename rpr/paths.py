@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+HIDDEN = "RPR_HIDDEN_"  # before the names of variables that only folders may still name (rpr/environment.py)
 _VARIABLE = re.compile(r"(?<![^/])\$(?:(\w+)|\{(\w+)\})(?![^/])")  # a whole component of a path
 
 
@@ -20,9 +21,12 @@ def user_path(path: str | Path) -> Path:
     """A file or folder that the user names, where a leading `~` and folders that are an environment variable stand for
     its value (`$SCRATCH/a`, `a/${USER}/b`). Any other `$` is part of a name: a file may be called `a$b`.
     """
-    return Path(
-        os.path.expanduser(_VARIABLE.sub(lambda match: os.environ.get(match[1] or match[2], match[0]), str(path)))
-    )
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        return os.environ.get(name, os.environ.get(HIDDEN + name, match[0]))
+
+    return Path(os.path.expanduser(_VARIABLE.sub(value, str(path))))
 
 
 SCHEMES_DIR = "RPR_SCHEMES_DIR"  # set by schemes_dir=DIR on the command line; inherited by the processes it starts

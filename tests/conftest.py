@@ -2,30 +2,23 @@
 without the user's settings. Fixtures import torch, for which the process that starts pytest's workers need not wait.
 """
 
-import copy
 import gc
 import hashlib
 import itertools
 import os
-import pickle
 import string
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
-from hydra._internal import defaults_list
-from hydra._internal.config_repository import ConfigRepository
-from omegaconf import OmegaConf
 
 from rpr.cli import app
 from rpr.compose.composition import compose_train
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import Vocabulary, count_words
-from rpr.paths import data_dir
 from tests.processes import ProcessTree
 
 TINY_MODEL = (
@@ -72,43 +65,6 @@ def _files_are_not_flushed() -> Iterator[None]:
     """Tests end processes, never the machine, and waiting for the disk takes a tenth of their time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _hydra_repeats_no_work() -> Iterator[None]:
-    """Files of conf/ and of Hydra are parsed once, and then copied, by pickle where there are no others; the map for
-    interpolations in a list of defaults is made where there is one. Each took a quarter of a composition.
-    """
-    shipped = (str(data_dir("conf")), str(Path(hydra.__file__).parent))
-    load, make_map, parsed = OmegaConf.load, defaults_list._create_interpolation_map, dict[str, Any]()
-
-    def load_copy(file: Any) -> Any:
-        name = str(getattr(file, "name", file))
-        if not name.startswith(shipped):
-            return load(file)
-        if name not in parsed:
-            parsed[name] = load(file)
-        return copy.deepcopy(parsed[name])
-
-    load_config, kept = ConfigRepository.load_config, dict[tuple[str, ...], bytes]()
-
-    def load_once(repository: Any, config_path: str) -> Any:
-        key = (config_path, *(source.path for source in repository.sources))
-        if not {*key[1:]} <= {str(data_dir("conf")), "hydra.conf", ""}:  # the user's may change
-            return load_config(repository, config_path)
-        if key not in kept:
-            kept[key] = pickle.dumps(load_config(repository, config_path))
-        return pickle.loads(kept[key])
-
-    def map_if_needed(overrides: Any, defaults: Any, self_added: bool) -> Any:
-        needed = any(default.is_interpolation() for default in defaults)
-        return make_map(overrides, defaults, self_added) if needed else None
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OmegaConf, "load", load_copy)
-        patch.setattr(ConfigRepository, "load_config", load_once)
-        patch.setattr(defaults_list, "_create_interpolation_map", map_if_needed)
         yield
 
 

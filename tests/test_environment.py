@@ -9,7 +9,9 @@ import pytest
 
 import rpr.paths
 from rpr import environment
+from rpr.compose.composition import compose_train
 from rpr.environment import is_first_rank
+from rpr.paths import user_path
 from rpr.records import provenance
 from rpr.records.record import read_record
 from tests.processes import SCRIPT
@@ -35,15 +37,26 @@ KEPT = {
 def set_up(monkeypatch, variables):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    environment.set_up()
+    environment.hide_foreign()
     return {name: os.environ[name] for name in variables if name in os.environ}
 
 
 def test_what_others_left_is_removed(monkeypatch):
     assert set_up(monkeypatch, {**LEFT_OVER, **KEPT}) == KEPT
-    backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # as a notebook's kernel exports it
-    assert set_up(monkeypatch, backend) == {"MPLBACKEND": "agg"}
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # as a notebook's kernel exports it
+    environment.set_up()
+    assert os.environ["MPLBACKEND"] == "agg"
     assert is_first_rank() and not environment.started_by_torchrun()
+
+
+def test_settings_and_folders_may_name_what_is_hidden(monkeypatch):
+    """A job of an array reads its seed and folder from SLURM's variables."""
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")
+    config = compose_train(["seed=${oc.env:SLURM_ARRAY_TASK_ID}", "runs_dir=/a/$SLURM_JOB_ID/runs"])
+    environment.hide_foreign()
+    assert "SLURM_JOB_ID" not in os.environ
+    assert (config.seed, user_path(config.runs_dir)) == (7, Path("/a/42/runs"))
 
 
 def test_torchruns_variables_are_kept_for_this_process_alone(monkeypatch):
@@ -87,7 +100,8 @@ def test_processes_run_the_code_of_the_command(tmp_path, command):
         (tmp_path / name).write_text("raise SystemExit('of the current folder')")
     program = (
         "import runpy, subprocess, sys; from rpr import environment\n"
-        "environment.set_up(); sys.exit(subprocess.call([sys.executable, '-m', 'rpr', '--version']))"
+        "environment.set_up(); environment.hide_foreign()\n"
+        "sys.exit(subprocess.call([sys.executable, '-m', 'rpr', '--version']))"
     )
     checkout = rpr.paths.HERE.parent
     if command[0] == SCRIPT:

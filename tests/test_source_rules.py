@@ -18,14 +18,13 @@ PRODUCT = [ROOT / "cli.py", *sorted((ROOT / "rpr").rglob("*.py"))]
 TARGET = re.compile(r"(?<!\w)_target_(?!\w)")
 # Hydra's key that names code, and why a file may hold it.
 ABOUT_TARGETS = {
-    "rpr/compose/hydra_settings.py": "refuses it, but for Hydra's own plugins",
     "rpr/sweep/launcher.py": "recognises Hydra's own launcher",
 }
 
 PRIVATE_OF_HYDRA = re.compile(
     r"hydra\._|hydra\.core\.(plugins|global_hydra|override_parser|config_search_path)|plugin\._query\("
 )
-MAY_USE_THEM = {"rpr/compose/hydra_bridge.py", "rpr/compose/hydra_settings.py"}  # which refuses plugins by name
+MAY_USE_THEM = {"rpr/compose/hydra_bridge.py"}
 LONGEST_MODULE = 400  # lines
 # Local names that do not say what they hold, and how many there are at most in rpr/: lower a number that is too high.
 VAGUE = Counter(one=12, found=7, words=17, theirs=0, mine=2, some=2)

@@ -1,1 +1,1 @@
-"""The console command: arguments, help, completion, exit codes."""
+"""The console command: arguments, help, exit codes."""

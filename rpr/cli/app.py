@@ -11,17 +11,15 @@ from typing import Any, NoReturn
 
 from rpr import environment
 from rpr.cli import stdio
-from rpr.cli.positionals import take_schemes_dir, to_overrides, whole
-from rpr.compose import hydra_bridge, hydra_settings
+from rpr.cli.positionals import take_schemes_dir, to_overrides
+from rpr.compose import hydra_bridge
 from rpr.compose.composition import (
-    check_choices,
-    check_read,
+    as_yaml,
     compose,
     compose_train,
-    entries_of_layers,
+    is_hydra_override,
     override_key,
     recorded_command,
-    typed_choices,
 )
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, RprError, did_you_mean
@@ -69,13 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         _check_names(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-        if arguments:
-            arguments = [name, *take_schemes_dir(arguments[1:])]
         with exit_on_sigterm():
-            if name in COMMANDS and name != "sweep":
-                code = _run(name, to_overrides(name, arguments[1:]))
-            else:
-                code = _answer(name, arguments[1:])
+            code = _answer(name, take_schemes_dir(arguments[1:]))
         stdio.flush_stdout()
         return code if arguments else 2
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -111,31 +104,29 @@ def _check_names(arguments: Sequence[str]) -> None:
 
 
 def _answer(name: str, arguments: list[str]) -> int:
-    """A sweep, or --help, --version or -sc; returns the exit code."""
+    """A command, --help or --version; returns the exit code."""
     if name in ("-h", "--help"):
         print(*_USAGE, sep="\n")
     elif name == "--version":
         print(f"rpr-cli {__version__}")
-    elif name == "-sc":
-        with contextlib.suppress(ConfigError):  # half typed
-            take_schemes_dir(os.environ.get("COMP_LINE", "").split())
-        from rpr.cli import completion
-
-        completion.answer(arguments, COMMANDS)
+    elif name not in COMMANDS:
+        raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
     elif name == "sweep":
         from rpr.sweep import command
 
-        return command.run(whole(arguments))
+        return command.run(arguments)
     else:
-        raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
+        return _run(name, to_overrides(name, arguments))
     return 0
 
 
 def _run(name: str, arguments: list[str]) -> int:
     """Check the flags and overrides of a command, compose and validate its configuration, and run it."""
+    # 1. Flags, and what they ask for instead of a run of the command.
     flags = _parse_flags(name, arguments)
-    question = bool(flags.cfg or flags.info or flags.help or flags.hydra_help)
-    if name == "train" and any(override_key(override) == "run" for override in flags.overrides):
+    words = flags.overrides
+    if name == "train" and any(override_key(word) == "run" for word in words):
+        environment.hide_foreign()
         _resume(arguments)
         return 0
     config_dir = None if flags.config_dir is None else user_path(flags.config_dir).absolute()
@@ -144,46 +135,48 @@ def _run(name: str, arguments: list[str]) -> int:
     if flags.multirun:
         from rpr.sweep import command
 
-        return command.run_multirun(flags.overrides, config_dir)
+        return command.run_multirun(words, config_dir)
     config_name = flags.config_name or name
-    if flags.help:
-        from rpr.cli.help import command_help
-
-        print(command_help(config_name, flags.overrides, config_dir))
+    if flags.help or flags.cfg or flags.info or flags.hydra_help:
+        stdio.flush_stdout(_shown(flags, config_name, config_dir))  # at once: Hydra reports a closed pipe at every line
         return 0
-    if flags.package:
-        _check_package(flags.package, compose(config_name, flags.overrides, config_dir))
-    if not flags.hydra_help:
-        hydra_settings.check(config_name, flags.overrides, config_dir)
-    if question:
-        entries = [] if flags.hydra_help else entries_of_layers(config_name, typed_choices(flags.overrides), config_dir)
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            hydra_bridge.answer(config_name, flags, [*entries, *flags.overrides], config_dir)
-        stdio.flush_stdout(printed.getvalue())  # at once: Hydra would report a closed pipe at every line
-        return 0
-    for override in flags.overrides:
-        if hydra_settings.is_hydra_override(override) and override_key(override) != "hydra.searchpath":
-            raise ConfigError(f"{override_key(override)}: has no effect on a single {name}; use it with -m")
+    if own := next(filter(is_hydra_override, words), None):
+        raise ConfigError(f"{override_key(own)}: has no effect on a single {name}; use it with -m")
+    # 2. The typed configuration.
     from rpr.validation import validate
 
     if name == "train":
         from rpr.commands import train
 
-        job = compose_train(flags.overrides, config_dir, config_name)
-        train.run(job, command=recorded_command(flags.overrides, config_dir, flags.config_name))
+        job = compose_train(words, config_dir, config_name)
+        environment.hide_foreign()
+        train.run(job, command=recorded_command(words, config_dir, flags.config_name))
         return 0
-    typed = validate(_config_class(name), compose(config_name, flags.overrides, config_dir))
-    check_read(typed.unread(), flags.overrides)
-    inputs: list[Any] = [typed]
+    inputs: list[Any] = [validate(_config_class(name), compose(config_name, words, config_dir))]
     if name == "bench":
-        inputs.append({each: _compose_position(each, flags.overrides, config_dir) for each in typed.variants})
+        inputs.append({each: _compose_position(each, words, config_dir) for each in inputs[0].variants})
+    # 3. The command.
+    environment.hide_foreign()
     importlib.import_module(f"rpr.commands.{name}").run(*inputs)
     return 0
 
 
+def _shown(flags: Any, config_name: str, config_dir: Path | None) -> str:
+    """The answer to --help, --cfg, --info or --hydra-help."""
+    if flags.help:
+        from rpr.cli.help import command_help
+
+        return command_help(config_name, flags.overrides, config_dir)
+    if flags.cfg == "job" and not flags.package:
+        return as_yaml(config_name, flags.overrides, config_dir, resolve=flags.resolve)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        hydra_bridge.answer(config_name, flags, flags.overrides, config_dir)
+    return printed.getvalue()
+
+
 def _parse_flags(name: str, arguments: list[str]) -> Any:
-    """Parse the arguments into Hydra's flags and overrides. Raises ConfigError for an unknown flag, flags that cannot
-    be combined, or a flag that would run code.
+    """Parse the arguments into Hydra's flags and overrides. Raises ConfigError for an unknown flag, or one that
+    does not go with the command.
     """
 
     def reject(message: str) -> NoReturn:
@@ -198,33 +191,11 @@ def _parse_flags(name: str, arguments: list[str]) -> Any:
     parser = hydra_bridge.flag_parser()
     parser.error = reject  # type: ignore[method-assign]  # argparse would print several lines and end the process
     flags: Any = parser.parse_intermixed_args(arguments)  # settings may stand between flags
-    shown = [f"--{flag.replace('_', '-')}" for flag in ("cfg", "info", "help", "hydra_help") if getattr(flags, flag)]
-    config_name, printed = flags.config_name is not None, flags.cfg or flags.help
-    for given, refusal in (
-        (flags.experimental_rerun is not None, "--experimental-rerun: a pickle can run code; use rpr-cli rerun RUN"),
-        (flags.shell_completion, "-sc: cannot follow a command; rpr-cli -sc install=bash prints the code for bash"),
-        (flags.config_path is not None, "--config-path: cannot replace conf/; add choices with --config-dir"),
-        (flags.multirun and shown, "-m: cannot be combined with --cfg, --info or --help; inspect one job without -m"),
-        (flags.multirun and name != "train", f"-m: {name} cannot be swept; -m goes with train"),
-        (flags.multirun and config_name, "-m: cannot be combined with --config-name; use settings, as model=mine"),
-        (len(shown) > 1, f"{name}: {' and '.join(shown)} cannot be combined"),
-        (flags.run and (flags.cfg or flags.info), f"{name}: --run cannot be combined with --cfg or --info"),
-        ((flags.resolve or flags.package) and not printed, f"{name}: --resolve and --package require --cfg"),
-    ):
-        if given:
-            raise ConfigError(refusal)
-    check_choices(flags.overrides)
+    if flags.multirun and (name != "train" or flags.config_name or flags.cfg or flags.info or flags.help):
+        raise ConfigError("-m: goes with train alone, without --config-name, --cfg, --info and --help")
+    if flags.experimental_rerun or flags.shell_completion or flags.config_path:
+        raise ConfigError("--experimental-rerun, --shell-completion and --config-path are Hydra's, not rpr-cli's")
     return flags
-
-
-def _check_package(package: str, settings: Any) -> None:
-    """Check that --package names a part of the configuration: Hydra would end the process if it does not exist."""
-    for part in package.split(".") if package != "_global_" else []:
-        if not isinstance(settings, dict) or part not in settings:
-            raise ConfigError(
-                f"--package: no such part {part!r}" + did_you_mean(part, settings if isinstance(settings, dict) else ())
-            )
-        settings = settings[part]
 
 
 def _resume(arguments: list[str]) -> None:

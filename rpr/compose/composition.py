@@ -1,8 +1,7 @@
-"""Overrides to settings: composes jobs, expands multiruns, and rejects secrets and paths outside conf/."""
+"""Overrides to settings: composes jobs, expands multiruns, and rejects secrets."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
 import re
@@ -23,41 +22,25 @@ if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
 _SECRET = re.compile(r".*(_KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD)", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 _SHORTEST_SECRET = 8  # characters; a shorter value may occur in a setting by chance
-# `model=big`, `position@position.encoder=rope`, `seed=3`, `model.d_model=64`: a choice of a group of conf/, or a value.
-# Not an addition (+), a deletion (~) or Hydra's own.
-_CHOICE_OR_VALUE = re.compile(r"(?!hydra\b)[\w.]+(@[\w.]+)?=")
-_NO_SIDE = re.compile(r"position@position\.(encoder|decoder)=null")
-_BOTH_SIDES = re.compile(r"\+{0,2}position(\.(?!(encoder|decoder)\b)[\w.]+)?=")
-_SIDE = re.compile(r"^position\.(encoder|decoder)=")
-_DECODER_ONLY = re.compile(r"\+*model\.architecture=(['\"]?)decoder_only\1")
-_OWN_CONFIG = ("--config-name", "-cn")
+_SIDE = re.compile(r"^\+{0,2}(?:position@)?(position\.(?:encoder|decoder))=(.*)", re.DOTALL)
+_ENTRY = re.compile(r"\+{0,2}position(\.encoder|\.decoder)?\.entries\.")
 
 
-def quote_home(overrides: Sequence[str]) -> list[str]:
-    """Quote values that begin with `~`, which Hydra's grammar does not know: cache_dir=~/cache."""
-    value = re.compile(r"(?<=[=,])~[^,'\"\[\]{}()]*")
-    quoted = [value.sub(lambda match: hydra_bridge.quote_value(match[0]), word) for word in overrides]
-    return [word if word.startswith("-") else new for word, new in zip(overrides, quoted, strict=True)]
-
-
-def typed_choices(overrides: Sequence[str]) -> list[str]:
+def typed_choices(words: Sequence[str]) -> list[str]:
     """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
-    `position@position.encoder=rope`, and drop `position.encoder=null`, which is the default, with what it replaces;
-    from a configuration of the user's own, which may have another default, the scheme is deleted. Raises ConfigError
-    for a setting of both stacks if each has its own scheme.
+    `position@position.encoder=rope`, and `position.encoder=null` as its deletion; the last one for a stack counts.
     """
-    rewritten = [_SIDE.sub(r"position@position.\1=", word) for word in quote_home(overrides)]
-    last = {override_key(word): word for word in rewritten}
-    without = {key for key, word in last.items() if _NO_SIDE.fullmatch(word)}
-    rewritten = [word for word in rewritten if not _NO_SIDE.fullmatch(word) and override_key(word) not in without]
-    sides = {override_key(word) for word in rewritten} & {"position@position.encoder", "position@position.decoder"}
-    both = next((word for word in rewritten if _BOTH_SIDES.match(word)), None)
-    if len(sides) == 2 and both is not None:
-        key = override_key(both)
-        instead = f"write {key.replace('.', '.encoder.', 1)} or {key.replace('.', '.decoder.', 1)}"
-        instead = "leave it out" if key in ("position", "position.name") else instead
-        raise ConfigError(f"{key}: has no effect, since encoder and decoder have positions of their own; {instead}")
-    return [*rewritten, *(f"~{key}" for key in sorted(without) if _choose_config(rewritten))]
+    stacks = {at: match for at, word in enumerate(words) if (match := _SIDE.fullmatch(word))}
+    last = {match[1]: at for at, match in stacks.items()}
+    rewritten = []
+    for at, word in enumerate(words):
+        if (match := stacks.get(at)) is None:
+            rewritten.append(word)
+        elif last[match[1]] == at:
+            rewritten.append(
+                f"~position@{match[1]}" if match[2].lower() == "null" else f"position@{match[1]}={match[2]}"
+            )
+    return rewritten
 
 
 def check_read(unread: Iterable[tuple[str, str]], overrides: Sequence[str]) -> None:
@@ -68,53 +51,26 @@ def check_read(unread: Iterable[tuple[str, str]], overrides: Sequence[str]) -> N
             raise ConfigError(f"{typed}: has no effect {why}; leave it out")
 
 
-def _choose_corpus(overrides: Sequence[str]) -> bool:
-    return _choose_config(overrides) or any(override_key(word).partition("@")[0] == "data" for word in overrides)
-
-
-def _choose_config(overrides: Sequence[str]) -> bool:
-    return any(word.startswith(_OWN_CONFIG) for word in overrides)
-
-
-def _choose_decoder_only(overrides: Sequence[str]) -> bool:
-    """By the last word on it."""
-    architectures = [word for word in overrides if override_key(word) == "model.architecture"]
-    return bool(architectures) and _DECODER_ONLY.fullmatch(architectures[-1]) is not None
-
-
-def with_corpus(overrides: Sequence[str]) -> list[str]:
-    """Words of train, with data=python_library for a decoder-only model if they choose neither a corpus nor a
-    configuration of the user's own.
-    """
-    at = next((at for at, word in enumerate(overrides) if _DECODER_ONLY.fullmatch(word)), None)
-    if at is None or not _choose_decoder_only(overrides) or _choose_corpus(overrides):
-        return [*overrides]
-    return [*overrides[:at], "data=python_library", *overrides[at:]]
-
-
 def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
-    """The jobs of a multirun: the product of all comma lists, each `with_corpus`."""
-    return [with_corpus(job) for job in hydra_bridge.expand(typed_choices(overrides))]
+    """The jobs of a multirun: the product of all comma lists."""
+    for word in overrides:
+        _check_choice(word)
+    rewritten = (_SIDE.sub(r"position@\1=\2", word) for word in overrides)  # null is rewritten in each job
+    return hydra_bridge.expand([*rewritten])
 
 
-def check_choices(overrides: Sequence[str]) -> None:
-    """Raises ConfigError for recipe=, a choice outside its group's folder, and several: Hydra would merge
-    `model=../position/none`, and `position=[rope,none]`.
+def _check_choice(word: str) -> None:
+    """Raises ConfigError for several choices or settings in place of one: Hydra would merge `position=[rope,none]` and
+    `position={max_positions:9}` into the default choice.
     """
-    groups = {path.name for path in data_dir("conf").iterdir() if path.is_dir()}
-    for override in overrides:
-        group, _, choice = override.lstrip("+~").partition("=")
-        group = group.partition("@")[0]
-        if group == "recipe":
-            raise ConfigError("recipe: selected by model= and data=; override single settings, e.g. model.dropout=0.1")
-        if group in groups and choice.strip("'\"").startswith("["):
-            key = override.partition("=")[0].partition("@")[2] or group
-            layers = f"; layers in turn: {key}=pattern '{key}.layers={choice}'" if group == "position" else ""
-            raise ConfigError(f"{key}: {choice} would mix the settings of several choices; give one{layers}")
-        choices = re.split(r"[\[\],'\"\s]+", choice)
-        if group in groups and any({"", ".."} & {*word.split("/")[:-1]} for word in choices):
-            available = choices_of(group)
-            raise ConfigError(f"{group}: {choice} is outside conf/{group}/; choose one of {', '.join(available)}")
+    key, _, choice = word.partition("=")
+    group, _, package = key.lstrip("+~").partition("@")
+    if choice.strip("'\"").startswith(("[", "{")) and "." not in group and (data_dir("conf") / group).is_dir():
+        layers = f"; layers in turn: {package or group}=pattern '{package or group}.layers={choice}'"
+        raise ConfigError(
+            f"{package or group}: {choice} would mix the settings of several choices; give one"
+            f"{layers if group == 'position' and '[' in choice else ''}"
+        )
 
 
 def choices_of(group: str, config_dir: Path | None = None) -> list[str]:
@@ -125,45 +81,51 @@ def choices_of(group: str, config_dir: Path | None = None) -> list[str]:
 
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
     """Compose the settings of one job of a command, as plain values; raises ConfigError as `to_plain`."""
-    overrides = typed_choices(overrides)
-    check_choices(overrides)
-    choices, entries = _choices(overrides, config_dir), entries_of_layers(name, overrides, config_dir)
-    if not all(_CHOICE_OR_VALUE.match(word) for word in overrides):
-        return to_plain(hydra_bridge.compose(name, [*overrides, *entries], config_dir))
-    settings = copy.deepcopy(_of_choices(name, (*choices, *entries), config_dir))
-    hydra_bridge.set_values(settings, [word for word in overrides if word not in choices])
-    return to_plain(settings)
+    return to_plain(_compose_settings(name, overrides, config_dir))
 
 
-def _choices(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
-    """The overrides that choose a file of a group, and the one that says where there are more of them."""
-    folders = [data_dir("conf"), *choice_dirs(config_dir)]
-    choosing = {"hydra.searchpath"} | {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
-    return [word for word in overrides if override_key(word).partition("@")[0] in choosing]
+def as_yaml(name: str, overrides: Sequence[str], config_dir: Path | None = None, *, resolve: bool = False) -> str:
+    """The settings that `compose` returns, as a file."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(_compose_settings(name, overrides, config_dir), resolve=resolve)
 
 
-def entries_of_layers(name: str, overrides: Sequence[str], config_dir: Path | None) -> list[str]:
+def _compose_settings(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> Any:
+    """As `compose`, with interpolations. A decoder-only model for which no corpus is chosen learns python_library."""
+    from omegaconf import OmegaConf
+
+    words = typed_choices(overrides)
+    for word in words:
+        _check_choice(word)
+    of_entries = [word for word in words if _ENTRY.match(word)]  # which exist once the layers are known
+    others = [word for word in words if word not in of_entries]
+    settings = hydra_bridge.compose_quickly(name, others, config_dir)
+    chosen = name != "train" or any(re.match(r"data(=|\.synthetic\.)", word.lstrip("+")) for word in words)
+    if not chosen and settings.model.architecture == "decoder_only" and settings.data.text is None:
+        return _compose_settings(name, ["data=python_library", *overrides], config_dir)
+    if entries := list(_entries_of_layers(settings, config_dir)):
+        settings = hydra_bridge.compose_quickly(name, [*others, *entries], config_dir)
+    for word in of_entries:
+        override = hydra_bridge.parse(word)
+        if OmegaConf.select(settings, override.key_or_group, default=...) is ...:
+            raise ConfigError(f"{override.key_or_group}: no such setting of the layers' entries; see --cfg job")
+        OmegaConf.update(settings, override.key_or_group, override.value())
+    return settings
+
+
+def _entries_of_layers(settings: Any, config_dir: Path | None) -> Iterator[str]:
     """The choices that the layers of a pattern name, as overrides: `position.layers=[rope,none]` needs position=rope at
     position.entries.rope. Names may end in a number: `rope_1` and `rope_2` are two position=rope with settings of their
     own.
     """
     known = choices_of("position", config_dir)
-    settings = _of_choices(name, tuple(_choices(overrides, config_dir)), config_dir)
-    entries = []
     for path in ("position", "position.encoder", "position.decoder"):
         section = functools.reduce(lambda part, key: part and part.get(key), path.split("."), settings)
-        if section and "entries" in section:
-            given = [word.partition("=")[2] for word in overrides if override_key(word) == f"{path}.layers"]
-            for entry in dict.fromkeys(re.findall(r"[\w-]+", given[-1]) if given else section["layers"]):
-                choice = entry if entry in known else re.sub(r"_\d+$", "", entry)
-                entries.append(f"+position@{path}.entries.{entry}={choice}")
-    return entries
-
-
-@functools.lru_cache(64)
-def _of_choices(name: str, choices: tuple[str, ...], config_dir: Path | None) -> Any:
-    """Settings before values are set. Reading conf/ takes nearly all the time: jobs with the same choices share it."""
-    return hydra_bridge.compose(name, choices, config_dir)
+        layers = section.get("layers") if section and "entries" in section else None
+        for entry in dict.fromkeys(map(str, [] if layers is None or isinstance(layers, str) else layers)):
+            choice = entry if entry in known else re.sub(r"_\d+$", "", entry)
+            yield f"+position@{path}.entries.{entry}={choice}"
 
 
 def compose_train(
@@ -180,13 +142,6 @@ def compose_train(
     run = settings.get("from")
     config = validate(TrainConfig, {**settings, "from": None})
     check_read(unread(config), overrides)
-    chosen = _choose_decoder_only(overrides) or _choose_corpus(overrides)
-    by_file = config.model.architecture == "decoder_only" and config_name in (None, "train")
-    if by_file and config.data.synthetic and not chosen:
-        raise ConfigError(
-            f"data: model={config.model.name} is decoder-only; choose data=python_library, which has documents to "
-            "continue, or data=synthetic, which has pairs, for this model too"
-        )
     if problem := too_few_samples(config.evaluation.bootstrap_samples):
         raise ConfigError(f"evaluation.{problem}")
     for scheme in (config.position.encoder, config.position.decoder):
@@ -237,6 +192,12 @@ def _texts(tree: Any, path: str) -> Iterator[tuple[str, str]]:
 def override_key(override: str) -> str:
     """The key of the setting that an override changes."""
     return override.partition("=")[0].lstrip("+~")
+
+
+def is_hydra_override(override: str) -> bool:
+    """Whether an override configures Hydra (its launcher), not a job; hydra.searchpath says where a job has choices."""
+    key = override_key(override)
+    return key.startswith(("hydra/", "hydra.")) and key != "hydra.searchpath"
 
 
 def recorded_command(overrides: Sequence[str], config_dir: Path | None, config_name: str | None = None) -> str:

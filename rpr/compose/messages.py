@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rpr.compose.composition import choices_of
 from rpr.compose.hydra_bridge import is_parsing_error
 from rpr.errors import RprError, did_you_mean
 from rpr.io.escape import escape_control_characters
-from rpr.migrations import RENAMED
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.validation import StrictModel
@@ -23,6 +21,14 @@ _PATH_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR,
     errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
+# What users of other tools, and readers of the paper, try first.
+_SHORT = {
+    "k": "position.clip_distance",
+    "lr": "optim.learning_rate",
+    "learning_rate": "optim.learning_rate",
+    "batch_size": "optim.max_tokens_per_microbatch",
+    "steps": "optim.max_steps",
+}
 
 
 def format_user_error(error: BaseException, kind: type[StrictModel] | None = None) -> str | None:
@@ -30,16 +36,16 @@ def format_user_error(error: BaseException, kind: type[StrictModel] | None = Non
     composed, by default train's.
     """
     text = _text(error, kind)
-    return None if text is None else escape_control_characters(text)
+    return None if text is None else escape_control_characters(" ".join(text.split()))
 
 
 def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from hydra.errors import HydraException, MissingConfigException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     if isinstance(error, RprError):
-        return " ".join(str(error).split())
+        return str(error)
     if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
         where = error.filename2 or error.filename or "a file"
         return f"{where}: cannot be read or written ({error.strerror}); fix it, or choose another path"
@@ -49,18 +55,12 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
             f"out of memory ({reason}); use smaller batches (optim.max_tokens_per_microbatch, or max_tokens_per_batch "
             "of translations), a smaller model, or a device with more memory"
         )
-    if isinstance(error, OverrideParseException):
-        reason = " ".join(str(error.message).split("\n", 1)[0].rstrip(".;").split())
-        override = " ".join(str(error.override).split())
-        return (
-            f"{override}: cannot be parsed as a setting ({reason}); write key=value, and quote values with spaces, "
-            "commas or brackets: \"key='a b'\""
-        )
     if isinstance(error, YAMLError):
-        return f"{' '.join(str(error).split())}; correct that file"
+        return f"{error}; correct that file"
+    if isinstance(error, HydraException) and "/launcher/submitit_" in str(error):
+        return "hydra/launcher: SLURM's is not installed; pip install hydra-submitit-launcher"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        file = error.missing_cfg_file
-        group, _, choice = file.rpartition("/") if file.startswith("hydra/") else file.partition("/")
+        group, _, choice = error.missing_cfg_file.rpartition("/")
         return _no_such_choice(group, choice, [option for option in error.options if not option.startswith("_")])
     if isinstance(error, (HydraException, OmegaConfBaseException)) or is_parsing_error(error):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
@@ -79,38 +79,24 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _no_choice(text: str) -> str | None:
-    """The message for a group or a command without a choice, or with something else in its place."""
+    """The message for a group without a choice, or with several."""
     if match := re.match(r"Error resolving interpolation '([^']+)', possible interpolation keys: (.*)", text):
         group = next(name for name in re.findall(r"\w+(?=\})", match[1]) if name not in match[2].split(", "))
         return f"{group}: nothing is selected, but other settings need it; add {group}=NAME (a file of conf/{group}/)"
     if match := re.match(r"Ambiguous value for argument '([^']+)'", text):
         return f"{match[1]}: several values; add -m to train one run for each, or write a list as KEY=[A,B]"
-    if match := re.match(r"Cannot find primary config '([^']+)'", text):
-        return f"--config-name: no such file {match[1]!r}; give the name of one in the folder of --config-dir"
     if text == "ConfigLoader is not set":
         return "glob: choices are not matched by a pattern; list them, e.g. position=absolute,relative"
     if text.startswith("Config group override must be"):
         return f"{text}; write GROUP=CHOICE, e.g. model=tiny"
-    if match := re.match(r"Config group override deletion value must be .*input_line='(.+?)', config_loader", text):
-        return f"{match[1]}: only a group, or one of its choices by name, can be deleted; write ~GROUP or GROUP=CHOICE"
     if match := re.match(r"In '[\w/]+': Could not load '(?!hydra/)([\w/]+)/([^'/]*)'", text):
         return _no_such_choice(match[1], match[2], choices_of(match[1]))
     return None
 
 
-def _no_such_choice(group: str, choice: str, options: Iterable[str]) -> str:
+def _no_such_choice(group: str, choice: str, options: list[str]) -> str:
     recipe = "; a model without optim= has the recipe of its own name" if group == "optim" else ""
     return f"{group}: no such choice {choice!r}{recipe}{did_you_mean(choice, options)}"
-
-
-# What users of other tools, and readers of the paper, try first.
-_SHORT = {
-    "k": "position.clip_distance",
-    "lr": "optim.learning_rate",
-    "learning_rate": "optim.learning_rate",
-    "batch_size": "optim.max_tokens_per_microbatch",
-    "steps": "optim.max_steps",
-}
 
 
 def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
@@ -121,21 +107,16 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
     match = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
     if match is None:
         return None
-    if new := RENAMED.get(match[1]):
-        return f"{match[1]}: renamed to {new}"
-    path = match[1].split(".")
+    *sections, name = path = match[1].split(".")
     if path[0] == "hydra":  # Hydra's own settings, of which we have no typed section
         return None
-    for depth, part in enumerate(path):
-        names = settings_at(kind or TrainConfig, path[:depth])
-        if names and part not in names:
-            *sections, name = _SHORT.get(part, "").split(".")
-            if name and name in settings_at(kind or TrainConfig, sections):
-                return f"{match[1]}: no such setting; did you mean {_SHORT[part]}?"
-            inner = {name: settings_at(kind or TrainConfig, [*path[:depth], name]) for name in sorted(names)}
-            if elsewhere := [f"{name}.{part}" for name, settings in inner.items() if part in settings]:
-                return f"{match[1]}: no such setting; did you mean {' or '.join(elsewhere)}?"
-            return f"{'.'.join(path[: depth + 1])}: no such setting" + did_you_mean(part, names)
-    if len(path) > 1:
+    known = settings_at(kind or TrainConfig, sections)
+    short = _SHORT.get(name, "")
+    if short and short.rpartition(".")[2] in settings_at(kind or TrainConfig, short.split(".")[:-1]):
+        return f"{match[1]}: no such setting; did you mean {short}?"
+    inner = {section: settings_at(kind or TrainConfig, [*sections, section]) for section in sorted(known)}
+    if elsewhere := [f"{section}.{name}" for section, settings in inner.items() if name in settings]:
+        return f"{match[1]}: no such setting; did you mean {' or '.join(elsewhere)}?"
+    if name in known:
         return f"{match[1]}: no such setting in the selected {path[0]}, though others have it; see --cfg job"
-    return None
+    return f"{match[1]}: no such setting{did_you_mean(name, known)}"

@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rpr.errors import RunError
 from rpr.io.atomic import remove_leftovers
 from rpr.io.escape import note
 
-_LONGEST_WAIT_HOURS = 24.0  # the largest corpora take some hours to build
 _POLL_SECONDS = 0.05
 
 
@@ -29,22 +27,17 @@ def try_lock(descriptor: int) -> bool:
 
 def lock(descriptor: int, problem: str, *, quiet: bool = False) -> bool:
     """Lock an open file or folder; waits for another process if necessary, and then prints `problem` unless `quiet`.
-    False if the file system has no locks. Raises RunError after _LONGEST_WAIT_HOURS: the other one may be stopped.
+    False if the file system has no locks.
     """
-    until: float | None = None
-    while True:
-        try:
-            if try_lock(descriptor):
-                return True
-        except OSError:
-            return False
-        if until is None:
-            until = time.monotonic() + 3600 * _LONGEST_WAIT_HOURS
+    try:
+        while not try_lock(descriptor):
             if not quiet:
                 note(f"{problem}; waiting for it")
-        elif time.monotonic() > until:
-            raise RunError(f"{problem}, for over {_LONGEST_WAIT_HOURS:g} hours; end it, and rerun the same command")
-        time.sleep(_POLL_SECONDS)
+                quiet = True
+            time.sleep(_POLL_SECONDS)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -52,7 +45,7 @@ def exclusive(folder: Path, *patterns: str, quiet: bool = False) -> Iterator[Non
     """Hold the exclusive lock of a folder; waits for another process, with a message unless `quiet`. A folder that does
     not exist is created, and removed again if it stays empty. `patterns` are of the names of files and folders that are
     written there: what killed processes left of them is removed first, except on a file system without locks, where
-    they may still be running. Raises OSError if the folder cannot be created or read, RunError as `lock`.
+    they may still be running. Raises OSError if the folder cannot be created or read.
     """
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:

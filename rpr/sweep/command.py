@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rpr import environment
-from rpr.compose.composition import compose_train, expand_multirun, override_key
-from rpr.compose.hydra_settings import is_hydra_override
+from rpr.compose.composition import compose_train, expand_multirun, is_hydra_override, override_key
 from rpr.errors import ConfigError, RunError
 from rpr.model.positions import of_user
 from rpr.sweep import gpus, spec
@@ -66,7 +65,6 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     from rpr.sweep.launcher import Launcher
     from rpr.sweep.progress import SweepProgress
 
-    environment.forget_wandb_run()
     settings, options, retry_failed = _split_settings(settings)
     overrides = [word for word in settings if not is_hydra_override(word)]
     rows = sweep.rows
@@ -77,6 +75,8 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
         print(f"{sweep.name}: {line}", file=sys.stderr)
     jobs = [job for row in _selected_rows(rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])]
     made = [(job, compose_train(job, config_dir)) for job in jobs]
+    environment.hide_foreign()
+    environment.forget_wandb_run()
     options = options.with_jobs_of([config.hardware for _, config in made])
     before = status.load_status(sweep.name, made)
     status.print_cautions(before)

@@ -1,6 +1,5 @@
 """How the jobs of a sweep run: on this machine, or with a launcher of Hydra's, as SLURM's (submitit)."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.compose import hydra_bridge
-from rpr.compose.composition import override_key, recorded_command
-from rpr.compose.hydra_settings import check_settings, is_hydra_override
+from rpr.compose.composition import is_hydra_override, override_key, recorded_command
 from rpr.compose.messages import format_user_error
 from rpr.errors import BusyError, ConfigError, RunError
 from rpr.io.escape import note
@@ -23,21 +21,13 @@ from rpr.sweep import pool, slurm
 from rpr.sweep.gpus import Options
 from rpr.sweep.status import Job
 
-
-def _submitit_is_installed() -> bool:
-    try:
-        return importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is not None
-    except ModuleNotFoundError:  # of its package: no plugin is installed
-        return False
-
-
 _HARDWARE = ("hardware", "hardware.devices", "hardware.num_nodes")  # what may decide the launcher and its request
 _REQUESTED = ("partition", "account", "qos", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb", "timeout_min")
 
 
 def _of_machine(job: Sequence[str]) -> tuple[str, ...]:
     """The overrides of a job that decide where it runs."""
-    return tuple(word for word in job if override_key(word) in (*_HARDWARE, "runs_dir"))
+    return tuple(word for word in job if override_key(word) in (*_HARDWARE, "runs_dir", "hydra.searchpath"))
 
 
 class Launcher:
@@ -56,9 +46,6 @@ class Launcher:
         (hardware=slurm_8xgpu brings its own launcher). Raises ConfigError if they or these options are invalid.
         """
         own = [word for word in overrides if is_hydra_override(word)]
-        submitit = next((word for word in own if word.startswith("hydra/launcher=submitit")), None)
-        if submitit is not None and not _submitit_is_installed():
-            raise ConfigError(f"{submitit.replace('=', ': ')} is not installed; pip install hydra-submitit-launcher")
         compose = partial(hydra_bridge.compose, "train", config_dir=config_dir, with_hydra=True)
         settings, *others = [compose([*choices, *own]) for choices in dict.fromkeys(map(_of_machine, jobs))]
         first, typed = _of_machine(jobs[0]), list(own)
@@ -73,7 +60,6 @@ class Launcher:
             raise ConfigError(
                 f"{varying[0]}: all jobs of a sweep request the same SLURM nodes; give one command for each value"
             )
-        check_settings(settings)
         self._overrides, self._config_dir, self._options = [*first, *own], config_dir, options or Options()
         if self._options.jobs is not None:  # of all jobs, so that each has as many threads when few are left to do
             self._options = replace(self._options, jobs=min(self._options.jobs, len(jobs)))
@@ -81,7 +67,7 @@ class Launcher:
         self._sweep_dir = Path(settings.hydra.sweep.dir)
         self.local = self._name == "BasicLauncher"
         for word in typed if self.local else ():
-            if override_key(word) not in ("hydra/launcher", "hydra.searchpath"):
+            if override_key(word) != "hydra/launcher":
                 raise ConfigError(f"{override_key(word)}: has no effect on this machine; it goes with hydra/launcher=")
         if not self.local and self._options.jobs is not None:
             key = "gpus" if self._options.gpus else "jobs"

@@ -138,8 +138,8 @@ def _check_baseline(baseline: str, path: Path, rows: Iterable[Sequence[str]]) ->
 def reject_repeated(overrides: Sequence[str], where: str = "") -> None:
     """Raises a ConfigError that begins with `where` if a setting is there twice: Hydra would use the last alone."""
     given: dict[str, str] = {}
-    for word in typed_choices(overrides):
-        if not word.startswith(("~", "-")) and (first := given.setdefault(override_key(word), word)) is not word:
+    for word in [typed_choices([override])[0] for override in overrides]:
+        if not word.startswith("-") and (first := given.setdefault(override_key(word), word)) is not word:
             raise ConfigError(
                 f"{where}{override_key(word)}: there twice, as {first} and as {word}; keep one, or sweep over both: "
                 f"{override_key(word)}=A,B"

@@ -48,7 +48,6 @@ def pipe_without_reader():
 
 def exit_code(arguments, stdout, monkeypatch):
     """The exit code of a command in this process with another stdout, which is then closed, as at Python's exit."""
-    monkeypatch.setenv("COMP_LINE", "rpr-cli tr")
     monkeypatch.setattr(sys, "stdout", stdout)
     try:
         code = app.main(arguments.split())
@@ -59,9 +58,7 @@ def exit_code(arguments, stdout, monkeypatch):
     return code
 
 
-@pytest.mark.parametrize(
-    "arguments", ["--help", "-sc query=bash", "train --help", "train --info config", "sweep quick --dry-run"]
-)
+@pytest.mark.parametrize("arguments", ["--help", "train --help", "train --info config", "sweep quick --dry-run"])
 def test_closed_pipe_is_no_error(arguments, monkeypatch, capsys):
     assert exit_code(arguments, pipe_without_reader(), monkeypatch) == 0
     assert capsys.readouterr().err == ""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 
 from rpr.cli import app
@@ -27,16 +28,22 @@ from tests.fake_records import fake_record
 from tests.system.patches import forked_jobs
 
 
-@pytest.mark.parametrize("every_plugin", [False, True])
-def test_missing_launcher_is_an_error(every_plugin, monkeypatch):
-    if every_plugin:  # none is installed, so their package does not exist
-        for name in [name for name in sys.modules if name.startswith("hydra_plugins.")]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, "hydra_plugins", None)
-    else:
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"submitit_slurm is not installed; pip install hydra-submitit-launcher"):
-        Launcher([[]], ["hydra/launcher=submitit_slurm"])
+@pytest.mark.parametrize("word", ["hydra/launcher=submitit_slurm", "hardware=slurm_8xgpu"])
+def test_missing_launcher_is_an_error(word, monkeypatch, cli):
+    composition.compose("train", [])  # reads Hydra's plug-ins
+    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], "submitit_slurm.yaml")
+    err = cli("train", "-m", word, "model=base", "seed=1,2", code=2).err
+    assert err == "rpr-cli: hydra/launcher: SLURM's is not installed; pip install hydra-submitit-launcher\n"
+
+
+def test_searchpath_is_that_of_every_job_of_a_multirun(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("defaults: [tiny, _self_]\nname: mine\n")
+    started = []
+    monkeypatch.setattr(pool, "run", lambda jobs, *_: started.extend(job.config.model.name for job in jobs) or {})
+    words = ["model=mine", "optim=tiny", "seed=1,2", f"runs_dir={tmp_path}", "logger=none"]
+    assert app.main(["train", "-m", f"hydra.searchpath=[file://{tmp_path}]", *words]) == 1
+    assert started == ["mine", "mine"]
 
 
 def test_number_of_jobs_follows_from_the_gpus():

@@ -16,43 +16,22 @@ from tests.fake_records import edited
 SWEEPS = {
     "ok": 'jobs: ["seed=1,2"]',
     "tab": "jobs:\n\t- seed=1",
-    "anchor": "jobs: [*x]",
-    "nul": 'jobs: ["name=a"]\n\0',
-    "two": 'jobs: ["seed=1"]\n---\njobs: ["seed=2"]',
     "bomb": "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\njobs: [*c]",
     "unknown": "jobs: [seeed=1]",
     "badgram": 'jobs: ["seed=[1"]',
-    "badval": "jobs: [seed=x]",
     "numjob": "jobs: [1]",
-    "nojob": "jobs: []",
-    "numoverride": "overrides: [1]\njobs: [seed=1]",
     "repeated": "jobs:\n- seed=3\n- seed=1 seed=2",
     "repeatedkey": "jobs:\n- seed=1\njobs:\n- seed=2",
     "notalist": "jobs: seed=1",
     "bestofk": "best_of: [position.clip_distance]\njobs: [seed=1]",
-    "bestoftypo": "best_of: [optim.learning_rat]\njobs: [seed=1]",
     "bestofhere": "best_of: [model.dropout]\njobs: [seed=1]",
     "baselinetypo": "baseline: rpoe\njobs: ['position=none,rope']",
-    "baselinehere": "baseline: relative-k16\njobs: [position=relative]",
-    "notkeys": "- seed=1",
-    "nothing": "",
-    "noeq": "jobs: [seed]",
-    "atonce": "jobs: [jobs=2 seed=1]",
-    "flag": "jobs: [--cfg job]",
     "open": 'jobs: ["name=\'a"]',
-    "launcher": "jobs: [hydra.launcher._target_=os.system seed=1]",
     "environment": "overrides: [+hydra.job.env_set.PYTHONPATH=evil]\njobs: [seed=1]",
-    "environment2": "jobs: [\"'+hydra={job:{env_set:{LD_PRELOAD: evil.so}}}'\"]",
-    "setup": "jobs: [\"hydra/launcher=submitit_local '+hydra.launcher.setup=[touch pwned]'\"]",
-    "searchpath": "overrides: [\"'hydra.searchpath=[file://confdir]'\"]\njobs: [seed=1]",
-    "elsewhere": "jobs: [hydra.run.dir=elsewhere]",
-    "outside": "jobs: [name=../../x]",
-    "nulvalue": json.dumps({"jobs": ["\"runs_dir='a\0b'\""]}),
     "target": "_target_: os.system\njobs: [seed=1]",
-    **dict.fromkeys(("a b", "2024", "1e5", "null"), "jobs: [seed=1]"),
+    "null": "jobs: [seed=1]",
     "pytag": 'jobs: !!python/object/apply:os.system ["touch pwned"]',
 }
-CALLED = "{_target_: os.system, command: touch pwned}"
 CALLS = "_target_: os.system\ncommand: touch pwned\n"
 
 
@@ -75,12 +54,9 @@ def write_bad_files(here, model):
     (here / "link").symlink_to(here / "two")
     (here / "evil.pickle").write_bytes(pickle.dumps(Pwned()))
     choices = {
-        "hydra/launcher/evil.yaml": CALLS,
-        "hydra/callbacks/evil.yaml": f"x:\n  {CALLS.strip().replace(chr(10), chr(10) + '  ')}\n",
         "model/evil.yaml": f"{model}\n{CALLS}",
         "../hidden/model/tiny.yaml": model,
-        "model/causal.yaml": "defaults: [tiny, _self_]\nname: causal\narchitecture: decoder_only\n",
-        "evil.yaml": f"defaults: [train, _self_]\nhydra: {{callbacks: {{x: {CALLED}}}}}\n",
+        "model/itself.yaml": "defaults: [itself, _self_]\nname: itself\n",
     }
     for name, text in choices.items():
         (here / "confdir" / name).parent.mkdir(parents=True, exist_ok=True)

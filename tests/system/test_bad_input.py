@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException
 
 from rpr.cli import app
 from rpr.commands import train
@@ -78,9 +78,7 @@ def test_refused_command_line(trained, refused, monkeypatch, command, expected):
     assert part in message if expected.startswith("...") else message.startswith(part), message
 
 
-@pytest.mark.parametrize(
-    "words, kind", [(["train", "seed=x"], ConfigError), (["train", "seed=[1"], OverrideParseException)]
-)
+@pytest.mark.parametrize("words, kind", [(["train", "seed=x"], ConfigError), (["train", "+seed=2"], HydraException)])
 def test_rpr_debug_raises_the_error(words, kind, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RPR_DEBUG", "1")
@@ -208,7 +206,6 @@ DAMAGES = [
     ("train", bad.set_config("name", "../../x", **INTERRUPTED), "name: '../../x' is not a valid folder name"),
     ("rerun", bad.set_config("sweep", "/x"), "sweep: '/x' is not a valid folder name"),
     ("evaluate", bad.set_config("data.hub_config", "../../x"), "cannot be part of a file name"),
-    ("evaluate", bad.set_config("data.cache_dir", "a\0b"), "it contains a NUL character"),
     ("export", bad.set_config("seed", 1, **FAILED), "failed: why; its weights are not usable: finish the run first"),
     # other files
     ("translate", bad.replace_content("vocabulary.model", lambda old: old[:100]), "model; restore the run's own copy"),
