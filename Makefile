@@ -37,8 +37,8 @@ demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show
 	$(BIN)/rpr-cli sweep quick jobs=$(CORES)
 	$(BIN)/rpr-cli report sweep=quick
 
-results: $(TOOLS)  ## render sweeps/RESULTS.md, the reports and paired tests of each committed sweep, and thin their metrics
-	$(BIN)/python -m rpr.report.committed sweeps
+results: $(TOOLS)  ## render sweeps/RESULTS.md and report.md of each committed sweep; its whole report goes into reports/
+	$(BIN)/python -m rpr.report.committed sweeps reports
 
 # A worker that has no test left takes some of another's.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest

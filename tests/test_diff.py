@@ -23,13 +23,13 @@ def put(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write(name, edits=None, losses=()):
-        path = tmp_path / name if name.endswith(".json") else tmp_path / name / "record.json"
+        path = tmp_path / name / "record.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(edited(fake_document(scores=SCORES, command=COMMAND), edits or {})))
         if losses:
             rows = [{"step": 25 * number, "train/loss": loss} for number, loss in enumerate(losses, start=1)]
             run_file(path, "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        return path if name.endswith(".json") else path.parent
+        return path.parent
 
     return write
 

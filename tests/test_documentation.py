@@ -292,13 +292,6 @@ def test_figures_of_the_readme_are_in_the_results():
     assert len(shown) > 10 and shown <= results
 
 
-def test_picture_of_the_readme_is_of_the_page_as_it_is():
-    """Both say how many runs there are. New ones: take docs/images again, 1,280 x 800 and 390 x 844 of the page."""
-    html = (ROOT / "sweeps" / "results" / "multi30k" / "index.html").read_text()
-    (said,) = re.findall(r"\d+ runs of \d+ position variants", (ROOT / "README.md").read_text())
-    assert f">{said}." in html
-
-
 def test_readme_and_glossary_are_short_and_every_page_is_linked():
     assert len(README.read_text(encoding="utf-8").split()) <= MOST_WORDS
     assert all(f"](docs/{page.name})" in prose(README) for page in PAGES[1:])

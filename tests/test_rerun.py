@@ -12,7 +12,7 @@ from rpr.commands import rerun, scoring, train
 from rpr.compose.composition import compose_train
 from rpr.paths import SCHEMES_DIR
 from rpr.records import provenance
-from rpr.records.metrics import read_metrics
+from rpr.records.files import read_metrics
 from rpr.records.record import Git, RerunOf, read_record
 from rpr.runs import runtime
 from tests.conftest import TINY
@@ -173,8 +173,8 @@ def test_threads_of_several_processes(monkeypatch, tiny_config):
 
 
 def test_different_results_are_shown_and_exit_with_1_if_strict(original, call_rerun, changed, started):
-    source = changed({"scores.0.score": 99.0, "training.validation_loss": 1.0})
-    shutil.copy(original / "metrics.jsonl", source.with_name("changed.metrics.jsonl"))
+    source = changed({"scores.0.score": 99.0, "training.validation_loss": 1.0}, "changed/record.json")
+    shutil.copy(original / "metrics.jsonl", source.with_name("metrics.jsonl"))
     out, err = call_rerun(source, "strict=true", code=1)
     assert err == f"rpr-cli: {original.name}: its results differ from those of {source}\n"
     assert "Bit-identical" not in out and out.startswith("\nDifferent:\n\n")

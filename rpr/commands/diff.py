@@ -9,9 +9,9 @@ from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
 from rpr.records.difference import ABSENT, Curve, Difference, Figure, FigurePair, Part, changes, difference
+from rpr.records.files import metrics_of
 from rpr.records.measurement import single
-from rpr.records.metrics import read_metrics
-from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record, run_file
+from rpr.records.record import Record, read_record, record_path
 from rpr.records.scores import score_digits
 from rpr.tables.grid import DASH, Column, Grid, figure_text, number
 from rpr.tables.render import WIDTH, shortened, terminal, wrapped
@@ -44,10 +44,11 @@ def run(config: DiffConfig) -> None:
 
 
 def read_run_files(run: str | Path) -> RunFiles:
-    """Reads a run's folder, or a record and the metrics next to it, if any; raises RecordError if it cannot."""
-    path = user_path(run)
-    path = path / RECORD_NAME if path.is_dir() else path
-    return path, read_record(path), read_metrics(run_file(path, METRICS_NAME))
+    """The path, the record and the metrics, if any, of a run as `record_path` names it; raises RecordError if it
+    cannot be read.
+    """
+    path = record_path(user_path(run))
+    return path, read_record(path), metrics_of(path)
 
 
 def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:

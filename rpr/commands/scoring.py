@@ -21,10 +21,10 @@ from rpr.io.atomic import replace_file
 from rpr.kinds import TASK, TEXT
 from rpr.metrics import lengths
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
-from rpr.metrics.documents import documents_file
 from rpr.metrics.significance import interval
 from rpr.model.transformer import Transformer
 from rpr.progress import Progress, bars
+from rpr.records.files import Texts, documents_file, write_split
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import (
     BITS_PER_BYTE,
@@ -42,7 +42,6 @@ from rpr.records.scores import (
     scored_items,
     tokenised_in_words,
 )
-from rpr.records.translations import Texts, write_archive, write_split
 from rpr.tables.grid import Cell, Column, Grid
 
 
@@ -107,18 +106,15 @@ def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, r
     metrics = TASK_METRICS if config.data.kind is TASK else None
     scored: dict[str, list[Metric]] = {}
     scores: list[Score] = []
-    translated: dict[str, Texts] = {}
     for split in splits:
         rows, what = data.split(split).first("source"), f"translating {split} (beam {evaluation.beam_size})"
         with Progress(len(rows), "sentences", what, lines="last") as bar:
             best = translate_sources(system.engine, rows, data.vocabulary, search_of(evaluation), bar.reach)
-        texts = translated[split] = Texts(*data.text(split), best.texts)
+        texts = Texts(*data.text(split), best.texts)
         write_split(run_dir, split, texts)
         language, tokenizer = config.data.target_language, evaluation.bleu_tokenizer
         scored[split] = all_scores(best.texts, texts.references, language, metrics, tokenizer)
         scores.extend(_score(config, data, split, metric, system, best.unfinished) for metric in scored[split])
-    if translated:
-        write_archive(run_dir, translated)
     return RunScores(tuple(scores), _by_length(config, data, scored, system))
 
 

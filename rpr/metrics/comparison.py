@@ -14,14 +14,14 @@ from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.escape import escape_control_characters
 from rpr.kinds import TASK, TEXT
 from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
-from rpr.metrics.documents import document_metrics, documents_file
+from rpr.metrics.documents import document_metrics
 from rpr.metrics.significance import interval, paired_tests
 from rpr.records.difference import corpus_differences, decoding
+from rpr.records.files import Texts, has_translations, read_documents, read_translations
 from rpr.records.measurement import Measurement, holm, mean
 from rpr.records.position import called, code_differences, name_of, names_of, position_of, positions_of
-from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, run_file, short_names, varying
+from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, record_path, short_names, varying
 from rpr.records.scores import LOWER_IS_BETTER, Interval, counted
-from rpr.records.translations import Texts, has_translations, read_translations
 
 ALPHA = 0.05
 USUAL_METRICS = ("sacrebleu", "chrf")  # of translations
@@ -121,12 +121,10 @@ class Family:
 
 
 def read_run(path: Path) -> Run:
-    """The run of a folder, or of the file of a record with its translations beside it. Raises RecordError if there is
-    no record, or none that this version can read; RunError if the run is not finished, or the file is no record's.
+    """The run that `record_path` names. Raises RecordError if there is no record, or none that this version can read;
+    RunError if the run is not finished, or the file is no record's.
     """
-    if path.is_file() and path.suffix != ".json":
-        raise RunError(f"{path}: is a file; give the folder of a run, whose translations compare needs")
-    record = path if path.is_file() else path / RECORD_NAME
+    record = record_path(path)
     return as_run(record, read_record(record))
 
 
@@ -361,7 +359,7 @@ def _check_scored(run: Run, split: str, metric: Metric) -> None:
 
 def can_be_compared(path: Path, split: str) -> bool:
     """Whether the run of a record file has translations of a split, or of its documents the nats."""
-    return run_file(path, documents_file(split)).is_file() or has_translations(path, split)
+    return has_translations(path, split) or bool(read_documents(path, split))
 
 
 def _common(runs: Sequence[Run]) -> list[str]:

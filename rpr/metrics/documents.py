@@ -1,6 +1,5 @@
 """Bits per byte of runs on the same documents, from the nats of each document that a run's scoring wrote."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,13 +8,9 @@ import numpy as np
 from rpr.errors import DataError
 from rpr.metrics.bleu import Metric
 from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
-from rpr.records.record import Record, read_text, run_file
+from rpr.records.files import documents_file, read_documents
+from rpr.records.record import Record
 from rpr.records.scores import BITS_PER_BYTE
-
-
-def documents_file(split: str) -> str:
-    """The name of the file with bytes, nats and name of each document, separated by tabs."""
-    return f"{split}.documents.txt"
 
 
 def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> dict[str, Metric]:
@@ -23,22 +18,18 @@ def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> di
     split, or others than the first run; RecordError if a file cannot be read.
     """
     metrics: dict[str, Metric] = {}
-    first: list[tuple[str, str]] = []
+    first: list[tuple[str, int]] = []
     signature = ""
     corpus = runs[0][2].data
     for name, path, record in runs:
-        score, file = record.score(split, BITS_PER_BYTE), run_file(path, documents_file(split))
-        if score is None or not file.exists():
+        score, documents = record.score(split, BITS_PER_BYTE), read_documents(path, split)
+        if score is None or not documents:
             raise DataError(
-                f"runs: {name} has no documents of {split} with their nats ({file.name}), which are written when a "
-                "language model is scored; compare only such runs, on a split that all of them have"
+                f"runs: {name} has no documents of {split} with their nats ({documents_file(split)}), which are "
+                "written when a language model is scored; compare only such runs, on a split that all of them have"
             )
-        rows = [line.split("\t") for line in read_text(file).splitlines()]
-        try:
-            scored = [(str(json.loads(document)), size) for size, _, document in rows]
-            values = np.asarray([(float(nats), int(size)) for size, nats, _ in rows])
-        except ValueError:
-            raise DataError(f"{file}: is damaged; restore it, or omit the run") from None
+        scored = [(document.document, document.bytes) for document in documents]
+        values = np.asarray([(document.nats, document.bytes) for document in documents])
         first, signature = first or scored, signature or score.signature
         other_corpus = record.data is not None and corpus is not None and record.data.key != corpus.key
         if scored != first or score.signature != signature or other_corpus:

@@ -110,7 +110,7 @@ def _block(given: AttentionInputs) -> int:
 
 
 def _kernel_is_faster(given: AttentionInputs) -> bool:
-    """Whether the fused kernel for tables can be used, and was measured to be faster (sweeps/results/gpu/gpu.md)."""
+    """Whether the fused kernel for tables can be used, and was measured to be faster (sweeps/measured/gpu.md)."""
     positions, tables = given.positions, [table for table in (given.key_table, given.value_table) if table is not None]
     num_keys = given.k.shape[2]
     tf32 = given.q.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
@@ -166,7 +166,7 @@ def _fused_is_faster(given: AttentionInputs) -> bool:
     """Whether torch's fused kernels for attention were measured to be faster than our passes.
 
     On a GPU always, also with a bias of scores, whose gradient for each pair they store. On a CPU the kernel gains
-    little from bfloat16 matmuls (sweeps/results/speed/attention.md), and of later keys it leaves out only blocks of
+    little from bfloat16 matmuls (sweeps/measured/speed.md), and of later keys it leaves out only blocks of
     512.
     """
     num_keys = given.k.shape[2]

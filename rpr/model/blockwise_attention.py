@@ -25,7 +25,7 @@ from rpr.model.blockwise_tables import Bias, Block, Layout, Table
 from rpr.model.edges import Distances, scores_buffer
 from rpr.model.equations import HALF, bias_of_keys, own_keys
 
-PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/results/speed/attention.md
+PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/measured/speed.md
 
 
 def blockwise(given: AttentionInputs, queries_per_block: int | None, *, stored: bool) -> Tensor:

@@ -11,7 +11,7 @@ further left or right share one row: their sums travel with the running sum of t
 atomically. The small matmuls with the tables are torch's.
 
 The kernels' arithmetic is tested in Triton's interpreter, they compile to machine code for A100 and H100, and they have
-run on an H200 (sweeps/results/gpu/gpu.md), before the sums of far keys in dR were corrected.
+run on an H200 (sweeps/measured/gpu.md), before the sums of far keys in dR were corrected.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows (k+1 with a causal mask);

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import from_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
@@ -22,12 +22,11 @@ from rpr.validation import first_problem
 
 SCHEMA = 2
 RECORD_NAME = "record.json"
+RECORDS_NAME = "records.jsonl"  # of a committed sweep: a record a line
 METRICS_NAME = "metrics.jsonl"
 LOG_NAME = "log.txt"  # the output of the run's processes, if they were started by another one of ours
 # Without these a record cannot be put into a table; the rest of the configuration is free-form.
 REQUIRED_SETTINGS = ("model.name", "data.name", "position.name", "optim.max_steps", "hardware.name")
-# What write_record puts first; it distinguishes a truncated record in a flat folder from any other JSON file.
-_HEAD = re.compile(r'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"name"\s*:')
 # Sections whose settings decide what a score means, except for those that concern only files, batches and the choice of
 # scores.
 DECIDING = ("model", "data", "optim", "evaluation")
@@ -271,17 +270,56 @@ def write_record(path: Path, record: Record) -> None:
     replace_file(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_record(path: Path) -> Record:
-    """Read one record strictly. Its strings are escaped for terminals (rpr.io.escape), except `command` and `config`,
-    from which the run is repeated: a resumed run must not become another one. Raises RecordError if it does not exist,
-    is not JSON, has another schema, or an invalid field.
+def record_path(given: str | Path) -> Path:
+    """The record that a user names by a run's folder, its record.json, or SWEEP_FOLDER:NAME for one of records.jsonl.
+    That one has the path `SWEEP_FOLDER/records.jsonl:NAME`, which every function here reads.
     """
-    return _parse(path, read_text(path))
+    folder, colon, name = str(given).rpartition(":")
+    folder = folder.removesuffix(f"/{RECORDS_NAME}")
+    if colon and Path(folder, RECORDS_NAME).is_file():
+        return Path(folder, f"{RECORDS_NAME}:{name}")
+    path = Path(given)
+    if (path.is_file() and path.name == RECORDS_NAME) or Path(path, RECORDS_NAME).is_file():
+        names = [name for name, _ in _lines(path if path.is_file() else path / RECORDS_NAME)]
+        raise RecordError(f"{path}: has {len(names)} records; name one, as {path}:{next(iter(names), 'NAME')}")
+    return path if path.is_file() else path / RECORD_NAME
+
+
+def record_name(path: Path) -> str | None:
+    """The name of a record in a records.jsonl; None of a run's own record."""
+    return path.name.removeprefix(f"{RECORDS_NAME}:") if path.name.startswith(f"{RECORDS_NAME}:") else None
+
+
+def read_record(path: Path) -> Record:
+    """Read one record strictly, of a file or as `record_path` names it. Its strings are escaped for terminals
+    (rpr.io.escape), except `command` and `config`, from which the run is repeated: a resumed run must not become
+    another one. Raises RecordError if it does not exist, is not JSON, has another schema, or an invalid field.
+    """
+    if (name := record_name(path)) is None:
+        return _parse(path, read_text(path))
+    texts = dict(_lines(path.with_name(RECORDS_NAME)))
+    # By its whole name, or by what is unambiguous of it: without the id, or the id alone.
+    keys = [key for key in texts if name == key] or [key for key in texts if name in key.rpartition("-")[::2]]
+    if len(keys) != 1:
+        known = ", ".join(keys) or "the names are NAME-HASH"
+        raise refusal(f"{path}: {len(keys)} records of this name ({known}); give one whole name")
+    return _parse(path, texts[keys[0]])
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    """The name and the text of each record of a records.jsonl."""
+    for number, line in enumerate(read_text(file).splitlines(), start=1):
+        try:
+            document = from_json(line)
+            yield f"{document['name']}-{document['run_id']}", line
+        except (ValueError, LookupError, TypeError):
+            raise refusal(f"{file}:{number}: not a record; restore the file") from None
 
 
 def run_file(record_path: Path, name: str) -> Path:
-    """A file of the run: next to record.json or, in a flat directory, with the record's name as prefix."""
-    return record_path.with_name(name if record_path.name == RECORD_NAME else f"{record_path.stem}.{name}")
+    """A file of the run, beside its record; of one in a records.jsonl with its name as prefix."""
+    packed = record_name(record_path)
+    return record_path.with_name(name if packed is None else f"{packed}.{name}")
 
 
 def read_text(path: Path) -> str:
@@ -329,20 +367,16 @@ def _what_is_wrong(text: str, error: ValidationError) -> str:
 
 
 def find_records(root: Path, sweep: str | None = None) -> Found:
-    """Every record below `root`: files named record.json, and record files of any name (sweeps/results/<sweep>/*.json).
-    Of several records of the same run (a repeat, or a committed copy: run_id, seed, hardware, corpus and code of the
-    positions, where both name them) the newest finished one is kept, and an original rather than its rerun: counted
-    twice it would pass for two seeds. With `sweep`, only its runs. A damaged record is a line among the problems.
+    """Every record below `root`: files named record.json, and the lines of records.jsonl. Of several records of the
+    same run (a repeat, or a committed copy: run_id, seed, hardware, corpus and code of the positions, where both name
+    them) the newest finished one is kept, and an original rather than its rerun: counted twice it would pass for two
+    seeds. With `sweep`, only its runs. A damaged record is a line among the problems.
     """
     kept: dict[tuple[str, int, str, str | None], list[tuple[Path, Record]]] = {}
     problems: list[str] = []
     others: list[Path] = []
-    for path in _candidates(root):
+    for path, text in _texts(root, problems, others):
         try:
-            text = read_text(path)
-            if path.name != RECORD_NAME and not _looks_like_a_record(text):
-                others.append(path)
-                continue
             record = _parse(path, text)
         except RecordError as error:
             problems.append(str(error))
@@ -356,6 +390,20 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
         elif _rank(record) > _rank(alike[at][1]):
             alike[at] = path, record
     return Found(sorted(itertools.chain(*kept.values()), key=lambda item: str(item[0])), problems, sorted(others))
+
+
+def _texts(root: Path, problems: list[str], others: list[Path]) -> Iterator[tuple[Path, str]]:
+    """The path and the text of every record below a folder, also of one that may be damaged."""
+    for path in _candidates(root):
+        try:
+            if path.name == RECORD_NAME:
+                yield path, read_text(path)
+            elif path.name == RECORDS_NAME:
+                yield from ((path.with_name(f"{RECORDS_NAME}:{name}"), text) for name, text in _lines(path))
+            else:
+                others.append(path)
+        except RecordError as error:
+            problems.append(str(error))
 
 
 def _same_inputs(record: Record, other: Record) -> bool:
@@ -376,19 +424,10 @@ def _candidates(root: Path, walked: tuple[Path, ...] = ()) -> Iterator[Path]:
     for folder, folders, files in os.walk(root):  # follows no links
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_WALKED)
         links += [Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))]
-        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".json") and not name.startswith("."))
+        wanted = (name for name in sorted(files) if name.endswith(".json") or name == RECORDS_NAME)
+        yield from (Path(folder, name) for name in wanted if not name.startswith("."))
     walked = (*walked, root.resolve())
     for link in links:
         target = link.resolve()
         if not any(target.is_relative_to(known) or known.is_relative_to(target) for known in walked):
             yield from _candidates(link, walked)
-
-
-def _looks_like_a_record(text: str) -> bool:
-    if _HEAD.match(text) is not None:
-        return True
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and {"schema", "run_id", "status"} <= document.keys()

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -14,21 +14,20 @@ from pydantic_core import to_json
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters
-from rpr.records.metrics import read_metrics
-from rpr.records.record import METRICS_NAME, Record, run_file
+from rpr.records.files import KEPT_METRICS, metrics_of
+from rpr.records.record import Record, run_file
 from rpr.report import html, plots
 from rpr.report.grouping import run_groups
 from rpr.report.groups import Group, Variant
 from rpr.report.learning import Learning, RunKey, learning_of, run_key
 from rpr.report.plot_style import as_pdf
-from rpr.report.samples import FileOf, lines_of, own_file, samples, selected
+from rpr.report.samples import lines_of, own_file, samples, selected
 from rpr.report.speed import SpeedRow
 from rpr.report.statements import Statement, statements
 from rpr.report.tables import Tables, alike, build_tables, summary_table
 from rpr.tables import render
 from rpr.tables.grid import legend
 
-CURVES = ("validation/bleu", "validation/loss", "train/loss")
 MOST_LINES, MOST_ROWS, MOST_STATEMENTS = 40, 12, 5  # on a terminal
 MOST_UNFOLDED = 4  # groups with findings in Markdown
 MOST_ALONE = 24  # groups that are drawn though they have one variant
@@ -173,6 +172,9 @@ def build_report(
     def file_of(record: Record, name: str) -> Path:
         return run_file(paths[run_key(record)], name)
 
+    def metrics(record: Record) -> list[dict[str, Any]]:
+        return metrics_of(paths[run_key(record)])
+
     unusable = list(problems)
     groups = run_groups((record for _, record in shown), read_learning(shown, unusable), baseline)
     tables = build_tables(groups, benches)
@@ -181,7 +183,7 @@ def build_report(
     for group, suffix in zip(groups, suffixes(groups), strict=True):
         # In a grid of recipes, or among many groups, one variant alone is a line of the tables.
         draws = len(group.variants) > 1 or ("recipes" not in tables.sections and len(groups) <= MOST_ALONE)
-        drawn = tuple(plots.all_plots(group, _curves(group, file_of))) if draws else ()
+        drawn = tuple(plots.all_plots(group, _curves(group, metrics))) if draws else ()
         for plot in drawn:
             contents[f"{plot.name}{suffix}.svg"] = plot.svg
             if pdf:
@@ -238,7 +240,7 @@ def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -
     by_run = {}
     for path, record in records:
         try:
-            metrics = read_metrics(run_file(path, METRICS_NAME)) if record.status == "finished" else []
+            metrics = metrics_of(path) if record.status == "finished" else []
         except RecordError as error:
             problems.append(str(error))
             continue
@@ -302,16 +304,16 @@ def suffixes(groups: Sequence[Group]) -> list[str]:
     return [f"{name}-{names[:at].count(name) + 1}" if names.count(name) > 1 else name for at, name in enumerate(names)]
 
 
-def _curves(group: Group, file_of: FileOf) -> list[tuple[Variant, plots.Curves]]:
+def _curves(group: Group, metrics: Callable[[Record], list[dict[str, Any]]]) -> list[tuple[Variant, plots.Curves]]:
     """The curves of the variants that get a line; damaged files have been reported already."""
     curves = []
     for variant in lines_of(group)[0]:
         for record in variant.finished or variant.records:
             try:
-                metrics = read_metrics(file_of(record, METRICS_NAME))
+                rows = metrics(record)
             except RecordError:
                 continue
-            series = {name: _series(metrics, name) for name in CURVES}
+            series = {name: _series(rows, name) for name in KEPT_METRICS}
             if any(series.values()):
                 curves.append((variant, series))
     return curves

@@ -14,7 +14,7 @@ from rpr.commands.printing import headline
 from rpr.errors import RecordError
 from rpr.io.escape import escape_control_characters
 from rpr.progress import Progress, above_bars
-from rpr.records.metrics import SHOWN_METRICS
+from rpr.records.files import SHOWN_METRICS
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record
 from rpr.sweep.status import Job
 

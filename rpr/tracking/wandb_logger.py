@@ -17,7 +17,7 @@ from pytorch_lightning.loggers import WandbLogger
 from rpr.config.train import LONGEST_TAG, TrainConfig
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
-from rpr.records.metrics import read_metrics
+from rpr.records.files import read_metrics
 from rpr.records.provenance import git_state
 from rpr.records.record import LOG_NAME, METRICS_NAME, RECORD_NAME, WandbRun, read_record
 from rpr.runs.checkpoints import checkpoints

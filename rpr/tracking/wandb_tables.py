@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rpr.kinds import TEXT
+from rpr.records.files import evenly_spaced, read_translations
 from rpr.records.position import position_of
 from rpr.records.record import RECORD_NAME, Record
 from rpr.records.scores import (
@@ -17,7 +18,6 @@ from rpr.records.scores import (
     pooled,
     scored_items,
 )
-from rpr.records.translations import evenly_spaced, read_translations
 from rpr.tracking.naming import CLIP_DISTANCE
 
 SCORES = "results/scores"

@@ -17,7 +17,7 @@ from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
-from rpr.records.metrics import SHOWN_METRICS, read_metrics
+from rpr.records.files import SHOWN_METRICS, read_metrics
 from rpr.runs.runtime import device_name, peak_memory
 from rpr.training.guards import LOG_EVERY, NonFiniteGuard
 from rpr.training.module import StepCallback, TranslationModule, as_translation_module, learning_rate

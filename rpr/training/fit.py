@@ -25,7 +25,7 @@ from rpr.io.escape import note
 from rpr.io.resources import reset_resident_peak
 from rpr.model.positions import codes
 from rpr.records import provenance
-from rpr.records.metrics import read_metrics
+from rpr.records.files import read_metrics
 from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints
 from rpr.runs.origin import start_from

@@ -21,8 +21,8 @@ QUANTILES += (2.4469118511, 2.3646242516, 2.3060041352, 2.2621571628)
 def documents_of(sweep):
     """Of a sweep's committed records, each by its run id."""
     [folder] = SWEEPS.glob(f"*/{sweep}")
-    documents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
-    return {one["run_id"]: one for one in documents if isinstance(one, dict) and "run_id" in one}
+    lines = (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    return {document["run_id"]: document for document in map(json.loads, lines)}
 
 
 def score_of(document, split, metric):

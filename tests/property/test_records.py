@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rpr.errors import RecordError
 from rpr.io.escape import escape_tree
-from rpr.records.metrics import read_metrics
+from rpr.records.files import read_metrics
 from rpr.records.record import Record, read_record, write_record
 from tests.fake_records import CONFIG, fake_by_length, fake_document, fake_interval, fake_score
 from tests.property.sizes import sized

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from rpr.errors import RecordError
-from rpr.records.metrics import read_metrics
+from rpr.records.files import commit_records, read_metrics
 from rpr.records.position import position_of
-from rpr.records.record import Record, find_records, read_record, write_record
+from rpr.records.record import Record, find_records, read_record, record_path, write_record
 from rpr.report.groups import Variant
 from tests.fake_records import fake_document, fake_interval, fake_record, fake_score
 
@@ -51,22 +51,30 @@ def test_invalid_field_is_named(tmp_path, change, message):
     assert "\n" not in str(caught.value)
 
 
-def test_records_are_found_in_run_and_flat_folders(tmp_path):
+def test_records_are_found_in_run_folders_and_committed_ones(tmp_path):
     write_record(tmp_path / "runs" / "b" / "record.json", fake_record(k=2))
     write_record(tmp_path / "runs" / "a" / "record.json", fake_record(k=1, sweeps=("table3",)))
-    write_record(tmp_path / "sweeps" / "table2" / "k4.json", fake_record(k=4))
+    committed = tmp_path / "sweeps" / "table2"
+    commit_records([(tmp_path / "other" / "record.json", fake_record(k=k)) for k in (4, 8)], committed)
     (tmp_path / "runs" / "a" / "tokenizer.json").write_text('{"vocab": 1}')
     (tmp_path / "runs" / "a" / ".hydra").mkdir()
     (tmp_path / "runs" / "a" / ".hydra" / "record.json").write_text("{")
     found = find_records(tmp_path)
-    names = ["runs/a/record.json", "runs/b/record.json", "sweeps/table2/k4.json"]
-    assert [str(path.relative_to(tmp_path)) for path, _ in found.records] == names
-    assert found.problems == []
-    (tmp_path / "sweeps" / "table2" / "record.json").write_text("")
-    (tmp_path / "sweeps" / "half.json").write_text((tmp_path / "sweeps" / "table2" / "k4.json").read_text()[:400])
+    names = [f"{record.name}-{record.run_id}" for record in (fake_record(k=4), fake_record(k=8))]
+    paths = ["runs/a/record.json", "runs/b/record.json", *(f"sweeps/table2/records.jsonl:{name}" for name in names)]
+    assert [str(path.relative_to(tmp_path)) for path, _ in found.records] == sorted(paths)
+    assert found.problems == [] and [path.name for path in found.others] == ["tokenizer.json"]
+    for given in (f"{committed}:{names[0]}", f"{committed}/records.jsonl:{names[0]}", f"{committed}:{names[0][:-9]}"):
+        assert read_record(record_path(given)) == fake_record(k=4)
+    with pytest.raises(RecordError, match="has 2 records; name one, as .*/table2:"):
+        record_path(committed)
+    with pytest.raises(RecordError, match="0 records of this name"):
+        read_record(record_path(f"{committed}:absolute-s9"))
+    (tmp_path / "runs" / "c").mkdir()
+    (tmp_path / "runs" / "c" / "record.json").write_text("")
+    (committed / "records.jsonl").write_text((committed / "records.jsonl").read_text()[:-400])
     damaged = find_records(tmp_path)
     assert len(damaged.records) == 3 and len(damaged.problems) == 2
-    assert all("truncated or not JSON" in problem for problem in damaged.problems)
     assert [position_of(record).clip_distance for _, record in find_records(tmp_path, "table2").records] == [2, 4]
 
 

@@ -1,14 +1,14 @@
-"""The hand-written pages below sweeps/results/ against the documents beside them, and claims about speed and memory."""
+"""The hand-written pages in sweeps/measured/ against the documents beside them, and claims about speed and memory."""
 
 import re
 
 import pytest
 
 from rpr.model.positions import SCHEMES
-from sweeps.results.measured_pages import FORMATS, PEERS, RESULTS, SPEEDS, TABLES, fastest, medians, read, scale
+from sweeps.measured.pages import FORMATS, MEASURED, PEERS, SPEEDS, TABLES, fastest, medians, read, scale
 
 
-@pytest.mark.parametrize("path", PEERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PEERS, ids=str)
 def test_peer_losses_are_finite_and_fall(path):
     assert all(measured["finite_and_falling"] for measured in read(path))
 
@@ -17,16 +17,14 @@ def test_claimed_speed_ratios_hold():
     """Against the fastest other toolkit in float32: training of model=small 1.1 times as fast, 2 times by default
     (through bfloat16); decoding 1.5 times. By precision, relative positions: docs/scale.md.
     """
-    exact, default = (
-        medians(read(f"peers/small-{name}.json"), "target_tokens_per_s") for name in ("highest", "medium")
-    )
+    exact, default = (medians(read(f"peers/small-{name}"), "target_tokens_per_s") for name in ("highest", "medium"))
     assert exact["ours"] > 1.1 * fastest(exact) and default["ours"] > 2 * fastest(exact)
     speed, memory = (
-        [read(f"speed/small-{name}.json")["step"][1][value] for name in ("highest", "medium", "bf16")]
+        [read(f"speed/small-{name}")["step"][1][value] for name in ("highest", "medium", "bf16")]
         for value in ("steps_per_second", "peak_megabytes")
     )
     assert [round(one / speed[0], 1) for one in speed[1:]] == [1.7, 2.0] and round(memory[2] / memory[0], 1) == 0.7
-    decoding = medians(read("decoding/toolkits.json"), "tokens_per_cpu_s")
+    decoding = medians(read("decoding/toolkits"), "tokens_per_cpu_s")
     assert decoding["ours:positions=relative"] > 1.5 * fastest(decoding)
 
 
@@ -46,16 +44,16 @@ def test_preparation_and_loading_stay_within_limits(kind):
 
 
 def test_decoding_checks_passed():
-    for card in read("decoding/parity.json").values():
+    for card in read("decoding/parity").values():
         proof = card["parity"]
         assert proof["identical"] + len(proof["near_ties"]) == proof["sentences"]
         assert proof["largest_difference"] <= proof["tolerance"]
-    assert all(document["passed"] for document in read("decoding/verify.json").values())
+    assert all(document["passed"] for document in read("decoding/verify").values())
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
 def test_every_scheme_is_verified_or_refused(architecture):
-    rows = read(f"exports/{architecture}.json")
+    rows = read(f"exports/{architecture}")
     assert {scheme for row in rows for scheme in row["schemes"]} == set(SCHEMES)
     formats = FORMATS if architecture == "decoder_only" else ["ctranslate2"]
     for row, found in ((row, row[name]) for row in rows for name in formats):
@@ -65,7 +63,7 @@ def test_every_scheme_is_verified_or_refused(architecture):
 
 @pytest.mark.parametrize("page, name", TABLES)
 def test_tables_match_the_documents(page, name):
-    texts = (RESULTS / page).read_text(encoding="utf-8"), TABLES[page, name]()
+    texts = (MEASURED / page).read_text(encoding="utf-8"), TABLES[page, name]()
     text, table = (re.sub(r" *\| *", "|", one) for one in texts)  # without the blanks beside the bars
     assert table in text and f"{table}\n|" not in text, f"{name}: render it again"
 

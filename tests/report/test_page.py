@@ -169,11 +169,11 @@ def page_of(folder, out):
 
 @pytest.mark.usefixtures("unrendered")
 def test_pictures_of_learned_positions(tmp_path):
-    """They are read from a run folder or a flat folder, unless they are links."""
-    run, flat = tmp_path / "runs" / "a", tmp_path / "flat"
+    """They are read from a run's folder, unless they are links."""
+    run, other = tmp_path / "runs" / "a", tmp_path / "other" / "b"
     write_record(run / "record.json", fake_record())
-    write_record(flat / "k16.json", fake_record())
-    for path in (run / "positions.svg", flat / "k16.positions.svg"):
+    write_record(other / "record.json", fake_record())
+    for path in (run / "positions.svg", other / "positions.svg"):
         assert "What positions learned" not in page_of(path.parent, tmp_path / "out")[1]
         path.write_text("<svg/>")
         built, html = page_of(path.parent, tmp_path / "out")
@@ -182,7 +182,7 @@ def test_pictures_of_learned_positions(tmp_path):
         assert f'<img src="data:image/svg+xml;base64,{base64.b64encode(b"<svg/>").decode()}"' in html
     path = run / "positions.svg"
     path.unlink()
-    path.symlink_to(flat / "k16.positions.svg")
+    path.symlink_to(other / "positions.svg")
     assert "What positions learned" not in page_of(run, tmp_path / "out")[1]
 
 

@@ -156,7 +156,7 @@ def test_without_longer_examples_nothing_is_said_of_them():
 def test_results_page_leaves_groups_of_few_seeds_to_the_pages_of_their_sweeps(tmp_path):
     three = [run.model_copy(update={"seed": seed}) for seed in (1, 2, 3) for run in runs("scan", cut_off=26)]
     for number, record in enumerate([*runs("scan", cut_off=22), *three]):
-        write_run(tmp_path / "runs" / f"{number}.json", record, "1 2", "2 1", "2 1")
+        write_run(tmp_path / "runs" / str(number) / "record.json", record, "1 2", "2 1", "2 1")
     page = results_markdown(tmp_path / "runs")
     table, all_runs = page[page.index("## Exact match on scan") :].split("## Every sweep")
     assert table.count("| relative, k = 16 |") == 1
@@ -247,7 +247,7 @@ def test_report_and_results_page_list_tasks_apart_from_translation(tmp_path):
     translation = [fake_record("absolute", scores={"test": 36.2}), fake_record("relative", scores={"test": 37.7})]
     folder = tmp_path / "runs"
     for number, record in enumerate([*runs(), *translation]):
-        write_run(folder / f"{number}.json", record, "1 2", "2 1", "2 1")
+        write_run(folder / str(number) / "record.json", record, "1 2", "2 1", "2 1")
     found = find_records(folder)
     report = build_report(found.records, folder, "x")
     [task] = [table for table in report.document["tables"] if table["name"] == "task"]

@@ -15,8 +15,9 @@ from rpr.config.train import TrainConfig
 from rpr.metrics.bleu import all_scores
 from rpr.metrics.comparison import Comparison, Family, System
 from rpr.metrics.significance import paired_tests
+from rpr.records.files import commit_records, read_translations
+from rpr.records.record import read_record
 from rpr.records.scores import OVER_DOCUMENTS, Interval
-from rpr.records.translations import read_translations, write_archive
 from rpr.report.paired import PairedReport, as_markdown, from_json
 from rpr.validation import validate
 from tests.fake_records import fake_document, fake_score, make_run
@@ -516,32 +517,19 @@ def test_baselines_of_other_seeds_are_of_one_variant(write_run, compare):
     assert "baseline: no finished run of sweep mine has position=nope" in message and message.count("\n") == 1
 
 
-def test_translations_kept_with_records_are_compared_like_the_files_of_the_folders(write_run, compare, tmp_path):
-    """In the folders after their text files are gone, and beside records in a flat folder."""
+def test_committed_translations_are_compared_like_the_files_of_the_folders(write_run, compare, tmp_path):
     folders = [write_run("absolute", 0.3), write_run("relative", 0.2)]
     expected = compare("sweep=mine", "format=markdown")
-    flat = tmp_path / "kept"
-    flat.mkdir()
-    for folder in folders:
-        write_archive(folder, {"test": read_translations(folder / "record.json", "test")})
-        for file in folder.glob("test.*.txt"):
-            file.unlink()
-        shutil.copy(folder / "record.json", flat / f"{folder.name}.json")
-        shutil.copy(folder / "hypotheses.json.xz", flat / f"{folder.name}.hypotheses.json.xz")
-        [texts] = folder.glob("texts-*.json.xz")
-        shutil.copy(texts, flat)
-    assert len(list(flat.iterdir())) == 5, "sources and references are there once"
-    for words in ([], ["runs_dir=kept"]):
-        assert compare("sweep=mine", *words, "format=markdown") == expected
-    files = [flat / f"{folder.name}.json" for folder in folders]
-    assert compare(*files, "format=markdown").splitlines()[1:] == expected.splitlines()[1:]
     document = compare("sweep=mine", "format=json")
     assert as_markdown(from_json(document)) == expected.rstrip("\n"), "the page is rendered again from the document"
-    next(flat.glob("texts-*")).write_bytes(b"x")
-    assert "cannot be read (" in compare(*files, code=2)
-    next(flat.glob("texts-*")).unlink()
-    assert "cannot be read (" in compare("sweep=mine", "runs_dir=kept", code=2)
-    for path in flat.glob("*.xz"):
-        path.unlink()
+    records = [(folder / "record.json", read_record(folder / "record.json")) for folder in folders]
+    commit_records(records, tmp_path / "kept")
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["hypotheses.jsonl.xz", "records.jsonl"]
+    assert compare("sweep=mine", "runs_dir=kept", "format=markdown") == expected
+    names = [f"kept:{record.name}-{record.run_id}" for _, record in records]
+    assert compare(*names, "format=markdown").splitlines()[1:] == expected.splitlines()[1:]
+    (tmp_path / "kept" / "hypotheses.jsonl.xz").write_bytes(b"x")
+    assert "cannot be read (" in compare(*names, code=2)
+    (tmp_path / "kept" / "hypotheses.jsonl.xz").unlink()
     message = compare("sweep=mine", "runs_dir=kept", code=2)
     assert "only records, but compare needs the translations next to them" in message

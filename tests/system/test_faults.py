@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr.records.metrics import read_metrics
+from rpr.records.files import read_metrics
 from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.locks import LOCK_NAME

@@ -26,7 +26,7 @@ from rpr.decode.engine import Engine
 from rpr.decode.engines import evaluated_model
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.io.resources import resident_peak
-from rpr.records.metrics import read_metrics
+from rpr.records.files import read_metrics
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.signals import exit_on_sigterm
 from rpr.training import fit, saving
