@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from rpr.bench.benchmark import BatchShape, Timing, matmul_rate, step_flops, take_turns
 from rpr.decode.torch_engine import TorchEngine
 from torch import Tensor, nn
 
-from rpr.bench.benchmark import BatchShape, Timing, matmul_rate, step_flops, take_turns
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
 from rpr.config.train import TrainConfig

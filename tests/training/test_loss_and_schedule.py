@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from rpr.bench.benchmark import peak_bytes
+from rpr.commands.bench import peak_bytes
 from rpr.compose.composition import compose_train
 from rpr.training import loss
 from rpr.training.loss import label_smoothed_loss

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from rpr.bench import benchmark
-from rpr.bench.benchmark import WARM_UP, LayerCase, layer_cases, peak_bytes, take_turns, training_steps
 from rpr.cli import app
-from rpr.commands import bench as command
+from rpr.commands import bench as benchmark
+from rpr.commands.bench import WARM_UP, LayerCase, layer_cases, peak_bytes, take_turns, training_steps
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
 from rpr.errors import ConfigError
@@ -143,10 +142,10 @@ def test_hooks_are_tried_up_to_the_longest_sequence(monkeypatch):
 
     monkeypatch.setattr("rpr.commands.bench.check_hooks", check)
     with pytest.raises(ConfigError, match="enough"):
-        command.run(bench("parts=[step,layer]", "layer.lengths=[4,600]"), positions("absolute"))
+        benchmark.run(bench("parts=[step,layer]", "layer.lengths=[4,600]"), positions("absolute"))
     assert tried == [600]
     with pytest.raises(ConfigError, match="^variants: cope holds the scores of all pairs of tokens, too many for 4097"):
-        command.run(
+        benchmark.run(
             bench("parts=[layer]", "layer.lengths=[4,4097]", "model.architecture=decoder_only"),
             positions("cope", architecture="decoder_only"),
         )
@@ -171,15 +170,3 @@ def test_layers_of_a_pattern_are_measured_each():
     assert [*benchmark.layer_steps(config, mixed, LayerCase(1, 4, 0, False), CPU)] == [*causal][:2]
     of_fox = {name: mixed[name] for name in ("fox", "rope_none")}
     assert not benchmark.layer_steps(config, of_fox, LayerCase(1, 4, 0, False), CPU), "nothing to compare with"
-
-
-def test_text_says_what_was_not_timed_with_an_algorithm():
-    """The baseline aside, which never is; the rows of relative_keys and of a pattern's layers are not relative's."""
-    variants = ["absolute", "relative", "relative_keys", "rope_none"]
-    config = bench("layer.algorithms=[attend,dense]", f"variants=[{','.join(variants)}]").model_dump(mode="json")
-    rows = [
-        {"variant": name, "length": 4, "batch": 1, "clip_distance": 0, "causal": False, "problem": "no memory"}
-        for name in (*variants, "relative_keys (dense)", "rope_none: RoPE (dense)")
-    ]
-    text = command.as_text({"config": config, "layer": rows, "device": "cpu", "versions": {"torch": "2"}})
-    assert "not timed: relative with dense\n" in f"{text}\n"
