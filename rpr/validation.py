@@ -63,10 +63,6 @@ class StrictModel(BaseModel):
         """What is wrong with valid settings together, as `setting: rule; remedy`; the first one is reported."""
         return ()
 
-    def unread(self) -> Iterable[tuple[str, str]]:
-        """Settings, or sections of them, that have no effect whatever their value, and why: refused if typed."""
-        return ()
-
 
 _TAGS = ("scheme", "kind")  # settings that select one of several sections
 

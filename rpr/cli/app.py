@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rpr import environment
-from rpr.cli import stdio
 from rpr.cli.positionals import take_schemes_dir, to_overrides
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import (
@@ -23,6 +22,7 @@ from rpr.compose.composition import (
 )
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, RprError, did_you_mean
+from rpr.io import stdio
 from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     stdio.reopen_closed_fds()
     stdio.replace_unencodable()
+    stdio.outlive_readers("stderr", *(["stdout"] if {*arguments[:1]} <= {*RESUMABLE} else []))
     environment.set_up()
     # Hydra's own re-runs of sys.argv, and torchrun -m rpr, name the command this way.
     name = arguments[0].removeprefix("--config-name=") if arguments else "--help"
@@ -124,8 +125,8 @@ def _run(name: str, arguments: list[str]) -> int:
     """Check the flags and overrides of a command, compose and validate its configuration, and run it."""
     # 1. Flags, and what they ask for instead of a run of the command.
     flags = _parse_flags(name, arguments)
-    words = flags.overrides
-    if name == "train" and any(override_key(word) == "run" for word in words):
+    overrides = flags.overrides
+    if name == "train" and any(override_key(word) == "run" for word in overrides):
         environment.hide_foreign()
         _resume(arguments)
         return 0
@@ -135,12 +136,12 @@ def _run(name: str, arguments: list[str]) -> int:
     if flags.multirun:
         from rpr.sweep import command
 
-        return command.run_multirun(words, config_dir)
+        return command.run_multirun(overrides, config_dir)
     config_name = flags.config_name or name
     if flags.help or flags.cfg or flags.info or flags.hydra_help:
         stdio.flush_stdout(_shown(flags, config_name, config_dir))  # at once: Hydra reports a closed pipe at every line
         return 0
-    if own := next(filter(is_hydra_override, words), None):
+    if own := next(filter(is_hydra_override, overrides), None):
         raise ConfigError(f"{override_key(own)}: has no effect on a single {name}; use it with -m")
     # 2. The typed configuration.
     from rpr.validation import validate
@@ -148,13 +149,13 @@ def _run(name: str, arguments: list[str]) -> int:
     if name == "train":
         from rpr.commands import train
 
-        job = compose_train(words, config_dir, config_name)
+        job = compose_train(overrides, config_dir, config_name)
         environment.hide_foreign()
-        train.run(job, command=recorded_command(words, config_dir, flags.config_name))
+        train.run(job, command=recorded_command(overrides, config_dir, flags.config_name))
         return 0
-    inputs: list[Any] = [validate(_config_class(name), compose(config_name, words, config_dir))]
+    inputs: list[Any] = [validate(_config_class(name), compose(config_name, overrides, config_dir))]
     if name == "bench":
-        inputs.append({each: _compose_position(each, words, config_dir) for each in inputs[0].variants})
+        inputs.append({each: _compose_position(each, overrides, config_dir) for each in inputs[0].variants})
     # 3. The command.
     environment.hide_foreign()
     importlib.import_module(f"rpr.commands.{name}").run(*inputs)

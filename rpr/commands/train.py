@@ -18,6 +18,7 @@ from rpr.compose.messages import format_user_error
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import is_first_rank, started_by_torchrun
 from rpr.errors import ConfigError, RecordError, RprError, RunError
+from rpr.io import stdio
 from rpr.io.escape import escape_control_characters, note
 from rpr.kinds import TEXT
 from rpr.paths import user_path
@@ -306,6 +307,11 @@ def _failure_recorded(run_dir: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         reason = format_user_error(error) if isinstance(error, Exception) else None
+        if isinstance(error, Exception) and not (run_dir / RECORD_NAME).exists():
+            raise RunError(
+                f"{run_dir}: the run's folder was moved or removed while it trained; put it back, and the same command "
+                "resumes from the last checkpoint"
+            ) from None
         if is_first_rank():
             record = read_record(run_dir / RECORD_NAME)
             lifecycle.mark_stopped(run_dir, error, reason)
@@ -321,6 +327,7 @@ def _failure_recorded(run_dir: Path) -> Iterator[None]:
 def main(job: Path) -> None:
     """The worker process `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
     die_with_parent(os.getppid())
+    stdio.outlive_readers("stdout", "stderr")
     with exit_on_sigterm():
         config = config_from_record(json.loads(job.read_text(encoding="utf-8")))
         try:

@@ -26,14 +26,14 @@ _SIDE = re.compile(r"^\+{0,2}(?:position@)?(position\.(?:encoder|decoder))=(.*)"
 _ENTRY = re.compile(r"\+{0,2}position(\.encoder|\.decoder)?\.entries\.")
 
 
-def typed_choices(words: Sequence[str]) -> list[str]:
+def typed_choices(overrides: Sequence[str]) -> list[str]:
     """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
     `position@position.encoder=rope`, and `position.encoder=null` as its deletion; the last one for a stack counts.
     """
-    stacks = {at: match for at, word in enumerate(words) if (match := _SIDE.fullmatch(word))}
+    stacks = {at: match for at, word in enumerate(overrides) if (match := _SIDE.fullmatch(word))}
     last = {match[1]: at for at, match in stacks.items()}
     rewritten = []
-    for at, word in enumerate(words):
+    for at, word in enumerate(overrides):
         if (match := stacks.get(at)) is None:
             rewritten.append(word)
         elif last[match[1]] == at:
@@ -95,23 +95,31 @@ def _compose_settings(name: str, overrides: Sequence[str], config_dir: Path | No
     """As `compose`, with interpolations. A decoder-only model for which no corpus is chosen learns python_library."""
     from omegaconf import OmegaConf
 
-    words = typed_choices(overrides)
-    for word in words:
+    rewritten = typed_choices(overrides)
+    for word in rewritten:
         _check_choice(word)
-    of_entries = [word for word in words if _ENTRY.match(word)]  # which exist once the layers are known
-    others = [word for word in words if word not in of_entries]
+    of_entries = [word for word in rewritten if _ENTRY.match(word)]  # which exist once the layers are known
+    others = [word for word in rewritten if word not in of_entries]
     settings = hydra_bridge.compose_quickly(name, others, config_dir)
-    chosen = name != "train" or any(re.match(r"data(=|\.synthetic\.)", word.lstrip("+")) for word in words)
+    chosen = name != "train" or any(re.match(r"data(=|\.synthetic\.)", word.lstrip("+")) for word in rewritten)
     if not chosen and settings.model.architecture == "decoder_only" and settings.data.text is None:
         return _compose_settings(name, ["data=python_library", *overrides], config_dir)
     if entries := list(_entries_of_layers(settings, config_dir)):
         settings = hydra_bridge.compose_quickly(name, [*others, *entries], config_dir)
+    _set_rate_aside(settings, {override_key(word) for word in rewritten})
     for word in of_entries:
         override = hydra_bridge.parse(word)
         if OmegaConf.select(settings, override.key_or_group, default=...) is ...:
             raise ConfigError(f"{override.key_or_group}: no such setting of the layers' entries; see --cfg job")
         OmegaConf.update(settings, override.key_or_group, override.value())
     return settings
+
+
+def _set_rate_aside(settings: Any, typed: set[str]) -> None:
+    """Of the two settings of the learning rate, a recipe has one; the other one, typed alone, takes its place."""
+    for rate, other in (("learning_rate", "learning_rate_scale"), ("learning_rate_scale", "learning_rate")):
+        if f"optim.{rate}" in typed and f"optim.{other}" not in typed and settings.optim[rate] is not None:
+            settings.optim[other] = None
 
 
 def _entries_of_layers(settings: Any, config_dir: Path | None) -> Iterator[str]:

@@ -51,15 +51,15 @@ def parse(word: str) -> Any:
         return OverridesParser.create().parse_overrides([f"{key}={quote_value(value)}"])[0]
 
 
-def _readable(words: Sequence[str]) -> list[str]:
-    return [parse(word).input_line for word in words]
+def _readable(overrides: Sequence[str]) -> list[str]:
+    return [parse(word).input_line for word in overrides]
 
 
-def expand(words: Sequence[str]) -> list[list[str]]:
+def expand(overrides: Sequence[str]) -> list[list[str]]:
     """The jobs of a multirun, as Hydra's basic sweeper generates them."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-    batches = BasicSweeper.split_arguments([parse(word) for word in words], max_batch_size=None)
+    batches = BasicSweeper.split_arguments([parse(word) for word in overrides], max_batch_size=None)
     return [list(job) for batch in batches for job in batch]
 
 
@@ -90,7 +90,7 @@ def _initialized(config_name: str, config_dir: Path | None = None) -> Iterator[A
         state.hydra = running
 
 
-def compose(name: str, words: Sequence[str], config_dir: Path | None = None, *, with_hydra: bool = False) -> Any:
+def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None, *, with_hydra: bool = False) -> Any:
     """Compose one job's settings with Hydra, `with_hydra` also its own as `settings.hydra`; `config_dir` is a folder
     with more choices. Raises ConfigError if a folder of hydra.searchpath does not exist, or a choice inherits from
     itself.
@@ -100,14 +100,14 @@ def compose(name: str, words: Sequence[str], config_dir: Path | None = None, *, 
     try:
         with _initialized(name, config_dir), warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # a folder of hydra.searchpath that does not exist
-            return hydra_compose(name, _readable(words), return_hydra_config=with_hydra)
+            return hydra_compose(name, _readable(overrides), return_hydra_config=with_hydra)
     except UserWarning as warning:
         raise ConfigError(f"hydra: {warning}") from None
     except RecursionError:
         raise ConfigError(f"defaults: a file that {name} reads inherits from itself; correct its defaults") from None
 
 
-def compose_quickly(name: str, words: Sequence[str], config_dir: Path | None = None) -> Any:
+def compose_quickly(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> Any:
     """As `compose`. The jobs of a sweep have few choices of groups and many values: a composition takes 0.15 s, and
     values are set in a copy of one with the same choices.
     """
@@ -117,18 +117,21 @@ def compose_quickly(name: str, words: Sequence[str], config_dir: Path | None = N
 
     folders = (data_dir("conf"), *choice_dirs(config_dir))
     groups = {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
-    parsed = [parse(word) for word in words]
-    values = [one for one in parsed if one.type is OverrideType.CHANGE and one.key_or_group not in groups]
-    plain = [one for one in values if one.package is None and not one.is_sweep_override()]
-    if any(one.key_or_group not in groups and one not in plain for one in parsed) or "hydra.searchpath" in str(words):
-        return compose(name, words, config_dir)
-    choices = tuple(one.input_line for one in parsed if one not in values)
-    settings = copy.deepcopy(_of_choices(name, choices, config_dir))
+    choices, values = [], list[Any]()
+    for override in map(parse, overrides):
+        sets = override.type is OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
+        if override.key_or_group in groups:
+            choices.append(override.input_line)
+        elif sets and override.key_or_group != "hydra.searchpath":
+            values.append(override)
+        else:
+            return compose(name, overrides, config_dir)
+    settings = copy.deepcopy(_of_choices(name, tuple(choices), config_dir))
     try:
-        for one in values:
-            OmegaConf.update(settings, one.key_or_group, one.value())
-    except OmegaConfBaseException:  # in Hydra's words
-        return compose(name, words, config_dir)
+        for override in values:
+            OmegaConf.update(settings, override.key_or_group, override.value())
+    except OmegaConfBaseException:  # which Hydra explains
+        return compose(name, overrides, config_dir)
     return settings
 
 
@@ -139,18 +142,18 @@ def _of_choices(name: str, choices: tuple[str, ...], config_dir: Path | None) ->
 
 def launch(
     config_name: str,
-    words: Sequence[str],
+    overrides: Sequence[str],
     config_dir: Path | None,
     task: Callable[[Any], Any],
     jobs: Sequence[Sequence[str]],
 ) -> list[Any]:
-    """Run the task for each job with the launcher that the words select; returns Hydra's JobReturns."""
+    """Run the task for each job with the launcher that the overrides select; returns Hydra's JobReturns."""
     from hydra._internal.callbacks import Callbacks
     from hydra.core.plugins import Plugins
     from hydra.core.utils import configure_log
     from hydra.types import HydraContext
 
-    settings = compose(config_name, words, config_dir, with_hydra=True)
+    settings = compose(config_name, overrides, config_dir, with_hydra=True)
     configure_log(settings.hydra.hydra_logging, settings.hydra.verbose)
     with _initialized(config_name, config_dir) as hydra:
         context = HydraContext(hydra.config_loader, Callbacks())
@@ -158,15 +161,15 @@ def launch(
         return list(launcher.launch([_readable(job) for job in jobs], initial_job_idx=0))
 
 
-def answer(config_name: str, flags: argparse.Namespace, words: Sequence[str], config_dir: Path | None) -> None:
+def answer(config_name: str, flags: argparse.Namespace, overrides: Sequence[str], config_dir: Path | None) -> None:
     """Let Hydra answer --cfg, --info or --hydra-help on stdout."""
     with _initialized(config_name, config_dir) as hydra:
         if flags.hydra_help:
             hydra.hydra_help(config_name, flag_parser(), flags)
         elif flags.cfg:
-            hydra.show_cfg(config_name, _readable(words), flags.cfg, flags.package, flags.resolve)
+            hydra.show_cfg(config_name, _readable(overrides), flags.cfg, flags.package, flags.resolve)
         else:
-            hydra.show_info(flags.info, config_name, _readable(words))
+            hydra.show_info(flags.info, config_name, _readable(overrides))
 
 
 def is_parsing_error(error: BaseException) -> bool:

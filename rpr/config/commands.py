@@ -22,13 +22,6 @@ def _of_one_process(hardware: HardwareConfig) -> HardwareConfig:
 OneProcess = Annotated[HardwareConfig, AfterValidator(_of_one_process)]
 
 
-def _of_inexact(hardware: HardwareConfig) -> Iterator[tuple[str, str]]:
-    """The settings of inexact arithmetic, for commands that compare the run's weights in float64."""
-    if hardware.precision == "bf16":
-        yield "hardware.precision", "here, where weights are float32 and compared in float64"
-    yield "hardware.matmul_precision", "here, where the model is computed in float64"
-
-
 class OneRunConfig(StrictModel):
     """The settings of a command that loads one trained run; None is "as the run has it", or the default cache."""
 
@@ -59,10 +52,6 @@ class EvaluateConfig(OneRunConfig):
         if problem := too_few_samples(self.bootstrap_samples):
             yield problem
 
-    def unread(self) -> Iterator[tuple[str, str]]:
-        if self.hardware.precision == "64":
-            yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
-
 
 class TranslateConfig(OneRunConfig):
     """rpr-cli translate; None is "as the run has it"."""
@@ -74,12 +63,6 @@ class TranslateConfig(OneRunConfig):
     output: str | None
     matmul_precision: Literal["highest", "high", "medium"]
     lines_per_batch: PositiveInt
-
-    def unread(self) -> Iterator[tuple[str, str]]:
-        if self.beam_size == 1:
-            yield "length_penalty", "with beam_size=1, a greedy search"
-        if self.hardware.precision == "64":
-            yield "matmul_precision", "with hardware.precision=64, as it is of float32 matmuls"
 
 
 class SamplingConfig(StrictModel):
@@ -118,9 +101,6 @@ class ExportConfig(OneRunConfig):
     sentences: PositiveInt
     split: str
 
-    def unread(self) -> Iterator[tuple[str, str]]:
-        return _of_inexact(self.hardware)
-
 
 class CompareConfig(StrictModel):
     """rpr-cli compare: the first run, or a sweep's baseline, against the others."""
@@ -146,12 +126,6 @@ class CompareConfig(StrictModel):
             yield f"runs: only {self.runs[0]} given; give the folders of at least two runs"
         if self.runs and self.baseline is not None:
             yield f"baseline: {self.baseline} is for sweep=; of runs the first one is the baseline"
-
-    def unread(self) -> Iterator[tuple[str, str]]:
-        if self.sweep is None:
-            yield "runs_dir", "without sweep=, as the runs are given by their folders"
-        if self.metrics is not None and "sacrebleu" not in self.metrics:
-            yield "bleu_tokenizer", "without sacrebleu in metrics"
 
 
 class RerunConfig(StrictModel):
@@ -181,10 +155,6 @@ class DashboardConfig(StrictModel):
     title: str | None
     logger: LoggerConfig
 
-    def unread(self) -> Iterator[tuple[str, str]]:
-        for name in LoggerConfig.model_fields.keys() - {"mode", "project", "entity"}:
-            yield f"logger.{name}", "on a dashboard"
-
 
 class VerifyConfig(OneRunConfig):
     """rpr-cli verify."""
@@ -192,9 +162,6 @@ class VerifyConfig(OneRunConfig):
     sentences: PositiveInt
     split: str
     format: Literal["table", "json"]
-
-    def unread(self) -> Iterator[tuple[str, str]]:
-        return _of_inexact(self.hardware)
 
 
 class PrepareConfig(StrictModel):
@@ -237,17 +204,6 @@ class ReportConfig(StrictModel):
                 f"results_page: {self.results_page} is a page on all records under runs_dir; remove "
                 f"{'sweep' if self.sweep is not None else 'run'}"
             )
-
-    def unread(self) -> Iterator[tuple[str, str]]:
-        of_run = ("average_checkpoints", "validation_sentences", "max_distance", "cache_dir", "hardware")
-        of_records = ("runs_dir", "baseline", "output_dir", "verbose", "pdf")
-        subject, unused = ("records", of_run) if self.run is None else ("one run's positions", of_records)
-        for name in unused:
-            yield name, f"on a report on {subject}"
-        if self.hardware.precision == "bf16":
-            yield "hardware.precision", "on a report on one run's positions, which are measured in float32 (or 64)"
-        if self.format == "json":
-            yield "verbose", "with format=json, which is everything"
 
 
 class LayerBenchConfig(StrictModel):
@@ -306,16 +262,3 @@ class BenchConfig(StrictModel):
             yield f"variants: [{','.join(self.variants)}] names one twice; name each once"
         if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
             yield "layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu"
-
-    def unread(self) -> Iterator[tuple[str, str]]:
-        of_parts = {"step": ("sentences", "length"), "context": ("context",), "layer": ("layer",)}
-        for part, names in of_parts.items():
-            for name in () if part in self.parts else names:
-                yield name, f"without {part} in parts"
-        if {*self.parts} == {"layer"}:
-            yield "rounds", "with parts=[layer], which takes layer.rounds"
-        for name in OptimConfig.model_fields.keys() - {"label_smoothing"}:
-            yield f"optim.{name}", "on bench, whose steps are of plain Adam"
-        for name in DataConfig.model_fields.keys() - {"vocabulary_size"}:
-            yield f"data.{name}", "on bench, which reads no data"
-        yield "hardware.num_workers", "on bench, which loads no data"

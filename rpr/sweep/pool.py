@@ -19,7 +19,7 @@ from rpr.compose.messages import format_user_error
 from rpr.config.train import config_from_record
 from rpr.environment import for_child
 from rpr.errors import BusyError, ProcessEnded, RprError, RunError
-from rpr.io import resources
+from rpr.io import resources, stdio
 from rpr.records.record import RECORD_NAME, read_record
 from rpr.runs import lifecycle, locks
 from rpr.signals import die_with_parent, exit_on_sigterm, signals_deferred
@@ -115,6 +115,7 @@ def main() -> int:
     die_with_parent(request["parent"])
     answers = os.dup(1)
     os.dup2(2, 1)
+    stdio.outlive_readers("stdout", "stderr")
     progress.disable_terminal()  # the sweep's own process draws there
     try:
         with exit_on_sigterm():

@@ -34,7 +34,7 @@ from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData
 from rpr.training.guards import NonFiniteGuard
 from rpr.training.module import TranslationModule
-from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint
+from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint, system_error
 
 PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed"}
 EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"
@@ -88,6 +88,11 @@ def fit(
             raise KeyboardInterrupt from None
         raise
     except RuntimeError as error:
+        if "combined_loader" in str(error):  # Lightning's own, in the course of the first
+            raise RunError(
+                f"hardware.num_workers: {config.hardware.num_workers} processes cannot be started "
+                f"({system_error(error)}); give them shared memory (/dev/shm), or choose hardware.num_workers=0"
+            ) from None
         if not str(error).startswith("DataLoader "):
             if config.hardware.num_ranks > 1 and re.search("timed out|timeout", str(error), re.IGNORECASE):
                 raise RunError(

@@ -33,10 +33,11 @@ class AtomicCheckpointIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         with signals_deferred():
             try:
+                Path(path).parent.stat()  # a run's folder that was moved away is not made again
                 with replacing(Path(path)) as temporary, temporary.open("wb") as file:
                     torch.save(checkpoint, file)
             except (OSError, RuntimeError) as error:  # torch's writer wraps the system's error in its own
-                reason = _os_error(error)
+                reason = system_error(error)
                 raise RunError(
                     f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are intact: "
                     "fix this, and the same command resumes from the last one"
@@ -51,7 +52,8 @@ class AtomicCheckpointIO(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-def _os_error(error: BaseException) -> str:
+def system_error(error: BaseException) -> str:
+    """The system's words for an error, or for the one in whose course it was raised."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

@@ -19,11 +19,11 @@ from tests.processes import SCRIPT
 FULL = Path("/dev/full")
 PROBE = """
 import json, os, sys
-from rpr.cli import stdio
+from rpr.io import stdio
 before = [stream is None for stream in (sys.stdin, sys.stdout, sys.stderr)]
 stdio.reopen_closed_fds()
 file = open(sys.argv[1], "w")
-child = "import os, sys; from rpr.cli import stdio; os.fstat(0), os.fstat(1), os.fstat(2); sys.stderr.write('printed')"
+child = "import os, sys; from rpr.io import stdio; os.fstat(0), os.fstat(1), os.fstat(2); sys.stderr.write('printed')"
 ended = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", child])
 json.dump([before, file.fileno(), sys.stderr is None, ended], file)
 """
@@ -68,6 +68,29 @@ def test_closed_pipe_is_no_error_for_the_installed_script():
     with pipe_without_reader() as closed:
         ended = run([SCRIPT, "--help"], stdout=closed, stderr=subprocess.PIPE)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+LASTING = """
+import sys
+from rpr.io import stdio
+sys.stdin.readline()  # until the reader is gone
+stdio.outlive_readers("stdout", "stderr")
+for _ in range(3):
+    print("lost"), print("lost", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_run_outlives_the_reader_of_its_streams(terminal):
+    """`|& head`, `|& tee` whose tee dies, or a closed terminal under nohup."""
+    reading, writing = os.openpty() if terminal else os.pipe()
+    command = [sys.executable, "-c", LASTING]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=writing, stderr=writing, start_new_session=True)
+    os.close(writing)
+    os.close(reading)
+    process.communicate(b"\n", timeout=60)
+    assert process.returncode == 7
 
 
 def test_closed_pipe_keeps_the_exit_code_of_a_failure(monkeypatch):

@@ -304,3 +304,14 @@ def test_bos_has_a_vector_of_its_own_in_models_of_documents():
     again = todays_command(shlex.join(["rpr-cli", "train", *documents]), recorded)
     assert train(*shlex.split(again)[2:]).run_id == zero.run_id
     assert todays_command("as it was", zero.model_dump(mode="json")) == "as it was"
+
+
+def test_a_learning_rate_sets_the_recipes_other_form_aside():
+    def rates(*words):
+        optim = train(*words).optim
+        return optim.learning_rate, optim.learning_rate_scale
+
+    assert rates("optim.learning_rate=2e-3") == (0.002, None)
+    assert rates("optim=lm", "optim.learning_rate_scale=0.5") == (None, 0.5)
+    with pytest.raises(ConfigError, match="set exactly one of them"):
+        rates("optim.learning_rate=2e-3", "optim.learning_rate_scale=1")

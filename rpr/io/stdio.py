@@ -1,6 +1,7 @@
 """Standard streams that are closed, have lost their reader, or are on a full disk."""
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -28,6 +29,33 @@ def replace_unencodable() -> None:
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError):  # from asking its position afterwards, if a pipe has replaced a file
                 stream.reconfigure(errors="replace")
+
+
+class _Lasting(io.FileIO):
+    """A stream that discards what is written from the time its reader is gone: a pipe's, or a closed terminal."""
+
+    def write(self, data: bytes) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())  # also for libraries that write to the descriptor
+            os.close(nowhere)
+            return len(data)
+
+
+def outlive_readers(*names: str) -> None:
+    """From now on these streams (`"stderr"`) outlive their readers: a run's output are its files. Streams that a
+    program has put in their place stay as they are.
+    """
+    for name in names:
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
+            raw = _Lasting(stream.fileno(), "w", closefd=False)
+            buffer = io.BufferedWriter(raw)  # type: ignore[type-var]
+            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=True))
 
 
 def flush_stdout(text: str = "") -> None:
