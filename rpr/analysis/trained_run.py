@@ -8,7 +8,6 @@ import torch
 import yaml
 from torch import Tensor
 
-from rpr.analysis import text_scoring
 from rpr.analysis.positions import attention_weights
 from rpr.config.commands import SamplingConfig
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
@@ -21,6 +20,7 @@ from rpr.kinds import TEXT
 from rpr.paths import data_dir, user_path
 from rpr.records.record import Record
 from rpr.runs import loading
+from rpr.scoring.text import nats
 from rpr.validation import validate
 
 
@@ -138,7 +138,7 @@ class TrainedRun:
         ids_1T = torch.tensor([[BOS, *self._ids(text)]])
         with self.engine.evaluating(), torch.no_grad():
             windows = zip(*(torch.split(ids, window, dim=1) for ids in (ids_1T[:, :-1], ids_1T[:, 1:])), strict=True)
-            return float(torch.cat([text_scoring.nats(self.engine.model, *sides) for sides in windows], dim=1).mean())
+            return float(torch.cat([nats(self.engine.model, *sides) for sides in windows], dim=1).mean())
 
     def _ids(self, text: str) -> list[int]:
         return self.translator.vocabulary.encode(text if self.config.data.kind is TEXT else normalised(text))

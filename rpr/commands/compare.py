@@ -9,7 +9,13 @@ from rpr.config.commands import CompareConfig
 from rpr.errors import RecordError, RunError
 from rpr.io.escape import escape_control_characters
 from rpr.kinds import TEXT
-from rpr.metrics.comparison import (
+from rpr.paths import user_path
+from rpr.records.difference import corpus_differences
+from rpr.records.record import find_records
+from rpr.report.paired import PairedReport, as_json, as_markdown, grids
+from rpr.report.recipes import usual_baseline
+from rpr.runs.locks import with_killed_runs
+from rpr.scoring.comparison import (
     Run,
     as_run,
     can_be_compared,
@@ -20,12 +26,6 @@ from rpr.metrics.comparison import (
     settings_differences,
     with_short_names,
 )
-from rpr.paths import user_path
-from rpr.records.difference import corpus_differences
-from rpr.records.record import find_records
-from rpr.report.paired import PairedReport, as_json, as_markdown, grids
-from rpr.report.recipes import usual_baseline
-from rpr.runs.locks import with_killed_runs
 from rpr.tables.render import titled, wrapped
 
 

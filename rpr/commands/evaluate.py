@@ -5,23 +5,22 @@ import json
 import re
 from dataclasses import asdict
 
-from rpr.commands.printing import with_legend
-from rpr.commands.scoring import check_scorable, context_grids, length_grid, score_grid, score_run
+from rpr.commands.printing import context_grids, length_grid, score_grid, with_legend
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import REPORTED, TrainConfig
 from rpr.config.unread import OF_TRANSLATIONS
-from rpr.decode.engines import evaluated_model
 from rpr.errors import ConfigError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
 from rpr.kinds import TEXT
-from rpr.metrics.languages import check_tokenizer
 from rpr.model.positions import changed_after_training
 from rpr.model.scheme_check import check_hooks
 from rpr.paths import user_path
 from rpr.records.scores import search_in_words
 from rpr.runs import lifecycle, loading
+from rpr.scoring.metrics import check_tokenizer
+from rpr.scoring.run import check_scorable, evaluated_model, score_run
 from rpr.tables.render import wrapped
 from rpr.validation import validate
 

@@ -28,13 +28,9 @@ def run(config: GenerateConfig) -> None:
     trained.continuations([], config)  # refuses what cannot be continued
     streamed = config.format == "text" and sys.stdout.isatty()
 
-    def write(text: str) -> None:
-        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-        sys.stdout.buffer.flush()
-
     context = trained.config.data.context_length
     for prompts in _prompts(config):
-        on_text = (lambda text, ends: write(_harmless(text) + "\n" * ends)) if streamed else None
+        on_text = (lambda text, ends: _write(_harmless(text) + "\n" * ends)) if streamed else None
         by_prompt = trained.continuations(prompts, config, on_text)
         if context is not None:
             lengths = [len(trained.prompt_ids(prompt)) for prompt in prompts]
@@ -52,7 +48,12 @@ def run(config: GenerateConfig) -> None:
             for number, sample in enumerate(samples):
                 about = {"prompt": prompt, "sample": number, "text": sample.text, "tokens": len(sample.pieces)}
                 line = json.dumps({**about, "finished": sample.finished}, ensure_ascii=False)
-                write(f"{line if config.format == 'json' else sample.text}\n")
+                _write(f"{line if config.format == 'json' else sample.text}\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    sys.stdout.buffer.flush()
 
 
 def _harmless(text: str) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from rpr.analysis.positions import DEFINITIONS, Numbers, measure
-from rpr.analysis.text_scoring import by_position, document_statistics, token_nats
 from rpr.config.commands import ReportConfig
 from rpr.data.cache import PreparedData
 from rpr.data.windows import context_blocks, longest_block
@@ -18,6 +17,7 @@ from rpr.records.position import position_of
 from rpr.report.plot_style import rendered
 from rpr.report.position_figure import position_figure
 from rpr.runs import loading, runtime
+from rpr.scoring.text import by_position, document_statistics, token_nats
 
 MIN_DISTANCE = 8  # shown even for the smallest k: for k = 0, 2k would be no distance at all
 

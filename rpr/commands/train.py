@@ -75,8 +75,8 @@ def resume(run_dir: Path) -> Path:
 def _run_unless_finished(
     config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob | None, rerun_of: RerunOf | None
 ) -> None:
-    from rpr.metrics.languages import check_tokenizer
     from rpr.runs import runtime
+    from rpr.scoring.metrics import check_tokenizer
     from rpr.training import launch
 
     hardware = config.hardware
@@ -154,8 +154,8 @@ def _run_recorded(
     """Lock the run's folder, prepare its data and start its record, which gets any error from then on; then train, in
     this process or in as many as there are ranks, and unless a sweep does, print the result.
     """
-    from rpr.commands.scoring import check_scorable
     from rpr.runs import locks
+    from rpr.scoring.run import check_scorable
 
     created = lifecycle.create_run_dir(run_dir)
     with locks.acquire(run_dir) as lock:
@@ -207,10 +207,9 @@ def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
 
 def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
-    from rpr.commands.scoring import score_run, validation_bleu
-    from rpr.decode.engines import evaluated_model
     from rpr.runs import loading, runtime
     from rpr.runs.checkpoints import checkpoints
+    from rpr.scoring.run import evaluated_model, score_run, validation_bleu
     from rpr.tracking import wandb_logger
     from rpr.training import fit
     from rpr.training.saving import superseded
@@ -280,8 +279,8 @@ def _prepare(config: TrainConfig) -> PreparedData:
     from rpr.commands.prepare import progress_bars
     from rpr.data.cache import prepare
     from rpr.data.corpus import splits_of_files
-    from rpr.metrics.languages import check_tokenizer
     from rpr.model.scheme_check import check_hooks
+    from rpr.scoring.metrics import check_tokenizer
 
     for tried in config.sites:
         check_hooks(*tried)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import get_args
 
-from rpr.analysis.verification import Check, check_model, export_check
+from rpr.checks.verification import Check, check_model, export_check
 from rpr.config.commands import VerifyConfig
 from rpr.decode.engine import search_of
 from rpr.decode.exported import Kind

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rpr.config.data import DataConfig
 from rpr.data.cache import PreparedData
 from rpr.data.token_split import TokenSplit
-from rpr.data.vocabulary import BOS, EOS
+from rpr.data.vocabulary import BOS, EOS, TextVocabulary
 from rpr.errors import DataError
 
 
@@ -176,3 +176,16 @@ def scored_split(data: PreparedData, config: DataConfig, name: str, max_tokens: 
     if config.context_length is None:
         return data.split(name)
     return Windows.of_documents(data.split(name), config.context_length, eos=False).spread(max_tokens)
+
+
+def unigram_bits(data: PreparedData, split: str = "test") -> float | None:
+    """The entropy of a split of documents in bits per byte, if each piece is drawn by its frequency in it alone: what a
+    model that has learned nothing else needs. None of sentence pairs, or without the split.
+    """
+    vocabulary = data.vocabulary
+    if not isinstance(vocabulary, TextVocabulary) or split not in data.splits:
+        return None
+    counts = np.bincount(data.split(split).pieces("target"), minlength=len(vocabulary)).astype(np.float64)
+    counts[vocabulary.piece_bytes == 0] = 0  # the ends of documents
+    seen = counts[counts > 0]
+    return float((seen * np.log2(seen.sum() / seen)).sum() / (counts * vocabulary.piece_bytes).sum())

@@ -63,6 +63,7 @@ class Data(RecordPart):
     vocabulary_size: int = Field(ge=1)
     key: str
     notes: tuple[str, ...] = ()
+    unigram_bits: float | None = Field(default=None, gt=0)  # the unigram entropy of text, in bits per byte
 
 
 class Training(RecordPart):

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rpr.metrics.comparison import ALPHA, Family, System
-from rpr.metrics.significance import LEVEL
 from rpr.records.measurement import single
 from rpr.records.scores import METRIC_NAMES, hypotheses_note, score_digits, tokenised_in_words
+from rpr.scoring.comparison import ALPHA, Family, System
+from rpr.scoring.significance import LEVEL
 from rpr.tables.grid import Cell, Column, Grid, Note
 from rpr.tables.render import bullets, escape_markdown, markdown, shortened
 

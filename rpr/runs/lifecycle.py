@@ -294,6 +294,8 @@ def _concurrent_jobs(earlier: Record | None, now: int) -> int | None:
 
 
 def _data_record(data: PreparedData) -> Data:
+    from rpr.data.windows import unigram_bits
+
     return Data(
         name=data.meta.name,
         synthetic=data.meta.synthetic,
@@ -302,6 +304,7 @@ def _data_record(data: PreparedData) -> Data:
         vocabulary_size=len(data.vocabulary),
         key=data.meta.key,
         notes=data.meta.notes,
+        unigram_bits=unigram_bits(data),
     )
 
 

@@ -60,7 +60,7 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
 
 def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
     """Compose and check every job; then print them (--dry-run), or launch the unfinished ones."""
-    from rpr.metrics.languages import check_tokenizer
+    from rpr.scoring.metrics import check_tokenizer
     from rpr.sweep import status
     from rpr.sweep.launcher import Launcher
     from rpr.sweep.progress import SweepProgress

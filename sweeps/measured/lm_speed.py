@@ -25,13 +25,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rpr.bench.benchmark import BatchShape, Timing, matmul_rate, step_flops, take_turns
-from rpr.decode.torch_engine import TorchEngine
 from torch import Tensor, nn
 
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
 from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import ByteVocabulary
+from rpr.decode.engine import Engine
 from rpr.decode.sampling import continuations
 from rpr.export.ctranslate2_spec import write_model
 from rpr.training.loss import label_smoothed_loss
@@ -233,7 +233,7 @@ def generation(shape: Shape, labels: list[str]) -> tuple[dict[str, Timing], int]
 
     def of_ours(model: Any) -> Callable[[], Any]:
         def pieces() -> list[list[int]]:
-            found = continuations(TorchEngine(model.model), ByteVocabulary(), prompts.tolist(), sampling, 10**9)
+            found = continuations(Engine(model.model), ByteVocabulary(), prompts.tolist(), sampling, 10**9)
             return [each.pieces for [each] in found]
 
         return pieces

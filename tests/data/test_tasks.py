@@ -114,7 +114,7 @@ def is_right(kind: str, source: str, target: str, padded: int | None) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_follow_the_rule_and_lengths_of_their_split(kind):
-    """Lengths by hand: tests/metrics/test_lengths.py."""
+    """Lengths by hand: tests/scoring/test_lengths.py."""
     settings, splits = small(kind), generated(kind)
     assert {f"num_{name}": len(pairs) for name, pairs in splits.items()} == SMALL
     first, cut_off, longest = getattr(settings, "min_length", 1), settings.max_train_length, settings.max_long_length

@@ -19,10 +19,10 @@ from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS
 from rpr.decode import translator as module
 from rpr.decode.engine import Engine, length_batches
-from rpr.decode.engines import evaluated_model
 from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.model.beam_search import Hypothesis, Search, beam_search
 from rpr.runs import runtime
+from rpr.scoring.run import evaluated_model
 from rpr.validation import validate
 
 GARDEN = "In front of the garden the doctor laughs ."

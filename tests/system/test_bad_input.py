@@ -16,9 +16,9 @@ from hydra.errors import HydraException
 from rpr.cli import app
 from rpr.commands import train
 from rpr.errors import ConfigError
-from rpr.metrics.languages import check_installed
 from rpr.paths import data_dir
 from rpr.records.record import read_record
+from rpr.scoring.metrics import check_installed
 from tests.conftest import TINY
 from tests.system import bad_files as bad
 from tests.system.conftest import KEPT_BY_DESIGN
@@ -132,7 +132,7 @@ def test_unusable_corpus_is_refused_and_leaves_no_cache(tmp_path, corpus, refuse
 
 
 @pytest.mark.parametrize("words, expected", [
-    (["data.target_language=zz"], "data.target_language: zz has no tokenizer of its own in BLEU, but its"),
+    (["data.target_language=zz"], "data.target_language: sentences of zz have no spaces between words"),
     (["data.target_language=jpn"], "evaluation.bleu_tokenizer: ja-mecab is not installed; pip install 'sacrebleu[ja]'"),
     (["data.target_language=th", "evaluation.bleu_tokenizer=ko-mecab"], "evaluation.bleu_tokenizer: ko-mecab is not"),
 ])  # fmt: skip

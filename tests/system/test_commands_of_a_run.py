@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rpr.analysis.verification import Check
+from rpr.checks.verification import Check
 from rpr.commands import verify as verify_command
 from rpr.decode.exported import is_export, load_exported_model
 from rpr.records.record import read_record, write_record

@@ -12,13 +12,13 @@ import pytest
 
 from rpr.cli import app
 from rpr.config.train import TrainConfig
-from rpr.metrics.bleu import all_scores
-from rpr.metrics.comparison import Comparison, Family, System
-from rpr.metrics.significance import paired_tests
 from rpr.records.files import commit_records, read_translations
 from rpr.records.record import read_record
 from rpr.records.scores import OVER_DOCUMENTS, Interval
 from rpr.report.paired import PairedReport, as_markdown, from_json
+from rpr.scoring.comparison import Comparison, Family, System
+from rpr.scoring.metrics import all_scores
+from rpr.scoring.significance import paired_tests
 from rpr.validation import validate
 from tests.fake_records import fake_document, fake_score, make_run
 from tests.system.bad_files import edit_record, set_config, update_record

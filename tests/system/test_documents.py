@@ -199,8 +199,8 @@ def test_a_terminal_shows_a_continuation_as_it_grows(rope, cli, monkeypatch):
     written = []
     whole = cli(*words, "hardware.threads=1").out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(generate.Output, "write", lambda self, text: written.append(text))
+    monkeypatch.setattr(generate, "_write", written.append)
     assert app.main([*words, "hardware.threads=1"]) == 0
-    shown = b"".join(written).decode()
+    shown = "".join(written)
     assert shown == generate._harmless(whole) and len([text for text in written if text]) > 5
     assert generate._harmless("a\n\tb\x1b[31m") == "a\n\tb\\x1b[31m"

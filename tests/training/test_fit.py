@@ -23,11 +23,11 @@ from lightning_fabric.plugins.environments import SLURMEnvironment
 from rpr.commands import train as train_command
 from rpr.data.cache import prepare
 from rpr.decode.engine import Engine
-from rpr.decode.engines import evaluated_model
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.io.resources import resident_peak
 from rpr.records.files import read_metrics
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from rpr.scoring.run import evaluated_model
 from rpr.signals import exit_on_sigterm
 from rpr.training import fit, saving
 from rpr.training.module import TranslationModule

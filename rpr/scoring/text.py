@@ -22,9 +22,9 @@ from rpr.data.vocabulary import Vocabulary, text_vocabulary
 from rpr.data.windows import Windows
 from rpr.decode.engine import Engine, Progress
 from rpr.errors import not_finite
-from rpr.metrics.significance import interval
-from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
 from rpr.records.scores import ContextScore, PositionScore
+from rpr.scoring.significance import interval
+from rpr.scoring.statistics import SufficientStatistics, bits_from_sums
 
 ROWS_AT_ONCE, LOGITS_AT_ONCE = 4096, 2**22
 

@@ -8,8 +8,9 @@ characters, `exact_match` whole sentences. Different metrics never share a colum
 three differ by a point and more.
 """
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import version
@@ -19,15 +20,22 @@ from sacrebleu.metrics.chrf import CHRF
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
+from rpr.config.train import TrainConfig
 from rpr.errors import DataError
-from rpr.metrics.languages import bleu_tokenizer, check_installed, has_spaces, language_of
-from rpr.metrics.statistics import SAME, SufficientStatistics, match_statistics, sufficient_statistics
 from rpr.records.scores import EXACT_MATCH
+from rpr.scoring.statistics import SAME, SufficientStatistics, match_statistics, sufficient_statistics
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
 METRICS = ("sacrebleu", "bleu_tok_split", "bleu_tok", "chrf", EXACT_MATCH)
 TASK_METRICS = (EXACT_MATCH, "sacrebleu")  # for generated tasks, whose symbols are not natural language
 _MOSES = ("bleu_tok_split", "bleu_tok")
+_WITHOUT_WORDS = ("zh", "ja-mecab", "char")  # tokenizers of languages without spaces between words
+_TWO_LETTERS = {  # codes of ISO 639-2 and of FLORES for which a tokenizer has rules
+    "deu": "de", "ger": "de", "eng": "en", "fra": "fr", "fre": "fr", "jpn": "ja", "kor": "ko", "zho": "zh", "chi": "zh",
+    "cmn": "zh", "yue": "zh",
+}  # fmt: skip
+_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+REFERENCES_READ = 1000  # to see whether a language has spaces
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,13 @@ def all_scores(
     is not installed, or the language has no words for a metric.
     """
     _check(hypotheses, references)
+    tokenizer = bleu_tokenizer(target_language, tokenizer)
     if names is None:  # of a language without spaces between words, those that need none
-        names = [name for name in METRICS if has_spaces(target_language) or name not in _MOSES]
+        names = [name for name in METRICS if tokenizer not in _WITHOUT_WORDS or name not in _MOSES]
     language = moses_language(target_language)
     moses: tuple[list[str], list[str]] = ([], [])
     if wanted := [name for name in names if name in _MOSES]:
-        if not has_spaces(target_language):
+        if tokenizer in _WITHOUT_WORDS:
             raise DataError(
                 f"{wanted[0]}: counts words between spaces, which {target_language} does not have; "
                 "choose sacrebleu or chrf"
@@ -68,7 +77,7 @@ def all_scores(
         moses = moses_tokenise(hypotheses, language), moses_tokenise(references, language)
     pair = hypotheses, references
     by_name: dict[str, Callable[[], Metric]] = {
-        "sacrebleu": lambda: _sacrebleu(*pair, bleu_tokenizer(target_language, tokenizer)),
+        "sacrebleu": lambda: _sacrebleu(*pair, tokenizer),
         "bleu_tok_split": lambda: _bleu_of_tokens(
             "bleu_tok_split", split_compounds(moses[0]), split_compounds(moses[1]), f"{language}-compound_split"
         ),
@@ -98,7 +107,7 @@ def _exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Metric
 
 def moses_language(language: str) -> str:
     """The language code of the Moses tokenizer (`de_DE` is de); en, as in Moses itself, if it has no rules."""
-    code = language_of(language)
+    code = _language_of(language)
     return code if code in NonbreakingPrefixes().available_langs.values() or code == "ko" else "en"
 
 
@@ -150,4 +159,46 @@ def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         raise DataError(
             f"BLEU: {len(empty)} of {len(references)} references are empty, the first in line {empty[0]}; "
             f"remove these lines on both sides"
+        )
+
+
+# Languages
+
+
+def _language_of(code: str) -> str:
+    """The two letters of `de_DE`, `deu_Latn`, ... where a tokenizer has rules for them; else the code's first part."""
+    first = re.split(r"[-_]", code.strip().lower())[0]
+    return _TWO_LETTERS.get(first, first)
+
+
+def bleu_tokenizer(code: str, setting: str = "auto") -> str:
+    """The name of sacreBLEU's tokenizer: the setting, or for auto its own choice for the language."""
+    return BLEU._TOKENIZER_MAP.get(_language_of(code), BLEU.TOKENIZER_DEFAULT) if setting == "auto" else setting
+
+
+@lru_cache(maxsize=8)
+def check_installed(tokenizer: str) -> None:
+    """Raises DataError if sacreBLEU cannot use this tokenizer here."""
+    try:
+        BLEU(tokenize=tokenizer, force=True)
+    except (ImportError, RuntimeError, OSError):
+        remedy = f"pip install 'sacrebleu[{tokenizer[:2]}]'" if "mecab" in tokenizer else "connect to the internet once"
+        raise DataError(f"evaluation.bleu_tokenizer: {tokenizer} is not installed; {remedy}, or choose char") from None
+
+
+def check_tokenizer(config: TrainConfig, references: Iterable[str] = ()) -> None:
+    """Check, before anything is trained, that BLEU of this target language can be computed and means something.
+    Raises DataError if its tokenizer is not installed; or if `references` have no spaces between words, but the
+    tokenizer counts these: BLEU of whole sentences as words is zero.
+    """
+    setting, language = config.evaluation.bleu_tokenizer, config.data.target_language
+    tokenizer = bleu_tokenizer(language, setting)
+    check_installed(tokenizer)
+    if setting != "auto" or tokenizer != "13a":
+        return
+    text = "".join(itertools.islice(references, REFERENCES_READ))
+    if 2 * len(_UNSPACED.findall(text)) > len(text):
+        raise DataError(
+            f"data.target_language: sentences of {language} have no spaces between words, and sacreBLEU no tokenizer "
+            "for it; give the language's code (zh, ja), or choose evaluation.bleu_tokenizer=char"
         )

@@ -1,48 +1,55 @@
 """Translate the test splits of a run's data, or read its documents, and score them; used by train and evaluate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from rpr.analysis.text_scoring import by_context_length, document_statistics, token_nats
 from rpr.config.train import TrainConfig
 from rpr.data.cache import PreparedData
 from rpr.data.vocabulary import UNK
 from rpr.data.windows import Windows, context_blocks, scored_split
-from rpr.decode.engine import Engine, search_of, translate_sources
-from rpr.decode.engines import EvaluatedModel, evaluated_model
+from rpr.decode.engine import Engine, engine_of, search_of, translate_sources
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
 from rpr.kinds import TASK, TEXT
-from rpr.metrics import lengths
-from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
-from rpr.metrics.significance import interval
 from rpr.model.transformer import Transformer
 from rpr.progress import Progress, bars
 from rpr.records.files import Texts, documents_file, write_split
-from rpr.records.measurement import Measurement, missing, single
 from rpr.records.scores import (
     BITS_PER_BYTE,
     HEADLINE_METRIC,
-    METRIC_NAMES,
     SOURCE_UNIT,
     ByContext,
     ByLength,
-    LengthBucket,
-    PositionScore,
     Score,
-    hypotheses_note,
-    pooled,
-    score_digits,
-    scored_items,
-    tokenised_in_words,
 )
-from rpr.tables.grid import Cell, Column, Grid
+from rpr.scoring import lengths
+from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
+from rpr.scoring.significance import interval
+from rpr.scoring.text import by_context_length, document_statistics, token_nats
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model under evaluation: its engine, and the checkpoints and arithmetic precision for the record."""
+
+    engine: Engine
+    checkpoint: str
+    precision: str
+
+
+def evaluated_model(config: TrainConfig, model: Transformer, checkpoint: str) -> EvaluatedModel:
+    """The engine of this model, as configured; matmuls "as in training" are those of this process."""
+    hardware = config.hardware
+    matmuls = config.evaluation.matmul_precision or torch.get_float32_matmul_precision()
+    rounded = hardware.precision == "32" and matmuls != "highest"
+    precision = f"{hardware.precision}{f', {matmuls} products' * rounded}"
+    return EvaluatedModel(engine_of(model, hardware, matmuls), checkpoint, precision)
 
 
 @dataclass(frozen=True)
@@ -225,80 +232,3 @@ def _by_context(
         scores=tuple(scores),
         by_position=tuple(positions),
     )
-
-
-def score_grid(scores: Sequence[Score]) -> Grid:
-    """A row for each score."""
-    digits = max(score_digits(score.metric) for score in scores)
-    columns = (
-        Column("split", "split", attrgetter("split"), label=True),
-        Column("metric", "metric", lambda row: Cell(row.metric, (row.signature, *_tokenised_note(row))), words=True),
-        Column("score", "score", lambda row: single(row.score, row.interval), digits=digits),
-        Column(
-            "sentences",
-            scored_items(scores),
-            lambda row: Cell(
-                single(row.num_sentences), hypotheses_note(row.empty_hypotheses, row.unfinished_hypotheses)
-            ),
-            digits=0,
-        ),
-        Column("test_set", "test set", attrgetter("test_set"), words=True),
-    )
-    return Grid("scores", "", columns, tuple(scores))
-
-
-def length_grid(by_length: ByLength) -> Grid:
-    """A row for each bucket."""
-    columns = (
-        Column("bucket", by_length.unit.split()[0], attrgetter("label"), label=True),
-        *map(_metric_column, by_length.signatures),
-        Column("sentences", "sentences", lambda row: Cell(single(row.num_sentences), beyond_note(row)), digits=0),
-    )
-
-    def beyond_note(bucket: LengthBucket) -> tuple[str, ...]:
-        return (by_length.longest_in_words,) if bucket.beyond_training else ()
-
-    title = f"By {by_length.axis} ({by_length.unit}), {pooled(by_length.splits)}:"
-    return Grid("by_length", title, columns, by_length.buckets)
-
-
-def _metric_column(metric: str) -> Column:
-    def read(bucket: LengthBucket) -> Measurement:
-        score = next((score for score in bucket.scores if score.metric == metric), None)
-        return missing("not scored") if score is None else single(score.score, score.interval)
-
-    return Column(metric, METRIC_NAMES[metric], read, digits=score_digits(metric))
-
-
-def _tokenised_note(score: Score) -> tuple[str, ...]:
-    return (tokenised_in_words(score.tokenised_references),) if score.tokenised_references else ()
-
-
-def context_grids(scored: ByContext) -> list[Grid]:
-    """A row for each length, then one for each range of positions."""
-    by_length: dict[tuple[str, int], Measurement] = {}
-    by_length |= {(row.windows, row.length): single(row.bits_per_byte, row.interval) for row in scored.scores}
-
-    def read(windows: str) -> Callable[[int], Measurement]:
-        return lambda length: by_length.get((windows, length), missing("shorter than the stride"))
-
-    columns = [Column("length", "context", lambda length: f"{length:,}", label=True)]
-    columns.append(Column("separate", "separate windows", read("separate"), digits=3))
-    if scored.stride is not None:
-        columns.append(Column("sliding", f"sliding by {scored.stride}", read("sliding"), digits=3))
-    size = f"{scored.num_bytes:,} bytes ({scored.num_tokens:,} tokens) of {scored.num_documents} documents"
-    what = f"{scored.split}, bits per byte of the same {size}"
-    contexts = sorted({row.length for row in scored.scores})
-    title = f"By length of the context ({what}; trained at {scored.training_length:,}):"
-
-    def position(row: PositionScore) -> str:
-        return f"{row.first:,}" if row.first == row.last else f"{row.first:,}–{row.last:,}"
-
-    places = (
-        Column("position", "position", position, label=True),
-        Column("bits_per_byte", "bits per byte", lambda row: single(row.bits_per_byte), digits=3),
-    )
-    return [
-        Grid("by_context", title, tuple(columns), tuple(contexts)),
-        Grid("by_position", f"By position in separate windows of {contexts[-1]:,}:", places, scored.by_position),
-    ]

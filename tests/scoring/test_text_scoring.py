@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from rpr.analysis.text_scoring import by_context_length, document_statistics, token_nats
 from rpr.config.train import EvaluationConfig
 from rpr.data.cache import prepare
 from rpr.data.vocabulary import BOS, FIRST, text_vocabulary
-from rpr.data.windows import Windows, context_blocks, scored_split
+from rpr.data.windows import Windows, context_blocks, scored_split, unigram_bits
 from rpr.decode.engine import Engine
 from rpr.errors import DataError, RunError
-from rpr.metrics.significance import interval
 from rpr.model.config import TransformerConfig
 from rpr.model.transformer import build_model
+from rpr.scoring.significance import interval
+from rpr.scoring.text import by_context_length, document_statistics, token_nats
 from tests.data.helpers import memory_growth
 from tests.data.test_documents import text_config, write
 from tests.shapes import scheme
@@ -162,3 +162,11 @@ def test_decoder_only_models_of_one_seed_share_all_weights_but_those_of_their_po
         assert all(torch.equal(of_model[name], weights["none"][name]) for name in common), choice
     tables = [value for name, value in weights["relative"].items() if name not in weights["none"]]
     assert tables and not torch.equal(tables[0], tables[-1])
+
+
+def test_unigram_entropy_by_hand(tmp_path):
+    """Of bytes a, a, b, b, c, c, d, d: two bits a byte; without ends of documents."""
+    write(
+        tmp_path, {"train/0.txt": b"abc" * 9, "validation/0.txt": b"xyz", "test/0.txt": b"aabbc", "test/1.txt": b"cdd"}
+    )
+    assert unigram_bits(prepare(text_config(tmp_path))) == pytest.approx(2.0)

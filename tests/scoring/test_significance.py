@@ -7,9 +7,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
-from rpr.metrics.bleu import all_scores
-from rpr.metrics.significance import SEED, interval, paired_tests
 from rpr.records.measurement import holm
+from rpr.scoring.metrics import all_scores
+from rpr.scoring.significance import SEED, interval, paired_tests
 
 TEXT = "der die Hund Katze läuft schläft im auf dem Garten Dach Test-Satz schnell „ja“ nicht , . heute"
 WORDS = TEXT.split()
@@ -62,7 +62,7 @@ def test_result_does_not_depend_on_the_block_size(two_systems, monkeypatch):
     sides = (first[:119], second[:119])
     counts = [all_scores(side, references[:119], "de", ["sacrebleu"])[0].statistics for side in sides]
     at_once = paired_tests(*counts, samples=300, trials=300)
-    monkeypatch.setattr("rpr.metrics.significance._AT_ONCE", 71 * 119)
+    monkeypatch.setattr("rpr.scoring.significance._AT_ONCE", 71 * 119)
     assert paired_tests(*counts, samples=300, trials=300) == at_once
 
 

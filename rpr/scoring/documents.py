@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from rpr.errors import DataError
-from rpr.metrics.bleu import Metric
-from rpr.metrics.statistics import SufficientStatistics, bits_from_sums
 from rpr.records.files import documents_file, read_documents
 from rpr.records.record import Record
 from rpr.records.scores import BITS_PER_BYTE
+from rpr.scoring.metrics import Metric
+from rpr.scoring.statistics import SufficientStatistics, bits_from_sums
 
 
 def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> dict[str, Metric]:

@@ -3,9 +3,7 @@
 import json
 import logging
 import math
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -17,9 +15,15 @@ from sacrebleu.metrics.bleu import BLEU
 
 from rpr.compose.composition import compose_train
 from rpr.errors import DataError
-from rpr.metrics.bleu import Metric, all_scores, moses_language, moses_tokenise
-from rpr.metrics.languages import bleu_tokenizer, check_installed, check_tokenizer
-from rpr.signals import exit_on_sigterm
+from rpr.scoring.metrics import (
+    Metric,
+    all_scores,
+    bleu_tokenizer,
+    check_installed,
+    check_tokenizer,
+    moses_language,
+    moses_tokenise,
+)
 
 
 def metric(name: str, hypotheses: list[str], references: list[str]) -> Metric:
@@ -112,12 +116,10 @@ def test_moses_bleu_is_not_smoothed():
 
 @pytest.mark.parametrize("codes, moses, tokenizer", [
     ("de DE de-AT deu deu_Latn ger german", "de de de de de de en", "13a"),
-    ("pt_BR por fra fre fr-CA fra_Latn ron rum lvs_Latn", "pt pt fr fr fr fr ro ro lv", "13a"),
-    ("xx target arb_Arab ja_Latn zho-Latn", "en en en en zh", "13a"),
+    ("pt_BR fra fre fr-CA fra_Latn xx target", "pt fr fr fr fr en en", "13a"),
     ("zh zho zh-CN zh_TW ZHO_Hant cmn chi yue_Hant", "zh " * 8, "zh"),
     ("ja jpn jpn_Jpan ja-JP", "en " * 4, "ja-mecab"),
     ("ko kor kor_Hang", "ko " * 3, "ko-mecab"),
-    ("th tha_Thai km khm_Khmr lo lao my mya_Mymr bur bo bod_Tibt dz shn", "en " * 13, "char"),
 ])  # fmt: skip
 def test_language_codes(codes, moses, tokenizer):
     assert [moses_language(code) for code in codes.split()] == moses.split()
@@ -137,16 +139,17 @@ PARTLY_CHINESE = ["菲伊认识这只狗。", "我们今天去北京，你们呢
 ])  # fmt: skip
 def test_languages_without_spaces(language, references, hypotheses, tokenizer):
     """As the sacrebleu command with that tokenizer; BLEU of words between spaces is not computed."""
-    perfect = all_scores(references, references, language)
+    setting = "char" if tokenizer == "char" else "auto"
+    perfect = all_scores(references, references, language, tokenizer=setting)
     assert {one.name: round(one.score, 6) for one in perfect} == {"sacrebleu": 100, "chrf": 100, "exact_match": 100}
     assert f"|tok:{tokenizer}|" in perfect[0].signature
-    [found] = all_scores(hypotheses, references, language, ["sacrebleu"])
+    [found] = all_scores(hypotheses, references, language, ["sacrebleu"], setting)
     theirs = BLEU(tokenize=tokenizer)
     assert 0 < found.score < 100 and found.score == theirs.corpus_score(hypotheses, [references]).score
     assert found.signature == str(theirs.get_signature())
     for name in ("bleu_tok", "bleu_tok_split"):
         with pytest.raises(DataError, match=f"^{name}: counts words between spaces, which {language} does not have"):
-            all_scores(references, references, language, ["chrf", name])
+            all_scores(references, references, language, ["chrf", name], setting)
 
 
 @pytest.mark.parametrize("language, packages, text", [
@@ -161,13 +164,6 @@ def test_morphological_tokenizers(language, packages, text):
     assert found.score == pytest.approx(100) and f"|tok:{language}-mecab-" in found.signature
 
 
-def test_signal_while_a_tokenizer_is_loaded_is_no_missing_package(monkeypatch):
-    check_installed.cache_clear()
-    monkeypatch.setattr("sacrebleu.metrics.bleu.BLEU", lambda tokenize: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(SystemExit, match="143"), exit_on_sigterm():
-        check_installed("ja-mecab")
-
-
 @pytest.mark.parametrize("language, setting, text, refused", [
     ("tgt", "auto", CHINESE, True), ("xx", "auto", THAI, True), ("de", "auto", CHINESE, True),
     ("tgt", "char", CHINESE, False), ("tgt", "13a", CHINESE, False), ("zh", "auto", CHINESE, False),
@@ -176,7 +172,7 @@ def test_signal_while_a_tokenizer_is_loaded_is_no_missing_package(monkeypatch):
 def test_text_without_spaces_under_an_unknown_language(language, setting, text, refused):
     settings = ["data=custom", "data.path=x", f"data.target_language={language}"]
     config = compose_train([*settings, f"evaluation.bleu_tokenizer={setting}"])
-    with pytest.raises(DataError, match=f"^data.target_language: {language} ") if refused else nullcontext():
+    with pytest.raises(DataError, match=f"^data.target_language: .* of {language} ") if refused else nullcontext():
         check_tokenizer(config, text)
 
 

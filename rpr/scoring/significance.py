@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.metrics.statistics import SAME, Array, SufficientStatistics, bits_from_sums, share_from_sums
 from rpr.records.scores import OVER_DOCUMENTS, Interval
+from rpr.scoring.statistics import SAME, Array, SufficientStatistics, bits_from_sums, share_from_sums
 
 SEED = 12345  # sacreBLEU's own
 LEVEL = 0.95

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.data.cache import PreparedData
-from rpr.metrics.bleu import Metric
-from rpr.metrics.significance import interval
-from rpr.metrics.statistics import pool
 from rpr.records.scores import EXACT_MATCH, LengthBucket, LengthScore
+from rpr.scoring.metrics import Metric
+from rpr.scoring.significance import interval
+from rpr.scoring.statistics import pool
 from rpr.tasks import GeneratedTask
 
 METRICS = ("sacrebleu", "chrf", EXACT_MATCH)

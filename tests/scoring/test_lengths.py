@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.commands.scoring import length_grid, score_grid, score_run
+from rpr.commands.printing import length_grid, score_grid
 from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
-from rpr.decode.engines import EvaluatedModel
-from rpr.metrics.bleu import all_scores
-from rpr.metrics.lengths import by_length, task_lengths
-from rpr.metrics.significance import WILSON
 from rpr.model.beam_search import Hypothesis
+from rpr.scoring.lengths import by_length, task_lengths
+from rpr.scoring.metrics import all_scores
+from rpr.scoring.run import EvaluatedModel, score_run
+from rpr.scoring.significance import WILSON
 from rpr.tasks import TASKS
 from tests.fake_records import fake_by_length, fake_record
 

@@ -13,15 +13,15 @@ from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.escape import escape_control_characters
 from rpr.kinds import TASK, TEXT
-from rpr.metrics.bleu import TASK_METRICS, Metric, all_scores
-from rpr.metrics.documents import document_metrics
-from rpr.metrics.significance import interval, paired_tests
 from rpr.records.difference import corpus_differences, decoding
 from rpr.records.files import Texts, has_translations, read_documents, read_translations
 from rpr.records.measurement import Measurement, holm, mean
 from rpr.records.position import called, code_differences, name_of, names_of, position_of, positions_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, record_path, short_names, varying
 from rpr.records.scores import LOWER_IS_BETTER, Interval, counted
+from rpr.scoring.documents import document_metrics
+from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
+from rpr.scoring.significance import interval, paired_tests
 
 ALPHA = 0.05
 USUAL_METRICS = ("sacrebleu", "chrf")  # of translations

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rpr.analysis import verification
-from rpr.analysis.verification import (
+from rpr.checks import verification
+from rpr.checks.verification import (
     EXACT,
     Check,
     batch_independence,

@@ -1,1 +1,0 @@
-"""Scores of hypotheses, their intervals, and paired tests between runs."""
