@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rpr.cli import app, stdio
+from rpr.cli import app
+from rpr.io import stdio
 from rpr.paths import user_path
 
 
