@@ -38,7 +38,7 @@ def run(config: PrepareConfig) -> None:
         "cpu_seconds": sum(os.times()[:4]),  # of this process and its finished workers
         "digest_seconds": digest_seconds,
         "peak_bytes": resident_peak(),
-        "build": None if build is None else {"processes": build.processes, "worker_peak_bytes": build.peak_bytes},
+        "build": None if build is None else {"processes": build},
     }
     if config.format == "json":
         print(json.dumps(document, indent=2))
@@ -89,9 +89,8 @@ def as_text(document: dict[str, Any]) -> str:
     if build is None:
         costs = [f"already prepared: opened in {time}"]
     else:
-        workers = f"; largest of {build['processes']} workers {_bytes(build['worker_peak_bytes'])}"
-        peak = _bytes(document["peak_bytes"]) + (workers if build["worker_peak_bytes"] else "")
-        costs = [f"prepared in {time}; peak memory {peak}"]
+        workers = f" by {build['processes']} processes" if build["processes"] > 1 else ""
+        costs = [f"prepared in {time}{workers}; peak memory {_bytes(document['peak_bytes'])}"]
     dropped = "; ".join(
         f"{split}: " + ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in lost.items() if number)
         for split, lost in data["dropped"].items()

@@ -9,7 +9,7 @@ from typing import IO
 
 from rpr.commands.line_streams import batches
 from rpr.config.commands import TranslateConfig
-from rpr.data.content import check_text
+from rpr.data.files import check_text
 from rpr.decode.translator import Translator
 from rpr.errors import ConfigError
 from rpr.io.escape import note

@@ -115,6 +115,8 @@ class DataConfig(StrictModel):
         if self.generated and source is not None:
             corpus = "the synthetic corpus" if self.synthetic is not None else f"the {self.name} corpus"
             yield f"{source}: {corpus} is generated, not read; choose data=custom (or another corpus) with data.path"
+        if self.hub is None and self.hub_config is not None and not library and not self.generated:
+            yield f"hub_config: {self.name} is not on a hub; leave it out"
         if not (self.generated or library or self.on_hub or self.path):
             files = "a pair of line files" if self.text is None else "a file of documents"
             yield f"path: {self.name} is not on a hub; give a folder or {files} as data.path=..."

@@ -1,66 +1,62 @@
 """Building a token cache (rpr/data/cache.py): corpus -> vocabulary -> token files, in constant memory, with several
 processes for a large corpus. Pairs are encoded split by split; documents, which are targets without sources, in one
-pass. A killed build resumes after the vocabulary, or after its last finished split.
-
-meta.json, next to the files, tells of the finished splits and is replaced only after their files are on disk. The files
-are byte-identical for any number of processes and interruptions.
+pass. The files are byte-identical for any number of processes.
 """
 
+import itertools
 import json
-import logging
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
-from itertools import chain
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.content import kind_of_content
 from rpr.data.corpus import Corpus
 from rpr.data.documents import BLOCK, Block, TextCorpus
-from rpr.data.encode import SIDES, count_block_words, count_chunk_words, encode_blocks, encode_chunk
-from rpr.data.files import SPLIT_NAMES
+from rpr.data.files import SPLIT_NAMES, kind_of_content
+from rpr.data.pairs import Chunk
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import (
+    EOS,
     MAX_WORDS,
     BytePairVocabulary,
     ByteVocabulary,
     Vocabulary,
     add_words,
+    count_text_words,
+    count_words,
     learned_words,
+    text_vocabulary,
     training_sample,
 )
 from rpr.data.workers import Workers
 from rpr.errors import DataError
-from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import escape_control_characters
 from rpr.io.resources import num_workers
 
 WORKERS_FROM = 50_000  # train pairs; with 2 cores workers break even here (4.0 s) and win at 100,000 (6.1 s, not 7.2 s)
 WORKERS_FROM_BYTES = 64 << 20  # of documents: workers take seconds to start
-LEARNED_FROM = (
-    512 << 20
-)  # bytes: of more, the vocabulary is learned from every n-th BLOCK; with train_limit from the first
+LEARNED_FROM = 512 << 20  # bytes: of more, the vocabulary is learned from every n-th BLOCK; with train_limit the first
 MEGABYTE = 10**6
-META_NAME = "meta.json"
 MODEL_NAME = "vocabulary.model"
+SIDES = ("source", "target")
+CUT = ("\u2581".encode(), b"@@ ")  # the marks of sentencepiece and subword-nmt
+CUT_SHARE = 0.1  # of the pairs of a split: with more of them it is noted as cut into pieces
 Progress = Callable[[int, int, str], None]
-Encoded = tuple[dict[str, int], dict[str, dict[str, int]]]  # by split: what was kept, and what was dropped by reason
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+_load = lru_cache(maxsize=1)(Vocabulary.load)
 
 
 @dataclass(frozen=True)
 class Meta:
-    """The contents of meta.json; of an unfinished build, only of its finished splits. Counts are pairs or documents;
-    `dropped` counts, for each split that lost any, the pairs with an empty or an overlong side and, in train, those
-    equal to a held-out pair.
+    """The contents of meta.json. Counts are pairs or documents; `dropped` counts, for each split that lost any, the
+    pairs with an empty or an overlong side and, in train, those equal to a held-out pair.
     """
 
     key: str
@@ -78,13 +74,17 @@ class Meta:
 
 
 class Job(NamedTuple):
-    """What every stage of a build needs, and the `notes` that it adds to those of the corpus."""
+    """What every stage of a build needs, and what it adds to: the notes of the corpus, and by split what was kept and
+    what was dropped.
+    """
 
     data: DataConfig
     directory: Path
     workers: Workers
     progress: Progress
     notes: list[str]
+    counts: dict[str, int]
+    dropped: dict[str, dict[str, int]]
 
     def counting(self, what: str, total: int, unit: int = 1) -> Callable[[int], None]:
         """A function that is called with what more is done, in pairs or bytes; of packed files there are more bytes
@@ -103,160 +103,60 @@ class Job(NamedTuple):
 
 def build(
     corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Path, progress: Progress, processes: int | None
-) -> Workers:
-    """Write every file of the cache into `directory`, resuming an earlier build there; returns the workers, which have
-    ended. Raises DataError for a bad corpus; RunError when one dies; OSError when the folder cannot be written.
+) -> tuple[Meta, int]:
+    """Write every file but meta.json into an empty folder; returns that, and the number of processes. Raises DataError
+    for a bad corpus; RunError when a worker dies; OSError when the folder cannot be written.
     """
-    learn: Callable[[Job], Vocabulary]
-    encode: Callable[[Job, str], Encoded]
     if isinstance(corpus, TextCorpus):
-        learn, encode = partial(_learn_from_documents, corpus), partial(_encode_documents, corpus)
         large = corpus.size() >= WORKERS_FROM_BYTES
     else:
-        learn, encode = partial(_learn_from_pairs, corpus), partial(_encode_pairs, corpus)
         large = len(corpus.splits["train"]) >= WORKERS_FROM
-    meta = _resume(directory, key)
-    if processes is None:
-        processes = num_workers() if large else 1
-    with Workers(processes) as workers:
-        job = Job(data, directory, workers, progress, [])
-        if meta is None:
-            vocabulary = learn(job)
+    with Workers(processes or (num_workers() if large else 1)) as workers:
+        _load.cache_clear()  # of a failed build in the same folder
+        # 1. The vocabulary, of the train split. 2. The pieces.
+        job = Job(data, directory, workers, progress, [*corpus.notes], {}, {})
+        if isinstance(corpus, TextCorpus):
+            vocabulary = _learn_from_documents(corpus, job)
             vocabulary.save(directory / MODEL_NAME)
-            meta = Meta(
-                key=key,
-                name=data.name,
-                source_language=data.source_language,
-                target_language=data.target_language,
-                synthetic=data.generated,
-                split_names=dict(corpus.split_names),
-                notes=[*corpus.notes, *job.notes],
-                counts={},
-                dropped={},
-                piece_type=vocabulary.piece_type,
-                vocabulary_digest=vocabulary.digest,
-                file_sizes={},
-            )
-            meta = _save(meta, directory)
-        for split in ["train", *(split for split in corpus.splits if split != "train")]:
-            if split not in meta.counts:
-                counts, dropped = encode(job, split)
-                lost = {of: reasons for of, reasons in dropped.items() if any(reasons.values())}
-                notes = [*dict.fromkeys([*meta.notes, *job.notes])]
-                meta = replace(meta, notes=notes, counts=meta.counts | counts, dropped=meta.dropped | lost)
-                meta = _save(meta, directory)
-    _save(replace(meta, notes=[*dict.fromkeys([*meta.notes, *_repeats(directory, meta)])]), directory)
-    return workers
-
-
-def _repeats(directory: Path, meta: Meta) -> Iterator[str]:
-    """A line for each held-out split of which examples are in train too: by the names of documents, and by the files of
-    a user's own splits, nothing keeps them out.
-    """
-    splits = {split: TokenSplit(directory, split, count, meta.piece_type) for split, count in meta.counts.items()}
-    train = splits.pop("train")
-    hashes = {split: [*tokens.hashes()] for split, tokens in splits.items()}
-    repeated = set(chain.from_iterable(hashes.values())).intersection(train.hashes())
-    for split, own in hashes.items():
-        if number := sum(each in repeated for each in own):
-            yield f"{split}: {number} of {len(own)} are in train too, token for token"
-
-
-def _save(meta: Meta, directory: Path) -> Meta:
-    """Write meta.json after all other files of the folder, whose sizes it lists."""
-    files = [file for file in sorted(directory.iterdir()) if file.name != META_NAME]
-    meta = replace(meta, file_sizes={file.name: file.stat().st_size for file in files})
-    replace_file(directory / META_NAME, json.dumps(asdict(meta), indent=1, ensure_ascii=False))
-    return meta
-
-
-def read_cache(directory: Path, key: str) -> tuple[Meta, Vocabulary]:
-    """What the folder of a cache says of itself, if it and all files are as they were written. Raises OSError,
-    ValueError, TypeError, AttributeError or DataError if a file is missing or has changed.
-    """
-    content = json.loads((directory / META_NAME).read_text("utf-8"))
-    if set(content) != {field.name for field in fields(Meta)} or content["key"] != key:
-        raise DataError(f"{META_NAME} belongs to another version or corpus")
-    meta = Meta(**content)
-    for name, size in meta.file_sizes.items():
-        if (actual := (directory / name).stat().st_size) != size:
-            raise DataError(f"{name} has {actual} bytes, not {size}")
-    vocabulary = Vocabulary.load(directory / MODEL_NAME)
-    if vocabulary.digest != meta.vocabulary_digest:
-        raise DataError(f"{MODEL_NAME} is not the one the corpus was encoded with")
-    return meta, vocabulary
-
-
-def _resume(directory: Path, key: str) -> Meta | None:
-    """The finished splits of an earlier build, without the files of the one that it was writing; if there is none that
-    can be used, the folder is emptied.
-    """
-    remove_leftovers(directory, "*")
-    meta = None
-    try:
-        meta, _ = read_cache(directory, key)
-    except FileNotFoundError:  # nothing saved, or one of the files is missing
-        pass
-    except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
-        log.warning("the unfinished build in %s cannot be resumed (%s); starting again", directory, error)
-    for file in directory.iterdir():
-        if meta is None or file.name not in {META_NAME, *meta.file_sizes}:
-            file.unlink()
-    return meta
+            _encode_documents(corpus, job)
+        else:
+            vocabulary = _learn_from_pairs(corpus, job)
+            vocabulary.save(directory / MODEL_NAME)
+            for split in sorted(corpus.splits, key=lambda split: split != "train"):
+                _encode_pairs(corpus, job, split)
+    # 3. What is in train too: by the names of documents, and by the files of a user's own splits, nothing keeps it out.
+    splits = {split: TokenSplit(directory, split, count, vocabulary.piece_type) for split, count in job.counts.items()}
+    hashes = {split: [*tokens.hashes()] for split, tokens in splits.items() if split != "train"}
+    repeated = set(itertools.chain.from_iterable(hashes.values())).intersection(splits["train"].hashes())
+    for split, of_split in hashes.items():
+        if number := sum(each in repeated for each in of_split):
+            job.notes.append(f"{split}: {number} of {len(of_split)} are in train too, token for token")
+    meta = Meta(
+        key=key,
+        name=data.name,
+        source_language=data.source_language,
+        target_language=data.target_language,
+        synthetic=data.generated,
+        split_names=dict(corpus.split_names),
+        notes=[*dict.fromkeys(job.notes)],
+        counts=job.counts,
+        dropped={split: reasons for split, reasons in job.dropped.items() if any(reasons.values())},
+        piece_type=vocabulary.piece_type,
+        vocabulary_digest=vocabulary.digest,
+        file_sizes={file.name: file.stat().st_size for file in sorted(directory.iterdir())},
+    )
+    return meta, workers.processes
 
 
 @contextmanager
 def _new_files(directory: Path, names: Iterable[str]) -> Iterator[Mapping[str, IO[bytes]]]:
-    """Files to write, by name, which are on disk in the end. Offsets begin with 0."""
+    """Files to write, by name. Offsets begin with 0."""
     with ExitStack() as stack:
         files = {name: stack.enter_context((directory / name).open("wb")) for name in names}
         for name, file in files.items():
             if name.endswith(".offsets"):
                 file.write(np.zeros(1, np.int64).tobytes())
         yield files
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
-    """The vocabulary of the train split."""
-    train, data = corpus.splits["train"], job.data
-    chosen = training_sample(len(train))
-    tasks = ((len(chunk), chunk.select(chosen(len(chunk)))) for chunk in train.chunks())
-    words = _words(job, count_chunk_words, tasks, job.counting("reading for the vocabulary", len(train)))
-    assert data.tokenizer != "bytes", "a corpus of pairs"
-    return Vocabulary.learn(words, data.vocabulary_size, data.tokenizer)
-
-
-def _learn_from_documents(corpus: TextCorpus, job: Job) -> Vocabulary:
-    """As `_learn_from_pairs`; bytes need no learning."""
-    if job.data.tokenizer == "bytes":
-        return ByteVocabulary()
-    nth = -(-corpus.splits["train"].size() // LEARNED_FROM) if job.data.train_limit is None else 1
-    train = (block for block in corpus.blocks(job.data.train_limit) if "train" in block.splits)
-    sample = _every_nth(train, nth) if job.data.train_limit is None else _first_bytes(train, LEARNED_FROM)
-    read = job.counting("reading for the vocabulary", corpus.size(), MEGABYTE)
-    words = _words(job, count_block_words, _tasks(sample), lambda size: read(nth * size))
-    return BytePairVocabulary.learn_text(words, job.data.vocabulary_size)
-
-
-def _every_nth(blocks: Iterable[Block], nth: int) -> Iterator[Block]:
-    """The blocks that begin in every n-th BLOCK bytes of all, however many documents these are."""
-    begin = 0
-    for block in blocks:
-        if begin // BLOCK % nth == 0:
-            yield block
-        begin += len(block.text)
-
-
-def _first_bytes(blocks: Iterable[Block], size: int) -> Iterator[Block]:
-    """The first blocks, up to the one that reaches this size."""
-    for block in blocks:
-        yield block
-        size -= len(block.text)
-        if size <= 0:
-            return
 
 
 def _words(
@@ -272,18 +172,36 @@ def _words(
     return learned_words(words)
 
 
-def _encode_pairs(corpus: Corpus, job: Job, split: str) -> Encoded:
+# Pairs
+
+
+def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
+    train, data = corpus.splits["train"], job.data
+    chosen = training_sample(len(train))
+    tasks = ((len(chunk), chunk.select(chosen(len(chunk)))) for chunk in train.chunks())
+    words = _words(job, count_chunk_words, tasks, job.counting("reading for the vocabulary", len(train)))
+    assert data.tokenizer != "bytes", "a corpus of pairs"
+    return Vocabulary.learn(words, data.vocabulary_size, data.tokenizer)
+
+
+def count_chunk_words(task: tuple[int, Chunk]) -> tuple[int, dict[str, int]]:
+    """The number of pairs read, as given, and the word counts of those of the chunk."""
+    num_read, chunk = task
+    return num_read, count_words(itertools.chain.from_iterable(chunk.pairs()))
+
+
+def _encode_pairs(corpus: Corpus, job: Job, split: str) -> None:
     """Write the files of one split."""
     pairs, data, train = corpus.splits[split], job.data, split == "train"
     encode = partial(
         encode_chunk,
         vocabulary=job.directory / MODEL_NAME,
-        max_length=data.max_length if train else None,
+        max_length=data.max_length if train or split in corpus.held_out else None,
         keep_text=not train,
         complete=None if train or split in corpus.held_out else split,
         threads=None if job.workers.processes == 1 else 1,
     )
-    dropped, tokens = Counter[str](empty=0, too_long=0), dict.fromkeys(SIDES, 0)
+    dropped, tokens, cut = Counter[str](empty=0, too_long=0), dict.fromkeys(SIDES, 0), 0
     kinds = ("pieces", "offsets") if train else ("pieces", "offsets", "txt")
     names = [f"{split}.{side}.{kind}" for side in SIDES for kind in kinds]
     report = job.counting(f"encoding {split}", len(pairs))
@@ -295,6 +213,7 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str) -> Encoded:
             for kind, content in chunk.content.items():
                 files[f"{split}.{kind}"].write(content)
             dropped.update(chunk.dropped)
+            cut += chunk.num_cut
             report(chunk.num_pairs)
     kept = len(pairs) - dropped.total()
     if not kept:
@@ -303,12 +222,115 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str) -> Encoded:
             f"{dropped['too_long']} above data.max_length = {data.max_length} pieces); "
             "check the corpus or raise data.max_length"
         )
+    if cut > CUT_SHARE * len(pairs):
+        job.notes.append(
+            f"{split}: {cut} of {len(pairs)} pairs are already cut into pieces (U+2581 or @@), which are scored then; "
+            "give the text itself"
+        )
     if train and corpus.repeated:
         dropped["held_out"] = corpus.repeated
-    return {split: kept}, {split: dict(dropped)}
+    job.counts[split], job.dropped[split] = kept, dict(dropped)
 
 
-def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
+class EncodedChunk(NamedTuple):
+    """A chunk: how many pairs it has, how many of them were dropped, by reason, and how many are cut into pieces; the
+    tokens of each sentence that is kept, by side; and what is written to the cache, by the ends of the files' names.
+    """
+
+    num_pairs: int
+    dropped: dict[str, int]
+    num_cut: int
+    lengths: dict[str, NDArray[np.int64]]
+    content: dict[str, bytes]
+
+
+def encode_chunk(
+    chunk: Chunk,
+    *,
+    vocabulary: Path,
+    max_length: int | None,
+    keep_text: bool,
+    complete: str | None,
+    threads: int | None,
+) -> EncodedChunk:
+    """Pairs with an empty side, or one longer than `max_length` tokens, are dropped. `threads`=None uses all cores.
+    Raises DataError: text that is not UTF-8; an empty side in a split that has to be `complete`.
+    """
+    # 1. Text.
+    model = _load(vocabulary)
+    pairs = chunk.pairs()
+    kept = [pair for pair in pairs if all(pair)]
+    if complete is not None and len(kept) < len(pairs):
+        index, pair = next((index, pair) for index, pair in enumerate(pairs) if not all(pair))
+        raise DataError(
+            f"data: the {SIDES[bool(pair[0])]} of {chunk.where(index)} of {complete} is empty; "
+            "a scored split must be complete: fix or remove the pair"
+        )
+    # 2. Pieces.
+    fits = [True] * len(kept)
+    encoded = [model.encode_batch([pair[side] for pair in kept], eos=True, threads=threads) for side in (0, 1)]
+    if max_length is not None:
+        fits = [max(map(len, pair)) <= max_length for pair in zip(*encoded, strict=True)]
+    dropped = {"empty": len(pairs) - len(kept), "too_long": len(kept) - sum(fits)}
+    # 3. What is written.
+    result = EncodedChunk(len(pairs), dropped, sum(map(_is_cut, chunk.sources, chunk.targets)), {}, {})
+    for number, side in enumerate(SIDES):
+        rows = [*itertools.compress(encoded[number], fits)]
+        result.lengths[side] = np.fromiter(map(len, rows), np.int64, len(rows))
+        pieces = np.fromiter(itertools.chain.from_iterable(rows), model.piece_type, int(result.lengths[side].sum()))
+        result.content[f"{side}.pieces"] = pieces.tobytes()
+        if keep_text:
+            texts = itertools.compress((pair[number] for pair in kept), fits)
+            result.content[f"{side}.txt"] = "".join(f"{sentence}\n" for sentence in texts).encode()
+    return result
+
+
+def _is_cut(*sides: str | bytes | None) -> bool:
+    raw = [side.encode(errors="replace") if isinstance(side, str) else side or b"" for side in sides]
+    return any(mark in side for side in raw for mark in CUT)
+
+
+# Documents
+
+
+def _learn_from_documents(corpus: TextCorpus, job: Job) -> Vocabulary:
+    """As `_learn_from_pairs`; bytes need no learning."""
+    if job.data.tokenizer == "bytes":
+        return ByteVocabulary()
+    limit = job.data.train_limit
+    nth = -(-corpus.splits["train"].size() // LEARNED_FROM) if limit is None else 1
+    train = (block for block in corpus.blocks(limit) if "train" in block.splits)
+    read = job.counting("reading for the vocabulary", corpus.size(), MEGABYTE)
+    sample = _tasks(_sample(train, nth, None if limit is None else LEARNED_FROM))
+    words = _words(job, count_block_words, sample, lambda size: read(nth * size))
+    return BytePairVocabulary.learn_text(words, job.data.vocabulary_size)
+
+
+def _sample(blocks: Iterable[Block], nth: int, most: int | None) -> Iterator[Block]:
+    """The blocks that begin in every n-th BLOCK bytes of all, however many documents these are, and in the first
+    `most` bytes.
+    """
+    begin = 0
+    for block in blocks:
+        if begin // BLOCK % nth == 0:
+            yield block
+        begin += len(block.text)
+        if most is not None and begin >= most:
+            return
+
+
+def count_block_words(blocks: Sequence[Block]) -> tuple[int, dict[str, int]]:
+    """The bytes of blocks, and their word counts."""
+    counts = Counter[str]()
+    for block in blocks:
+        try:
+            counts.update(count_text_words(block.text.decode()))
+        except UnicodeDecodeError as error:
+            raise block.not_utf8(error.start) from None
+    return sum(len(block.text) for block in blocks), counts
+
+
+def _encode_documents(corpus: TextCorpus, job: Job) -> None:
     """Write pieces, offsets and names of all splits; a document without content is dropped."""
     counts, empty = dict.fromkeys(SPLIT_NAMES, 0), dict.fromkeys(SPLIT_NAMES, 0)
     ends, starts = Counter[str](), Counter[str]()
@@ -338,7 +360,26 @@ def _encode_documents(corpus: TextCorpus, job: Job, _: str) -> Encoded:
             raise DataError(
                 f"data {corpus.name}: no document with text in {split} ({empty[split]} are empty); add documents"
             )
-    return counts, {split: {"empty": number} for split, number in empty.items()}
+        job.counts[split], job.dropped[split] = number, {"empty": empty[split]}
+
+
+def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> tuple[int, list[tuple[Block, NDArray[np.generic]]]]:
+    """The bytes of blocks; and each one, without its text, with its pieces and EOS at the end of its document. Raises
+    DataError if a block is not UTF-8 and has to be, or is UTF-16, which has as many NUL bytes as letters.
+    """
+    encoded = []
+    model = text_vocabulary(_load(vocabulary))
+    for block in blocks:
+        if not isinstance(model, ByteVocabulary) and block.text.count(b"\0") > max(1, len(block.text) // 4):
+            raise block.not_utf8(block.text.index(b"\0"))
+        try:
+            pieces = model.encode_text(block.text)
+        except UnicodeDecodeError as error:
+            raise block.not_utf8(error.start) from None
+        if block.last:
+            pieces = np.append(pieces, pieces.dtype.type(EOS))
+        encoded.append((block._replace(text=b""), pieces))
+    return sum(len(block.text) for block in blocks), encoded
 
 
 def _with_note_on_encodings(blocks: Iterable[Block], notes: list[str]) -> Iterator[Block]:

@@ -8,9 +8,8 @@
         <split>.<source|target>.txt         the sentences, one per line; all splits except train
         <split>.names                       of documents, as lines of JSON; all splits except train
 
-A cache is built (rpr/data/build.py) in .<name>-<key>.partial next to its final folder, and renamed when it is complete.
-A killed build is resumed by the next one with the same key; otherwise its folder stays and may be deleted. A damaged
-cache is rebuilt, with a warning.
+A cache is built (rpr/data/build.py) in a hidden folder next to its final one, and renamed when it is complete; an
+interrupted build leaves nothing, and starts again. A damaged cache is rebuilt, with a warning.
 """
 
 import glob
@@ -18,22 +17,21 @@ import hashlib
 import json
 import logging
 import re
-import shutil
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from rpr.config.data import DataConfig
-from rpr.data.build import META_NAME, Meta, Progress, build, read_cache
-from rpr.data.corpus import fingerprint, load_corpus
+from rpr.data.build import MODEL_NAME, SIDES, Meta, Progress, build
+from rpr.data.corpus import corpus_files, fingerprint, load_corpus, not_read
 from rpr.data.documents import load_documents
-from rpr.data.encode import SIDES
 from rpr.data.pairs import cache_root
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import Vocabulary
-from rpr.data.workers import Workers
 from rpr.errors import DataError
-from rpr.io.atomic import put_in_place, remove_folder, remove_leftovers
+from rpr.io.atomic import remove_leftovers, replacing
 from rpr.io.locks import lock
 
+META_NAME = "meta.json"
 CACHE_VERSION = 1  # increase it when the same corpus and settings produce different files
 log = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ class PreparedData:
 
     def __init__(self, directory: Path, meta: Meta, vocabulary: Vocabulary) -> None:
         self.directory, self.meta, self.vocabulary = directory, meta, vocabulary
-        self.built_by: Workers | None = None  # set if this process built the cache
+        self.built_by: int | None = None  # processes, if this one built the cache now
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -84,53 +82,55 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
 
     A large corpus is built by `processes` worker processes, by default one per core; progress(done, total, what) is
     called regularly, in pairs, or in megabytes of documents. If two processes need the same cache, one builds it and
-    the other waits. Raises DataError for a bad corpus, vocabulary size or cache folder; RunError when a worker process
-    dies.
+    the other waits. Raises DataError for a bad corpus, vocabulary size or cache folder, and a corpus that changes while
+    it is read; RunError when a worker process dies.
     """
-    root = cache_root(data)
-    key = cache_key(data)
+    root, key = cache_root(data), cache_key(data)
     directory = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}"
-    partial = root / f".{directory.name}.partial"
+    built_by = None
     try:
-        if (prepared := _open(directory, key)) is not None:
-            return prepared
-        root.mkdir(parents=True, exist_ok=True)
-        # The lock file is never deleted: that would let two processes build at once.
-        with (root / f".{directory.name}.lock").open("w") as file:
-            if not lock(file.fileno(), f"another process is building {directory.name}"):
-                log.warning("%s does not support file locks: run only one process that prepares a corpus there", root)
-            remove_leftovers(root, glob.escape(directory.name))
-            if (prepared := _open(directory, key, warn=True)) is not None:
-                return prepared
-            workers = _build(data, key, partial, progress or (lambda done, total, what: None), processes)
-            remove_folder(directory)  # before the rename: opening the new cache does not remove leftovers
-            put_in_place(partial, directory)
+        if (prepared := _open(directory, key)) is None:
+            root.mkdir(parents=True, exist_ok=True)
+            # The lock file is never deleted: that would let two processes build at once.
+            with (root / f".{directory.name}.lock").open("w") as file:
+                if lock(file.fileno(), f"another process is building {directory.name}"):
+                    remove_leftovers(root, glob.escape(directory.name))
+                else:
+                    log.warning("%s has no file locks: run only one process that prepares a corpus there", root)
+                if (prepared := _open(directory, key, warn=True)) is None:
+                    with replacing(directory) as folder:
+                        built_by = _build(data, key, folder, progress or (lambda done, total, what: None), processes)
     except OSError as error:
-        kept = "; the partial build is kept: rerun the same command to resume it"
         raise DataError(
             f"data.cache_dir: {root} cannot be used ({error.strerror or error}); "
-            f"free some space or choose another folder{kept if (partial / META_NAME).exists() else ''}"
+            "free some space or choose another folder"
         ) from None
-    prepared = _open(directory, key, warn=True)
+    prepared = prepared or _open(directory, key, warn=True)
     assert prepared is not None, "a cache that was just built is complete"
-    prepared.built_by = workers
+    prepared.built_by = built_by
+    # What is beside the files is not part of the key.
+    if not (data.generated or data.on_hub) and (beside := not_read(corpus_files(data))):
+        prepared.meta = replace(prepared.meta, notes=[*prepared.meta.notes, beside])
     return prepared
 
 
-def _build(data: DataConfig, key: str, partial: Path, progress: Progress, processes: int | None) -> Workers:
-    """Build in `partial`, which is removed after a corpus error, or an interruption before anything is finished."""
-    # Outside of `try`: an unreachable hub does not cost what an earlier build finished.
-    corpus = load_corpus(data) if data.text is None else load_documents(data)
-    partial.mkdir(exist_ok=True)
+def _build(data: DataConfig, key: str, folder: Path, progress: Progress, processes: int | None) -> int:
+    """Write a cache into a new folder; returns the number of processes."""
+    folder.mkdir()
     try:
-        workers = build(corpus, data, key, partial, progress, processes)
-        if cache_key(data) != key:
-            raise DataError(f"data.path: {data.path} changed while it was read; run the same command again")
-    except BaseException as error:
-        if isinstance(error, DataError) or not (partial / META_NAME).exists():
-            shutil.rmtree(partial, ignore_errors=True)
+        corpus = load_corpus(data) if data.text is None else load_documents(data)
+        meta, built_by = build(corpus, data, key, folder, progress, processes)
+    except Exception:  # any, of files that became shorter
+        _check_unchanged(data, key)
         raise
-    return workers
+    _check_unchanged(data, key)
+    (folder / META_NAME).write_text(json.dumps(asdict(meta), indent=1, ensure_ascii=False), "utf-8")
+    return built_by
+
+
+def _check_unchanged(data: DataConfig, key: str) -> None:
+    if cache_key(data) != key:
+        raise DataError(f"data.path: {data.path} changed while it was read; run the same command again")
 
 
 def cache_key(data: DataConfig) -> str:
@@ -157,7 +157,17 @@ def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
     if not directory.is_dir():
         return None
     try:
-        return PreparedData(directory, *read_cache(directory, key))
+        content = json.loads((directory / META_NAME).read_text("utf-8"))
+        if set(content) != {field.name for field in fields(Meta)} or content["key"] != key:
+            raise DataError(f"{META_NAME} belongs to another version or corpus")
+        meta = Meta(**content)
+        for name, size in meta.file_sizes.items():
+            if (actual := (directory / name).stat().st_size) != size:
+                raise DataError(f"{name} has {actual} bytes, not {size}")
+        vocabulary = Vocabulary.load(directory / MODEL_NAME)
+        if vocabulary.digest != meta.vocabulary_digest:
+            raise DataError(f"{MODEL_NAME} is not the one the corpus was encoded with")
+        return PreparedData(directory, meta, vocabulary)
     except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
         if warn:
             log.warning("token cache %s is damaged (%s); rebuilding it", directory, error)

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rpr.config.data import DataConfig, TextConfig
-from rpr.data.content import check_text, open_file
-from rpr.data.corpus import check_config, corpus_files, missing_splits, not_read
-from rpr.data.files import SPLIT_NAMES, kind_of
-from rpr.data.tables import TABLES, describe, read_columns
+from rpr.data.corpus import corpus_files, missing_splits
+from rpr.data.files import TABLES, check_text, kind_of, open_file
+from rpr.data.tables import describe, read_columns
 from rpr.errors import DataError
 
 BLOCK = 1 << 20  # bytes of a document in memory at once, and the rest of a line
@@ -41,12 +40,12 @@ class Block(NamedTuple):
 
     def after(self, end: int) -> Block:
         """The rest of it, from byte `end` on."""
-        lines = 0 if kind_of(self.file) in TABLES else self.text.count(b"\n", 0, end)
+        lines = 0 if is_table(self.file) else self.text.count(b"\n", 0, end)
         return self._replace(text=self.text[end:], number=self.number + lines)
 
     def not_utf8(self, place: int) -> DataError:
         """At this byte."""
-        unit = "row" if kind_of(self.file) in TABLES else "line"
+        unit = "row" if is_table(self.file) else "line"
         return DataError(
             f"data.path: {unit} {self.after(place).number} of {self.file} is not UTF-8 (byte "
             f"0x{self.text[place]:02x}); convert it, for example with iconv, or choose data.tokenizer=bytes, "
@@ -61,13 +60,12 @@ class Documents:
     Raises DataError if a table has no such column, or one that is not text.
     """
 
-    def __init__(self, files: Mapping[str, Sequence[Path]], text: TextConfig, separator: str | None = None) -> None:
-        self._files, self._column, self._separator = files, text.column, separator
-        self._joined = text.rows == "lines"
+    def __init__(self, files: Mapping[str, Sequence[Path]], text: TextConfig) -> None:
+        self._files, self._column, self._joined = files, text.column, text.rows == "lines"
         self._rows: dict[Path, int] = {}  # of tables
         for file in chain.from_iterable(files.values()):
-            if kind_of(file) in TABLES:
-                shape = describe(file, separator)
+            if is_table(file):
+                shape = describe(file)
                 shape.check_text((text.column,), "data.text.column", f"the columns of {file}")
                 self._rows[file] = shape.rows
 
@@ -90,7 +88,7 @@ class Documents:
                 continue
             before, last = 0, next((file for file in reversed(files) if self._rows[file]), files[-1])
             for file in files:
-                cells = (read for (read,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE, self._separator))
+                cells = (read for (read,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE))
                 for row, cell in enumerate(chain.from_iterable(cells), 1):
                     text = cell.encode() if isinstance(cell, str) else cell or b""
                     of_row = name if self._joined else f"{name}:{before + row}"
@@ -104,6 +102,11 @@ class Documents:
                 before += self._rows[file]
             if self._joined:
                 yield Block(name, b"", True, file, self._rows[file])
+
+
+def is_table(file: Path) -> bool:
+    """Whether documents are its rows; datasets keeps those of the hub as Arrow."""
+    return kind_of(file) in (*TABLES, ".arrow")
 
 
 def _blocks_of_file(name: str, file: Path) -> Iterator[Block]:
@@ -175,13 +178,10 @@ def load_documents(data: DataConfig) -> TextCorpus:
     """
     assert data.text is not None
     listing, splits = corpus_files(data), dict[str, Documents]()
-    check_config(data, listing)
+    missing = missing_splits(data, listing)
     for split, files in listing.splits.items():
-        if split in SPLIT_NAMES:
-            by_path = {} if data.on_hub else {file.relative_to(listing.root).as_posix(): [file] for file in files}
-            splits[split] = Documents(by_path or {split: files}, data.text, listing.separator)
-    others = [*map(Path, sorted(listing.splits.keys() - splits))]
-    missing = missing_splits(data, splits, [*([] if data.on_hub else others), *listing.left_over])
+        by_path = {} if data.on_hub else {file.relative_to(listing.root).as_posix(): [file] for file in files}
+        splits[split] = Documents(by_path or {split: files}, data.text)
     named = {"validation": data.validation_name, "test": data.test_name}
     if data.hub is not None:  # whose names are those of its own splits
         named |= {split: f"held-out-{split}" for split in missing if not data.on_hub}
@@ -191,8 +191,6 @@ def load_documents(data: DataConfig) -> TextCorpus:
         how = "the last tenth of the only document" if one else f"one in {SHARE} documents, by a hash of their names"
         same = ", the same for both" if one and len(missing) > 1 else ""
         notes = (f"{' and '.join(sorted(missing))}: {how}{same}, held out of train",)
-    if unread := [*others, *listing.left_over]:
-        notes += (not_read(unread),)
     if data.train_limit is not None and _only_one(splits["train"]):
         raise DataError(
             f"data.train_limit: train is a single document, which is not cut (data.text.rows={data.text.rows}); "

@@ -1,4 +1,4 @@
-"""Sentence pairs of the Hugging Face hub, read with the datasets library at a pinned commit.
+"""Datasets of the Hugging Face hub, read with the datasets library at a pinned commit.
 
 The functions import it themselves: that takes a second or two, for which not every command should wait.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.config.data import DataConfig
-from rpr.data.files import read_json, standard_split, update_json
+from rpr.data.files import read_json, standard_splits, update_json
 from rpr.data.pairs import cache_root
 from rpr.errors import DataError
 
@@ -28,10 +28,9 @@ def hub_files(data: DataConfig) -> dict[str, tuple[Path, ...]]:
             "here; connect to the hub (unset HF_HUB_OFFLINE), or delete its line there for another commit"
         )
     splits = _call(data, datasets.load_dataset, revision=revision, keep_in_memory=False)
-    return {
-        standard_split(str(name), splits): tuple(Path(file["filename"]) for file in rows.cache_files)
-        for name, rows in splits.items()
-    }
+    usual = standard_splits([*map(str, splits)])
+    files = {str(name): tuple(Path(file["filename"]) for file in rows.cache_files) for name, rows in splits.items()}
+    return {usual.get(name, name): of_split for name, of_split in files.items()}
 
 
 def hub_revision(data: DataConfig) -> str:
@@ -55,16 +54,13 @@ def pinned_revision(data: DataConfig) -> str | None:
     path = cache_root(data) / REVISIONS_NAME
     pins = read_json(path)
     if not pins and path.exists():
-        raise DataError(
-            f"data.cache_dir: {path} is no JSON object, so the commits of its corpora are not known; mend it (no comma "
-            "after the last line), or delete it, and each corpus is pinned to its newest commit"
-        )
+        raise DataError(f"data.cache_dir: {path} is no JSON object with the commits of its corpora; mend or delete it")
     revision = pins.get(str(data.hub))
     return revision if isinstance(revision, str) else None
 
 
 def _call(data: DataConfig, function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call the library; every error becomes a one-line DataError with its innermost reason."""
+    """Call the library; every error becomes a one-line DataError."""
     import datasets
 
     verbosity = datasets.logging.get_verbosity()
@@ -72,10 +68,8 @@ def _call(data: DataConfig, function: Callable[..., Any], **arguments: Any) -> A
     try:
         return function(data.hub, data.hub_config, **arguments)
     except Exception as error:
-        reason: BaseException = error
-        generating = datasets.exceptions.DatasetGenerationError
-        while isinstance(reason, generating) and (cause := reason.__cause__ or reason.__context__):
-            reason = cause
+        generating = isinstance(error, datasets.exceptions.DatasetGenerationError)
+        reason = (generating and (error.__cause__ or error.__context__)) or error
         raise DataError(
             f"data.hub: {data.hub} ({data.hub_config or 'its only configuration'}) cannot be read "
             f"({' '.join(str(reason).split())[:300]}); check data.hub, data.hub_config and the connection, or give a "

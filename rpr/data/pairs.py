@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.content import check_text, decoded, open_file
+from rpr.data.files import check_text, decoded, open_file
 from rpr.data.tables import describe, read_columns
 from rpr.errors import DataError
 from rpr.paths import user_path
@@ -24,14 +24,17 @@ from rpr.tasks import Pair as Pair
 PAIRS_AT_ONCE = 10_000  # in a chunk, of which each process holds one
 NO_PAIRS = np.empty(0, np.int64)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_SPACE = "\u2581"  # which sentencepiece reads as a space
 
 
 def normalise(text: str) -> str:
     """A sentence as one line: NFC, no control characters or byte order mark, every run of whitespace (including
-    U+2028 and no-break spaces) one space.
+    U+2028, no-break spaces and sentencepiece's own U+2581) one space.
     """
     if not text.isprintable():
         text = _CONTROL.sub(" ", text.replace("\ufeff", ""))
+    if _SPACE in text:
+        text = text.replace(_SPACE, " ")
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
@@ -146,14 +149,14 @@ def line_pairs(source: Path, target: Path) -> Pairs:
     return Pairs(number, chunks)
 
 
-def table_pairs(files: Sequence[Path], data: DataConfig, split: str, separator: str | None = None) -> Pairs:
+def table_pairs(files: Sequence[Path], data: DataConfig, split: str) -> Pairs:
     """The rows of these files, one file after the other: of one `translation` column of structs, or one column per
     language. Raises DataError if a language has no column in one of them, or one that is not text.
     """
     number = 0
     columns: dict[Path, list[tuple[str, ...]]] = {}  # of the source and of the target, in each file
     for file in files:
-        shape = describe(file, separator)
+        shape = describe(file)
         within = ("translation",) if ("translation",) in shape.types else ()
         place = f"the {'translation column' if within else 'columns'} of {split} in {data.path or data.hub}"
         if len(files) > 1:
@@ -167,7 +170,7 @@ def table_pairs(files: Sequence[Path], data: DataConfig, split: str, separator: 
     def chunks() -> Iterator[Chunk]:
         for file, of_file in columns.items():
             first = 0
-            for source, target in read_columns(file, of_file, PAIRS_AT_ONCE, separator):
+            for source, target in read_columns(file, of_file, PAIRS_AT_ONCE):
                 yield Chunk(source, target, range(first, first + len(source)), "row", (file, file))
                 first += len(source)
 

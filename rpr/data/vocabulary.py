@@ -65,11 +65,12 @@ def training_sample(num_pairs: int) -> Callable[[int], NDArray[np.bool_]]:
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:
     """Word counts of normalised sentences, without what sentencepiece skips: more than 4,192 bytes without a space, and
-    text with its reserved character. A longer sentence is counted as its words.
+    its reserved character. A longer sentence, and one with that character, is counted as its words.
     """
     counts: Counter[str] = Counter()
     for sentence in sentences:
         short = len(sentence) <= MAX_SENTENCE_BYTES // 4 or len(sentence.encode()) <= MAX_SENTENCE_BYTES
+        short = short and RESERVED not in sentence
         for text in [sentence] if short else sentence.split():
             if (short or len(text.encode()) <= MAX_SENTENCE_BYTES) and RESERVED not in text:
                 counts.update(text.split())

@@ -51,14 +51,6 @@ def put_in_place(finished: Path, path: Path) -> None:
     _remove(old)
 
 
-def remove_folder(path: Path) -> None:
-    """Remove a folder, if it exists, so that no part of it is ever left under its name."""
-    if path.exists():
-        old = _sibling(path, "old")
-        os.replace(path, old)
-        _remove(old)
-
-
 def remove_leftovers(folder: Path, *patterns: str) -> None:
     """Remove what killed processes left of files and folders whose names match one of the glob patterns; an old folder
     whose replacement was never completed is moved back. Call it only when no process writes them.

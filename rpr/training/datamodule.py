@@ -13,10 +13,7 @@ from rpr.data.cache import PreparedData
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import text_vocabulary
 from rpr.data.windows import Windows, scored_split, training_split
-from rpr.data.workers import set_up_loader_worker, shorten_socket_paths
 from rpr.kinds import TEXT
-
-LOADER_SECONDS = 300  # for one batch, which takes milliseconds
 
 
 class TranslationData(pl.LightningDataModule):
@@ -92,8 +89,6 @@ class TranslationData(pl.LightningDataModule):
 
     def _loader(self, split: Any, sampler: Iterable[Any], workers: int | None = None) -> DataLoader[Batch]:
         num_workers = self.config.hardware.num_workers if workers is None else workers
-        if num_workers:
-            shorten_socket_paths()
         return DataLoader(
             TranslationDataset(split),
             sampler=sampler,
@@ -101,6 +96,4 @@ class TranslationData(pl.LightningDataModule):
             num_workers=num_workers,
             pin_memory=self.config.hardware.accelerator == "gpu",
             persistent_workers=num_workers > 0,
-            timeout=LOADER_SECONDS if num_workers else 0,
-            worker_init_fn=set_up_loader_worker,
         )

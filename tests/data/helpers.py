@@ -63,14 +63,6 @@ def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:
     assert list(Path(data.cache_dir).glob(f"{data.name}-*")) == []
 
 
-def resume(data: DataConfig) -> tuple[dict[str, bytes], tuple[int, int, str]]:
-    """The files of the build, and its first progress call."""
-    calls = list[tuple[int, int, str]]()
-    files = files_of(prepare(data, lambda *progress: calls.append(progress)))
-    assert list(Path(data.cache_dir).glob(".*.partial")) == []
-    return files, calls[0]
-
-
 def files_of(prepared: PreparedData) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in prepared.directory.iterdir()}
 

@@ -1,6 +1,9 @@
-"""The token cache: its contents and key, when it is reused or rebuilt, and what a failed build leaves."""
+"""The token cache: its contents and key, byte-identical for any number of processes, when it is reused or rebuilt, and
+that a failed build leaves nothing.
+"""
 
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,11 +12,11 @@ import numpy as np
 import pytest
 
 from rpr.config.data import DataConfig, SyntheticConfig
-from rpr.data import cache, synthetic
+from rpr.data import build, cache, synthetic
 from rpr.data.cache import cache_key, prepare
-from rpr.data.vocabulary import EOS
+from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.errors import DataError
-from tests.data.helpers import data_config, write_lines
+from tests.data.helpers import data_config, files_of, kill, write_lines
 from tests.system import bad_files
 
 SYNTHETIC = SyntheticConfig(seed=1, num_train=400, num_validation=20, num_test=30, num_long=10)
@@ -70,21 +73,20 @@ def test_pieces_and_text_equal_the_corpus(made):
 def test_complete_cache_opens_without_reading_the_corpus(copy, monkeypatch):
     monkeypatch.setattr(cache, "load_corpus", lambda data: pytest.fail("the corpus was read again"))
     again = prepare(copy[0])
-    assert (again.meta, again.directory) == (copy[1].meta, copy[1].directory)
+    assert (again.meta, again.directory, again.built_by) == (copy[1].meta, copy[1].directory, None)
 
 
-def test_long_and_empty_pairs_are_dropped_and_counted(tmp_path):
+def test_long_and_empty_pairs_are_dropped_and_counted_also_where_they_are_held_out(tmp_path):
     long = ("word " * 60, "Wort " * 60)
     pairs = [("x", ""), (f"a {long[0]}", long[1]), *PAIRS, ("", "y"), *PAIRS[:8], ("only", ""), long]
     prepared = prepare(line_config(tmp_path, pairs, max_length=50))
-    # 113 pairs: test takes the last 5 (one of them empty), validation the 5 before; 8 of these are also in train.
-    assert prepared.meta.counts == {"train": 92, "validation": 5, "test": 4}
+    # 113 pairs: test takes the last 5 (one of them empty, one long), validation the 5 before; 8 are also in train.
+    assert prepared.meta.counts == {"train": 92, "validation": 5, "test": 3}
     assert prepared.meta.dropped == {
         "train": {"empty": 2, "too_long": 1, "held_out": 8},
-        "test": {"empty": 1, "too_long": 0},
+        "test": {"empty": 1, "too_long": 1},
     }
-    assert prepared.split("train").source_lengths.max() <= 50 < prepared.split("test").source_lengths.max()
-    assert len(prepared.text("test")[0]) == 4 and prepared.text("test")[1][-1] == "Wort " * 59 + "Wort"
+    assert len(prepared.text("test")[0]) == 3 and prepared.text("test")[1][-1] == PAIRS[7][1]
     assert prepared.meta.notes[0] == "test: pairs 109 to 113 of train, held out of it"
     assert prepared.meta.notes[2] == "train: 8 pairs left out, each equal to a held-out one"
     assert prepared.meta.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
@@ -97,6 +99,32 @@ def test_pairs_of_given_splits_that_are_in_train_too_are_counted(tmp_path, monke
         write_lines(tmp_path / "pairs" / split, pairs)
     prepared = prepare(data_config(tmp_path, vocabulary_size=60))
     assert prepared.meta.notes == ["test: 10 of 21 are in train too, token for token"]
+
+
+def test_what_is_beside_the_files_is_noted_also_if_the_cache_is_ready(tmp_path):
+    """Of two folders of the same text, which have one cache."""
+    for folder in ("a", "b"):
+        for split, pairs in {"train": PAIRS[:80], "validation": PAIRS[80:90], "test": PAIRS[90:]}.items():
+            write_lines(tmp_path / folder / split, pairs)
+    first, second = (data_config(tmp_path, path=str(tmp_path / folder), vocabulary_size=60) for folder in ("a", "b"))
+    assert prepare(first).meta.notes == []
+    write_lines(tmp_path / "a" / "train2", PAIRS)
+    assert prepare(first).meta.notes == ["not read: train2.de, train2.en"] and prepare(second).meta.notes == []
+    assert prepare(first).directory == prepare(second).directory
+
+
+@pytest.mark.parametrize(("cut", "noted"), [
+    (lambda text: " ".join(f"\u2581{word}" for word in text.split()), True),
+    (lambda text: text.replace("e", "e@@ "), True),
+    (lambda text: text + " \u2581" * text.endswith("17 mit Worten"), False),
+])  # fmt: skip
+def test_text_that_is_cut_into_pieces_is_noted_and_a_perfect_model_of_it_is_right(tmp_path, cut, noted):
+    pairs = [(source, cut(target)) for source, target in PAIRS]
+    prepared = prepare(line_config(tmp_path, pairs, vocabulary_size=70))
+    notes = [note for note in prepared.meta.notes if "already cut into pieces (U+2581 or @@)" in note]
+    assert [note.partition(":")[0] for note in notes] == (["train", "test", "validation"] if noted else [])
+    references = prepared.text("test")[1]
+    assert [prepared.vocabulary.decode(prepared.vocabulary.encode(text)) for text in references] == references
 
 
 def test_empty_side_in_a_scored_split_is_an_error_naming_the_line(tmp_path, monkeypatch):
@@ -128,11 +156,7 @@ DAMAGES = {
     "missing text": ("test.target.txt", Path.unlink),
     "missing meta": ("meta.json", Path.unlink),
     "truncated meta": ("meta.json", lambda path: path.write_bytes(path.read_bytes()[:-7])),
-    "missing counts": (
-        "meta.json", lambda path: path.write_bytes(path.read_bytes().replace(b'"counts"', b'"numbers"'))
-    ),
     "truncated pieces": ("train.source.pieces", lambda path: path.write_bytes(path.read_bytes()[:-1])),
-    "a folder for text": ("test.source.txt", lambda path: bad_files.replace_by_folder(path.name)(path.parent)),
     "zeros for the vocabulary": ("vocabulary.model", lambda path: path.write_bytes(bytes(path.stat().st_size))),
     "another vocabulary": ("vocabulary.model", lambda path: bad_files.replace_vocabulary(path.parent)),
 }  # fmt: skip
@@ -150,11 +174,65 @@ def test_damaged_cache_is_rebuilt_with_a_warning(copy, caplog, file, damage):
     assert again.meta == first.meta and path.read_bytes() == whole
 
 
-def test_corpus_that_changes_while_it_is_read_leaves_no_cache(tmp_path):
-    def change(done, total, what):
-        if what == "encoding test":
-            (tmp_path / "pairs.en").write_text("other\n" * len(PAIRS))
+# Building
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The files of a build by one process in one chunk."""
+    return files_of(prepare(line_config(tmp_path_factory.mktemp("plain"), PAIRS), processes=1))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_files_do_not_depend_on_processes_and_chunks(tmp_path, expected, processes, monkeypatch):
+    monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr(build, "num_workers", lambda: processes)
+    monkeypatch.setattr(build, "WORKERS_FROM", 90)
+    prepared = prepare(line_config(tmp_path, PAIRS))
+    assert prepared.built_by == processes and files_of(prepared) == expected and len(expected) == 2 + 4 + 6 + 6
+
+
+@pytest.mark.parametrize("what", ["reading for the vocabulary", "encoding train", "encoding test"])
+def test_killed_build_starts_again_and_leaves_nothing(tmp_path, expected, what):
+    data = line_config(tmp_path, PAIRS)
+    kill(data, what, 0)
+    calls: list[Any] = []
+    assert files_of(prepare(data, lambda *progress: calls.append(progress))) == expected
+    assert calls[0][2] == "reading for the vocabulary"
+    assert {file.suffix for file in (tmp_path / "cache").iterdir() if file.name[0] == "."} == {".lock"}
+
+
+@pytest.mark.parametrize("sides", [("en",), ("de",), ("en", "de")])
+@pytest.mark.parametrize("what", ["reading for the vocabulary", "encoding train", "encoding test"])
+def test_corpus_that_becomes_shorter_while_it_is_read_leaves_no_cache(tmp_path, expected, what, sides):
+    data = line_config(tmp_path, PAIRS)
+    whole = {side: (tmp_path / f"pairs.{side}").read_bytes() for side in sides}
+
+    def shorten(done, total, now):
+        for side in sides if now == what else ():
+            (tmp_path / f"pairs.{side}").write_bytes(b"".join(whole[side].splitlines(True)[:41]))
 
     with pytest.raises(DataError, match="pairs changed while it was read; run the same command again"):
-        prepare(line_config(tmp_path, PAIRS), change)
-    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+        prepare(data, shorten)
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
+    for side, content in whole.items():
+        (tmp_path / f"pairs.{side}").write_bytes(content)
+    assert files_of(prepare(data)) == expected
+
+
+def test_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(build, "_encode_pairs", full)
+    with pytest.raises(DataError, match=r"cache cannot be used \(No space left on device\); free some space"):
+        prepare(line_config(tmp_path, PAIRS))
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_token_ids_of_a_large_vocabulary_are_stored_as_uint32(tmp_path, expected, monkeypatch):
+    monkeypatch.setattr(Vocabulary, "piece_type", "uint32")
+    prepared = prepare(line_config(tmp_path, PAIRS), processes=1)
+    wide, narrow = files_of(prepared)["train.source.pieces"], expected["train.source.pieces"]
+    assert np.array_equal(np.frombuffer(wide, np.uint32), np.frombuffer(narrow, np.uint16))
+    assert prepared.split("train").row("source", 0).dtype == np.uint32

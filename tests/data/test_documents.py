@@ -36,7 +36,7 @@ from rpr.data.vocabulary import (
 )
 from rpr.data.windows import Windows, sample_windows, scored_split, training_split
 from rpr.errors import DataError
-from tests.data.helpers import data_config, files_of, kill, memory_growth, resume
+from tests.data.helpers import data_config, memory_growth
 from tests.property.sizes import sized
 
 BPE = {"tokenizer": "bpe", "vocabulary_size": 400}
@@ -333,15 +333,6 @@ def test_bytes_of_a_file_that_says_it_is_not_utf8_are_noted(tmp_path):
     assert any(note.startswith(r"a\udcff.txt is UTF-16") for note in prepare(text_config(tmp_path)).meta.notes)
 
 
-def test_killed_build_resumes_after_its_vocabulary(tmp_path):
-    write(tmp_path, {f"{index}.txt": b"a text\n" * 9 for index in range(40)})
-    data = text_config(tmp_path, **BPE | {"vocabulary_size": 268})
-    kill(data, "encoding", 0)
-    files, first = resume(data)
-    assert first[2] == "encoding"
-    assert files == files_of(prepare(data.model_copy(update={"cache_dir": str(tmp_path / "other")})))
-
-
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize(("choice", "documents"), [("wikitext103", [1, 1, 1]), ("fineweb_edu", [55, 4, 1])])
 def test_corpora_of_the_hub_are_documents_however_the_library_stores_them(
@@ -379,48 +370,6 @@ def test_corpora_of_the_hub_are_documents_however_the_library_stores_them(
         names = (data.directory / "validation.names").read_text().splitlines()
         assert names == [f'"train:{row}"' for row in rows]
         assert contents(data, "validation") == [texts["train"][row - 1].encode() for row in rows]
-
-
-@pytest.mark.parametrize(("names", "splits"), [
-    (["ptb.train.txt", "ptb.test.txt", "README.txt"], None),  # the test set would be trained on
-    (["corpus.txt", "test.txt"], None),
-    (["corpus/a.txt", "dev/a.txt"], None),
-    (["ptb.train.txt", "ptb.test.txt"], ["test", "train"]),
-    (["train.txt", "valid.txt.gz", "test.txt", "README.txt"], ["test", "train", "validation"]),
-    (["train/a.txt", "test/b.txt", "README.txt"], ["test", "train"]),
-    (["unit-test.txt", "contest.txt", "corpus.txt"], ["train"]),
-])  # fmt: skip
-def test_names_that_look_like_splits_are_splits_or_refused(tmp_path, names, splits):
-    write(tmp_path, {name: gzip.compress(b"a") if name.endswith(".gz") else b"a" for name in names})
-    if splits is None:
-        with pytest.raises(DataError, match=r"(test|dev/a)\.txt looks like a split, and \S+\.txt like none"):
-            load_documents(text_config(tmp_path))
-    else:
-        corpus = load_documents(text_config(tmp_path))
-        assert sorted(corpus.splits) == splits
-        assert ("not read: README.txt" in corpus.notes) == ("README.txt" in names)
-
-
-def test_one_name_like_a_split_does_not_let_documents_be_read_twice(tmp_path):
-    write(tmp_path, {"unit-test.txt": b"a", "0.txt": b"b", "0.txt.gz": gzip.compress(b"b")})
-    with pytest.raises(DataError, match=r"0\.txt and .*0\.txt\.gz are both of split train"):
-        load_documents(text_config(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["{}.txt", "{}/1.txt"])
-def test_test_sets_of_other_names_are_not_passed_over_for_documents_of_train(tmp_path, name):
-    write(tmp_path, {name.format(split): b"a" for split in ("train", "test_a", "test_b")})
-    with pytest.raises(DataError, match=r"test_a is not read, and test would be held out .*; store it as test in"):
-        load_documents(text_config(tmp_path))
-    write(tmp_path, {name.format("test"): b"d"})
-    corpus = load_documents(text_config(tmp_path))
-    assert sorted(corpus.splits) == ["test", "train"] and "not read: test_a, test_b" in corpus.notes
-
-
-def test_an_unread_file_of_any_name_is_a_note(tmp_path):
-    write(tmp_path, {"train/a.txt": b"a", "test/b.txt": b"b", os.fsdecode(b"caf\xe9.txt"): b"c"})
-    corpus = load_documents(text_config(tmp_path))
-    assert r"not read: caf\udce9.txt" in corpus.notes and all(note.encode() for note in corpus.notes)
 
 
 def test_vocabulary_with_a_limit_is_of_the_first_documents(tmp_path, monkeypatch):
@@ -471,46 +420,6 @@ def test_lengths_of_documents_beyond_32_bits(tmp_path):
     assert split.target_lengths.tolist() == [3_000_000_001, 10]
 
 
-def test_documents_that_are_not_read_are_named(tmp_path):
-    texts = {f"train/{index}.txt": b"x%d" % index for index in range(9)} | {"validation/a.txt": b"a"}
-    write(tmp_path, texts | {"test.txt.zst": b"packed"})
-    with pytest.raises(DataError, match=r"test.txt.zst is not read, and test would be held out of train instead"):
-        load_documents(text_config(tmp_path))
-    write(tmp_path, {"test/b.txt": b"b", "test_2016/c.txt": b"c"})
-    corpus = load_documents(text_config(tmp_path))
-    assert [*corpus.splits] == ["test", "train", "validation"]
-    assert corpus.notes == ("not read: test_2016, test.txt.zst",)
-
-
-@pytest.mark.parametrize(("name", "content", "kind"), [
-    ("enwik.zip", b"PK\3\4" + b"x" * 99, "a zip archive"), ("pile.jsonl.zst", b"\x28\xb5\x2f\xfd" * 9, "zstd"),
-    ("a.txt", b"\x1f\x8b" * 9, "gzip"), ("a/b.txt", b"\x1f\x8b" * 9, "gzip"),
-])  # fmt: skip
-def test_packed_text_is_no_document_of_bytes(tmp_path, name, content, kind):
-    write(tmp_path, {name: content})
-    path = tmp_path / "texts" / name.partition("/")[0]
-    with pytest.raises(DataError, match=f"{name}: line 1 is not UTF-8 text but .*{kind}; unpack it"):
-        prepare(text_config(tmp_path, path=str(path)))
-
-
-def test_suffixes_have_no_case(tmp_path):
-    rows = "".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(60)).encode()
-    write(tmp_path, {"a.JSONL": rows, "b.jsonl.GZ": gzip.compress(rows)})
-    for name in ("a.JSONL", "b.jsonl.GZ"):
-        corpus = load_documents(text_config(tmp_path, path=str(tmp_path / "texts" / name)))
-        assert len([*corpus.splits["train"].names()]) == 60
-    write(tmp_path / "folder", {"train.txt": b"a", "Valid.TXT": b"b", "TEST.Txt": b"c"})
-    assert {*load_documents(text_config(tmp_path / "folder")).splits} == {"test", "train", "validation"}
-
-
-def test_a_file_of_a_held_out_split_is_an_error_also_where_a_cache_is_ready(tmp_path):
-    write(tmp_path, {f"train/{index}.txt": b"x%d" % index for index in range(60)})
-    prepare(text_config(tmp_path))
-    write(tmp_path, {"test.zip": b"packed"})
-    with pytest.raises(DataError, match=r"test.zip is not read, and test would be held out of train instead"):
-        prepare(text_config(tmp_path))
-
-
 def test_an_empty_file_does_not_change_which_text_the_vocabulary_is_learned_from(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "BLOCK", 100), monkeypatch.setattr(build, "BLOCK", 100)
     monkeypatch.setattr(build, "LEARNED_FROM", 1500)
@@ -521,3 +430,45 @@ def test_an_empty_file_does_not_change_which_text_the_vocabulary_is_learned_from
     write(tmp_path, {f"train/{number}.txt": b"" for number in ("", 5.5)})
     after = prepare(config)
     assert before.meta.key != after.meta.key and before.vocabulary.digest == after.vocabulary.digest
+
+
+@pytest.mark.parametrize(("names", "splits"), [
+    (["train.txt", "valid.txt.gz", "test.txt", "README.txt"], {"train": 1, "validation": 1, "test": 1}),
+    (["train/a.txt", "train/b/c.txt", "test/b.txt", "README.txt"], {"train": 2, "test": 1}),
+    (["train/a.jsonl", "dev/a.jsonl", "test.jsonl"], {"train": 1, "validation": 1, "test": 1}),
+    (["unit-test.txt", "contest.txt", "corpus.txt", "a/B.TXT"], {"train": 4}),
+])  # fmt: skip
+def test_names_say_the_splits(tmp_path, names, splits):
+    write(tmp_path, {name: gzip.compress(b"a") if name.endswith(".gz") else b'{"text": "a"}' for name in names})
+    listing = corpus_files(text_config(tmp_path))
+    assert {split: len(files) for split, files in listing.splits.items()} == splits
+    assert [file.name for file in listing.left_over] == [name for name in names if "README" in name]
+
+
+@pytest.mark.parametrize(("contents", "refusal"), [
+    (dict.fromkeys(("ptb.train.txt", "ptb.test.txt"), b"a"), "ptb.test.txt looks like a split, and would be"),
+    (dict.fromkeys(("corpus.txt", "test.txt"), b"a"), r"test.txt looks like a split, and would be trained on"),
+    (dict.fromkeys(("corpus/a.txt", "dev/a.txt"), b"a"), r"dev/a.txt looks like a split, and would be trained on"),
+    (dict.fromkeys(("0.txt", "0.txt.gz"), gzip.compress(b"b")), r"0\.txt and .*0\.txt\.gz are both of split train"),
+    (dict.fromkeys(("train/a.txt", "test_a/a.txt"), b"a"), "a.txt is not read, and test would be held out of train"),
+    (dict.fromkeys(("train/a.txt", "test.zip"), b"a"), "test.zip is not read, and test would be held out of train"),
+    (dict.fromkeys(("a-00000-of-00002.jsonl", "b.jsonl"), b"{}"), r"1 of the 2 files a-\*-of-00002 are in"),
+    ({"a.txt": b"\x1f\x8b" * 9}, r"a.txt: line 1 is not UTF-8 text but packed with gzip; unpack it"),
+    ({"a.txt": b"version https://git-lfs.github.com/spec/v1"}, "a.txt is a pointer of Git LFS, not the file"),
+    ({"a/record.json": b"{}", "a.txt": b"a"}, "a is a run, not of the corpus; keep runs_dir outside of"),
+    ({"a.zip": b"PK"}, "no usable files in .*; not read: a.zip"),
+])  # fmt: skip
+def test_what_cannot_be_read_so_is_refused(tmp_path, contents, refusal):
+    write(tmp_path, contents)
+    with pytest.raises(DataError, match=refusal):
+        prepare(text_config(tmp_path))
+    with pytest.raises(DataError, match="data.path: data.cache_dir is in .*, of which all is read; keep it outside"):
+        prepare(text_config(tmp_path, path=str(tmp_path)))
+
+
+def test_an_unread_file_of_any_name_is_a_note_also_where_a_cache_is_ready(tmp_path):
+    write(tmp_path, {f"{split}/{number}.txt": b"%d" % number for split in SPLIT_NAMES for number in range(3)})
+    first = prepare(text_config(tmp_path))
+    write(tmp_path, {os.fsdecode(b"caf\xe9.txt"): b"c"})
+    notes = prepare(text_config(tmp_path)).meta.notes
+    assert notes == [*first.meta.notes, r"not read: caf\udce9.txt"] and all(note.encode() for note in notes)

@@ -50,7 +50,7 @@ def test_json_output(overrides, cli):
     }
     files = [file.stat().st_size for file in data.directory.iterdir() if file.name != "meta.json"]
     assert document["data"]["bytes"] == sum(files)
-    assert document["build"] == {"processes": 1, "worker_peak_bytes": 0}
+    assert document["build"] == {"processes": 1}
     assert document["config"]["format"] == "json" and document["git"].keys() == {"commit", "dirty"}
     assert document["peak_bytes"] > 1e7
 
@@ -58,7 +58,7 @@ def test_json_output(overrides, cli):
 def test_each_stage_has_its_own_progress(monkeypatch, capsys):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(progress, "time", clock)
-    with command.progress_bars(SimpleNamespace(name="corpus", text=None)) as report:
+    with command.progress_bars(SimpleNamespace(name="corpus", kind=None)) as report:
         for now, done, total, what in [
             (100.0, 0, 9000, "reading"),
             (110.0, 2000, 9000, "reading"),

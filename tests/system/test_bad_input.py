@@ -106,7 +106,7 @@ CORPORA = {
     "gaps": (bad.parquet(en=["a"], de=pa.nulls(1)), "'de' in the columns of train in corpus holds only nulls"),
     "no rows": (bad.parquet(en=NO_TEXT, de=NO_TEXT), "data"),
     "JSON of both types": (bad.text_files(train_jsonl='{"en": 3, "de": "x"}\n{"en": "a", "de": "x"}'), "several types"),
-    "an empty CSV": (bad.text_files(train_csv=""), "corpus/train.csv is missing: no header"),
+    "an empty CSV": (bad.text_files(train_csv=""), "split train of corpus is empty"),
 }
 
 
