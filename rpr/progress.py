@@ -1,4 +1,4 @@
-"""Progress of a command: a bar on a terminal; elsewhere plain lines, at most one every ten seconds."""
+"""Progress of a command: a bar of tqdm's on a terminal; elsewhere plain lines, at most one every ten seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from rpr.io.escape import escape_control_characters
 
@@ -18,6 +18,8 @@ SECONDS_BETWEEN_DRAWINGS = 0.2
 SECONDS_BEFORE_A_BAR = 0.5  # shorter work shows none
 _LOCK = threading.RLock()  # of all bars: a sweep's are drawn by a thread of their own
 _terminal_disabled = False
+_open_bars = 0
+_stderr: Any = None  # the stream that bars are drawn on, while there are any
 
 
 class Progress:
@@ -48,8 +50,7 @@ class Progress:
         self._fields: dict[str, object] = {}
         self._on_terminal = sys.stderr.isatty() and not _terminal_disabled
         self._keep, self._lines = keep, "none" if sys.stderr.isatty() else lines
-        self._started = time.monotonic()
-        self._shown_at: float | None = None
+        self._started, self._shown_at = time.monotonic(), -math.inf
         self._printed: int | None = None  # the count in the last line
         self._bar: Any = None
 
@@ -61,12 +62,12 @@ class Progress:
         """Set the count to `done` of `total`."""
         self._done, self._total = done, total
         self._fields |= fields
-        if not self._on_terminal:
-            wait = math.inf if self._lines == "none" else SECONDS_BETWEEN_LINES
-        else:
-            wait = SECONDS_BEFORE_A_BAR if self._shown_at is None else SECONDS_BETWEEN_DRAWINGS
         now = time.monotonic()
-        if now - (self._started if self._shown_at is None else self._shown_at) >= wait:
+        first, between = SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_LINES
+        if self._on_terminal:
+            first, between = SECONDS_BEFORE_A_BAR, SECONDS_BETWEEN_DRAWINGS
+        due = now - self._started >= first and now - self._shown_at >= between
+        if due and (self._on_terminal or self._lines != "none"):
             self._shown_at = now
             self._show()
 
@@ -76,7 +77,7 @@ class Progress:
             self._show()
             with _LOCK:
                 self._bar.close()
-                _Terminal.end()
+                _remove_bar()
             self._bar = None
         elif self._printed != self._done and (self._lines == "last" or self._printed is not None):
             self._show()
@@ -91,9 +92,8 @@ class Progress:
     @property
     def left(self) -> str:
         """`0:12:30 left` at the mean speed so far; empty if there is no speed yet, or nothing is left."""
-        rate = self._rate
         left = 0 if self._total is None else self._total - self._done
-        return f"{timedelta(seconds=round(min(left / rate, 1e9)))} left" if left > 0 and rate > 0 else ""
+        return f"{timedelta(seconds=round(min(left / self._rate, 1e9)))} left" if left > 0 and self._rate > 0 else ""
 
     @property
     def _rate(self) -> float:
@@ -102,38 +102,49 @@ class Progress:
     def _show(self) -> None:
         of_all = "" if self._total is None else f"/{self._total:,}"
         parts = [f"{self._done:,}{of_all} {self._unit}", self.left]  # a narrow terminal cuts the end
-        if self._rate > 0:
-            parts.append(f"{_format(self._rate)} {self._unit}/s")
-        for name, value in self._fields.items():
+        for name, value in {f"{self._unit}/s": self._rate or None, **self._fields}.items():
             if value is not None:
-                shown = _format(value)
-                parts.append(f"{shown} {name}" if name.endswith("/s") else f"{name} {shown}")
-        text = ", ".join(part for part in parts if part)
-        if self._on_terminal:
-            self._draw(text.replace("{", "{{").replace("}", "}}"))
-        else:
+                parts.append(f"{_format(value)} {name}" if name.endswith("/s") else f"{name} {_format(value)}")
+        text = ", ".join(filter(None, parts))
+        if not self._on_terminal:
             self._printed = self._done
             print(f"{self._description}: {text}", file=sys.stderr, flush=True)
-
-    def _draw(self, text: str) -> None:
-        from tqdm import tqdm
-
+            return
+        percentage = "" if self._total is None else "{percentage:3.0f}%|{bar}| "
+        bar_format = "{desc}: " + percentage + text.replace("{", "{{").replace("}", "}}")
         with _LOCK:
-            bar_format = "{desc}: " + ("" if self._total is None else "{percentage:3.0f}%|{bar}| ") + text
             if self._bar is None:
-                tqdm.monitor_interval = 0  # no tqdm thread in a process that forks
-                tqdm.set_lock(_LOCK)
-                self._bar = tqdm(
-                    total=self._total,
-                    initial=self._done,
-                    desc=self._description,
-                    file=_Terminal.begin(),
-                    leave=self._keep,
-                    dynamic_ncols=True,
-                    bar_format=bar_format,
-                )
+                self._bar = _add_bar(self._total, self._done, self._description, self._keep, bar_format)
             self._bar.n, self._bar.total, self._bar.bar_format = self._done, self._total, bar_format
             self._bar.refresh()
+
+
+def _add_bar(total: int | None, done: int, description: str, keep: bool, bar_format: str) -> Any:
+    """While there are bars, tqdm's own file replaces stderr, so that printed lines appear above them."""
+    from tqdm import tqdm
+    from tqdm.contrib import DummyTqdmFile
+
+    global _open_bars, _stderr
+    if _open_bars == 0:
+        tqdm.monitor_interval = 0  # no thread of tqdm's in a process that forks
+        tqdm.set_lock(_LOCK)
+        _stderr, sys.stderr = sys.stderr, DummyTqdmFile(sys.stderr)
+    _open_bars += 1
+    display = {"leave": keep, "dynamic_ncols": True, "bar_format": bar_format}
+    return tqdm(total=total, initial=done, desc=description, file=_stderr, **display)
+
+
+def _remove_bar() -> None:
+    global _open_bars
+    _open_bars -= 1
+    if _open_bars == 0:
+        sys.stderr = _stderr
+
+
+def _format(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else escape_control_characters(str(value))
 
 
 @contextmanager
@@ -158,44 +169,13 @@ def disable_terminal() -> None:
     _terminal_disabled = True
 
 
-def _format(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else escape_control_characters(str(value))
-
-
-class _Terminal:
-    """stderr, which tqdm's own file replaces while there are bars, so that printed lines appear above them."""
-
-    bars = 0
-    stream: IO[str]
-
-    @classmethod
-    def begin(cls) -> IO[str]:
-        """Add a bar; returns the stream to draw it on."""
-        from tqdm.contrib import DummyTqdmFile
-
-        if cls.bars == 0:
-            cls.stream = sys.stderr
-            sys.stderr = DummyTqdmFile(cls.stream)
-        cls.bars += 1
-        return cls.stream
-
-    @classmethod
-    def end(cls) -> None:
-        """Remove a bar."""
-        cls.bars -= 1
-        if cls.bars == 0:
-            sys.stderr = cls.stream
-
-
 @contextmanager
 def above_bars() -> Iterator[None]:
     """Within this context, whatever is printed on either stream appears above the bars, if there are any."""
-    if not _Terminal.bars:
+    if not _open_bars:
         yield
         return
     from tqdm import tqdm
 
-    with tqdm.external_write_mode(file=_Terminal.stream):
+    with tqdm.external_write_mode(file=_stderr):
         yield
