@@ -1,6 +1,8 @@
-"""The version of this package; a leaf, which any module may import."""
+"""The version of this package, and of what it writes; a leaf, which any module may import."""
 
 from importlib.metadata import PackageNotFoundError, version
+
+SCHEMA = 2  # of records, and in the ids of runs
 
 try:
     __version__ = version("rpr")

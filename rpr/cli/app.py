@@ -150,6 +150,8 @@ def _run(name: str, arguments: list[str]) -> int:
         from rpr.commands import train
 
         job = compose_train(overrides, config_dir, config_name)
+        if same := job.without_effect(overrides):
+            note(f"without effect on this run: {', '.join(same)}")
         environment.hide_foreign()
         train.run(job, command=recorded_command(overrides, config_dir, flags.config_name))
         return 0

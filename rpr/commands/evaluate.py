@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 from rpr.commands.printing import context_grids, length_grid, score_grid, with_legend
 from rpr.config.commands import EvaluateConfig
-from rpr.config.train import REPORTED, TrainConfig
-from rpr.config.unread import OF_TRANSLATIONS
+from rpr.config.train import OF_TRANSLATIONS, REPORTED, TrainConfig
 from rpr.errors import ConfigError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import note

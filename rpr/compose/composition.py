@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,14 +41,6 @@ def typed_choices(overrides: Sequence[str]) -> list[str]:
                 f"~position@{match[1]}" if match[2].lower() == "null" else f"position@{match[1]}={match[2]}"
             )
     return rewritten
-
-
-def check_read(unread: Iterable[tuple[str, str]], overrides: Sequence[str]) -> None:
-    """Raises ConfigError for an override of one of the settings that are not read, which come with the reason."""
-    keys = [override_key(word) for word in overrides]
-    for setting, why in unread:
-        if typed := next((key for key in keys if f"{key}.".startswith(f"{setting}.")), None):
-            raise ConfigError(f"{typed}: has no effect {why}; leave it out")
 
 
 def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
@@ -143,18 +135,13 @@ def compose_train(
     it cannot start from the run that `from` names.
     """
     from rpr.config.train import TrainConfig, too_few_samples
-    from rpr.config.unread import unread
     from rpr.validation import validate
 
     settings = compose(config_name or "train", overrides, config_dir)
     run = settings.get("from")
     config = validate(TrainConfig, {**settings, "from": None})
-    check_read(unread(config), overrides)
     if problem := too_few_samples(config.evaluation.bootstrap_samples):
         raise ConfigError(f"evaluation.{problem}")
-    for scheme in (config.position.encoder, config.position.decoder):
-        if problem := scheme.without_effect(config.longest_row, config.longest_context):
-            raise ConfigError(f"position.{problem}")
     if run is None:
         return config
     from rpr.runs.origin import origin_of  # torch

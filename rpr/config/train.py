@@ -14,11 +14,11 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_valida
 from rpr.config.data import LONGEST_NAME, NAME, DataConfig
 from rpr.errors import ConfigError, RecordError
 from rpr.kinds import TEXT
-from rpr.migrations import EARLIER_DEFAULTS, RENAMED, with_earlier_defaults
+from rpr.migrations import with_earlier_defaults
 from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, StackShape, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme, Site
-from rpr.model.positions.described import without_earlier
 from rpr.validation import StrictModel, validate
+from rpr.version import SCHEMA
 
 LONGEST_TAG = 64  # characters; W&B's limit
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "none"]
@@ -153,6 +153,8 @@ class LoggerConfig(StrictModel):
     finish_timeout_seconds: PositiveFloat
 
 
+OF_TRANSLATIONS = ("beam_size", "length_penalty", "min_length", "bleu_tokenizer")  # settings that documents lack
+_IN_TRAINING = ("max_extra_length", "validation_sentences")  # which translates, too
 NOT_DECIDING = ("name", "stop_after_minutes", "sweep", "again", "runs_dir", "logger")  # of a run's result
 # Settings of evaluation that change no score, only what is reported.
 REPORTED = ("bootstrap_samples", "length_buckets", "context_lengths", "stride")
@@ -301,15 +303,12 @@ class TrainConfig(StrictModel):
         same, longest = self.position.encoder == self.position.decoder, max(self.longest_row, self.longest_context)
         stacks = self.transformer(self.data.vocabulary_size).stacks()
         for stack in stacks:
-            usual = self.model.relative_defaults.model_dump()
-            if problem := stack.scheme.wrong_setting(stack.site, usual):
+            if problem := stack.scheme.refusal(stack.site, self.longest_context):
                 whole = f"position.{problem}"
                 yield whole if same else re.sub(r"position\.(?!encoder|decoder)", f"position.{stack.name}.", whole)
             of_what = "data.context_length, data.max_length, evaluation.context_lengths"
             if problem := stack.too_long(longest, of_what):
                 yield f"position: {problem}"
-            if problem := stack.scheme.wrong_length(self.longest_row, self.longest_context):
-                yield f"position.{problem}"
         check_attention(self.hardware, stacks)
 
     @property
@@ -333,26 +332,56 @@ class TrainConfig(StrictModel):
         """The run's model with this vocabulary size."""
         return self.model.transformer(self.position, vocabulary_size)
 
+    def effective(self) -> dict[str, Any]:
+        """The settings that affect the result or its speed, equal for two spellings of one run: no names, folders or
+        loggers, nor how much of the training one call does.
+        """
+        # 1. Everything but what never decides.
+        settings = self.model_dump(mode="json", exclude={*NOT_DECIDING, "position"})
+        model, data, evaluation = settings["model"], settings["data"], settings["evaluation"]
+        for section in (model, settings["optim"], settings["hardware"]):
+            del section["name"]
+        del model["relative_defaults"], data["cache_dir"]
+        # 2. What scores nothing, or nothing of this kind.
+        documents = self.data.text is not None
+        unread = [*REPORTED, *((*OF_TRANSLATIONS, *_IN_TRAINING) if documents else ("text_tokens",))]
+        unread += ["length_penalty"] if self.evaluation.beam_size == 1 else []
+        for name in {*unread, *(("matmul_precision",) if self.hardware.precision == "64" else ())}:
+            del evaluation[name]
+        if self.hardware.precision == "64":  # which is of float32 matmuls
+            del settings["hardware"]["matmul_precision"]
+        if self.data.text is not None and self.data.text.python_library:  # whose files are a document each
+            del data["text"]["column"], data["text"]["rows"]
+        # 3. Positions as they are where they are used.
+        reached = max(self.longest_context or 2 * self.longest_row, 1)
+        settings["position"] = {}
+        for stack in self.transformer(self.data.vocabulary_size).stacks():
+            identity = stack.scheme.identity(stack.site)
+            if (floor := identity.get("query_log_floor")) is not None and reached <= floor:  # no query grows
+                del identity["query_log_scale"], identity["query_log_floor"]
+            settings["position"][stack.name] = identity
+        if (origin := settings.pop("origin")) is not None:
+            settings["origin"] = [origin["run_id"], origin["weights"]]
+        return settings
+
+    def without_effect(self, overrides: Sequence[str]) -> list[str]:
+        """The settings among the overrides of train without which the run is the same, but for what never decides."""
+        effective, named = {*_keys(self.effective())}, []
+        for word in overrides:
+            key = word.partition("=")[0].lstrip("+~")
+            section, _, name = key.partition(".")
+            known = {key, f"position.encoder.{name}", f"position.decoder.{name}"} & effective
+            reported = section in (*NOT_DECIDING, "hydra") or name in (*REPORTED, "name", "cache_dir")
+            defaults = ".entries." in key or name.startswith("relative_defaults.")
+            if name and "@" not in key and not (known or reported or defaults):
+                named.append(key)
+        return named
+
     @property
     def run_id(self) -> str:
-        """Eight hexadecimal digits that identify the settings which affect the result or its speed: not names, folders
-        or loggers, nor how much of the training one call does.
-        """
-        deciding = self.model_dump(mode="json", exclude={*NOT_DECIDING})
-        if (origin := deciding.pop("origin")) is not None:
-            deciding["origin"] = [origin["run_id"], origin["weights"]]
-        deciding["position"] = without_earlier(deciding["position"])
-        deciding["data"].pop("cache_dir")
-        for name in REPORTED:
-            deciding["evaluation"].pop(name)
-        for key, earlier in EARLIER_DEFAULTS.items():
-            section, _, name = key.partition(".")
-            if deciding.get(section, {}).get(name, ...) == earlier:
-                del deciding[section][name]
-        for old, new in RENAMED.items():
-            section, _, name = new.partition(".")
-            deciding[section][old.partition(".")[2]] = deciding[section].pop(name)
-        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
+        """Eight hexadecimal digits that identify the effective settings, in this schema. Records keep theirs."""
+        deciding = json.dumps([SCHEMA, self.effective()], sort_keys=True)
+        return hashlib.sha256(deciding.encode()).hexdigest()[:8]
 
     @property
     def settings_id(self) -> str:
@@ -373,6 +402,14 @@ class TrainConfig(StrictModel):
     @property
     def run_dir_name(self) -> str:
         return f"{self.label}-{self.run_id}"
+
+
+def _keys(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The dotted names of settings, and of their sections."""
+    for name, value in settings.items():
+        yield name
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{key}" for key in _keys(value))
 
 
 def config_from_record(settings: Mapping[str, Any], path: Path | None = None) -> TrainConfig:

@@ -12,7 +12,6 @@ from rpr.config.train import Origin
 from rpr.errors import RecordError
 from rpr.migrations import EARLIER_DEFAULTS, with_earlier_defaults
 from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, Sides, changed_code
-from rpr.model.positions.described import with_earlier_values
 from rpr.records.record import Record
 from rpr.validation import validate
 
@@ -57,7 +56,16 @@ class Position:
 def whole_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded configuration with what is newer than the record: the values of the earlier behaviour."""
     whole = with_earlier_defaults(config)
-    return {**whole, "position": with_earlier_values(whole["position"])}
+    return {**whole, "position": _with_earlier_values(whole["position"])}
+
+
+def _with_earlier_values(settings: Any) -> Any:
+    """Recorded settings of positions, of any part, with the earlier value of those that are newer than the record."""
+    if not isinstance(settings, Mapping):
+        return settings
+    scheme = SCHEMES.get(str(settings.get("scheme")))
+    given = {name: _with_earlier_values(value) for name, value in settings.items()}
+    return given if scheme is None else {**given, **{k: v for k, v in scheme.EARLIER.items() if k not in given}}
 
 
 def position_of(record: Record) -> Position:

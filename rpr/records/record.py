@@ -19,8 +19,8 @@ from rpr.kinds import TEXT, Kind, kind_of
 from rpr.migrations import with_earlier_defaults
 from rpr.records.scores import STRICT, ByContext, ByLength, Score
 from rpr.validation import first_problem
+from rpr.version import SCHEMA as SCHEMA
 
-SCHEMA = 2
 RECORD_NAME = "record.json"
 RECORDS_NAME = "records.jsonl"  # of a committed sweep: a record a line
 METRICS_NAME = "metrics.jsonl"

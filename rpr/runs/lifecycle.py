@@ -101,7 +101,8 @@ def trained_alike(config: TrainConfig, run_dir: Path) -> str | None:
         with contextlib.suppress(RprError):  # of another version, or damaged
             record = read_record(path)
             alike = config_from_record(record.config).model_copy(update={"evaluation": config.evaluation})
-            alike_trained = record.status == "finished" and alike.run_id == config.run_id != record.run_id
+            same = config_from_record(record.config).run_id == config.run_id
+            alike_trained = record.status == "finished" and alike.run_id == config.run_id and not same
             if alike_trained and (command := score_again(config, path.parent, record)) is not None:
                 return command
     return None

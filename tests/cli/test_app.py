@@ -329,9 +329,7 @@ def test_bench_keeps_the_results_before_memory_ran_out(cli, monkeypatch):
     assert cli(*words).out.count("out of memory") == 5, "in each row"
     document = json.loads(cli(*words, "format=json").out)
     assert {row["problem"] for part in ("step", "layer") for row in document[part]} == {"out of memory"}
-    monkeypatch.setattr(
-        bench, "take_turns", lambda steps, **options: take_turns(dict([*steps.items()][:1]), **options)
-    )
+    monkeypatch.setattr(bench, "take_turns", lambda steps, **options: take_turns(dict([*steps.items()][:1]), **options))
     words += ["layer.algorithms=[per_position,attend]", "rounds=1", "layer.rounds=1", *SMALL_BENCH]
     document = json.loads(cli(*words, "format=json").out)
     rows = [[row["variant"], row.get("problem")] for part in ("step", "layer") for row in document[part]]

@@ -247,7 +247,7 @@ def test_run_id_depends_on_what_affects_the_result(plain):
         assert validate(TrainConfig, edited(plain, {key: value})).run_id == first.run_id, key
     relevant = {
         "seed": 2, "model.dropout": 0.2, "model.num_layers": 3, "position.clip_distance": 3,
-        "position.tables": "shared_by_heads", "position.max_positions": 512, "data.train_limit": 100,
+        "position.tables": "shared_by_heads", "data.train_limit": 100,
         "data.synthetic.seed": 2, "optim.max_steps": 701, "optim.microbatches_per_step": 2,
         "optim.average_checkpoints": 2,
         "hardware.precision": "bf16", "hardware.threads": 1, "evaluation.beam_size": 5,
@@ -256,6 +256,32 @@ def test_run_id_depends_on_what_affects_the_result(plain):
     assert len({first.run_id, *ids.values()}) == 1 + len(relevant), ids
     paths = [compose_train(["data=custom", f"data.path={path}"]) for path in ("/corpus", "/corpus/", "/other")]
     assert paths[0].run_id == paths[1].run_id != paths[2].run_id, "a slash at the end, as completion writes it"
+
+
+SPELLINGS = {  # words with which a run is the one without the last, and what the note names
+    "position=rope position.scaling_factor=2": "position.scaling_factor",
+    "position=rope position.trained_length=5": "position.trained_length",
+    "position=none position.clip_distance=4": "position.clip_distance",
+    "position=relative position.clip_distance=0 position.random_positions=2048": "position.random_positions",
+    "position.max_positions=9": "position.max_positions",
+    "position=rope position.decoder=alibi position.decoder.encoder_form=asymmetric": "position.decoder.encoder_form",
+    "position=rope position.query_log_floor=64": "position.query_log_floor",
+    "evaluation.text_tokens=9": "evaluation.text_tokens",
+    "evaluation.beam_size=1 evaluation.length_penalty=1": "evaluation.length_penalty",
+    "hardware.precision=64 hardware.matmul_precision=high": "hardware.matmul_precision",
+    "data=python_library model.architecture=decoder_only evaluation.beam_size=1": "evaluation.beam_size",
+    "data=python_library model.architecture=decoder_only position=rope position.query_log_scale=0.1":
+        "position.query_log_scale",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", SPELLINGS)
+def test_two_spellings_of_a_run_have_one_id_and_a_note_names_what_has_no_effect(words):
+    *first, last = words.split()
+    one, other = train(*first), train(*first, last)
+    assert one.run_id == other.run_id
+    typed = [*first, last, "seed=3", "logger.tags=[a]", "position.name=x", "stop_after_minutes=9"]
+    assert other.without_effect(typed) == [SPELLINGS[words]]
 
 
 def test_run_id_depends_on_the_weights_a_run_starts_from(plain):

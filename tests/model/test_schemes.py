@@ -245,22 +245,12 @@ def test_positions_in_training_are_a_sorted_random_subset():
     assert full.rows(bias) is None, "any kernel knows the distances"
 
 
-def test_random_positions_have_an_effect_where_queries_grow():
+def test_random_positions_are_part_of_what_they_affect_alone():
     grows = {"query_log_scale": 0.1, "query_log_floor": 4}
-    assert scheme("none", random_positions=99, **grows).without_effect(9, 9) is None
+    assert scheme("none", random_positions=99, **grows).identity()["random_positions"] == 99
     alike = {"none": {}, "cope": {}, "relative": {"clip_distance": 0}, "rope": {"proportion": 0}}
     for choice, settings in alike.items():
-        assert "no effect" in str(scheme(choice, random_positions=99, **settings).without_effect(9, 9)), choice
-
-
-def test_queries_that_grow_beyond_the_longest_context_alone_are_refused():
-    window, site_ = 9, site(causal=True)
-    for length, changes in ((window, {}), (12, {"random_positions": 12})):
-        for floor in (length - 1, length):
-            grows = scheme("none", query_log_scale=0.1, query_log_floor=floor, **changes)
-            q, k = torch.ones(2, 1, site_.num_heads, length, site_.d_head)
-            same = torch.equal(LayerPositions(grows, site_).prepare(q, k)[0], q)
-            assert same == (floor == length) == ("query_log_floor" in str(grows.without_effect(window, window)))
+        assert "random_positions" not in scheme(choice, random_positions=99, **settings).identity(), choice
 
 
 @pytest.mark.parametrize("choice", ["absolute", "learned", "shape", "centred"])
@@ -394,12 +384,13 @@ def others(kind, name, value):
 
 
 @pytest.mark.parametrize("choice", [name for name in choices() if scheme(name).scheme not in ("vectors", "pattern")])
-def test_label_shows_every_setting_that_is_not_the_default(choice):
+def test_label_shows_every_setting_that_is_not_the_default_and_has_an_effect(choice):
     default = scheme(choice)
     fixed = {"name", "scheme", "max_positions", *(["absolute"] if choice in ("shape", "centred") else [])}
     for name in set(type(default).model_fields) - fixed:
         for value in others(type(default), name, getattr(default, name)):
-            assert scheme(choice, **{name: value}).label != default.label, name
+            other = scheme(choice, **{name: value})
+            assert (other.label == default.label) == (other.identity() == default.identity()), name
 
 
 ORDER = {

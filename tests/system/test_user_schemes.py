@@ -179,8 +179,6 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
 
 
 BROKEN = {  # a module of the folder, and the one line that every command then gives
-    "torch": ("import torch\n", "window.py: imports torch at its top"),
-    "from torch": ("try:\n    from torch import nn\nexcept ImportError:\n    pass\n", "imports torch at its top"),
     "syntax": ("def (:\n", "window.py: cannot be imported (SyntaxError: invalid syntax"),
     "missing": ("import nothing_of_this_name\n", "cannot be imported (ModuleNotFoundError: No module named 'nothing"),
     "unannotated": (SCHEME.replace('"#12ab34"', '"#12ab34"\n    SHIFTY = 3'), "cannot be imported (PydanticUserError"),

@@ -20,7 +20,7 @@ from rpr.model.positions.scheme import Pairs as Pairs
 from rpr.model.positions.scheme import Scheme as Scheme
 from rpr.model.positions.scheme import Site as Site
 from rpr.model.positions.scheme import Tables as Tables
-from rpr.model.positions.source import code_of, imports_torch
+from rpr.model.positions.source import code_of
 from rpr.paths import schemes_dir
 from rpr.validation import StrictModel, one_of, validate
 
@@ -29,7 +29,7 @@ def _discover() -> None:
     """Import the modules of this package, and those of the user's folder of schemes as if they were among them.
 
     Raises:
-        ConfigError: a module cannot be imported, or would make every command wait for torch.
+        ConfigError: a module cannot be imported.
     """
     own = {module.name for module in pkgutil.iter_modules(__path__)}
     if (folder := schemes_dir()) is not None:
@@ -38,22 +38,17 @@ def _discover() -> None:
         __path__.append(str(folder))
     # A pattern's entries are of all other schemes.
     for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name == "pattern"):
-        file = Path(str(module.module_finder.path), f"{module.name}.py")  # type: ignore[union-attr]
         try:
-            if imports_torch(file):
-                raise ConfigError(
-                    f"{file}: imports torch at its top, and every command would wait for it; import it in the hooks, "
-                    "and for annotations under `if TYPE_CHECKING:`"
-                )
             importlib.import_module(f"rpr.model.positions.{module.name}")
         except RprError:
             raise
         except Exception as error:  # of code that is not ours
+            file = Path(str(module.module_finder.path), f"{module.name}.py")  # type: ignore[union-attr]
             raise ConfigError(
                 f"{file}: cannot be imported ({type(error).__name__}: {' '.join(str(error).split())})"
             ) from error
     for scheme in REGISTERED.values():  # read now: a file may be edited before a run's record names its code
-        code_of(scheme)  # type: ignore[arg-type]
+        code_of(scheme)
 
 
 _discover()

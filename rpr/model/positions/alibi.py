@@ -9,8 +9,7 @@ attention; for encoders three forms are in use, selected by `encoder_form`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from rpr.model.lazy_torch import torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
@@ -45,10 +44,11 @@ class Alibi(Scheme):
             )
         return None
 
-    def never_read(self, site: Site) -> Iterator[tuple[str, str]]:
-        yield from super().never_read(site)
-        if site.causal:
-            yield "encoder_form", "in a decoder"
+    def identity(self, site: Site | None = None) -> dict[str, Any]:
+        own = super().identity(site)
+        if site is not None and site.causal:
+            del own["encoder_form"]
+        return own
 
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=torch.float32)

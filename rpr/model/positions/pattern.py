@@ -96,15 +96,15 @@ class Pattern(Scheme):
         absolute = [] if self.absolute == "none" else [f"{self.absolute} positions too"]
         return ", ".join([pattern, *absolute, *self.common_details()])
 
-    def identity(self) -> dict[str, Any]:
-        own = super().identity()
+    def identity(self, site: Site | None = None) -> dict[str, Any]:
+        own = super().identity(site)
         del own["entries"]
-        identities = self._identities()
+        identities = self._identities(site)
         return own | {"layers": [identities[name] for name in self.layers]}
 
-    def _identities(self) -> dict[str, dict[str, Any]]:
+    def _identities(self, site: Site | None = None) -> dict[str, dict[str, Any]]:
         """Of each entry: with the number of its table, if entries alike each have one that their layers share."""
-        identities = {name: self.entries[name].identity() for name in self.layers}
+        identities = {name: self.entries[name].identity(site) for name in self.layers}
         numbered = {}
         for name, identity in identities.items():
             alike = [other for other in identities if identities[other] == identity]
@@ -136,9 +136,5 @@ class Pattern(Scheme):
                 f"layers: [{','.join(self.layers)}] are more than the {site.num_layers} of model.num_layers; name "
                 "fewer, or add layers"
             )
-        return None
-
-    def wrong_setting(self, site: Site, usual: Mapping[str, Any]) -> str | None:
-        problems = ((name, entry.wrong_setting(site, usual)) for name, entry in self.entries.items())
-        of_entries = next((f"entries.{name}.{problem}" for name, problem in problems if problem is not None), None)
-        return super().wrong_setting(site, usual) or of_entries
+        problems = ((name, entry.problem(site)) for name, entry in self.entries.items())
+        return next((f"entries.{name}.{problem}" for name, problem in problems if problem is not None), None)

@@ -8,7 +8,6 @@ The dot product of a query and a key then depends only on their distance. Not us
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt
@@ -41,15 +40,13 @@ class Rope(Scheme):
     trained_length: PositiveInt | None
 
     def details(self) -> list[str]:
-        scaled = self.scaling != "none"
         differing = {
             self.layout: self.layout != "half",
             f"base {self.base:g}": self.base != 10_000,
             f"{self.rotated_share:.0%} of the width": self.rotated_share != 1,
             f"p = {self.proportion:g}": self.proportion != 1,
-            f"{self.scaling} scaling by {self.scaling_factor:g}": scaled,
-            f"scaling_factor {self.scaling_factor:g} unused": not scaled and self.scaling_factor != 1,
-            f"trained to {self.trained_length}": self.trained_length is not None,
+            f"{self.scaling} scaling by {self.scaling_factor:g}": self._scaled,
+            f"trained to {self.trained_length}": self._scaled and self.scaling == "yarn",
         }
         return [setting for setting, differs in differing.items() if differs]
 
@@ -71,23 +68,14 @@ class Rope(Scheme):
             return "scaling: ntk is undefined for a rotated width of 2; choose linear, or wider heads"
         return super().problem(site)
 
-    def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
-        if self.scaling == "none" and self.scaling_factor != 1:
-            return (
-                f"scaling_factor: {self.scaling_factor:g} has no effect with position.scaling=none; "
-                "choose position.scaling=linear, ntk or yarn, or leave it out"
-            )
-        if self.scaling != "yarn" and self.trained_length is not None:
-            return (
-                f"trained_length: {self.trained_length} has no effect with position.scaling={self.scaling}; choose "
-                "position.scaling=yarn, or leave it out"
-            )
-        if self.scaling != "none" and self.scaling_factor == 1:
-            return (
-                f"scaling: {self.scaling} has no effect with position.scaling_factor=1; give a factor above 1, or "
-                "leave it out"
-            )
-        return None
+    def identity(self, site: Site | None = None) -> dict[str, Any]:
+        unread = ["scaling", "scaling_factor"] if not self._scaled else []
+        unread += ["trained_length"] if not self._scaled or self.scaling != "yarn" else []
+        return {name: value for name, value in super().identity(site).items() if name not in unread}
+
+    @property
+    def _scaled(self) -> bool:
+        return self.scaling != "none" and self.scaling_factor != 1
 
     @property
     def ordered(self) -> bool:

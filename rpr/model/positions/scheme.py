@@ -1,4 +1,4 @@
-"""The interface of a position scheme: its settings and the hooks through which it enters the Transformer.
+"""The interface of a position scheme: its settings, names and hooks through which it enters the Transformer.
 
 The command line, the records and the reports import the scheme modules and must not wait for torch: hooks use that of
 `rpr.model.lazy_torch`, or import it locally.
@@ -9,17 +9,19 @@ The command line, the records and the reports import the scheme modules and must
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+
+from pydantic import Field, PositiveInt, model_validator
 
 from rpr.errors import ConfigError, did_you_mean
 from rpr.model.lazy_torch import Tensor, nn, torch
-from rpr.model.positions.described import REGISTERED as REGISTERED
-from rpr.model.positions.described import Described
+from rpr.validation import StrictModel
 
+Absolute = Literal["none", "sinusoidal", "learned"]
 ByName = Mapping[str, "Tensor"]  # a scheme's parameters, or projections of a layer's input
+REGISTERED: dict[str, type[Scheme]] = {}  # every scheme by its name
 
 
 @dataclass(frozen=True)
@@ -73,25 +75,18 @@ class Rotation(NamedTuple):
     yarn: tuple[float, int] | None = None  # factor and trained length
 
 
-RESERVED = {"sides", "mixed"}  # names of two different schemes, and of their rows in tables
-
-
 def register(scheme: type[Scheme]) -> type[Scheme]:
     """Register a scheme under the value of its `scheme` field.
 
     Raises:
-        ConfigError: the class lacks something that every scheme has, overrides a hook wrongly, has a public attribute
-            that is none of the interface (a misspelt hook), or has the name or colour of another scheme.
+        ConfigError: the class lacks its name, title or colour, has those of another scheme, or has a public attribute
+            that is none of the interface (a misspelt hook) or has other arguments.
     """
-    field = scheme.model_fields["scheme"]
-    own_colours = scheme.colours.__func__ is not Scheme.colours.__func__  # type: ignore[attr-defined]
-    present = {
-        'its name as a field, scheme: Literal["..."]': len(get_args(field.annotation)) == 1,
-        'TITLE = "...", its name in tables': hasattr(scheme, "TITLE"),
-        'COLOUR = "#rrggbb", its colour in plots': hasattr(scheme, "COLOUR") or own_colours,
-    }
-    lacking = [what for what, is_there in present.items() if not is_there]
-    problem = f"lacks {' and '.join(lacking)}" if lacking else _wrong_attribute(scheme) or _conflict(scheme)
+    name = get_args(scheme.model_fields["scheme"].annotation)
+    if len(name) != 1 or not hasattr(scheme, "TITLE") or not (hasattr(scheme, "COLOUR") or "colours" in vars(scheme)):
+        problem: str | None = 'needs scheme: Literal["..."], TITLE = "..." for tables and COLOUR = "#rrggbb" for plots'
+    else:
+        problem = _wrong_attribute(scheme) or _conflict(scheme)
     if problem:
         raise ConfigError(f"{scheme.__module__}: the position scheme {scheme.__name__} {problem}")
     REGISTERED[scheme.scheme_name()] = scheme
@@ -100,15 +95,14 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
 
 def _wrong_attribute(scheme: type[Scheme]) -> str | None:
     """What is wrong with what the class, and those between it and Scheme, define."""
-    decorated = scheme.__pydantic_decorators__
-    validators = {*decorated.model_validators, *decorated.field_validators}
+    validators = {*scheme.__pydantic_decorators__.model_validators, *scheme.__pydantic_decorators__.field_validators}
     own = {name: value for kind in scheme.__mro__ if Scheme in kind.__mro__[1:] for name, value in vars(kind).items()}
     for name, value in own.items():
-        if name.startswith(("_", "model_")) or name in validators:
+        known = vars(Scheme).get(name)
+        if name.startswith(("_", "model_")) or name in validators or name in Scheme.__annotations__:
             continue
-        known = next((vars(kind)[name] for kind in Scheme.__mro__ if name in vars(kind)), None)
-        if known is None and name not in _ANNOTATIONS:
-            names = {*_ANNOTATIONS, *(name for kind in _INTERFACE for name in vars(kind) if not name.startswith("_"))}
+        if known is None:
+            names = [name for name in (*vars(Scheme), *Scheme.__annotations__) if not name.startswith("_")]
             hint = f"{did_you_mean(name, names)}; a helper's name begins with an underscore"
             return f"has {name}, which is no part of the interface{hint}"
         if isinstance(known, property) != isinstance(value, property):
@@ -119,32 +113,22 @@ def _wrong_attribute(scheme: type[Scheme]) -> str | None:
                 return f"defines {name}({', '.join(given)}); its arguments are ({', '.join(expected)})"
     if "projections" not in own and (uncalled := {"distance_queries", "key_bias"} & own.keys()):
         return f"defines {min(uncalled)} without projections, from which alone it is computed"
-    for colour in scheme.colours().values():
-        if re.fullmatch("#[0-9a-fA-F]{6}", colour) is None:
-            return f"has the colour {colour!r}; give one as #rrggbb"
-    if unknown := {*scheme.AFTER_TRAINING} - scheme.model_fields.keys():
-        return f"has {min(unknown)!r} in AFTER_TRAINING, which is none of its settings"
     return None
 
 
 def _conflict(scheme: type[Scheme]) -> str | None:
     """The name, kind or colour that another scheme has as well."""
-    if reserved := RESERVED & {scheme.scheme_name(), *scheme.colours()}:
-        return f"has the reserved name {min(reserved)!r}; choose another one"
-    for name, other in REGISTERED.items():
-        if (other.__module__, other.__qualname__) == (scheme.__module__, scheme.__qualname__):
-            continue
-        if name == scheme.scheme_name():
-            return f"has the name {name!r} of {other.__module__}; choose another one"
-        for kind, colour in scheme.colours().items():
-            if kind in other.colours():
-                return f"has the kind {kind!r} of {other.__module__}; choose another one"
-            if colour.lower() in map(str.lower, other.colours().values()):
-                return f"has the colour {colour} of {other.__module__} in plots; choose another one"
+    others = [one for one in REGISTERED.values() if repr(one) != repr(scheme)]  # which may be defined again
+    names = {"sides", "mixed"}.union(*({one.scheme_name(), *one.colours()} for one in others))
+    if taken := names & {scheme.scheme_name(), *scheme.colours()}:
+        return f"has the name {min(taken)!r} of another scheme; choose another one"
+    colours = {colour.lower() for one in others for colour in one.colours().values()}
+    if taken := colours & {colour.lower() for colour in scheme.colours().values()}:
+        return f"has the colour {min(taken)} of another scheme in plots; choose another one"
     return None
 
 
-class Scheme(Described):
+class Scheme(StrictModel):
     """A position scheme of one stack: a subclass in a module of this package, decorated with `@register`, and a file in
     conf/position/.
 
@@ -152,11 +136,134 @@ class Scheme(Described):
     hooks that it needs. Every hook is a pure function of the settings and its arguments.
     """
 
+    TITLE: ClassVar[str]
+    COLOUR: ClassVar[str]
+    ORDER: ClassVar[int] = 100  # sort key of rows in tables
+    # What names the code in records. To be raised with every change to what the hooks return; without it, every change
+    # to the source counts (rpr/model/positions/source.py).
+    VERSION: ClassVar[str]
+
+    # Settings that were added later, with the value that describes what runs did before: older records are read with
+    # it, and runs with it keep their id.
+    EARLIER: ClassVar[Mapping[str, Any]] = {
+        "query_log_scale": 0.0,
+        "query_log_floor": 8192,
+        "random_positions": None,
+    }
+
     # Settings that may be changed when evaluating a trained model, since they affect no parameter.
     AFTER_TRAINING: ClassVar[frozenset[str]] = frozenset()
     # Whether the model's output is unchanged when all positions of a sentence are shifted; None: up to some position.
     SHIFT_INVARIANT: ClassVar[bool | None] = True
     CAUSAL_ONLY: ClassVar[bool] = False  # not defined for an encoder
+
+    name: str
+    scheme: str
+    absolute: Absolute
+    max_positions: PositiveInt
+    query_log_scale: float = Field(ge=0)
+    query_log_floor: PositiveInt
+    random_positions: int | None = Field(ge=2)
+
+    @model_validator(mode="before")
+    @classmethod
+    def with_earlier(cls, settings: Any) -> Any:
+        if not isinstance(settings, Mapping):
+            return settings
+        dropped = {"random_offset"} if settings.get("random_offset") == 0 else set()  # of records until schema 2
+        return {name: value for name, value in {**cls.EARLIER, **settings}.items() if name not in dropped}
+
+    @classmethod
+    def scheme_name(cls) -> str:
+        (name,) = get_args(cls.model_fields["scheme"].annotation)
+        return str(name)
+
+    @model_validator(mode="after")
+    def the_name_is_not_of_another_kind(self) -> Self:
+        known = {kind for scheme in REGISTERED.values() for kind in scheme.colours()}
+        if self.name in known and self.name != self.kind:
+            raise ValueError(
+                f"name: {self.name} does not match these settings, which are {self.kind}; "
+                f"use position={self.kind}, or choose another name (position.name=...)"
+            )
+        return self
+
+    # --- names
+
+    @classmethod
+    def colours(cls) -> Mapping[str, str]:
+        """The colour in plots, `#rrggbb`, of every possible `kind`, in the order of tables."""
+        return {cls.scheme_name(): cls.COLOUR}
+
+    @property
+    def encoder(self) -> Self:
+        return self
+
+    @property
+    def decoder(self) -> Self:
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The kind of positions, which determines order in tables and colour: `relative`, `rope`, ..."""
+        return self.scheme_name()
+
+    @property
+    def label(self) -> str:
+        """The name in tables and plots, with every setting that differs from the published one."""
+        fixed = len(get_args(type(self).model_fields["absolute"].annotation)) == 1
+        absolute = [] if fixed or self.absolute == "none" else [f"{self.absolute} positions too"]
+        return ", ".join([self.TITLE, *self.details(), *absolute, *self.common_details()])
+
+    def details(self) -> list[str]:
+        """The settings that differ from the published ones, in words."""
+        return []
+
+    def common_details(self) -> list[str]:
+        """As `details`, of the settings that every scheme has."""
+        details = []
+        if self.query_log_scale:
+            details.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
+        if self._draws:
+            details.append(f"random positions below {self.random_positions} in training")
+        return details
+
+    @property
+    def num_learned(self) -> int | None:
+        """Rows of the learned absolute table, which documents cannot pass; None without one."""
+        return self.max_positions if self.absolute == "learned" else None
+
+    @property
+    def k(self) -> int | None:
+        """The distance beyond which the learned tables are clipped; None without such tables."""
+        return None
+
+    @property
+    def sharing(self) -> str | None:
+        """Which heads and layers share relative tables; None if that is no setting."""
+        return None
+
+    def identity(self, site: Site | None = None) -> dict[str, Any]:
+        """The settings that affect results, at this site: runs that agree in them have the same positions."""
+        unread = {"name"}
+        if self.num_learned is None:
+            unread.add("max_positions")
+        if not self.query_log_scale:
+            unread |= {"query_log_scale", "query_log_floor"}
+        if not self._draws:
+            unread.add("random_positions")
+        return self.model_dump(mode="json", exclude=unread)
+
+    @property
+    def _draws(self) -> bool:
+        """Whether positions are random in training, and something depends on them."""
+        embeds = self.absolute != "none" or self.has_own_embeddings
+        return bool(self.random_positions) and (embeds or any(part.uses_positions for part in self.parts))
+
+    @property
+    def tracked(self) -> Mapping[str, Any]:
+        """The settings by which runs are filtered and grouped in W&B, in addition to the name."""
+        return self.identity()
 
     # --- layers
 
@@ -192,60 +299,28 @@ class Scheme(Described):
             "position.encoder=... for the encoder"
         )
 
-    def wrong_setting(self, site: Site, usual: Mapping[str, Any]) -> str | None:
-        """As `problem` and `unused_setting`, also of the settings that every scheme has."""
-        if self.query_log_floor != 8192 and not self.query_log_scale:
-            return (
-                f"query_log_floor: {self.query_log_floor} has no effect with position.query_log_scale=0; leave it out"
-            )
-        if self.num_learned is not None and (self.random_positions or 0) > self.num_learned:
-            return f"max_positions: {self.max_positions} learned positions are fewer than the random ones; raise it"
-        return self.problem(site) or self.unused_setting(usual)
-
-    def wrong_length(self, window: int, longest: int) -> str | None:
-        """As `problem`, for lengths in tokens: of the longest text in training, and of the longest context of documents
-        (0: of pairs, of any length).
+    def refusal(self, site: Site, longest: int) -> str | None:
+        """`problem`, or that learned positions would be clamped in silence: `longest` is the longest context of
+        documents in tokens (0: of pairs, of any length).
         """
-        if self.num_learned is not None and self.num_learned < longest:
+        reached = max(longest, self.random_positions or 0)
+        if self.num_learned is not None and self.num_learned < reached:
             return (
-                f"max_positions: {self.max_positions} learned positions do not reach the longest context of {longest} "
-                "tokens (data.context_length, evaluation.context_lengths); raise it"
+                f"max_positions: {self.max_positions} learned positions do not reach the longest context of {reached} "
+                "tokens (data.context_length, evaluation.context_lengths, position.random_positions); raise it"
             )
-        return None
-
-    def without_effect(self, window: int, longest: int) -> str | None:
-        """As `unused_setting`, for the lengths of `wrong_length` (0: of a generated task, of any length)."""
-        embeds = self.absolute != "none" or self.has_own_embeddings
-        if self.random_positions and not (embeds or any(part.uses_positions for part in self.parts)):
-            return f"random_positions: {self.random_positions} have no effect with position={self.name}; leave it out"
-        if self.random_positions is not None and self.random_positions <= window:
-            return (
-                f"random_positions: {self.random_positions} leave rows of {window} tokens (data.context_length, "
-                "data.max_length) no choice; raise it"
-            )
-        reached = max(longest or 2 * window, self._positions_in_training(window))
-        floors = [part.query_log_floor for part in self.parts if part.query_log_scale]
-        if reached <= min(floors, default=0):
-            return (
-                f"query_log_floor: no context is longer than {min(floors)} tokens (data.context_length, "
-                "evaluation.context_lengths), so position.query_log_scale has no effect; "
-                f"set it below {reached}"
-            )
-        return None
+        return self.problem(site)
 
     def untrained(self, window: int, longest: int) -> str | None:
         """The learned positions, or distances, of a text of `longest` tokens that none of `window` has in training, so
         that they stay as they were initialised. None: there are none.
         """
-        if longest > (first := self._positions_in_training(window)) and self.num_learned is not None:
-            return f"the learned positions from {first} on"
         first = max(window, self.random_positions or 0)
+        if longest > first and self.num_learned is not None:
+            return f"the learned positions from {first} on"
         if longest > first and any((part.reach or 0) > first for part in self.parts):
             return f"the learned vectors or biases of distances from {first} on"
         return None
-
-    def _positions_in_training(self, window: int) -> int:
-        return max(window, self.random_positions or 0)
 
     @property
     def uses_positions(self) -> bool:
@@ -269,18 +344,6 @@ class Scheme(Described):
             "random positions": self.random_positions is not None and any(part.has_tables for part in self.parts),
         }
         return next((what for what, present in by_what.items() if present), None)
-
-    def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
-        """A setting that differs from `usual`, the model's default, but has no effect, in one line as in `problem`.
-
-        It would give an identical run another id.
-        """
-        return None
-
-    def never_read(self, site: Site) -> Iterator[tuple[str, str]]:
-        """The settings that have no effect there, whatever their value, each with the reason."""
-        if self.num_learned is None:
-            yield "max_positions", "without learned positions"
 
     def embeddings(self, d_model: int) -> nn.Module | None:
         """A module whose output is added to the embeddings: called with (first, pieces [B, L]), it returns [L, M] or
@@ -389,7 +452,3 @@ class Scheme(Described):
     def query_scale(self, site: Site) -> float | None:
         """The factor of `prepare` if it only scales the queries; else None."""
         return None
-
-
-_INTERFACE = (Scheme, Described)
-_ANNOTATIONS = {name for kind in _INTERFACE for name in kind.__annotations__}

@@ -78,16 +78,9 @@ class Vectors(Scheme):
     def sharing(self) -> str | None:
         return self.tables if self.has_tables else None
 
-    def identity(self) -> dict[str, Any]:
-        return {
-            "absolute": self.absolute,
-            "relative_keys": self.relative_keys,
-            "relative_values": self.relative_values,
-            "clip_distance": self.k,
-            "tables": self.sharing,
-            **({} if self.num_learned is None else {"max_positions": self.num_learned}),
-            **{name: getattr(self, name) for name, value in self.EARLIER.items() if getattr(self, name) != value},
-        }
+    def identity(self, site: Site | None = None) -> dict[str, Any]:
+        unread = () if self.has_tables else ("clip_distance", "tables")
+        return {name: value for name, value in super().identity(site).items() if name not in unread}
 
     @property
     def tracked(self) -> Mapping[str, Any]:
@@ -109,16 +102,6 @@ class Vectors(Scheme):
     @property
     def shared_by_layers(self) -> bool:
         return self.tables == "shared_by_heads_and_layers"
-
-    def unused_setting(self, usual: Mapping[str, Any]) -> str | None:
-        for name, value in () if self.has_tables else (("clip_distance", self.clip_distance), ("tables", self.tables)):
-            if value != usual[name]:
-                return (
-                    f"{name}: {value} has no effect with position={self.name}, which has no relative tables; leave "
-                    "it out, or choose position=relative (for several jobs of both kinds: "
-                    f"model.relative_defaults.{name}={value})"
-                )
-        return None
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         from rpr.model.vectors import relative_table
