@@ -5,7 +5,7 @@ from typing import Any
 
 from rpr.version import __version__ as __version__
 
-_MODULES = {"Translator": "decode.translator", "load": "analysis.trained_run"}
+_MODULES = {"Translator": "decode.translator", "load": "api"}
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 
-from rpr.analysis.trained_run import load
+from rpr.api import load
 from rpr.commands.line_streams import batches
 from rpr.config.commands import GenerateConfig
 from rpr.errors import ConfigError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rpr.analysis.positions import DEFINITIONS, Numbers, measure
+from rpr.checks.positions import DEFINITIONS, Numbers, measure
 from rpr.config.commands import ReportConfig
 from rpr.data.cache import PreparedData
 from rpr.data.windows import context_blocks, longest_block

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.analysis.positions import DEFINITIONS
+from rpr.checks.positions import DEFINITIONS
 from rpr.report.plot_style import COLOURS, DASHED, INK, MUTED, PAPER, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-Entry = dict[str, Any]  # one of the lists of rpr.analysis.positions.measure
+Entry = dict[str, Any]  # one of the lists of rpr.checks.positions.measure
 PANELS_PER_LINE, HEIGHT = 6, 1.25  # inches of a panel
 TABLES = (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"]))
 _REFERENCE: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}

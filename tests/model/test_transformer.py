@@ -157,7 +157,7 @@ def test_model_matches_its_equations(kind, norm, norm_epsilon):
     assert_equal(model(source, target), forward_by_hand(model, source, target))
 
 
-# Padding, shifts, and cached decoding, which no later piece can change: tests/analysis/test_verification.py
+# Padding, shifts, and cached decoding, which no later piece can change: tests/checks/test_verification.py
 
 
 @pytest.mark.parametrize("implementation", ["dense", "blockwise", "composed"])

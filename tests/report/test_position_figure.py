@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rpr.analysis.positions import DEFINITIONS, measure
+from rpr.checks.positions import DEFINITIONS, measure
 from rpr.data.vocabulary import EOS
 from rpr.report import plot_style
 from rpr.report.position_figure import label, often, position_figure

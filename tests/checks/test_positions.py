@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from rpr.analysis.positions import attention_weights, measure, table_numbers
+from rpr.checks.positions import attention_weights, measure, table_numbers
 from rpr.data.vocabulary import BOS, EOS
 from rpr.model.positions import Tables
 from rpr.model.vectors import relative_table, rows_of

@@ -8,7 +8,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from rpr.analysis.positions import attention_weights
+from rpr.checks.positions import attention_weights
 from rpr.config.commands import SamplingConfig
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.vocabulary import BOS, EOS

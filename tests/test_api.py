@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rpr
-from rpr.analysis.trained_run import TrainedRun
+from rpr.api import TrainedRun
 from rpr.config.commands import SamplingConfig
 from rpr.data.vocabulary import BOS, ByteVocabulary
 from rpr.decode import translator as translating

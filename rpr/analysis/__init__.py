@@ -1,1 +1,0 @@
-"""Analysis of trained models: invariants (verification.py) and attention by distance (positions.py)."""
