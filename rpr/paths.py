@@ -29,6 +29,11 @@ def user_path(path: str | Path) -> Path:
     return Path(os.path.expanduser(_VARIABLE.sub(value, str(path))))
 
 
+def shown_path(path: Path) -> Path:
+    """A path in a message: relative to the current folder, if it is below it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 SCHEMES_DIR = "RPR_SCHEMES_DIR"  # set by schemes_dir=DIR on the command line; inherited by the processes it starts
 
 

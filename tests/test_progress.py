@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -73,6 +72,16 @@ def test_bar(clock):
         assert screen(terminal.read())[0].startswith("translating:  75%|") and terminal.read().endswith("\n")
 
 
+def test_bar_leaves_out_what_does_not_fit(clock, monkeypatch):
+    monkeypatch.setattr(progress, "_columns", lambda: 80)
+    name = "multi30k_en_de-tiny-absolute_and_relative-k16-s1"
+    with on_terminal() as terminal, Progress(200, "steps", name) as bar:
+        clock.now = 2.0
+        bar.update(100, loss=3.5, BLEU=20.0, **{"target tokens/s": 1234.5})
+        (line,) = screen(terminal.read())
+        assert line.startswith(name[-27:]) and line.endswith("| 100/200 steps, 0:00:02 left")
+
+
 def test_two_bars_with_printed_lines_above(clock):
     with on_terminal() as terminal:
         with Progress(None, "checks", "all") as bar, Progress(4, "steps", "one", keep=False) as inner:
@@ -97,16 +106,6 @@ def test_control_characters_are_escaped(clock):
             bar.update(name="\x1b[2J\r")
         (line,) = screen(terminal.read())
         assert line.startswith(r"\x1b]0;owned\x07\n:  50%|") and line.endswith(r"name \x1b[2J\r")
-
-
-def test_disabled_terminal(clock, monkeypatch):
-    with on_terminal() as terminal:
-        monkeypatch.setattr(progress, "_terminal_disabled", False)
-        progress.disable_terminal()
-        with Progress(2, "steps", "one", lines="last") as bar:
-            clock.now = 100.0
-            bar.update()
-        assert terminal.read() == ""
 
 
 def test_ctrl_c_leaves_complete_lines(clock):
@@ -142,7 +141,9 @@ def write(jobs):
     return write
 
 
-def test_lines_of_a_sweep(clock, jobs, write, capsys):
+def test_lines_of_a_sweep(clock, jobs, write, capsys, monkeypatch):
+    """A path below the current folder is relative; an interrupted job is not done."""
+    monkeypatch.chdir(jobs[0].run_dir.parent)
     write(2, 40, "failed", error="of an earlier attempt")
     sweep = SweepProgress("mine", jobs)
     with sweep:
@@ -152,31 +153,27 @@ def test_lines_of_a_sweep(clock, jobs, write, capsys):
         assert capsys.readouterr() == ("", "")
         write(0, 100, "finished")
         sweep._poll()
-        done = f"job1: sacreBLEU test 30.00: {jobs[0].run_dir} (1 of 3 jobs, 0:01:36 left)\n"
+        done = f"job1: sacreBLEU test 30.00: {jobs[0].run_dir.name} (1 of 3 jobs, 0:01:36 left)\n"
         assert capsys.readouterr() == (done, "")
         clock.now = 120.0
         write(1, 75, "failed", error="no \x1b luck")
-    why = f"{jobs[1].run_dir.name}: failed: no \\x1b luck (2 of 3 jobs, 0:00:41 left)"
-    assert capsys.readouterr() == ("", f"sweep mine: {why}\n")
+        write(2, 50, "interrupted", error="Ctrl-C")
+    why = f"{jobs[1].run_dir.name}: failed: no \\x1b luck (2 of 3 jobs)"
+    interrupted = f"sweep mine: {jobs[2].run_dir.name}: interrupted: Ctrl-C (2 of 3 jobs)"
+    assert capsys.readouterr() == ("", f"sweep mine: {why}\n{interrupted}\n")
 
 
-def test_each_poll_of_a_sweep_reads_only_new_rows(clock, jobs, write, monkeypatch):
-    sweep, read = SweepProgress("mine", jobs[:1]), MagicMock(side_effect=json.loads)
-    monkeypatch.setattr("rpr.sweep.progress.json.loads", read)
-    metrics, steps = jobs[0].run_dir / "metrics.jsonl", []
-    for step in (10, 20, 30):
-        write(0, step, "running")
-        sweep._poll()
-        steps.append(sweep._jobs[0].step)
-    assert steps == [10, 20, 30] and read.call_count == 3
+def test_a_poll_of_a_sweep_reads_the_last_whole_row(jobs, write):
+    sweep = SweepProgress("mine", jobs[:1])
+    metrics = jobs[0].run_dir / "metrics.jsonl"
+    write(0, 30, "running")
     with metrics.open("a") as file:
         file.write('{"step": 40')  # not written to its end
     sweep._poll()
-    assert (sweep._jobs[0].step, read.call_count) == (30, 3)
-    (metrics.parent / "new").write_text('{"step": 15}\n')  # by a run that resumes from step 10
-    (metrics.parent / "new").replace(metrics)
+    assert sweep._jobs[0].step == 30
+    metrics.write_text("".join(f'{{"step": {step}, "time": {step}.0}}\n' for step in range(90)))
     sweep._poll()
-    assert (sweep._jobs[0].step, read.call_count) == (15, 4)
+    assert sweep._jobs[0].step == 89
 
 
 def test_a_sweep_that_trains_again_begins_at_its_first_step(jobs, write):

@@ -13,9 +13,9 @@ from rpr import environment
 from rpr.compose.composition import compose_train, expand_multirun, is_hydra_override, override_key
 from rpr.errors import ConfigError, RunError
 from rpr.model.positions import of_user
-from rpr.sweep import gpus, spec
+from rpr.sweep import spec
 from rpr.sweep.by_size import chosen_settings
-from rpr.sweep.gpus import Options
+from rpr.sweep.gpus import Options, parse_gpus
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.config.train import TrainConfig
@@ -33,38 +33,42 @@ def run(arguments: list[str]) -> int:
     flags = {word for word in rest if word.startswith("-")}
     if unknown := flags - {*spec.FLAGS}:
         raise ConfigError(f"sweep: unknown flag {min(unknown)}; give settings or --dry-run")
-    of_file = [word for row in sweep.rows for word in row]
+    of_file = [override_key(word) for row in sweep.rows for word in row]
     overrides = [word for word in rest if word not in flags]
-    spec.reject_repeated(overrides)
-    if "sweep" in {override_key(word) for word in (*overrides, *of_file)}:
+    if "sweep" in {*map(override_key, overrides), *of_file}:
         raise ConfigError("sweep: cannot be set, as a sweep is named after its file; copy the file to another name")
-    _reject_hydra_settings(of_file, name)
-    return _run(sweep, overrides, flags)
+    for key in of_file:  # which may come from someone else: Hydra's launchers take shell commands
+        if "hydra" in re.split(r"\W", key):
+            raise ConfigError(
+                f"{name}: {key}: a sweep's file cannot configure Hydra itself, since that can run code; "
+                "type it after the sweep's name, or choose hardware=..."
+            )
+    return _run(sweep, overrides, dry_run="--dry-run" in flags)
 
 
 def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
     """`rpr-cli train -m ...`: a sweep without a file, with one row of overrides. Its name is sweep=NAME, or derived
     from its overrides, so that the same command again is the same sweep. Returns and raises as `run`.
     """
-    spec.reject_repeated(overrides)
-    name = next((word.partition("=")[2] for word in overrides if override_key(word) == "sweep"), None)
-    row = tuple(word for word in overrides if override_key(word) != "sweep")
-    if name is not None:
-        name = name.strip("'\"")
-        spec.check_name(name, f"sweep: {name!r} is not a valid sweep name")
-    else:
+    name = next((word.partition("=")[2].strip("'\"") for word in overrides if override_key(word) == "sweep"), None)
+    row = [word for word in overrides if override_key(word) != "sweep"]
+    if name is None:
         settings = sorted(word for word in _split_settings(row)[0] if not is_hydra_override(word))
         name = "multirun-" + hashlib.sha256("\0".join(settings).encode()).hexdigest()[:8]
-    return _run(spec.SweepSpec(name, "", ((),)), list(row), set(), config_dir)
+    spec.check_name(name, f"sweep: {name!r} is not a valid sweep name")
+    return _run(spec.SweepSpec(name, "", ((),)), row, config_dir)
 
 
-def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config_dir: Path | None = None) -> int:
-    """Compose and check every job; then print them (--dry-run), or launch the unfinished ones."""
+def _run(
+    sweep: spec.SweepSpec, settings: Sequence[str], config_dir: Path | None = None, *, dry_run: bool = False
+) -> int:
     from rpr.scoring.metrics import check_tokenizer
     from rpr.sweep import status
     from rpr.sweep.launcher import Launcher
     from rpr.sweep.progress import SweepProgress
 
+    # 1. Compose every job, and read how far it is.
+    spec.reject_repeated(settings)
     settings, options, retry_failed = _split_settings(settings)
     overrides = [word for word in settings if not is_hydra_override(word)]
     rows = sweep.rows
@@ -81,23 +85,18 @@ def _run(sweep: spec.SweepSpec, settings: Sequence[str], flags: set[str], config
     before = status.load_status(sweep.name, made)
     status.print_cautions(before)
     launcher = Launcher(jobs, settings, options, config_dir)
-    if "--dry-run" in flags:
+    if dry_run:
         print("\n".join(status.commands(before, launcher.words, config_dir)))
         if launcher.request:
             print(f"# each in a SLURM job of its own: {launcher.request}; one that is interrupted or requeued resumes")
         return 0
+    # 2. Check what the jobs need, before the first one starts.
     unfinished = [job.config for job in before if job.state != "finished"]
     for config in unfinished:
         check_tokenizer(config)
     _check_hooks_of_users(unfinished)
-    launcher.check_machine()
-    if launcher.local:
-        from rpr.runs import runtime
-
-        for hardware in {config.hardware for config in unfinished}:
-            runtime.check_devices(hardware)
-        if options.gpus:
-            gpus.check_present(options.gpus)
+    launcher.check_machine({config.hardware for config in unfinished})
+    # 3. Launch those that are to run.
     todo = status.prepare_launch(sweep.name, before, retry_failed=retry_failed)
     problems: Mapping[tuple[str, ...], RunError] = {}
     if todo:
@@ -165,18 +164,6 @@ def _number(word: str) -> str | float:
         return word
 
 
-def _reject_hydra_settings(settings: list[str], file: str) -> None:
-    """A sweep's file may come from someone else. Hydra's launchers take shell commands and environment variables, with
-    which a file could run any code.
-    """
-    for word in settings:
-        if "hydra" in re.split(r"\W", override_key(word)):
-            raise ConfigError(
-                f"{file}: {override_key(word)}: a sweep's file cannot configure Hydra itself, since that can run code; "
-                "type it after the sweep's name, or choose hardware=..."
-            )
-
-
 def _split_settings(settings: Sequence[str]) -> tuple[list[str], Options, bool]:
     """The settings of the jobs, the launch options, and whether failed jobs are retried; raises ConfigError."""
     known = {override_key(word) for word in spec.SETTINGS}
@@ -186,6 +173,6 @@ def _split_settings(settings: Sequence[str]) -> tuple[list[str], Options, bool]:
     value = own.get("jobs", "1")
     if not (value.isdecimal() and int(value) > 0):
         raise ConfigError(f"jobs: invalid value {value!r}: expected the number of jobs to run at a time, e.g. jobs=2")
-    named = gpus.parse_gpus(own["gpus"]) if "gpus" in own else ()
+    named = parse_gpus(own["gpus"]) if "gpus" in own else ()
     options = Options(int(own["jobs"]) if "jobs" in own else None, named)
     return [word for word in settings if override_key(word) not in own], options, own.get("retry_failed") == "true"

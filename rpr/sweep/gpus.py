@@ -70,6 +70,8 @@ def parse_gpus(typed: str) -> tuple[str, ...]:
 
 def check_present(gpus: Sequence[str]) -> None:
     """Raises ConfigError if this machine lacks one of them. Without nvidia-smi only the first job will tell."""
+    if not gpus:
+        return
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):

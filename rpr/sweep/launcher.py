@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import Any
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import is_hydra_override, override_key, recorded_command
 from rpr.compose.messages import format_user_error
+from rpr.config.train import HardwareConfig
 from rpr.errors import BusyError, ConfigError, RunError
 from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.sweep import pool, slurm
-from rpr.sweep.gpus import Options
+from rpr.sweep.gpus import Options, check_present
 from rpr.sweep.status import Job
 
 _HARDWARE = ("hardware", "hardware.devices", "hardware.num_nodes")  # what may decide the launcher and its request
@@ -31,8 +32,8 @@ def _of_machine(job: Sequence[str]) -> tuple[str, ...]:
 
 
 class Launcher:
-    """How the jobs of a sweep run, selected and checked; nothing has been started. `local`: in a pool of processes on
-    this machine, not with a launcher of Hydra's. `request`: what each job asks SLURM for, in words, or "".
+    """How the jobs of a sweep run, selected and checked; nothing has been started. `request`: what each job asks SLURM
+    for, in words, or "". `words`: what a command of one job needs to run where the sweep's jobs do.
     """
 
     def __init__(
@@ -45,15 +46,15 @@ class Launcher:
         """Compose the settings that select the launcher: those for Hydra itself, and each choice of hardware
         (hardware=slurm_8xgpu brings its own launcher). Raises ConfigError if they or these options are invalid.
         """
-        own = [word for word in overrides if is_hydra_override(word)]
+        # 1. The settings of Hydra, as typed and as the hardware of each job has them.
+        typed = [word for word in overrides if is_hydra_override(word)]
         compose = partial(hydra_bridge.compose, "train", config_dir=config_dir, with_hydra=True)
-        settings, *others = [compose([*choices, *own]) for choices in dict.fromkeys(map(_of_machine, jobs))]
-        first, typed = _of_machine(jobs[0]), list(own)
-        sweep_dir = str(settings.hydra.sweep.dir)
-        if (expanded := str(user_path(sweep_dir))) != sweep_dir:
-            own.append(f"hydra.sweep.dir={hydra_bridge.quote_value(expanded)}")
-            settings = compose([*first, *own])
-        targets = [str(of_choice.hydra.launcher["_target_"]) for of_choice in (settings, *others)]
+        first, *others = dict.fromkeys(map(_of_machine, jobs))
+        settings = compose([*first, *typed])
+        sweep_dir = str(user_path(str(settings.hydra.sweep.dir)))
+        own = [*typed, f"hydra.sweep.dir={hydra_bridge.quote_value(sweep_dir)}"]
+        targets = [str(of.hydra.launcher["_target_"]) for of in (settings, *(compose([*one, *own]) for one in others))]
+        # 2. One launcher for all jobs.
         chosen = [{override_key(word): word for word in job} for job in jobs]
         varying = [key for key in _HARDWARE if len({words.get(key) for words in chosen}) > 1]
         if varying and any(target.endswith("SlurmLauncher") for target in targets):
@@ -63,41 +64,43 @@ class Launcher:
         self._overrides, self._config_dir, self._options = [*first, *own], config_dir, options or Options()
         if self._options.jobs is not None:  # of all jobs, so that each has as many threads when few are left to do
             self._options = replace(self._options, jobs=min(self._options.jobs, len(jobs)))
-        self._name = targets[0].rpartition(".")[2]
-        self._sweep_dir = Path(settings.hydra.sweep.dir)
-        self.local = self._name == "BasicLauncher"
-        for word in typed if self.local else ():
+        self._name, self._sweep_dir = targets[0].rpartition(".")[2], Path(sweep_dir)
+        self._local = self._name == "BasicLauncher"
+        # 3. What the other place has no use for.
+        for word in typed if self._local else ():
             if override_key(word) != "hydra/launcher":
                 raise ConfigError(f"{override_key(word)}: has no effect on this machine; it goes with hydra/launcher=")
-        if not self.local and self._options.jobs is not None:
+        if not self._local and self._options.jobs is not None:
             key = "gpus" if self._options.gpus else "jobs"
             raise ConfigError(f"{key}: {self._name} sets what runs at a time itself; leave out {key} or the launcher")
         asked = settings.hydra.launcher if self._name == "SlurmLauncher" else {}
         self.request = ", ".join(f"{name}={asked[name]}" for name in _REQUESTED if asked.get(name) is not None)
-        # The words that a command of one job needs to run where the sweep's jobs do.
-        self.words = () if self.local else ("-m", *typed)
+        self.words = () if self._local else ("-m", *typed)
 
-    def check_machine(self) -> None:
-        """Raises ConfigError if the launcher cannot work on this machine."""
+    def check_machine(self, hardware: Iterable[HardwareConfig]) -> None:
+        """Raises ConfigError if the launcher cannot work on this machine, or a job in it cannot."""
         folder = self._sweep_dir.absolute()
         existing = next(path for path in (folder, *folder.parents) if path.exists())
         if not (existing.is_dir() and os.access(existing, os.W_OK)):
-            raise ConfigError(
-                f"runs_dir: {self._sweep_dir} cannot be written; choose another runs_dir=..., and leave "
-                "hydra.sweep.dir as it is"
-            )
+            raise ConfigError(f"runs_dir: {self._sweep_dir} cannot be written; choose another runs_dir=...")
         if self._name == "SlurmLauncher" and shutil.which("srun") is None:
             raise ConfigError(
                 "hydra/launcher: submitit_slurm needs SLURM, but srun was not found; run the command on a login "
                 "node, or choose hardware= without SLURM"
             )
+        if self._local:
+            from rpr.runs import runtime
+
+            for machine in hardware:
+                runtime.check_devices(machine)
+            check_present(self._options.gpus)
 
     def run(self, jobs: Sequence[Job], sweep: str) -> dict[tuple[str, ...], RunError]:
         """Run all jobs in the given order and wait for them; a failed job does not stop the others. Returns the
         one-line error of each job that did not succeed. How far a run has come is in its record.
         """
         commands = [recorded_command(job.overrides, self._config_dir) for job in jobs]
-        if self.local:
+        if self._local:
             return pool.run(jobs, commands, self._options, sweep)
         of_slurm = self._name == "SlurmLauncher"
         if of_slurm:

@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from rpr import progress
 from rpr.commands import train
@@ -38,7 +39,7 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
     at_once = min(options.jobs or 1, len(jobs))
     waiting = list(zip(jobs, commands, strict=True))
     running: dict[subprocess.Popen[bytes], Job] = {}
-    problems = {}
+    problems, stop = {}, signal.SIGTERM
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -54,10 +55,13 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
                 if (problem := _problem(process, running[process], ended(process.returncode))) is not None:
                     problems[running[process].overrides] = problem
                 del running[process]
+    except KeyboardInterrupt:
+        stop = signal.SIGINT
+        raise
     finally:
-        terminate(running, TORCHRUN_GRACE_SECONDS)
+        terminate(running, TORCHRUN_GRACE_SECONDS, stop)
         for process, job in running.items():
-            _problem(process, job, ended(-signal.SIGTERM))
+            _problem(process, job, ended(-stop))
     return problems
 
 
@@ -81,12 +85,22 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    assert process.stdin is not None
+    assert process.stdin is not None and process.stderr is not None
+    threading.Thread(target=_relay, args=(process.stderr,), daemon=True).start()
     with contextlib.suppress(BrokenPipeError), process.stdin:  # it has ended already
         process.stdin.write(json.dumps(request).encode())
     return process
+
+
+def _relay(lines: IO[bytes]) -> None:
+    """Print what a job says before its log begins, above the bars of this process."""
+    with lines:
+        for line in lines:
+            with progress.above_bars(), contextlib.suppress(OSError):
+                print(line.decode(errors="replace"), end="", file=sys.stderr, flush=True)
 
 
 def _problem(process: subprocess.Popen[bytes], job: Job, otherwise: RunError) -> RunError | None:
@@ -116,7 +130,6 @@ def main() -> int:
     answers = os.dup(1)
     os.dup2(2, 1)
     stdio.outlive_readers("stdout", "stderr")
-    progress.disable_terminal()  # the sweep's own process draws there
     try:
         with exit_on_sigterm():
             _train(request)
@@ -127,6 +140,8 @@ def main() -> int:
         if not isinstance(problem, ProcessEnded):  # else the record has the reason
             os.write(answers, str(problem).encode())
         return train.FAULT_EXIT
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return 0
 
 

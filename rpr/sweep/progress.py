@@ -4,7 +4,6 @@ everywhere a line at the end of each job, with the time left.
 
 import contextlib
 import json
-import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -13,12 +12,14 @@ from types import TracebackType
 from rpr.commands.printing import headline
 from rpr.errors import RecordError
 from rpr.io.escape import escape_control_characters
+from rpr.paths import shown_path
 from rpr.progress import Progress, above_bars
 from rpr.records.files import SHOWN_METRICS
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record
 from rpr.sweep.status import Job
 
 POLL_SECONDS = 1.0
+_TAIL_BYTES = 20_000
 
 
 class SweepProgress:
@@ -53,7 +54,7 @@ class SweepProgress:
 
     def _poll(self) -> None:
         ended = [job for job in self._jobs if not job.ended and job.poll()]
-        jobs = f"{sum(job.ended for job in self._jobs)} of {len(self._jobs)}"
+        jobs = f"{sum(job.is_done for job in self._jobs)} of {len(self._jobs)}"
         self._bar.reach(self._done, sum(job.steps for job in self._jobs), jobs=jobs)
         left = f", {self._bar.left}" if self._bar.left else ""
         for job in ended:
@@ -61,7 +62,7 @@ class SweepProgress:
             assert job.record is not None
             with above_bars(), contextlib.suppress(OSError):  # a closed pipe is reported at the end
                 if job.record.status == "finished":
-                    print(f"{headline(job.record, job.run_dir)} ({jobs} jobs{left})", flush=True)
+                    print(f"{headline(job.record, shown_path(job.run_dir))} ({jobs} jobs{left})", flush=True)
                 else:
                     why = escape_control_characters(f"{job.run_dir.name}: {job.record.outcome}")
                     print(f"{self._name}: {why} ({jobs} jobs{left})", file=sys.stderr, flush=True)
@@ -75,12 +76,16 @@ class _JobProgress:
         self.step, self.record, self.ended = 0, None, False
         self._fields: dict[str, float | None] = dict.fromkeys(SHOWN_METRICS.values())
         self._bar: Progress | None = None
-        self._read_until = (0, 0)  # the metrics file, which a resumed run replaces, and its bytes read
         self._written = self._record_written()  # before this sweep started
         if not job.config.again:  # whose old file is set aside
             self._read_metrics()
 
     record: Record | None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended by itself; one that was interrupted is to be continued."""
+        return self.ended and self.record is not None and self.record.status != "interrupted"
 
     def poll(self) -> bool:
         """Read its files; returns whether it has ended since the last time. A job first writes its record."""
@@ -113,12 +118,11 @@ class _JobProgress:
             return None
 
     def _read_metrics(self) -> None:
+        """Of the file's last lines: there are thousands, and each has a step."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # reported when the run is read
             with (self.run_dir / METRICS_NAME).open("rb") as file:
-                inode, start = os.fstat(file.fileno()).st_ino, self._read_until
-                begin = file.seek(start[1] if start[0] == inode else 0)
-                lines, end, _ = file.read().rpartition(b"\n")  # the last line may not be whole yet
-                self._read_until = inode, begin + len(lines) + len(end)
-            for row in map(json.loads, lines.splitlines()):
+                file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+                *lines, _ = file.read().split(b"\n")  # the last line may not be whole yet
+            for row in map(json.loads, lines[1:] if len(lines) > 1 else lines):
                 self.step = min(row["step"], self.steps)
                 self._fields |= {SHOWN_METRICS[name]: row[name] for name in SHOWN_METRICS if name in row}

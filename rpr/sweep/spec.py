@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,8 @@ from rpr.sweep.by_size import SizeRow, read_rows
 
 SETTINGS = ("jobs=", "gpus=", "retry_failed=true")
 FLAGS = ("--dry-run",)
+_KEYS = ("description", "overrides", "jobs", "by_size", "best_of", "baseline")
 _NOT_TEXT = ("null", "true", "false", "nan", "inf")  # in Hydra's overrides
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """Of a key that is there twice, PyYAML would lose the first value."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode) and (first := lines.setdefault(key.value, line)) != line:
-                raise yaml.YAMLError(f"{key.value}: there twice, in line {first} and in line {line}; keep one")
-        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True)
@@ -63,49 +52,40 @@ def usage() -> str:
 
 def read(name: str) -> SweepSpec:
     """A named sweep of sweeps/, or a YAML file of the user's own; raises ConfigError if it is missing or invalid."""
+    # 1. The file.
     files = sweep_files()
     path = user_path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
     if path is None:
         raise ConfigError(f"sweep: no such sweep {name!r}" + did_you_mean(name, files))
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506  # a SafeLoader
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; give the name of a sweep or an existing YAML file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); give a file like those in sweeps/"
-        ) from None
-    keys = ("description", "overrides", "jobs", "by_size", "best_of", "baseline")
-    if isinstance(content, dict) and (unknown := [str(key) for key in content if key not in keys]):
-        raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], keys))
-    if not isinstance(content, dict) or not isinstance(content.get("jobs"), list):
-        raise ConfigError(f"{path}: jobs: must be a list of lines with settings, e.g. '- position=none seed=1,2'")
     check_name(path.stem, f"{path}: the sweep is named after its file")
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
+        raise ConfigError(f"{path}: cannot be read as a sweep ({reason}); give a file like those in sweeps/") from None
     known = files.get(path.stem, path)
-    if known.read_bytes() != path.read_bytes():
+    if known.read_text(encoding="utf-8") != text:
         raise ConfigError(f"{path}: {known} is another sweep of this name, which records name it by; rename the file")
-    overrides, jobs = content.get("overrides") or [], content["jobs"]
-    if not isinstance(overrides, list) or not jobs or not all(isinstance(line, str) for line in [*overrides, *jobs]):
+    # 2. Its keys, and the rows of overrides.
+    if isinstance(content, dict) and (unknown := [str(key) for key in content if key not in _KEYS]):
+        raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], _KEYS))
+    content = content if isinstance(content, dict) else {}
+    overrides, jobs = content.get("overrides") or [], content.get("jobs") or [None]
+    lists = isinstance(overrides, list) and isinstance(jobs, list)
+    if not lists or not all(isinstance(line, str) for line in [*overrides, *jobs]):
         raise ConfigError(
             f"{path}: overrides and jobs must be lists of strings, e.g. 'position=none seed=1,2', and jobs not empty"
         )
     try:
-        common = [word for line in overrides for word in shlex.split(line)]
-        lines = [shlex.split(line) for line in jobs]
-        for number, row in enumerate([common, *lines]):
-            reject_repeated(row, f"{path}: jobs, line {number}: " if number else f"{path}: overrides: ")
-        rows = tuple((*common, *row) for row in lines)
+        common, lines = shlex.split(" ".join(overrides)), [shlex.split(line) for line in jobs]
     except ValueError as error:
         raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None
-    if best_of := content.get("best_of"):
-        _check_best_of(best_of, path)
-    if baseline := content.get("baseline"):
-        _check_baseline(str(baseline), path, rows)
-    if (best_of or baseline) and path.resolve() not in {file.resolve() for file in files.values()}:
-        raise ConfigError(
-            f"{path}: {'best_of' if best_of else 'baseline'}: has no effect here, as reports look for it in "
-            f"{data_dir('sweeps')} and, with schemes_dir=DIR, in DIR/sweeps; move the file to one of them"
-        )
+    for number, row in enumerate([common, *lines]):
+        reject_repeated(row, f"{path}: jobs, line {number}: " if number else f"{path}: overrides: ")
+    rows = tuple((*common, *row) for row in lines)
+    # 3. What reports look for in it.
+    _check_for_reports(content, path, rows, path.resolve() in {file.resolve() for file in files.values()})
     try:
         by_size = read_rows(content["by_size"]) if "by_size" in content else ()
     except (TypeError, ValueError) as error:
@@ -113,25 +93,32 @@ def read(name: str) -> SweepSpec:
     return SweepSpec(path.stem, str(content.get("description", "")), rows, by_size)
 
 
-def _check_best_of(keys: Any, path: Path) -> None:
-    """Raises ConfigError unless reports can choose by these settings."""
+def _check_for_reports(content: dict[str, Any], path: Path, rows: Sequence[Sequence[str]], found: bool) -> None:
+    """Raises ConfigError unless reports can choose by the settings of `best_of`, know the positions of `baseline`, and
+    find the file.
+    """
     from rpr.config.train import TrainConfig
     from rpr.validation import settings_at
 
-    known = {f"{part}.{name}" for part in ("model", "data", "optim") for name in settings_at(TrainConfig, [part])}
-    if not isinstance(keys, list) or not all(str(key) in known for key in keys):
+    if best_of := content.get("best_of"):
+        known = {f"{part}.{name}" for part in ("model", "data", "optim") for name in settings_at(TrainConfig, [part])}
+        if not isinstance(best_of, list) or not all(str(key) in known for key in best_of):
+            raise ConfigError(
+                f"{path}: best_of: must be a list of settings of model, data or optim that the jobs vary, "
+                "e.g. [optim.learning_rate_scale]"
+            )
+    if baseline := content.get("baseline"):
+        words = [word for row in rows for word in row if word.startswith("position=")]
+        positions = {name for word in words for name in word[9:].split(",")}
+        if re.sub(r"-k\d+$", "", str(baseline)) not in positions:
+            raise ConfigError(
+                f"{path}: baseline: {baseline} must be a value of position= in the jobs, with -kN for one clip distance"
+                + did_you_mean(str(baseline), positions)
+            )
+    if (best_of or baseline) and not found:
         raise ConfigError(
-            f"{path}: best_of: must be a list of settings of model, data or optim that the jobs vary, "
-            "e.g. [optim.learning_rate_scale]"
-        )
-
-
-def _check_baseline(baseline: str, path: Path, rows: Iterable[Sequence[str]]) -> None:
-    positions = {name for row in rows for word in row if word.startswith("position=") for name in word[9:].split(",")}
-    if re.sub(r"-k\d+$", "", baseline) not in positions:
-        raise ConfigError(
-            f"{path}: baseline: {baseline} must be a value of position= in the jobs, with -kN for one clip distance"
-            + did_you_mean(baseline, positions)
+            f"{path}: {'best_of' if best_of else 'baseline'}: has no effect here, as reports look for it in "
+            f"{data_dir('sweeps')} and, with schemes_dir=DIR, in DIR/sweeps; move the file to one of them"
         )
 
 

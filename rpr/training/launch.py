@@ -151,10 +151,12 @@ def _wait(
             terminate([child], grace)
 
 
-def terminate(processes: Collection[subprocess.Popen[bytes]], grace: float) -> None:
-    """End processes, which clean up; those that have not ended after `grace` seconds are killed."""
+def terminate(
+    processes: Collection[subprocess.Popen[bytes]], grace: float, number: signal.Signals = signal.SIGTERM
+) -> None:
+    """End processes by a signal, at which they clean up; those that have not ended after `grace` seconds are killed."""
     for process in processes:
-        process.terminate()
+        process.send_signal(number)
     limit = time.monotonic() + grace
     for process in processes:
         try:

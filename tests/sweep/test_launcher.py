@@ -61,10 +61,10 @@ def test_number_of_jobs_follows_from_the_gpus():
 
 def test_launcher_decides_where_jobs_run(tmp_path):
     jobs = [[f"seed={seed}", f"runs_dir={tmp_path}"] for seed in (1, 2)]
-    assert Launcher(jobs, ["hydra/launcher=basic"], Options(2)).local
-    assert not Launcher(jobs, ["hydra/launcher=submitit_local"]).local
+    assert Launcher(jobs, ["hydra/launcher=basic"], Options(2))._local
+    assert not Launcher(jobs, ["hydra/launcher=submitit_local"])._local
     setting = "data.task.num_train=200"  # in a group that varies
-    assert Launcher([[f"data={name}", setting, f"runs_dir={tmp_path}"] for name in ("reverse", "copy")], []).local
+    assert Launcher([[f"data={name}", setting, f"runs_dir={tmp_path}"] for name in ("reverse", "copy")], [])._local
 
 
 def test_each_job_gets_a_gpu_and_its_lock(monkeypatch, tmp_path, capsys):
@@ -131,7 +131,7 @@ def test_job_has_its_request_and_is_known_before_a_signal_acts(monkeypatch, tmp_
     with pytest.raises(SystemExit, match="143"), exit_on_sigterm():
         pool.run([Job((), tiny_config(), tmp_path)], [""], Options(1), "mine")
     process.stdin.write.assert_called_once()
-    process.terminate.assert_called_once()
+    process.send_signal.assert_called_once_with(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_job_killed_before_it_wrote_its_record_has_its_own_reason(tmp_path, ti
     problem = pool._problem(process, job, ended(-9))
     record = read_record(path)
     assert (record.status, record.error) == ("interrupted", str(ended(-9))) and "SIGKILL" in record.error
-    assert status._failure_reason(record, problem) == record.error
+    assert status._reason(record, problem) == record.error
 
 
 FAKE_TRAINING = """

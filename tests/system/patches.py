@@ -49,22 +49,24 @@ class Forked(subprocess.Popen):
     """`python -m rpr.sweep.pool` as a fork of this process."""
 
     def _execute_child(self, *given: Any) -> None:
-        stdin, to_stdin, from_stdout, stdout = given[10:14]
+        stdin, to_stdin, from_stdout, stdout, from_stderr, stderr = given[10:16]
         self.pid = os.fork()
         if self.pid:
             self._child_created = True
-            os.close(stdin)
-            os.close(stdout)
+            for descriptor in (stdin, stdout, stderr):
+                os.close(descriptor)
             return
         code: Any = 1
         try:
             from rpr.sweep import pool
 
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             os.setsid()
             os.dup2(stdin, 0)
             os.dup2(stdout, 1)
-            for descriptor in (stdin, to_stdin, from_stdout, stdout):
+            os.dup2(stderr, 2)
+            for descriptor in (stdin, to_stdin, from_stdout, stdout, from_stderr, stderr):
                 os.close(descriptor)
             sys.stdin = open(0)  # noqa: SIM115
             code = pool.main()
