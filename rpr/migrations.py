@@ -20,7 +20,6 @@ EARLIER_DEFAULTS: Mapping[str, Any] = {
     "optim.schedule": "inverse_sqrt",
     "optim.learning_rate": None,
     "optim.weight_decay": 0.0,
-    "logger.artifacts": "none",
     "logger.system_metrics": False,
     "position.scheme": "vectors",
     "evaluation.matmul_precision": None,
@@ -41,7 +40,7 @@ RENAMED: Mapping[str, str] = {
 # run ids, the others never.
 READ_AS: Mapping[str, Any] = {"hardware.attention": "auto", "stop_after_minutes": None, "again": False, "origin": None}
 # Settings that left, which no committed record uses; they leave the records when these are next converted.
-LEFT = ("optim.ema_decay", "optim.non_finite")
+LEFT = ("optim.ema_decay", "optim.non_finite", "logger.artifacts")
 _ADDED = [(*key.partition(".")[::2], earlier) for key, earlier in {**EARLIER_DEFAULTS, **READ_AS}.items()]
 
 

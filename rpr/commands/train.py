@@ -267,7 +267,6 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
         )
         if logger is not None:
             logger.log_results()
-            logger.log_artifacts()
         failed = False
     finally:
         if logger is not None:

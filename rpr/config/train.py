@@ -148,7 +148,6 @@ class LoggerConfig(StrictModel):
     project: str
     entity: str | None
     tags: tuple[Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)], ...]
-    artifacts: Literal["none", "results", "checkpoint"]
     system_metrics: bool
     finish_timeout_seconds: PositiveFloat
 

@@ -9,10 +9,6 @@ import threading
 from typing import Any
 from urllib.parse import urlparse
 
-from pydantic import ValidationError
-
-from rpr.validation import rule_of
-
 GRACE_SECONDS = 5  # for W&B's service process to end: with a pending request it may hang forever
 
 
@@ -59,18 +55,8 @@ def service() -> subprocess.Popen[bytes] | None:
 
 
 def first_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):  # of W&B's settings
-        return "; ".join(_invalid_setting(problem) for problem in error.errors())
     text = str(error).strip()
     return without_login(text.splitlines()[0]) if text else type(error).__name__
-
-
-def _invalid_setting(problem: Any) -> str:
-    """One of W&B's settings with an invalid value, named by the variable that has it if there is one."""
-    setting = str(problem["loc"][0]) if problem["loc"] else "settings"
-    names = [name for name, value in os.environ.items() if name.startswith("WANDB_") and value == problem["input"]]
-    name = next((name for name in (f"WANDB_{setting.upper()}", *names) if name in os.environ), f"its setting {setting}")
-    return f"{name}: invalid value {without_login(str(problem['input']))!r}: {rule_of(problem)}; correct or unset it"
 
 
 def without_login(text: str) -> str:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,15 @@ from typing import Any
 from pytorch_lightning.loggers import WandbLogger
 
 from rpr.config.train import LONGEST_TAG, TrainConfig
-from rpr.errors import RecordError
-from rpr.io.atomic import replace_file
 from rpr.records.files import read_metrics
 from rpr.records.provenance import git_state
-from rpr.records.record import LOG_NAME, METRICS_NAME, RECORD_NAME, WandbRun, read_record
-from rpr.runs.checkpoints import checkpoints
+from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_record
 from rpr.tracking.naming import STEP, define, final_row, flat, sections
 from rpr.tracking.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down, without_login
 from rpr.tracking.wandb_tables import tables
 
 INIT_TIMEOUT_SECONDS = 30
 FLUSH_SECONDS = 1.0  # the lag of W&B's file on disk; at the default of 15 a killed run left an empty file
-MIRRORED_NAME = "wandb/mirrored_step"  # of the newest row that was logged: later parts may not have been mirrored
-RESULTS = (RECORD_NAME, "config.yaml", METRICS_NAME)  # and the translations, *.txt
 
 
 class WandbMirror(WandbLogger):
@@ -40,14 +35,12 @@ class WandbMirror(WandbLogger):
     instead, and the charts, drawn over `trainer/global_step`, show them in the right place.
     """
 
-    def __init__(self, run: Any, run_dir: Path, *, artifacts: str, missing_from: int) -> None:
+    def __init__(self, run: Any, run_dir: Path, *, missing_from: int | None) -> None:
+        """`missing_from`: the first step of an earlier part of the run that W&B lacks, as a kill can lose rows."""
         super().__init__(project=run.project, save_dir=run_dir, log_model=False, experiment=run)
-        self._run = run
-        self.run_dir = run_dir
-        self.artifacts = artifacts
-        self.part = Path(run.settings.sync_dir)
+        self._run, self.run_dir = run, run_dir
         self._next_step: int = run.starting_step
-        self._missing_from: int | None = missing_from
+        self._missing_from = missing_from
         self._broken = False
         self._service = service()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -55,28 +48,24 @@ class WandbMirror(WandbLogger):
         self._thread.start()
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        assert step is not None
         row = dict(metrics)
         self._jobs.put(lambda: self._log(row, step))
 
-    def _log(self, row: dict[str, Any], step: int | None) -> None:
-        if step is not None and self._missing_from is not None:
-            self._catch_up(self._missing_from, step)
-        if step is not None and step >= self._next_step:
+    def _log(self, row: dict[str, Any], step: int) -> None:
+        self._catch_up(until=step)
+        if step >= self._next_step:
             self._run.log({**row, STEP: step}, step=step)  # W&B sends the row when the step increases
             self._next_step = step
         else:
-            self._run.log(row if step is None else {**row, STEP: step})
+            self._run.log({**row, STEP: step})
             self._next_step += 1
-        if step is not None:
-            replace_file(self.run_dir / MIRRORED_NAME, str(step))
 
-    def _catch_up(self, missing_from: int, until: int) -> None:
-        """Log rows of the run's earlier parts that W&B lacks: lost in a kill, or never mirrored."""
-        self._missing_from = None
-        for line in read_metrics(self.run_dir / METRICS_NAME):
+    def _catch_up(self, until: int) -> None:
+        missing_from, self._missing_from = self._missing_from, None
+        for line in read_metrics(self.run_dir / METRICS_NAME) if missing_from is not None else ():
             if missing_from <= line["step"] < until:
-                row = {name: value for name, value in line.items() if name not in ("step", "time")}
-                self._log(row, line["step"])
+                self._log({name: value for name, value in line.items() if name not in ("step", "time")}, line["step"])
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -93,11 +82,11 @@ class WandbMirror(WandbLogger):
         if self._broken:  # already reported
             return
         self._broken = True
+        reason = f"{first_line(error)}; mirroring stopped"
         if isinstance(error, TimeoutError):  # raised by finish, after everything is on disk
             reason = f"not everything was uploaded within {self._run.settings.finish_timeout:g} s"
-        else:
-            reason = f"{first_line(error)}; mirroring stopped"
-        sync = f"wandb sync {'' if self._run.offline else '--include-online '}{shlex.quote(str(self.part))}"
+        part = shlex.quote(str(self._run.settings.sync_dir))
+        sync = f"wandb sync {'' if self._run.offline else '--include-online '}{part}"
         _report(f"{reason}; the run is complete in {self.run_dir}, and `{sync}` uploads what W&B has on disk")
 
     def log_results(self) -> None:
@@ -109,39 +98,11 @@ class WandbMirror(WandbLogger):
         try:
             record = read_record(self.run_dir / RECORD_NAME)
             step = record.steps or self._next_step
-            if self._missing_from is not None:  # no training was left: the last row may be missing too
-                self._catch_up(self._missing_from, step + 1)
+            self._catch_up(until=step + 1)  # no training was left
             self._log(final_row(record), step)
             self._log(tables(record, self.run_dir), step)
         except Exception as error:
             _report(f"{first_line(error)}; W&B lacks some tables of the results; they are in {self.run_dir}")
-
-    def log_artifacts(self) -> None:
-        """Upload the artifacts that logger.artifacts selects (offline: keep them for `wandb sync`); call it after the
-        results are written.
-        """
-        if self.artifacts != "none":
-            self._jobs.put(self._log_artifacts)
-
-    def _log_artifacts(self) -> None:
-        """An error here does not end the mirroring: the summary is still to come."""
-        import wandb
-
-        try:
-            results = wandb.Artifact(f"results-{self._run.id}", type="results")
-            translations = {*self.run_dir.glob("*.txt")} - {self.run_dir / LOG_NAME}
-            for path in sorted([*translations, *(self.run_dir / name for name in RESULTS)]):
-                if path.is_file() and not path.is_symlink():  # a link could lead to anything
-                    results.add_file(str(path), name=path.name)
-            self._run.log_artifact(results)
-            saved = checkpoints(self.run_dir / "checkpoints")
-            if self.artifacts == "checkpoint" and saved:
-                step, path = saved[-1]
-                model = wandb.Artifact(f"model-{self._run.id}", type="model", metadata={"step": step})
-                model.add_file(str(path), name=path.name, policy="immutable")  # uploaded in place, without a copy
-                self._run.log_artifact(model)
-        except Exception as error:
-            _report(f"{first_line(error)}; no artifact was uploaded; the files are in {self.run_dir}")
 
     def finish(self, summary: Mapping[str, Any], *, failed: bool) -> None:
         """Write the summary and close the run, so that this process can start another; returns within its
@@ -172,20 +133,17 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
     try:
         import wandb
 
-        # Includes WANDB_* and the settings files that `wandb offline` and others write. Silent: W&B would print the
-        # server's URL, including any password.
+        # 1. What WANDB_* and the settings files say. Silent: W&B would print the server's URL, with any password.
         settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
         if settings.mode == "disabled":
             _report("disabled by WANDB_MODE; only the local record is written")
             return None
-        online = config.logger.mode == "online"
-        if online and settings.mode in ("offline", "dryrun"):
-            online = False
+        # 2. Online, if nothing speaks against it.
+        if config.logger.mode == "online" and settings.mode in ("offline", "dryrun"):
             _report("offline by WANDB_MODE or `wandb offline`")
-        elif online and not has_key(settings):
-            online = False
+        elif config.logger.mode == "online" and not has_key(settings):
             _report("no key found (WANDB_API_KEY, or `wandb login`); the run is logged offline")
-        if online:
+        elif config.logger.mode == "online":
             parts = _parts(run_dir)
             try:
                 return _mirror(config, run_dir, synthetic, online=True)
@@ -194,6 +152,7 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
             tear_down()  # its service process holds the run's ID and would reject it
             for part in _parts(run_dir) - parts:  # empty: `wandb sync` must not find it
                 shutil.rmtree(part, ignore_errors=True)
+        # 3. Else on disk.
         return _mirror(config, run_dir, synthetic, online=False)
     except Exception as error:
         _report(f"{first_line(error)}; the run continues without W&B, with its results in {run_dir}")
@@ -204,7 +163,6 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
 def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool) -> WandbMirror:
     import wandb
 
-    logged = read_metrics(run_dir / METRICS_NAME)
     earlier, commit = _parts(run_dir), git_state().commit
     names = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
     options: dict[str, Any] = {
@@ -233,26 +191,27 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         tags=[*(name[:LONGEST_TAG] for name in names), *config.logger.tags],
         settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
     )
-    with _argv_of_record(run_dir):
-        if online and not earlier and not logged and "WANDB_RUN_ID" not in os.environ:
+    typed = sys.argv
+    with contextlib.suppress(Exception):  # W&B shows it as the run's command
+        sys.argv = shlex.split(read_record(run_dir / RECORD_NAME).command)
+    try:
+        if online and not earlier and "WANDB_RUN_ID" not in os.environ:
             run = _new_run(init, config.run_id)
         else:
             run = init(id=_newest_id(earlier, config.run_id), resume="allow")
+    finally:
+        sys.argv = typed
     define(run)
     run.config.update({**flat(config), **sections(config)}, allow_val_change=True)
     if online:
         _report(without_login(run.url))
-    # Online, the server knows where its history ends. Offline, at most the newest row had not yet been written.
-    missing_from = run.starting_step
-    if not online and earlier and logged:
-        mirrored = run_dir / MIRRORED_NAME
-        missing_from = int(mirrored.read_text()) if mirrored.exists() else logged[-1]["step"]
-    return WandbMirror(run, run_dir, artifacts=config.logger.artifacts, missing_from=missing_from)
+    # Online, the server knows where its history ends; the parts of an offline run are sent one after another.
+    return WandbMirror(run, run_dir, missing_from=run.starting_step if online or not earlier else None)
 
 
 def _new_run(init: Callable[..., Any], run_id: str) -> Any:
     """A W&B run for a training that begins, with the ID `HASH-2` if an earlier one of the same settings has `HASH`:
-    in one run the curves of both would mix, and the later summary would replace the other.
+    in one run the curves of both would mix.
     """
     import wandb
 
@@ -267,25 +226,11 @@ def _new_run(init: Callable[..., Any], run_id: str) -> Any:
         chosen = f"{run_id}-{number}"
 
 
-def _newest_id(parts: Iterable[Path], run_id: str) -> str:
-    """The ID of the newest of a run's parts, of which each has a log that is named by it. A folder is named by its time
-    and the ID, and by one more number if another part began in the same second.
-    """
+def _newest_id(parts: set[Path], run_id: str) -> str:
+    """The ID of the newest of a run's parts, of which each has a log that is named by it, in a folder named by time."""
     logs = [log for part in parts for log in part.glob(f"run-{run_id}*.wandb")]
     newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=None)
     return run_id if newest is None else newest.stem.removeprefix("run-")
-
-
-@contextlib.contextmanager
-def _argv_of_record(run_dir: Path) -> Iterator[None]:
-    """Set sys.argv, which W&B shows as the run's command, to the record's command instead of a worker's."""
-    before = sys.argv
-    with contextlib.suppress(RecordError):
-        sys.argv = shlex.split(read_record(run_dir / RECORD_NAME).command)
-    try:
-        yield
-    finally:
-        sys.argv = before
 
 
 def reference(logger: WandbMirror) -> WandbRun:

@@ -21,7 +21,6 @@ SWEEPS = {
     "badgram": 'jobs: ["seed=[1"]',
     "numjob": "jobs: [1]",
     "repeated": "jobs:\n- seed=3\n- seed=1 seed=2",
-    "repeatedkey": "jobs:\n- seed=1\njobs:\n- seed=2",
     "notalist": "jobs: seed=1",
     "bestofk": "best_of: [position.clip_distance]\njobs: [seed=1]",
     "bestofhere": "best_of: [model.dropout]\njobs: [seed=1]",

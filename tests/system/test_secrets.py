@@ -13,7 +13,6 @@ from rpr.compose.composition import compose
 from rpr.errors import ConfigError
 from rpr.records.record import read_record
 from rpr.tracking.wandb_client import tear_down
-from tests.tracking.fake_wandb import FakeWandb
 
 CANARIES = {
     "WANDB_API_KEY": "CanaryOfWandb" + 27 * "w",  # 40 characters, as W&B requires
@@ -82,13 +81,9 @@ def files_with_secrets(root):
 
 
 def test_no_secret_is_written_or_printed(tmp_path, recipe, run_command, monkeypatch, capfd):
-    """Nor sent to W&B; and no home folder or host name in a record."""
+    """Nor into W&B's file, whose content would be sent; and no home folder or host name in a record."""
     runs = tmp_path / "runs"
-    with FakeWandb() as server, monkeypatch.context() as patch:
-        patch.setenv("WANDB_BASE_URL", server.url)
-        run_command(0, "train", *recipe, "logger=wandb", "name=good", "sweep=mine")
-        received = repr([server.requests, server.runs])
-        assert len(received) > 10_000 and not secrets_in(received.encode())
+    run_command(0, "train", *recipe, "logger=wandb_offline", "name=good", "sweep=mine")
     with monkeypatch.context() as patch, pytest.raises(Exception, match="not finite") as failure:
         patch.setenv("RPR_DEBUG", "1")
         app.main(["train", *recipe, "logger=wandb_offline", "name=bad", "sweep=mine", FAILS])

@@ -1,4 +1,4 @@
-"""Fixtures for tests of W&B: a home without a key, and a fake server."""
+"""A home for tests of W&B without a key."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 
 from rpr.runs import runtime
 from rpr.tracking.wandb_client import tear_down
-from tests.tracking.fake_wandb import KEY, FakeWandb
 
 
 @pytest.fixture
@@ -25,12 +24,3 @@ def wandb_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     yield
     tear_down()
     assert not list((tmp_path / "here").iterdir())
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWandb]:
-    """A fake server, with its address and key in the environment."""
-    with FakeWandb() as server:
-        monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        monkeypatch.setenv("WANDB_API_KEY", KEY)
-        yield server
