@@ -28,6 +28,7 @@ class Kind:
     splits: tuple[str, ...]
     items: str  # that a score is computed over
     examples: str  # that the corpus consists of
+    caution: str  # for whoever reads the scores
     lower_is_better: bool = False
     highest: float = 100.0
     shares: bool = False  # whether a score is a percentage of the items
@@ -70,6 +71,7 @@ TRANSLATION = Kind(
     ("test",),
     "sentences",
     "pairs",
+    "Small models on a small corpus: compare changes, not scores.",
 )
 TASK = Kind(
     "task",
@@ -80,6 +82,7 @@ TASK = Kind(
     ("long", "test"),
     "sentences",
     "pairs",
+    "A seed solves a task or does not: compare how many seeds do, not means alone.",
     shares=True,
 )
 TEXT = Kind(
@@ -91,6 +94,7 @@ TEXT = Kind(
     ("test",),
     "documents",
     "documents",
+    "Compared at equal numbers of tokens, also while a model is still learning.",
     lower_is_better=True,
     highest=math.inf,
 )
@@ -106,3 +110,8 @@ def kind_of(data: Any) -> Kind:
 def kind_of_metric(metric: str) -> Kind:
     """The kind whose findings are of this metric; any other metric is of translations."""
     return next((kind for kind in KINDS if kind.metric == metric), TRANSLATION)
+
+
+def of_the_papers_corpus(data_name: str) -> bool:
+    """Whether the paper has figures of this corpus; other corpora show them if a sweep's file says `paper: true`."""
+    return data_name.startswith("wmt14")

@@ -9,7 +9,6 @@ SOURCE = (
 )
 
 Size = Literal["base", "big"]
-TABULATED = ("relative", "relative_keys", "relative_values")  # kinds in Tables 2 and 3
 
 # Table 1: BLEU on newstest2014; "relative" without absolute positions, "absolute" is sinusoidal.
 TABLE1_TEST_SET = "newstest2014"

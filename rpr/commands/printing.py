@@ -1,5 +1,8 @@
 """What several commands print: tables, and the result of a run."""
 
+import os
+import shlex
+import shutil
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -20,14 +23,20 @@ from rpr.records.scores import (
     scored_items,
     tokenised_in_words,
 )
-from rpr.tables.grid import Cell, Column, Grid, legend
-from rpr.tables.render import shows_intervals, terminal, titled, wrapped
+from rpr.tables.grid import Cell, Column, Grid, figure_text, legend
+from rpr.tables.render import shows_intervals, titled, wrapped
 
 
 def with_legend(grids: Sequence[Grid]) -> str:
     """Tables for a terminal, and below them the meaning of their symbols."""
     signs = wrapped(legend(grids, shows_intervals))
     return "\n\n".join([*map(titled, grids), *(["\n".join(signs)] if signs else [])])
+
+
+def window() -> tuple[int, int]:
+    """Columns and lines of the terminal's window; of a pipe more lines, as nothing scrolls away."""
+    columns, lines = shutil.get_terminal_size((100, 50))
+    return columns, lines
 
 
 def headline(record: Record, run_dir: Path) -> str:
@@ -41,21 +50,28 @@ def headline(record: Record, run_dir: Path) -> str:
 
 
 def print_result(run_dir: Path) -> None:
-    """The result of a run, in a few lines on stdout."""
+    """The result of a run on stdout: its headline scores with their intervals, how it was trained, what is next."""
     record = read_record(run_dir / RECORD_NAME)
-    print(f"{record.name}{' (synthetic data)' if record.synthetic else ''}: {escape_control_characters(str(run_dir))}")
-    print(terminal(score_grid(record.scores)) if record.scores else "")
-    for grid in (grid for by_context in record.by_context for grid in context_grids(by_context)):
-        print(titled(grid))
-    training = record.training
-    if training is not None and training.steps_per_second is not None:
-        print(
-            f"  {training.steps_per_second:.3f} steps/s, {training.target_tokens_per_second:,.0f} "
-            f"{'' if training.source_tokens_per_second is None else 'target '}tokens/s "
-            f"over {training.measured_steps} steps (excluding {training.excludes}) on {record.device}"
-        )
-    if training is not None and training.padding_waste is not None:
-        print(f"  padding: {training.padding_waste:.1%} of the tokens")
+    # 1. The scores, those of findings first.
+    kind, training = record.kind, record.training
+    scores = [score for score in record.scores if score.metric == kind.metric]
+    scores.sort(key=lambda score: [*kind.splits, score.split].index(score.split))
+    texts = [
+        f"{score.split} {' '.join(figure_text(single(score.score, score.interval), kind.printed_digits))}".rstrip()
+        for score in scores
+    ]
+    made_up = " (synthetic data)" if record.synthetic else ""
+    print(f"{record.name}{made_up}: {kind.heading} {', '.join(texts) or 'not measured'}")
+    # 2. The training.
+    if training is not None:
+        parts = [f"{record.steps or record.max_steps:,} steps in {training.seconds / 60:,.1f} minutes"]
+        parts += [f"{training.steps_per_second:.3g} steps/s"] if training.steps_per_second else []
+        parts += [f"{training.peak_memory_bytes / 1e6:,.0f} MB"] if training.peak_memory_bytes else []
+        print(f"  {', '.join(parts)}, on {record.device}")
+    # 3. Where it is, and the next command.
+    folder = Path(os.path.relpath(run_dir)) if run_dir.is_relative_to(Path.cwd()) else run_dir
+    where = f"sweep={record.sweeps[-1]}" if record.sweeps else f"runs_dir={shlex.quote(str(folder.parent))}"
+    print(escape_control_characters(f"  {folder}; all runs: rpr-cli report {where}"))
 
 
 def score_grid(scores: Sequence[Score]) -> Grid:

@@ -5,19 +5,16 @@ import gc
 import glob
 import json
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rpr.commands.printing import window
 from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError, did_you_mean
 from rpr.io.atomic import replace_file
-from rpr.io.escape import note
 from rpr.io.locks import exclusive
-from rpr.model.positions import SCHEMES
 from rpr.paths import user_path
 from rpr.records.record import find_records
 from rpr.report.build import build_report, read_remarks, unusable_records
-from rpr.report.groups import Group
 from rpr.report.results_page import results_markdown
 from rpr.report.speed import read_benches
 from rpr.runs.locks import with_killed_runs
@@ -48,9 +45,9 @@ def run(config: ReportConfig) -> None:
     problems, remarks = [*unread, *problems], read_remarks(root, records)
     out_dir = user_path(config.output_dir) / name
     with exclusive(out_dir, "*"):
-        report = build_report(records, out_dir, title, problems, benches, config.baseline, remarks, pdf=config.pdf)
-    for remark in _remarks([chapter.group for chapter in report.chapters]):
-        note(remark)
+        report = build_report(
+            records, out_dir, title, problems, benches, config.baseline, remarks, published=config.paper, pdf=config.pdf
+        )
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
     if config.results_page is not None:
         page = user_path(config.results_page)
@@ -60,20 +57,13 @@ def run(config: ReportConfig) -> None:
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))
         return
-    print(report.everything if config.verbose else report.summary)
+    print(report.markdown if config.verbose else report.summary(*window()))
     for problem in report.problems:
         print(f"rpr-cli: not in this report: {problem}", file=sys.stderr)
     if config.verbose:
         print("\n".join(f"written: {path}" for path in written), file=sys.stderr)
     elif config.results_page is not None:
         print(f"written: {config.results_page}", file=sys.stderr)
-
-
-def _remarks(groups: Sequence[Group]) -> Iterator[str]:
-    """What the reader could give for a better report."""
-    schemes = dict.fromkeys(str(run.setting("position.scheme")) for group in groups for run in group.runs)
-    for scheme in schemes.keys() - {*SCHEMES, "sides", "None"}:
-        yield f"position.scheme={scheme} is none of this version; give the folder of your own, schemes_dir=DIR"
 
 
 def _check_writable(path: Path) -> None:

@@ -178,6 +178,7 @@ class ReportConfig(StrictModel):
     runs_dir: str = Field(min_length=1)
     sweep: str | None
     baseline: str | None = Field(min_length=1)
+    paper: bool | None
     output_dir: str = Field(min_length=1)
     title: str | None
     format: Literal["table", "json"]

@@ -168,14 +168,6 @@ def check_same_code(positions: Positions, record: Record) -> None:
         )
 
 
-def shown_settings(record: Record) -> Set[str]:
-    """The position settings that a row's label describes: all known ones except the sharing of tables."""
-    known, _ = _read(json.dumps(record.config["position"], sort_keys=True))
-    if known is None:
-        return {"name"}
-    return set(type(known).model_fields) - ({"tables"} if known.sharing is not None else set())
-
-
 def _as_published(scheme: Scheme) -> bool:
     share = {"rotated_share": 1} if hasattr(scheme, "rotated_share") else {}
     return not scheme.model_copy(update=share).details()
@@ -203,7 +195,7 @@ def _position(
     if known is None:
         parts = [str(name), *(f"{key} = {value}" for key, value in unknown.items() if key != "name")]
         settings = json.dumps(record.config["position"], sort_keys=True)
-        position = Position(OTHER, ", ".join(parts), None, None, settings)
+        position = Position(OTHER, record.label or ", ".join(parts), None, None, settings)
     else:
         of_scheme = name not in COLOURS and not isinstance(known, Sides)
         more = [(key, value) for key, value in unknown.items() if of_scheme or key in varying]

@@ -123,6 +123,7 @@ class Record(RecordPart):
     config: dict[str, Any]
     git: Git
     versions: dict[str, str]
+    label: str | None = None  # of its positions in tables, if their scheme is the user's own
     schemes: dict[str, str] | None = None  # the version of each position scheme's code, by name; None: not recorded
     device: str
     hardware: str

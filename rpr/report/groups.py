@@ -1,21 +1,28 @@
-"""From run records to groups of runs with the same training, and to their position variants: pure functions."""
+"""From run records to groups of runs with the same training, and to their position variants."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+from pydantic_core import to_json
+
 from rpr import paper
-from rpr.kinds import TASK, TEXT, TRANSLATION, Kind
+from rpr.errors import RecordError, did_you_mean
+from rpr.kinds import TASK, TEXT, TRANSLATION, Kind, of_the_papers_corpus
+from rpr.migrations import with_earlier_defaults
+from rpr.model.positions.vectors import SHARING
+from rpr.records.difference import corpus_differences
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
-from rpr.records.position import Position, called
-from rpr.records.record import Record, short_names
+from rpr.records.position import OTHER, Position, called, names_of, positions_of
+from rpr.records.record import DECIDING, Record, deciding_settings, flat, short_names, varying
 from rpr.records.scores import (
-    EXACT_MATCH,
     METRIC_NAMES,
     PERCENTAGES,
     SHARES,
@@ -25,11 +32,18 @@ from rpr.records.scores import (
     how_scored_by_context,
     how_scored_by_length,
 )
-from rpr.report.learning import LEARNED_RULE, LEAST_GAIN, Learning, mean_over_seeds
+from rpr.report.sweep_files import sweep_files_of, usual_baseline
+from rpr.report.verdicts import LEAST_SEEDS, Changes, changes
 
-# Percent exact match within the training lengths: with less, a task is not learned, and scores beyond say little.
-TASK_LEARNED = 95.0
-TASK_RULE = f"not learned: exact match within the training lengths is below {TASK_LEARNED:g}% on average"
+_TRAINED_ON = ("devices", "num_nodes", "threads", "attention")  # otherwise the rounding differs
+MOST_FALL, LEAST_NATS, LAST_PART = 0.01, 0.005, 0.1
+LEARNING_RULE = (
+    f"still learning: the validation loss fell by more than {MOST_FALL:.0%} and {LEAST_NATS} nats over the last tenth "
+    "of the steps, on average over the seeds"
+)
+SOLVED = 95.0  # percent exact match, with which a seed solves a task
+BASELINE, BETTER, WORSE, OPEN, NOT_LEARNED = "baseline", "better", "worse", "open", "not learned"
+RunKey = tuple[str, int, str, str]
 
 
 class TestColumn(NamedTuple):
@@ -47,34 +61,28 @@ class TestColumn(NamedTuple):
 
 
 class SeedScore(NamedTuple):
-    """One run's score or speed. Only those that were measured in the same `way` have a mean or a difference."""
+    """One run's score. Only those that were measured in the same `way` have a mean or a difference."""
 
     value: float
     way: tuple[Any, ...]
     interval: Interval | None = None
-    sentences: int = 0  # of a score on a test set
+    items: int = 0  # sentences or documents
 
 
-# What was measured: a TestColumn, one of these two, or by length or context as `_scores_of` has it.
+# What was measured: a TestColumn, LOSS, or by length or context as `_scores_of` has it.
 Key = tuple[Any, ...]
-LOSS, SPEED = ("validation", "", "loss"), ("training", "", "steps_per_second")
+LOSS = ("validation", "", "loss")
 
 
 def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
     """Every score of a run: on test sets; by length, (metric, shortest, longest or 0); by context, (split, "separate"
-    or "sliding", its length), and by position in it, (split, "position", the last one of a range); the last LOSS; the
-    SPEED, unless other jobs shared the device.
+    or "sliding", its length), and by position in it, (split, "position", the last one of a range); the last LOSS.
     """
     for score in run.scores:
         column = TestColumn(score.split, score.test_set, score.metric)
         yield column, SeedScore(score.score, how_scored(score), score.interval, score.num_sentences)
-    if (training := run.training) is not None:
-        if training.validation_loss is not None:
-            yield LOSS, SeedScore(training.validation_loss, (run.data and run.data.vocabulary_size,))
-        if training.steps_per_second and run.concurrent_jobs == 1:
-            attention = str(run.setting("hardware.attention") or "auto")
-            measured = (run.device, training.precision, training.matmul_precision, attention)
-            yield SPEED, SeedScore(training.steps_per_second, measured)
+    if run.training is not None and run.training.validation_loss is not None:
+        yield LOSS, SeedScore(run.training.validation_loss, (run.data and run.data.vocabulary_size,))
     if (lengths := run.by_length) is not None:
         for bucket in lengths.buckets:
             for part in bucket.scores:
@@ -90,6 +98,29 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
             yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
 
 
+def run_key(record: Record) -> RunKey:
+    """A key that is unique to a run within a report."""
+    return (record.run_id, record.seed, record.hardware, record.started)
+
+
+class Learning(NamedTuple):
+    """How the validation loss of one run ended."""
+
+    fall: float  # over the last tenth of training, as a share
+    nats: float  # the same fall, in nats per piece
+
+
+def learning_of(losses: Mapping[int, float]) -> Learning | None:
+    """How a run's validation losses, by ascending step, ended; None if no validation was before the last tenth. The
+    loss is interpolated linearly between validations, so the rule works with any interval of them.
+    """
+    steps = sorted(losses)
+    if not steps or steps[0] > (start := steps[-1] * (1 - LAST_PART)):
+        return None
+    before, last = float(np.interp(start, steps, [losses[step] for step in steps])), losses[steps[-1]]
+    return Learning((before - last) / before, before - last) if before > 0 else None
+
+
 @dataclass(frozen=True)
 class Variant:
     """One position variant of a group over its seeds; without records it was never run."""
@@ -98,8 +129,6 @@ class Variant:
     label: str
     records: tuple[Record, ...] = ()
     learning: tuple[Learning, ...] = ()  # of finished runs with a known validation curve
-    watched: bool = True  # whether the curves of all of them are known
-    orderless_loss: float | None = None  # the last validation loss of the group's model without positions
 
     @cached_property
     def finished(self) -> tuple[Record, ...]:
@@ -109,10 +138,10 @@ class Variant:
         return tuple(newest[seed] for seed in sorted(newest))
 
     @cached_property
-    def unfinished(self) -> tuple[str, ...]:
-        """One line per seed without a result, with the reason."""
+    def unfinished(self) -> tuple[Record, ...]:
+        """Those of seeds without a result."""
         done = {record.seed for record in self.finished}
-        return tuple(f"seed {run.seed} {run.outcome}" for run in self.records if run.outcome and run.seed not in done)
+        return tuple(run for run in self.records if run.outcome and run.seed not in done)
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
@@ -123,12 +152,6 @@ class Variant:
         originals = Counter(run.seed for run in self.records if run.status == "finished" and run.rerun_of is None)
         if seeds := [str(seed) for seed, times in sorted(originals.items()) if times > 1]:
             lines.append(f"seed {', '.join(seeds)}: trained more than once, the newest run counts")
-        if unknown := len(self.finished) - len(self.learning):
-            whose = "" if unknown == len(self.finished) else f" of {unknown} of its {len(self.finished)} seeds"
-            why = "no validation before the last tenth of the steps in the metrics.jsonl beside the record"
-            lines.append(f"whether it was still learning is not known{whose}: {why}")
-        if self.finished and self._within is None:
-            lines.append("whether it learned the task is not known: exact match on test was not scored")
         return tuple(lines)
 
     @cached_property
@@ -140,43 +163,13 @@ class Variant:
                 by_key.setdefault(key, {})[run.seed] = score
         return by_key
 
-    @cached_property
-    def still_learning(self) -> Learning | None:
-        """How the validation loss ended, if its mean over the seeds was still falling."""
-        learning = mean_over_seeds(self.learning)
-        return learning if learning is not None and learning.falling else None
-
-    @cached_property
-    def unlearned(self) -> str | None:
-        """Why it counts as not learned, by TASK_RULE or LEARNED_RULE; None if it learned, or if that is unknown."""
-        if self.records and self.records[0].task is not None:
-            return TASK_RULE if self._within is not None and self._within < TASK_LEARNED else None
-        learning = mean_over_seeds(self.learning)
-        # Without positions, or with one vector for all distances, it has no order to learn.
-        if learning is None or self.orderless_loss is None or not self.position.ordered:
-            return None
-        if learning.loss < (1 - LEAST_GAIN) * self.orderless_loss:
-            return None
-        return f"{LEARNED_RULE}: {learning.loss:.3f} and {self.orderless_loss:.3f} nats per piece"
-
     @property
-    def undecided(self) -> str:
-        """Why no comparison with it is decided: `not learned` or `still learning`; empty if there is no such reason."""
-        if self.finished and self._within is None:
-            return "not known to be learned"
-        # Language models are compared at equal numbers of tokens, which their table names.
-        if self.unlearned or not self.records or self.records[0].kind is TEXT:
-            return "not learned" if self.unlearned else ""
-        return "still learning" if self.still_learning else "" if self.watched else "still learning?"
-
-    @property
-    def _within(self) -> float | None:
-        """Percent exact match within a task's training lengths, the lowest of its test sets, or None; else 100."""
-        if self.records and self.records[0].task is None:
-            return 100.0
-        scores = self.measurements.items()
-        within = [score.value for (split, _, metric), score in scores if (split, metric) == ("test", EXACT_MATCH)]
-        return min((value for value in within if value is not None), default=None)
+    def fall(self) -> float | None:
+        """The share by which the validation loss fell over the last tenth, if it was still falling by LEARNING_RULE."""
+        if not self.learning:
+            return None
+        fall, nats = (math.fsum(values) / len(self.learning) for values in zip(*self.learning, strict=True))
+        return fall if fall > MOST_FALL and nats > LEAST_NATS else None
 
     @cached_property
     def measurements(self) -> dict[Key, Measurement]:
@@ -187,50 +180,24 @@ class Variant:
         """The measurement of a key, or why there is none: no finished run, or `absent`."""
         if (measurement := self.measurements.get(key or ())) is not None:
             return measurement
-        return missing(absent if self.finished else "; ".join(self.unfinished) or "never run")
-
-    def change(self, reference: Variant, key: Key | None, absent: str) -> Measurement:
-        """The mean of its differences from the reference over the seeds of both, or why there is none; without such a
-        seed the difference of the means, which has no interval. `absent` as in `measured`.
-        """
-        own, its = self.measured(key, absent), reference.measured(key, absent)
-        if own.value is None:
-            return own
-        if its.value is None or key is None:
-            return missing(f"nothing to compare with: {reference.label}: {its.reason}")
-        if self is reference:
-            return Measurement(0.0, own.n)
-        both = self.scores[key], reference.scores[key]
-        if len({score.way for scores in both for score in scores.values()}) > 1:
-            return missing(f"scored in another way than {reference.label}")
-        ours, others = ({seed: score.value for seed, score in scores.items()} for scores in both)
-        seeds = sorted(ours.keys() & others.keys())
-        if seeds:
-            sentences = next(iter(both[0].values())).sentences
-            return _mean(key, [ours[seed] - others[seed] for seed in seeds], sentences, changes=True)
-        means = [math.fsum(each.values()) / len(each) for each in (ours, others)]
-        return Measurement(means[0] - means[1], min(len(ours), len(others)))
+        reasons = "; ".join(f"seed {run.seed} {run.outcome}" for run in self.unfinished)
+        return missing(absent if self.finished else reasons or "never run")
 
 
 def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
+    """The mean with an interval within the bounds of a score."""
     if len({score.way for score in scores}) > 1:
         return missing("the seeds were measured in different ways, so they have no mean")
     if len(scores) == 1:
         return single(scores[0].value, scores[0].interval)
-    return _mean(key, [score.value for score in scores], scores[0].sentences)
-
-
-def _mean(key: Key, values: Sequence[float], sentences: int, *, changes: bool = False) -> Measurement:
-    """The mean of scores or of their changes, with an interval within their bounds. No score is below 0."""
-    highest = math.inf if PERCENTAGES.isdisjoint(key) else 100.0
-    lowest = -highest if changes else 0.0
+    values = [score.value for score in scores]
     if SHARES.isdisjoint(key):
-        return mean(values, lowest, highest)
-    return mean_of_shares(values, 100 / sentences, lowest, highest)
+        return mean(values, 0.0, math.inf if PERCENTAGES.isdisjoint(key) else 100.0)
+    return mean_of_shares(values, 100 / scores[0].items)
 
 
 def never_run(kind: str, k: int | None = None) -> Variant:
-    """A variant of which there is no record, for rows and references that were not run."""
+    """A variant of which there is no record, for rows and baselines that were not run."""
     label = kind if k is None else f"{kind}, k = {k}"
     return Variant(Position(kind, label, k, None, ""), label)
 
@@ -240,7 +207,8 @@ class Group:
     """All position variants of one model on one corpus, with the same training on one kind of hardware.
 
     `settings` are those that decide what a result means, with the precision and the documents as they were; `distinct`
-    of these distinguish it from other groups of the same corpus, model, steps and hardware.
+    of these distinguish it from other groups of the same corpus, model, steps and hardware. `published`: whether
+    figures stand beside it.
     """
 
     data: str
@@ -250,7 +218,9 @@ class Group:
     settings: Mapping[str, Any]
     distinct: tuple[tuple[str, Any], ...]
     variants: tuple[Variant, ...]
-    baseline_name: str = "absolute"
+    baseline_name: str | None = None
+    published: bool = False
+    _changes: dict[Key, Changes] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def runs(self) -> list[Record]:
@@ -270,20 +240,19 @@ class Group:
 
     @property
     def task(self) -> bool:
-        """Whether the corpus is a generated task, scored by exact match."""
+        """Whether the corpus is a generated task."""
         return self.kind is TASK
 
     @property
     def documents(self) -> bool:
-        """Whether these are language models of documents, scored in bits per byte."""
+        """Whether these are language models of documents."""
         return self.kind is TEXT
 
     @property
     def translation(self) -> bool:
-        """Whether the paper has figures of its kind."""
         return self.kind is TRANSLATION
 
-    @cached_property
+    @property
     def metric(self) -> str:
         """The metric of its findings."""
         return self.kind.metric
@@ -296,9 +265,8 @@ class Group:
     @cached_property
     def split(self) -> str:
         """The split of its findings; of a task `long`, as most variants learn the training lengths."""
-        first = self.kind.splits
-        order = (*first, *self.own_splits, "validation")
-        return next((split for split in order if self.column(split) is not None), first[-1])
+        order = (*self.kind.splits, *self.own_splits, "validation")
+        return next((split for split in order if self.column(split) is not None), order[-1])
 
     @cached_property
     def own_splits(self) -> tuple[str, ...]:
@@ -308,9 +276,7 @@ class Group:
 
     @property
     def development(self) -> str:
-        """Of translations the split to compare with the paper's Tables 2 and 3, on newstest2013: validation, unless
-        fewer variants were scored on it than on the split of the findings.
-        """
+        """The split of the paper's Tables 2 and 3, validation, unless fewer variants were scored on it."""
 
         def scored(split: str) -> int:
             return sum(self.score(variant, split).value is not None for variant in self.variants)
@@ -322,6 +288,11 @@ class Group:
         """Every metric and test set that a finished run has scores for."""
         measured = {key for variant in self.variants for key in variant.scores if isinstance(key, TestColumn)}
         return tuple(sorted(measured, key=lambda column: column.order))
+
+    @cached_property
+    def unigram(self) -> float | None:
+        """The unigram entropy of its text in bits per byte, if a run has it."""
+        return next((bits for run in self.runs if run.data and (bits := run.data.unigram_bits) is not None), None)
 
     @property
     def heading(self) -> str:
@@ -348,13 +319,6 @@ class Group:
         """`precision 32, norm pre`: the distinguishing settings, except for those of these names."""
         names = short_names(name for name, _ in self.distinct)
         return ", ".join(f"{names[name]} {value}" for name, value in self.distinct if name not in without)
-
-    @property
-    def advice(self) -> str:
-        """What to do about runs that were still learning."""
-        falling = (end.steps for variant in self.variants if (end := variant.still_learning))
-        steps = max(falling, default=self.max_steps)
-        return f"train at least twice as long: optim.max_steps={2 * steps}"
 
     @property
     def size(self) -> paper.Size:
@@ -384,8 +348,9 @@ class Group:
 
     @cached_property
     def baseline(self) -> Variant:
-        """The variant that the others are compared with, by its label, name or kind."""
-        return next(iter(self.called(self.baseline_name)), never_run(self.baseline_name))
+        """What the others are compared with, by the name that was given, else as `usual_baseline` has it."""
+        name = self.baseline_name or usual_baseline(self.runs)
+        return next(iter(self.called(name)), never_run(name))
 
     def called(self, name: str) -> list[Variant]:
         """The variants that a command line names, by a row's label first: several if the name does not say which."""
@@ -397,6 +362,192 @@ class Group:
         """A variant's score on a split, or why there is none."""
         return variant.measured(self.column(split, metric), f"not evaluated on {split}")
 
-    def change(self, variant: Variant, reference: Variant, split: str) -> Measurement:
-        """A variant's score on a split minus that of the reference."""
-        return variant.change(reference, self.column(split), f"not evaluated on {split}")
+    def unlearned(self, variant: Variant, key: Key | None = None) -> str:
+        """Why a variant counts as not learned; empty if it learned. Text is judged by the score of `key`, which is by
+        default the column of the findings; a task by its score within the training lengths.
+        """
+        if self.kind is not TEXT or key is None:
+            key = self.column("test") or self.column(self.split)
+        score = variant.measured(key, "").value
+        if score is None:
+            return ""
+        of_key = [one for run in variant.finished for one in run.scores if (one.split, one.test_set, one.metric) == key]
+        cut_off = [one.unfinished_hypotheses / one.num_sentences for one in of_key if one.unfinished_hypotheses]
+        share = math.fsum(cut_off) / max(len(of_key), 1)
+        return self.kind.unlearned(score, cut_off=share, unigram=self.unigram)
+
+    def change(self, variant: Variant, key: Key | None, absent: str = "not scored") -> Measurement:
+        """The change of a variant's score from the baseline's, with the interval of the model of the table
+        (rpr.report.verdicts), or why there is none.
+        """
+        own, its = variant.measured(key, absent), self.baseline.measured(key, absent)
+        if own.value is None or key is None:
+            return own
+        if its.value is None:
+            return missing(f"nothing to compare with: {self.baseline.label}: {its.reason}")
+        if variant is self.baseline:
+            return Measurement(0.0, own.n)
+        for one in (variant, self.baseline):
+            if why := self.unlearned(one, key):
+                return missing(f"{one.label}: {why}")
+        found = self.changes(key).of_rows.get(variant.label)
+        return found or missing(f"scored in another way than {self.baseline.label}")
+
+    def changes(self, key: Key) -> Changes:
+        """Those of all variants with a score that learned and were scored in the way of the baseline."""
+        if key not in self._changes:
+            way = {score.way for score in self.baseline.scores[key].values()}
+            scored = {one.label: one.scores[key] for one in self.variants if key in one.scores}
+            learned = {one.label for one in self.variants if not self.unlearned(one, key)}
+            compared = {
+                label: {seed: score.value for seed, score in scores.items()}
+                for label, scores in scored.items()
+                if label in learned and {score.way for score in scores.values()} == way
+            }
+            items = next(iter(self.baseline.scores[key].values())).items
+            step = 100 / items if items and self.kind is not TEXT else 10.0**-self.digits
+            self._changes[key] = changes(compared, self.baseline.label, step, shares=not SHARES.isdisjoint(key))
+        return self._changes[key]
+
+    @property
+    def all_changes(self) -> list[Changes]:
+        """Those that were asked for."""
+        return [*self._changes.values()]
+
+    def verdict(self, variant: Variant, key: Key | None) -> str:
+        """`better`, `worse`, `open`, `open (1 seed)`, `not learned` or `baseline`; empty without a score."""
+        if key is None or variant.measured(key, "").value is None:
+            return ""
+        if self.unlearned(variant, key):
+            return NOT_LEARNED
+        if variant is self.baseline:
+            return BASELINE
+        change = self.change(variant, key)
+        if change.value is None:
+            return ""
+        if variant.label in self.changes(key).decided:
+            return BETTER if self.kind.better(change.value) else WORSE
+        seeds = min(len(one.scores[key]) for one in (variant, self.baseline))
+        return OPEN if seeds >= LEAST_SEEDS else f"{OPEN} ({seeds} seed{'s' * (seeds > 1)})"
+
+
+def run_groups(
+    records: Iterable[Record],
+    learning: Mapping[RunKey, Learning] | None = None,
+    baseline: str | None = None,
+    *,
+    published: bool | None = None,
+) -> tuple[Group, ...]:
+    """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results,
+    of the files of the corpus and of the precision of the arithmetic as they were, the one with most runs first.
+
+    `learning`: how each run's validation curve ended, by `run_key`, where known. `baseline`: the positions that others
+    are compared with, as in `called`. `published`: whether published figures stand beside all groups; None: beside the
+    paper's corpora and the sweeps whose file says `paper: true`. Raises RecordError if there are no records, or none
+    with the positions of the baseline.
+    """
+    # 1. The runs by what a heading says.
+    by_key: dict[tuple[str, str, int, str], list[tuple[Record, str | None]]] = {}
+    of_all = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))
+    for run, corpus in zip(of_all, corpus_differences(of_all), strict=True):
+        by_key.setdefault((run.data_name, run.model_name, run.max_steps, run.hardware), []).append((run, corpus))
+    if not by_key:
+        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
+    groups = []
+    deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
+    for key, runs in sorted(by_key.items()):
+        # 2. Of these by every other setting that decides a result.
+        trained = [run.training.matmul_precision for run, _ in runs if run.training is not None]
+        usual = next(filter(None, trained), "highest")
+        alike: dict[str, list[Record]] = {}
+        for run, corpus in runs:
+            # `auto` leaves the precision of float32 matmuls to the device; of a run that has not ended it is not known.
+            used = (run.training.matmul_precision or "highest") if run.training is not None else usual
+            same = to_json([used, corpus, run.config.get("hardware"), *map(run.config.get, DECIDING)])
+            if same not in deciding:
+                settings = {"hardware.precision": run.setting("hardware.precision"), "matmul_precision": used}
+                settings["data.corpus"] = corpus
+                deciding[same] = json.dumps(deciding_settings(run.config) | settings, sort_keys=True)
+            alike.setdefault(deciding[same], []).append(run)
+        parts = [(json.loads(text), some) for text, some in sorted(alike.items())]
+        names = sorted(varying([settings for settings, _ in parts]))
+        # 3. Of each part its variants.
+        for settings, some in sorted(parts, key=lambda part: -len(part[1])):
+            distinct = tuple((name, settings.get(name)) for name in names)
+            said = any(each.get("paper") is True for each in sweep_files_of(some))
+            shown = published if published is not None else said or of_the_papers_corpus(key[0])
+            variants = _variants(_joined(some), learning or {})
+            groups.append(Group(*key, settings, distinct, variants, baseline, shown))
+    if baseline is not None:
+        _check_baseline(groups, baseline)
+    return tuple(groups)
+
+
+def _check_baseline(groups: Iterable[Group], baseline: str) -> None:
+    """Refuse a name that no run has, or several variants of a group."""
+    of_each_group = [group.called(baseline) for group in groups]
+    if not any(of_each_group):
+        known = {name for group in groups for run in group.runs for name in names_of(run)}
+        raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
+    for named in of_each_group:
+        ks = list(dict.fromkeys(variant.position.clip_distance for variant in named))
+        if len(ks) > 1:
+            one_of = ", ".join(f"{baseline}-k{k}" for k in ks if k is not None)
+            raise RecordError(f"baseline: {baseline} has several clip distances; choose one of {one_of}")
+        if len(named) > 1:
+            labels = "; ".join(variant.label for variant in named)
+            raise RecordError(
+                f"baseline: several variants have position={baseline} ({labels}); give the label of one, such as "
+                f"""baseline='"{named[0].label}"'"""
+            )
+
+
+def _joined(records: Iterable[Record]) -> list[Record]:
+    """Merge runs of one seed that differ only in settings that decide no result, as the scored splits, into one."""
+    finished: dict[str, Record] = {}
+    others: list[Record] = []
+    runs = sorted(records, key=lambda run: (run.rerun_of is None, run.started))
+    for run, position in zip(runs, positions_of(runs), strict=True):
+        hardware = with_earlier_defaults({"hardware": run.config["hardware"]})["hardware"]
+        key = json.dumps((position.identity, run.setting("origin.weights"), *map(hardware.get, _TRAINED_ON), run.seed))
+        older = finished.get(key)
+        if run.status != "finished":
+            others.append(run)
+            continue
+        if older is not None:
+            have = {(score.split, score.test_set, score.metric) for score in run.scores}
+            more = [score for score in older.scores if (score.split, score.test_set, score.metric) not in have]
+            splits = {by_context.split for by_context in run.by_context}
+            contexts = [by_context for by_context in older.by_context if by_context.split not in splits]
+            update = {"scores": (*run.scores, *more), "by_context": (*run.by_context, *contexts)}
+            run = run.model_copy(update=update | {"by_length": run.by_length or older.by_length})
+        finished[key] = run
+    return sorted((*finished.values(), *others), key=lambda run: (run.name, run.seed, run.run_id, run.started))
+
+
+def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tuple[Variant, ...]:
+    by_position: dict[Position, list[Record]] = {}
+    for record, position in zip(records, positions_of(records), strict=True):
+        by_position.setdefault(position, []).append(record)
+    shared = {position.tables for position in by_position if position.tables and position.kind != OTHER}
+    papers = paper.MODELS[paper.size_of(records[0].model_name)].tables
+    usual = papers if papers in shared else min(shared, default=None)
+    variants = []
+    # Of several versions of its code the one with most runs stands for a kind.
+    for position, runs in sorted(by_position.items(), key=lambda item: (item[0].order, -len(item[1]), item[0].code)):
+        sharing = f", {SHARING.get(position.tables, position.tables)}" if len(shared) > 1 and position.tables else ""
+        # The paper's tables are of one way to share the tables of vectors, and published figures of schemes as they are
+        # alone; what is otherwise is a scheme like all others.
+        kind = position.kind if position.plain and position.tables in (None, usual) else OTHER
+        variant = Variant(replace(position, kind=kind), position.label + sharing, tuple(runs))
+        known = tuple(end for run in variant.finished if (end := learning.get(run_key(run))) is not None)
+        variants.append(replace(variant, learning=known))
+    return tuple(replace(variant, label=variant.label + _own_settings(variant, variants)) for variant in variants)
+
+
+def _own_settings(variant: Variant, variants: Sequence[Variant]) -> str:
+    """`, max_positions = 64`: the settings that distinguish a variant from others with its label; mostly empty."""
+    alike = [other for other in variants if other.label == variant.label]
+    settings = [flat(other.records[0].config["position"]) for other in alike]
+    own = settings[alike.index(variant)]
+    return "".join(f", {key} = {own[key]}" for key in varying(settings) if key != "name" and key in own)

@@ -6,26 +6,22 @@ import base64
 import html
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rpr import paper
 from rpr.migrations import todays_command
 from rpr.records.record import Record, flat, varying
+from rpr.report.contents import Chapter, Report
 from rpr.report.groups import Group
 from rpr.report.plot_style import Plot
-from rpr.report.recipes import sweep_file
-from rpr.report.samples import FileOf, Sample, own_file, selected
-from rpr.report.statements import Statement
-from rpr.report.tables import HEADINGS
+from rpr.report.samples import FileOf, own_file, selected
+from rpr.report.score_table import HEADINGS
+from rpr.report.sweep_files import sweep_file
 from rpr.tables.grid import legend
-
-if TYPE_CHECKING:
-    from rpr.report.build import Report
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
 MOST_TABLES = 8  # unfolded
@@ -34,18 +30,6 @@ MOST_PICTURES = 6  # of what positions learned, per chapter
 _JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per value
 # Nothing is fetched and no script runs, whatever a record contains.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """A group with its plots, sample translations, and figures with captions of what its runs' positions learned."""
-
-    group: Group
-    statements: tuple[Statement, ...] = ()
-    plots: tuple[Plot, ...] = ()
-    samples: tuple[Sample, ...] = ()
-    learned: tuple[tuple[str, bytes], ...] = ()
-    learned_remark: str = ""
 
 
 def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[tuple[str, bytes], ...], str]:
@@ -69,7 +53,7 @@ def _first_plot(chapters: Sequence[Chapter]) -> Plot | None:
     """The first plot of the group with the most variants that learned."""
 
     def interest(chapter: Chapter) -> int:
-        return sum(variant.unlearned is None for variant in chapter.group.variants)
+        return sum(not chapter.group.unlearned(variant) for variant in chapter.group.variants)
 
     best = max((chapter for chapter in chapters if chapter.plots), key=interest, default=None)
     return None if best is None else best.plots[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from rpr.records.measurement import mean, missing
+from rpr.records.measurement import mean, missing, single
 from rpr.records.scores import (
     BITS_PER_BYTE,
     METRIC_NAMES,
@@ -23,13 +23,13 @@ from rpr.records.scores import (
     pooled,
     search_in_words,
 )
-from rpr.report.groups import Group, Key, Variant
-from rpr.report.lines import CHANGE, marked
-from rpr.tables.grid import DASH, Cell, Column, Grid, Note
+from rpr.report.groups import Group, Key, Variant, never_run
+from rpr.tables.grid import DASH, Cell, Column, Grid, Note, marked
 
 WINDOWS = ("separate", "sliding")
 CONTEXTS = "Bits per byte by length of the context"
 ABSENT = "not scored at this length"
+UNIGRAM = "unigram entropy of the corpus"
 FEW = 10  # buckets with fewer sentences are flagged
 _ROW = (
     Column("position", "position", lambda variant: variant.label, label=True),
@@ -72,16 +72,19 @@ def _grid(
     """A row for each variant, and for each key of its scores a column, or with `changes` one of changes."""
 
     def read(variant: Variant, key: Key) -> Cell:
-        change = variant.change(group.baseline, key, ABSENT) if changes else None
-        return marked(change or variant.measured(key, ABSENT), len(variant.finished))
+        if not variant.records:
+            return Cell(single(group.unigram or 0.0))
+        figure = group.change(variant, key, ABSENT) if changes else variant.measured(key, ABSENT)
+        return marked(figure, len(variant.finished))
 
     shown = [*_ROW]
     for key, heading in headings.items():
         column = f"length_{key[1]}_{key[2] or 'up'}" if isinstance(key[1], int) else f"{key[1]}_{key[2]}"
         priority = 3 if key in folded else 0
         shown.append(Column(column, heading, partial(read, key=key), group.digits, signed=changes, priority=priority))
-    rows = tuple(variant for variant in group.variants if not (changes and variant is group.baseline))
-    return Grid(name, title, tuple(shown), rows, group.heading, notes, group.synthetic)
+    rows = [variant for variant in group.variants if not (changes and variant is group.baseline)]
+    rows += [never_run(UNIGRAM)] if group.unigram is not None and name == "contexts" else []
+    return Grid(name, title, tuple(shown), tuple(rows), group.heading, notes, group.synthetic)
 
 
 def _scored(group: Group) -> list[ByLength]:
@@ -118,7 +121,8 @@ def context_grids(group: Group) -> Iterator[Grid]:
     folded = {key for key in lengths if key[2] not in _telling(scored)}
     yield _grid("contexts", f"{CONTEXTS}, {split}", group, lengths, notes, folded)
     if baseline.records and len(group.variants) > 1:
-        how = f"change from {baseline.label}: {CHANGE}; below zero is better"
+        how = f"change from {baseline.label}, below zero is better; none of or from a row that is worse than the "
+        how += "unigram entropy of the corpus"
         title = f"{CONTEXTS}: change from {baseline.label}, {split}"
         yield _grid("context_changes", title, group, lengths, (*notes, Note(how)), folded, changes=True)
     yield from _evaluation_grid(group, scored)

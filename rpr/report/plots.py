@@ -18,9 +18,8 @@ from rpr.records.scores import LengthBucket, pooled
 from rpr.report import plot_style as style
 from rpr.report.groups import Group, Variant
 from rpr.report.lengths import ABSENT, CONTEXTS, WINDOWS, buckets, by_context, context_lengths
-from rpr.report.published import Source, published_curves
+from rpr.report.published import Source, published_curves, published_figures
 from rpr.report.samples import lines_of, selected
-from rpr.report.tables import published_figures
 from rpr.tables.grid import number
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     """
     scores = [(variant, group.score(variant, group.split)) for variant in group.variants]
     known = [row for row in scores if row[1].value is not None]
-    first = next((row[0] for row in known if row[0] is group.baseline), known[0][0] if known else None)
-    apart = [row[0].label for row in known if first and group.change(row[0], first, group.split).value is None]
+    key = group.column(group.split)
+    apart = [row[0].label for row in known if "another way" in str(group.change(row[0], key).reason)]
     shown, remark = selected(group, [row for row in known if row[0].label not in apart], MOST_ROWS, "rows are drawn")
     remarks = [remark, f"without {', '.join(apart)}, scored in another way" if apart else ""]
     shown.sort(key=lambda row: group.kind.best_first(row[1].value or 0.0))
@@ -77,7 +76,9 @@ def scores_by_position(group: Group) -> style.Plot | None:
                 axes.plot([other], [place], color=style.PAPER, marker="D", ms=5, zorder=2)
             if min(nearest, farthest) <= value <= max(nearest, farthest):
                 style.error_bars(axes, [(place, score)], look["color"], 1.6, across=True)
-                axes.plot([value], [place], marker="o", ms=6, mfc=style.WHITE if variant.unlearned else None, **look)
+                axes.plot(
+                    [value], [place], marker="o", ms=6, mfc=style.WHITE if group.unlearned(variant) else None, **look
+                )
             else:
                 axes.plot(
                     [farthest], [place], marker=">" if group.kind.lower_is_better else "<", ms=6, clip_on=False, **look
@@ -96,7 +97,7 @@ def scores_by_position(group: Group) -> style.Plot | None:
     marks += (
         ["Arrows: beyond the axis."] if any((value - farthest) * (nearest - farthest) < 0 for value in values) else []
     )
-    marks += ["Hollow: not learned."] if any(variant.unlearned for variant, _ in rows) else []
+    marks += ["Hollow: not learned."] if any(group.unlearned(variant) for variant, _ in rows) else []
     if published:
         marks.append(f"Grey diamonds: {'; '.join(source.citation for source in published)}; compare the order only.")
     where = "beyond the training lengths" if group.split == "long" else f"on {group.split}"
@@ -135,16 +136,18 @@ def bleu_by_k(group: Group) -> style.Plot | None:
     ours = {k: score for k, score in scores.items() if score.value is not None}
     if group.kind is not TRANSLATION or len(ours) < 2:
         return None
-    ks = sorted({*ours, *paper.TABLE2})
+    table2 = {k: single(figure) for k, figure in paper.TABLE2.items()} if group.published else {}
+    ks = sorted({*ours, *table2})
     levels = {one.label: one for one in map(group.get, ("absolute", "learned", "none")) if one.records}
-    looks = {"relative": style.look(style.COLOURS["relative"]), "the paper, EN-DE": style.look(style.PAPER)}
+    looks = {"relative": style.look(style.COLOURS["relative"])}
+    looks |= {"the paper, EN-DE": style.look(style.PAPER)} if table2 else {}
     looks |= {label: style.look(style.COLOURS[one.position.kind], "") for label, one in levels.items()}
 
     def draw(panels: Sequence[Axes]) -> None:
         [axes] = panels
         style.set_places(axes, list(map(str, ks)))
         curves: _Lines = {"relative": [(ks.index(k), score) for k, score in ours.items()]}
-        curves["the paper, EN-DE"] = [(ks.index(k), single(figure)) for k, figure in paper.TABLE2.items()]
+        curves |= {"the paper, EN-DE": [(ks.index(k), figure) for k, figure in table2.items()]} if table2 else {}
         for label, variant in levels.items():
             score = group.score(variant, group.development)
             curves[label] = [(-0.5, replace(score, interval=None)), (len(ks) - 0.5, score)]
@@ -152,7 +155,8 @@ def bleu_by_k(group: Group) -> style.Plot | None:
         axes.set_ylabel("BLEU")
         style.draw_lines(axes, curves, looks)
 
-    caption = f"Ours: sacreBLEU on {group.development}. {style.BARS} Grey: the paper's Table 2, which prints no error."
+    caption = f"Ours: sacreBLEU on {group.development}. {style.BARS}"
+    caption += " Grey: the paper's Table 2, which prints no error." if table2 else ""
     return style.Plot("bleu_by_k", "BLEU by clip distance", group.heading, draw, caption=caption)
 
 
@@ -204,7 +208,9 @@ def _published(
     facts |= {"architecture": run.setting("model.architecture") or "encoder_decoder"}
     places = {one.shortest: place for place, one in enumerate(columns) if one.shortest == one.longest}
     found: dict[Source, dict[str, list[tuple[int, float]]]] = {}
-    for (source, _), by_label in (published_curves(variants, facts) if run.task is not None else {}).items():
+    for (source, _), by_label in (
+        published_curves(variants, facts) if run.task is not None and group.published else {}
+    ).items():
         for label, figures in by_label.items():
             points = [(places[length], figure.value or 0.0) for length, figure in figures.items() if length in places]
             if points:

@@ -10,8 +10,9 @@ import yaml
 
 from rpr import paper
 from rpr.records.measurement import Measurement, single
+from rpr.records.position import OTHER
 from rpr.records.scores import HEADLINE_METRIC
-from rpr.report.groups import Variant
+from rpr.report.groups import Group, Variant
 
 Curves = dict[str, dict[int, Measurement]]  # figures by label and length
 
@@ -26,7 +27,6 @@ class Source:
     protocol: str  # how its models and scores differ from ours
     absent: str = "no published figure of this row as a whole known to us"  # in the cell of a row without a figure
     test_sets: Mapping[str, str] = field(default_factory=dict, hash=False)  # of each split
-    standard_error: float | None = None  # of its figures; set if model and data are ours, too
 
 
 class Published(NamedTuple):
@@ -64,9 +64,7 @@ def published() -> tuple[Published, ...]:
     found = [Published(facts, HEADLINE_METRIC, split, figure, PAPER) for figure, split, facts in _papers()]
     document = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
     for key, about in document.items():
-        source = Source(
-            key, about["heading"], about["citation"], about["protocol"], standard_error=about.get("standard_error")
-        )
+        source = Source(key, about["heading"], about["citation"], about["protocol"])
         for facts in about["figures"]:
             [(by, figures)] = [fact for fact in facts.items() if isinstance(fact[1], dict)]
             match = {**about.get("facts", {}), **facts}
@@ -81,9 +79,40 @@ def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> 
     return next((row for row in rows if row.match.items() <= facts.items()), None)
 
 
-def rotated_share(variant: Variant) -> Any:
-    """RoPE's share of a head, which tells Kazemnejad's RoPE from others; None of other schemes."""
+def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
+    """What published figures of a variant's runs are matched with; `rotated_share`: of RoPE."""
+    run = group.runs[0]
+    return {
+        "kind": variant.position.kind if variant.position.as_published else OTHER,
+        "k": variant.position.clip_distance,
+        "rotated_share": _rotated_share(variant),
+        "data": group.data,
+        "model": group.model,
+        "size": group.size,
+        "architecture": run.setting("model.architecture") or "encoder_decoder",
+        "task": run.task,
+        "languages": group.languages if group.translation else None,
+        "context_length": run.setting("data.context_length"),
+        "num_layers": run.setting("model.num_layers"),
+        "d_model": run.setting("model.d_model"),
+        "max_steps": group.max_steps,
+        "max_train_length": run.setting("data.task.max_train_length"),
+    }
+
+
+def _rotated_share(variant: Variant) -> Any:
     return next((run.setting("position.rotated_share") for run in variant.records), None)
+
+
+def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
+    """The figures on the group's split of all sources but the paper, by variant; none if the group shows none."""
+    figures: dict[Source, list[tuple[Variant, float]]] = {}
+    for source in all_sources() if group.published else ():
+        for variant in group.variants if source is not PAPER else ():
+            found = find(facts_of(variant, group), source, group.split)
+            if found is not None and group.score(variant, group.split).value is not None:
+                figures.setdefault(source, []).append((variant, found.figure))
+    return figures
 
 
 def published_curves(variants: Sequence[Variant], facts: Mapping[str, Any]) -> dict[tuple[Source, Any], Curves]:
@@ -91,7 +120,7 @@ def published_curves(variants: Sequence[Variant], facts: Mapping[str, Any]) -> d
     by_source: dict[tuple[Source, Any], Curves] = {}
     labels: dict[tuple[str, Any], str] = {}  # of the first of each kind and share of the width
     for variant in (variant for variant in variants if variant.position.as_published):
-        labels.setdefault((variant.position.kind, rotated_share(variant)), variant.label)
+        labels.setdefault((variant.position.kind, _rotated_share(variant)), variant.label)
     for (kind, share), label in labels.items():
         for row in published():
             alike = row.match.get("rotated_share", share) == share

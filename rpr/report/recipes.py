@@ -4,22 +4,18 @@ A sweep file names the settings that make up its grid, `best_of: [optim.learning
 runs that differ in these alone are one grid.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-import yaml
-
-from rpr.errors import RecordError
 from rpr.model.positions.vectors import SHARING
-from rpr.paths import sweep_files
 from rpr.records.measurement import Measurement, missing
-from rpr.records.position import Position, called, positions_of
-from rpr.records.record import Record, short_names
-from rpr.records.scores import LOWER_IS_BETTER
+from rpr.records.position import Position, positions_of
+from rpr.records.record import short_names
 from rpr.report.groups import LOSS, Group, Key, Variant, never_run
-from rpr.report.lines import marked
+from rpr.report.sweep_files import sweep_files_of
+from rpr.report.verdicts import changes
 from rpr.tables.grid import Cell, Column, Grid, Note
 
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
@@ -44,16 +40,26 @@ class Recipes:
 
     def key(self, split: str) -> Key | None:
         """What is compared: the scores of a split or, if validation was not scored, its loss."""
-        columns = (group.column(split) for group in self.groups.values())
-        return next((column for column in columns if column), LOSS if split == "validation" else None)
+        columns = (column for group in self.groups.values() if (column := group.column(split)) is not None)
+        return next(columns, LOSS if split == "validation" else None)
 
     def score(self, label: str, setting: Setting | None, split: str) -> Measurement:
         return self.variant(label, setting).measured(self.key(split), f"not evaluated on {split}")
 
-    def change(self, label: str, setting: Setting | None, others: Setting | None, split: str) -> Measurement:
-        """A variant's score in a setting minus the baseline's in its own, paired by seed."""
-        baseline = self.variant(self.baseline, others)
-        return self.variant(label, setting).change(baseline, self.key(split), f"not evaluated on {split}")
+    def changes(self, settings: Mapping[str, Setting | None], split: str) -> Mapping[str, Measurement]:
+        """Of each variant with a score in its setting, the change from the baseline in the baseline's own setting."""
+        key, shares = self.key(split) or (), self.group.kind.shares
+        by_label = {label: self.variant(label, setting).scores.get(key, {}) for label, setting in settings.items()}
+        way = {score.way for score in by_label.get(self.baseline, {}).values()}
+        compared = {
+            label: {seed: score.value for seed, score in scores.items()}
+            for label, scores in by_label.items()
+            if scores and {score.way for score in scores.values()} == way
+        }
+        if self.baseline not in compared:
+            return {}
+        items = next(iter(by_label[self.baseline].values())).items
+        return changes(compared, self.baseline, 100 / items if items else 0.001, shares=shares and key != LOSS).of_rows
 
     @cached_property
     def levels(self) -> dict[str, dict[Setting, float]]:
@@ -61,7 +67,7 @@ class Recipes:
         where their scores have other units: signatures and sentences, or vocabularies of the loss.
         """
         key = self.key("validation")
-        sign = -1 if key == LOSS or self.group.metric in LOWER_IS_BETTER else 1
+        sign = -1 if key == LOSS or self.group.kind.lower_is_better else 1
         levels: dict[str, dict[Setting, float]] = {}
         for label, variants in self.variants.items():
             scores = {setting: variant.scores.get(key or (), {}) for setting, variant in variants.items()}
@@ -116,8 +122,8 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
     """The grids of the sweeps that these runs belong to; without runs of the baseline's positions the first variant
     takes their place. Raises RecordError if the file of a sweep cannot be read.
     """
-    sweeps = dict.fromkeys(name for group in groups for run in group.runs for name in run.sweeps)
-    best_of = [keys for name in sweeps if isinstance(keys := sweep_file(name).get("best_of"), list) and keys]
+    of_sweeps = sweep_files_of(run for group in groups for run in group.runs)
+    best_of = [keys for each in of_sweeps if isinstance(keys := each.get("best_of"), list) and keys]
     for keys in dict.fromkeys(tuple(map(str, keys)) for keys in best_of):
         families: dict[str, dict[Setting, Group]] = {}
         for group in groups:
@@ -159,86 +165,58 @@ def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]
     }
 
 
-def usual_baseline(records: Sequence[Record]) -> str:
-    """The baseline of runs that are trained alike: sinusoids, or, where none has them, what the file of their sweep
-    names. Raises RecordError if the file cannot be read.
-    """
-    if not called("absolute", records):
-        for sweep in dict.fromkeys(name for run in records for name in run.sweeps):
-            if (baseline := sweep_file(sweep).get("baseline")) and called(str(baseline), records):
-                return str(baseline)
-    return "absolute"
-
-
-def sweep_file(sweep: str) -> dict[str, Any]:
-    """What the file of a sweep says, nothing if no sweep of this name has one. Raises RecordError if unreadable."""
-    path = sweep_files().get(sweep)  # never a path: a record could name any
-    if path is None:
-        return {}
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RecordError(
-            f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); mend it, or give it another name"
-        ) from None
-    return content if isinstance(content, dict) else {}
-
-
 def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     """Each variant at its own best setting and under one recipe for all; its changes across the grid."""
-    group, common, its_best = grid.group, grid.common, grid.best(grid.baseline)
+    group, common = grid.group, grid.common
+    own = {label: grid.best(label) for label in grid.variants}
 
     def best(label: str) -> str | Cell | Measurement:
-        if (setting := grid.best(label)) is None:
+        if (setting := own[label]) is None:
             return missing("no seed was scored in the same way on validation in all settings of the row")
         if not (ends := grid.at_the_edge_of(label, setting)):
             return grid.in_words(setting)
         remark = f"at the edge of what the row was trained with: {', '.join(ends)}"
         return Cell(f"{grid.in_words(setting)} (edge)", (remark,))
 
-    def across(setting: Setting, label: str) -> Measurement:
-        if label == grid.baseline:
-            return grid.score(label, setting, "validation")
-        return grid.change(label, setting, setting, "validation")
+    def change(of_rows: Mapping[str, Measurement], label: str) -> Measurement | str:
+        return "" if label == grid.baseline else of_rows.get(label, missing("not scored as the baseline"))
 
-    def seeds(label: str) -> int:
-        return len(grid.variant(label, grid.best(label)).finished)
-
-    def in_a_row(read: Callable[..., Measurement], split: str, label: str) -> Cell:
-        return marked(read(label, split), seeds(label))
-
-    reads: tuple[tuple[str, str, Callable[..., Measurement]], ...] = (
-        ("", "", lambda label, split: grid.score(label, grid.best(label), split)),
-        ("own_", "Δ own best: ", lambda label, split: grid.change(label, grid.best(label), its_best, split)),
-        ("one_", "Δ one recipe: ", lambda label, split: grid.change(label, common, common, split)),
-    )
+    by_loss = grid.key("validation") == LOSS
+    what, digits = ("validation loss", 3) if by_loss else ("validation", group.digits)
     columns = [
         Column("position", "position", str, label=True),
         Column("settings", "settings", lambda label: str(len(grid.levels[label]))),
-        Column("n", "n", lambda label: str(seeds(label))),
+        Column("n", "n", lambda label: str(len(grid.variant(label, own[label]).finished))),
         Column("best", "best setting", best, words=True),
     ]
-    by_loss = grid.key("validation") == LOSS
-    what, on_validation, digits = ("loss", "validation loss", 3) if by_loss else ("score", "validation", group.digits)
-    for split, name, places in (("validation", on_validation, digits), ("test", "test", group.digits)):
-        for key, heading, read in reads:
-            figures = partial(in_a_row, read, split)
-            columns.append(Column(key + split, heading + name, figures, places, signed=bool(key)))
-    columns.append(Column("note", "note", lambda label: grid.variant(label, grid.best(label)).undecided, words=True))
+    for split, name, places in (("validation", what, digits), ("test", "test", group.digits)):
+        scores = partial(lambda split, label: grid.score(label, own[label], split), split)
+        columns.append(Column(split, name, scores, places))
+        for key, heading, settings in (
+            ("own", f"change {name}, own best", own),
+            ("one", f"change {name}, one recipe", dict.fromkeys(grid.variants, common)),
+        ):
+            read = partial(change, grid.changes(settings, split))
+            columns.append(Column(f"{key}_{split}", heading, read, places, signed=True))
     notes = (
         *(["validation loss: in nats per piece, less is better"] if by_loss else []),
-        f"best setting: of {', '.join(grid.keys)}, by the validation {what}, over the seeds of all settings of the row",
-        f"Δ: change from {grid.baseline}, paired by seed: each at its own best setting, or both with one recipe, "
-        f"the best on average of those of all rows ({grid.in_words(common)})",
+        f"best setting: of {', '.join(grid.keys)}, by the {what}, over the seeds of all settings of the row",
+        f"change: from {grid.baseline}, each at its own best setting, or both with one recipe, the best on average of "
+        f"those of all rows ({grid.in_words(common)})",
         "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
     )
-    by_setting = [Column("setting", "setting", grid.in_words, label=True)]
-    for label in grid.variants:
-        signed = label != grid.baseline
-        by_setting.append(Column(label, "Δ " * signed + label, partial(across, label=label), digits, signed=signed))
+    across = [Column("setting", "setting", grid.in_words, label=True)]
+    scored = partial(lambda setting: grid.score(grid.baseline, setting, "validation"))
+    across.append(Column(grid.baseline, grid.baseline, scored, digits))
+    of_settings = {
+        setting: grid.changes(dict.fromkeys(grid.variants, setting), "validation") for setting in grid.groups
+    }
+    for label in (label for label in grid.variants if label != grid.baseline):
+        read = partial(lambda label, setting: change(of_settings[setting], label), label)
+        across.append(Column(label, f"change {label}", read, digits, signed=True))
     about, made_up = grid.heading, group.synthetic
     title = "The best recipe of a grid for each variant, chosen on validation"
     first = Grid("recipes", title, tuple(columns), tuple(grid.variants), about, tuple(map(Note, notes)), made_up)
-    title = f"Change {'of the validation loss' if by_loss else 'on validation'} by recipe: against {grid.baseline}"
-    second = Grid("recipes_across", title, tuple(by_setting), tuple(grid.groups), about, (), made_up)
+    title = f"Change of {what} by recipe, from {grid.baseline}"
+    second = Grid("recipes_across", title, tuple(across), tuple(grid.groups), about, (), made_up)
     return first.without_empty_columns(), second

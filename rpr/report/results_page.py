@@ -5,23 +5,19 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
 from urllib.parse import quote
 
 from rpr import paper
 from rpr.io.escape import escape_control_characters
 from rpr.records.record import Record, find_records
 from rpr.records.scores import SOURCE_UNIT
-from rpr.report.agreement import Verdict
-from rpr.report.build import differs_line, page_of, read_learning, read_remarks
-from rpr.report.grouping import run_groups
-from rpr.report.groups import Group
-from rpr.report.learning import RunKey, run_key
-from rpr.report.lines import Line
-from rpr.report.recipes import sweep_file
+from rpr.report.build import read_learning, read_remarks
+from rpr.report.contents import page_of
+from rpr.report.findings import findings
+from rpr.report.groups import Group, RunKey, run_groups, run_key
+from rpr.report.score_table import Tables, build_tables
 from rpr.report.speed import read_benches, speed_grid
-from rpr.report.statements import published_statements
-from rpr.report.tables import Tables, build_tables
+from rpr.report.sweep_files import sweep_file
 from rpr.tables.grid import Column, Grid, legend
 from rpr.tables.render import bullets, escape_markdown, markdown, picture
 
@@ -57,27 +53,22 @@ def results_markdown(root: Path, folder: Path | None = None, baseline: str | Non
     for name, caption in _PICTURES.items():
         parts += _picture(name, caption, largest, folders, home)
     tables = build_tables(groups)
-    if published := [f"{group.heading}: {finding}" for group in groups for finding in published_statements(group)]:
-        lines = [line for grid in tables.sections.get("paper", ()) for line in grid.rows]
-        verdicts = Counter(line.agreement.verdict for line in lines if line.agreement is not None)
-        counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict))
-        parts += ["## Beside published figures", bullets(published)]
-        parts.append(f"Comparisons with the paper: {verdicts.total()}. By the column `agreement`: {counts}.")
+    parts += ["## Findings", bullets(f"{group.heading}: {found}" for group in groups for found in findings(group)[:-1])]
     pages = {path.parent for path in root.rglob("report.md")}
     without_page = [group for group in groups if not {folders[run_key(run)] for run in group.runs} <= pages]
     shown_here = {id(group) for group in (*largest, *without_page)}
     on_this_page = [group for group in groups if id(group) in shown_here]
     shown = [*_tables(build_tables(on_this_page))]
     # The speeds of whole runs decide nothing; they are in the reports of their sweeps.
-    compared = [row for row in benches if row.labels[-1] != "absolute"]  # a row of 1.00 beside each
-    shown += [*speed_grid([], compared)] or tables.sections.get("speed", ())
+    compared = [row for row in benches if row.position != "absolute"]  # a row of 1.00 beside each
+    shown += [*speed_grid(compared)]
     parts += [markdown(grid.up_to(2), signs=False) for grid in shown]
     single_seeds = len(everything) - len(groups)
     left_out = (
         f"The tables and counts here are of {len(groups)} groups of runs; {single_seeds} more, in which no variant has "
         "two seeds, are on the pages of their sweeps alone."
     )
-    limits = [left_out if single_seeds else "", differs_line(tables), *_limits(groups), *_distances(groups)]
+    limits = [left_out if single_seeds else "", *_limits(groups), *_distances(groups)]
     parts += ["## What this cannot tell", bullets(filter(None, limits))]
     if remarks := _remarks(root):
         parts.append(_folded("Remarks on single sweeps", bullets(remarks)))
@@ -98,7 +89,7 @@ def _link(path: Path, home: Path) -> str:
 
 def _size(group: Group) -> tuple[int, bool]:
     """Of two groups with as many variants, one with published figures is the larger."""
-    return len(group.variants), any(published_statements(group))
+    return len(group.variants), group.published
 
 
 def _folded(summary: str, text: str) -> str:
@@ -111,20 +102,15 @@ def _tables(tables: Tables) -> Iterator[Grid]:
     scored = {grid.setting for grid in by_context if grid.name == "context_changes"}
     for name, grids in tables.sections.items():
         for grid in grids:
-            replaced = name == "documents" and {line.group.heading for line in grid.rows} <= scored
+            replaced = name == "scores" and {line.group.heading for line in grid.rows} <= scored
             if name != "speed" and not replaced:
                 yield _shortened(grid)
     yield from by_context
 
 
 def _shortened(grid: Grid) -> Grid:
-    """Without what differs from the paper, the first of the limits, and without the scores of validation beside test,
-    but for the change that agreement is decided on.
-    """
-    tested = any(column.key == "test" for column in grid.columns)
-    left = {"differs", *(("validation", "validation_change") if tested else ())}
-    left -= {f"{line.decided_on}_change" for line in grid.rows if isinstance(line, Line) and line.agreement}
-    return grid.only(lambda column: column.key not in left)
+    """Without the scores of other splits."""
+    return grid.up_to(0)
 
 
 def _picture(
@@ -173,9 +159,9 @@ def _limits(groups: Sequence[Group]) -> Iterator[str]:
         yield "No run is finished."
         return
     known = [variant for group in groups for variant in group.variants if variant.finished]
-    if falling := sum(variant.still_learning is not None for variant in known):
+    if falling := sum(variant.fall is not None for variant in known):
         yield f"Still learning when training ended: {falling} of {len(known)} variants."
-    if unlearned := sum(variant.unlearned is not None for variant in known):
+    if unlearned := sum(bool(group.unlearned(one)) for group in groups for one in group.variants if one.finished):
         yield f"Not learned, as their rows say: {unlearned} of {len(known)} variants."
     longest, steps = max(run.max_steps for run in runs), paper.MODELS["base"].steps
     if longest < steps:

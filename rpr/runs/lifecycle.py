@@ -17,7 +17,7 @@ from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
 from rpr.migrations import with_earlier_defaults
-from rpr.model.positions import Positions, changed_code, codes
+from rpr.model.positions import Positions, changed_code, codes, of_user
 from rpr.records import provenance
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Git, Record, RerunOf, read_record, varying, write_record
 from rpr.runs import locks
@@ -222,7 +222,7 @@ def start_record(
     from rpr.runs.loading import corpus_change
     from rpr.runs.origin import check_same_vocabulary
 
-    path = run_dir / RECORD_NAME
+    path, sides = run_dir / RECORD_NAME, (config.position.encoder, config.position.decoder)
     settings = config.model_dump(mode="json") | {"again": False}
     earlier = read_record(path) if path.exists() else None
     continued = None  # without a checkpoint the run begins again
@@ -252,7 +252,8 @@ def start_record(
             config=settings,
             git=_git(run_dir, continued),
             versions=provenance.versions(),
-            schemes=codes((config.position.encoder, config.position.decoder)),
+            label=config.position.label if any(map(of_user, sides)) else None,
+            schemes=codes(sides),
             device=config.hardware.name,
             hardware=config.hardware.name,
             concurrent_jobs=_concurrent_jobs(continued, concurrent_jobs),

@@ -12,7 +12,7 @@ from typing import Any
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.escape import escape_control_characters
-from rpr.kinds import TASK, TEXT
+from rpr.kinds import TASK, TEXT, kind_of_metric
 from rpr.records.difference import corpus_differences, decoding
 from rpr.records.files import Texts, has_translations, read_documents, read_translations
 from rpr.records.measurement import Measurement, holm, mean
@@ -102,11 +102,16 @@ class Family:
 
     @property
     def verdicts(self) -> list[str | None]:
-        """A sentence for each comparison whose tests are both significant after Holm's correction, else None."""
+        """A sentence for each comparison of models that learned, whose tests are both significant after Holm's
+        correction, else None.
+        """
+        kind = kind_of_metric(self.metric)
+        beyond = kind.shares and self.split == "long"  # where a task that was learned may have no right answer
+        learned = {system.run for system in self.scores if beyond or not kind.unlearned(system.score)}
         return [
-            f"{pair.run} is {'better' if (pair.difference > 0) != self.of_documents else 'worse'} than {pair.baseline} "
+            f"{pair.run} is {'better' if kind.better(pair.difference) else 'worse'} than {pair.baseline} "
             f"on these {self.items}"
-            if max(p_values) < ALPHA
+            if max(p_values) < ALPHA and {pair.run, pair.baseline} <= learned
             else None
             for pair, *p_values in self.corrected
         ]

@@ -17,7 +17,7 @@ from rpr.sweep.by_size import SizeRow, read_rows
 
 SETTINGS = ("jobs=", "gpus=", "retry_failed=true")
 FLAGS = ("--dry-run",)
-_KEYS = ("description", "overrides", "jobs", "by_size", "best_of", "baseline")
+_KEYS = ("description", "overrides", "jobs", "by_size", "best_of", "baseline", "paper")
 _NOT_TEXT = ("null", "true", "false", "nan", "inf")  # in Hydra's overrides
 
 

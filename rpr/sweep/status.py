@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from rpr.commands.printing import window
 from rpr.compose.composition import train_command
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
@@ -185,7 +187,22 @@ def print_summary(
         _print("  retry_failed=true runs failed jobs again, from their last checkpoint")
     if elsewhere:
         _print("  the sweep is incomplete while another process runs its jobs; rerun the command later")
+    _print_ranked(sweep, jobs)
     return 1 if failures or elsewhere else 0
+
+
+def _print_ranked(sweep: str, jobs: Sequence[Job]) -> None:
+    """The ranked tables of the finished jobs, and the command for the page."""
+    from rpr.report.contents import ranked_tables
+    from rpr.report.groups import run_groups
+
+    finished = [job.record.shown() for job in jobs if job.record is not None and job.state == "finished"]
+    if finished:
+        width, height = window()
+        print("\n".join(["", *ranked_tables(run_groups(finished), width, height - 4)]))
+        runs_dir = jobs[0].config.runs_dir
+        where = "" if runs_dir == "runs" else f" runs_dir={shlex.quote(runs_dir)}"
+        print(f"\nrpr-cli report sweep={sweep}{where}")
 
 
 def last_lines(run_dir: Path) -> list[str]:

@@ -5,7 +5,7 @@ A column defines once how its cell is computed from a row, for all formats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -15,6 +15,7 @@ from rpr.records.measurement import Measurement
 from rpr.records.scores import Interval
 
 DASH = "–"  # an en dash, which is not mistaken for a minus or a zero
+ONE_RUN = "†"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Column:
     signed: bool = False
     label: bool = False  # whether it names the row (text, at the left)
     words: bool = False  # whether it is text, aligned left; figures are aligned right
-    priority: int = 0  # narrow terminals drop columns with the highest number first; columns of priority 3 are folded
+    priority: int = 0  # narrow terminals drop columns with the highest number first; only JSON has those of priority 3
 
     @property
     def kind(self) -> str:
@@ -93,23 +94,18 @@ class Grid:
 
     @cached_property
     def page(self) -> Page:
-        """The grid as text; its text columns that are the same in every row are `shared`."""
-        footnotes: list[str] = []
-        main, shared = layout(self.up_to(2), footnotes).without_shared_text()
-        more = None
-        if not all(column.label or column.priority < 3 for column in self.columns):
-            more, also = layout(self.only(lambda column: column.priority >= 3), footnotes).without_shared_text()
-            shared += [pair for pair in also if pair not in shared]
+        """The grid as text for pages, without the columns that only JSON has."""
+        main = layout(self.up_to(2))
         warnings, notes = (
             tuple(note.text for note in self.notes if note.severity == severity) for severity in ("warning", "info")
         )
-        return Page(main, more, shared, tuple(footnotes), warnings, notes)
+        return Page(main, main.footnotes, warnings, notes)
 
-    def without_empty_columns(self, *kept: str) -> Grid:
-        """The grid without columns that are empty in every row, but with those of these keys."""
+    def without_empty_columns(self) -> Grid:
+        """The grid without columns that are empty in every row."""
         by_column = zip(self.columns, zip(*self.cells, strict=True), strict=False)
         empty = {column.key for column, cells in by_column if all(cell.empty for cell in cells)}
-        return self.only(lambda column: column.key in kept or column.key not in empty)
+        return self.only(lambda column: column.key not in empty)
 
 
 @dataclass(frozen=True)
@@ -133,37 +129,25 @@ class Layout:
     lines: tuple[tuple[Shown, ...], ...]
     footnotes: tuple[str, ...]
 
-    def only(self, columns: Collection[Column]) -> Layout:
-        """Some of the columns, in their order."""
+    def only(self, columns: Sequence[Column]) -> Layout:
+        """Some of the columns, in the order of the grid."""
         kept = [column in columns for column in self.columns]
         lines = tuple(tuple(compress(line, kept)) for line in self.lines)
         return Layout(tuple(compress(self.columns, kept)), lines, self.footnotes)
 
-    def without_shared_text(self) -> tuple[Layout, list[tuple[str, Shown]]]:
-        """Without the columns of text that are the same in every row; their headings and text."""
-        shared: dict[Column, Shown] = {}
-        for index, column in enumerate(self.columns):
-            texts = [line[index] for line in self.lines]
-            if column.kind != "figures" and len(texts) > 1 and len(set(texts)) == 1 and texts[0].text:
-                shared[column] = texts[0]
-        kept = self.only([column for column in self.columns if column not in shared])
-        return kept, [(column.heading, text) for column, text in shared.items()]
-
 
 class Page(NamedTuple):
-    """A grid as text, for pages: the columns that are not folded, and those that are."""
+    """A grid as text, for pages."""
 
     main: Layout
-    more: Layout | None
-    shared: list[tuple[str, Shown]]  # headings and text of the columns that have the same text in every row
     footnotes: tuple[str, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def layout(grid: Grid, footnotes: list[str] | None = None) -> Layout:
-    """The grid as text. `footnotes`: earlier ones, if several grids share their numbering; extended in place."""
-    texts = [] if footnotes is None else footnotes
+def layout(grid: Grid) -> Layout:
+    """The grid as text."""
+    texts: list[str] = []
 
     def mark(text: str) -> int:
         if text not in texts:
@@ -181,17 +165,23 @@ def layout(grid: Grid, footnotes: list[str] | None = None) -> Layout:
     return Layout(grid.columns, lines, tuple(texts))
 
 
+def marked(figure: Measurement, seeds: int) -> Cell:
+    """A figure, with a remark if it is not of as many seeds as the column `n` of its row says."""
+    if figure.value is None or figure.n == seeds:
+        return Cell(figure)
+    return Cell(figure, (f"{figure.n} of {seeds} seeds" if figure.n < seeds else f"over {figure.n} seeds",))
+
+
 def figure_text(measurement: Measurement, digits: int, *, signed: bool = False) -> tuple[str, str]:
-    """`36.4 ± 0.3` and `(35.9 to 36.9)` over seeds or rounds, `[35.1, 37.6]` over sentences; a dash if missing."""
+    """`36.4` and `(35.9 to 36.9)`, which is marked if it is of one run; a dash if missing."""
     if measurement.value is None:
         return DASH, ""
     text = number(measurement.value, digits, signed=signed)
-    if measurement.deviation is not None:
-        text += f" ± {measurement.deviation:.{digits}f}"
     if measurement.interval is None:
         return text, ""
-    low, high = (number(end, digits, signed=signed) for end in (measurement.interval.low, measurement.interval.high))
-    return text, f"[{low}, {high}]" if measurement.interval.kind == "sentences" else f"({low} to {high})"
+    ends = (measurement.interval.low, measurement.interval.high)  # with a sign also where they round to zero
+    low, high = (f"{end:{'+' if signed else ''},.{digits}f}" for end in ends)
+    return text, f"({low} to {high}){ONE_RUN * (measurement.interval.kind == 'sentences')}"
 
 
 def number(value: float, digits: int, *, signed: bool = False) -> str:
@@ -201,21 +191,20 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
 
 
 def legend(grids: Iterable[Grid], shows_intervals: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
-    """The meaning of the symbols in the cells of these grids, each once; `shows_intervals`: whether they are shown."""
-    grids, lines = list(grids), []
-    if any(figure.deviation is not None for grid in grids for figure in grid.figures):
-        lines.append("±: the sample standard deviation over the n seeds")
-    shown = [figure.interval for grid in grids if shows_intervals(grid) for figure in grid.figures]
-    of_kind = {kind: [one for one in shown if one and one.kind == kind] for kind in ("seeds", "rounds", "sentences")}
+    """The meaning of the intervals in these grids, each once; `shows_intervals`: whether they are shown."""
+    intervals = [figure.interval for grid in grids if shows_intervals(grid) for figure in grid.figures]
+    shown = list(dict.fromkeys(interval for interval in intervals if interval is not None))
+    of_kind = {kind: [one for one in shown if one.kind == kind] for kind in ("seeds", "rounds", "sentences")}
+    lines = []
     if of_kind["seeds"]:
         how = "; ".join(["Student's t, n - 1", *_methods(of_kind["seeds"])])
-        lines.append(f"(a to b): the 95% interval of the mean over seeds ({how})")
+        lines.append(f"(a to b): the 95% interval over seeds; of a mean {how}; of a change as the verdicts' rule says")
     if of_kind["rounds"]:
         lines.append("(a to b) of interleaved timings: the slowest and the fastest round")
     for unit in dict.fromkeys(interval.unit for interval in of_kind["sentences"]):
         alike = [interval for interval in of_kind["sentences"] if interval.unit == unit]
         what = f"the {alike[0].level:.0%} interval of one run over the {unit} of its test set, not over seeds"
-        lines.append(f"[a, b]: {what} ({'; '.join(_methods(alike))})")
+        lines.append(f"(a to b){ONE_RUN}: {what} ({'; '.join(_methods(alike))})")
     return lines
 
 

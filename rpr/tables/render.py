@@ -1,7 +1,5 @@
-"""Grids as text for a terminal, Markdown, LaTeX, CSV and JSON. A missing figure is a dash with a reason."""
+"""Grids as text for a terminal, Markdown, LaTeX and JSON. A missing figure is a dash with a reason."""
 
-import csv
-import io
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,23 +10,19 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from rpr.io.escape import escape_control_characters
-from rpr.records.measurement import Measurement
-from rpr.tables.grid import DASH, Cell, Column, Grid, Layout, Shown, layout, legend
+from rpr.tables.grid import DASH, Cell, Column, Grid, Layout, layout, legend
 
 WIDTH = 100
 _CONTEXT = 3  # common characters of two texts shown before the first difference
-CSV_COLUMNS = (
-    *("table", "setting", "synthetic", "row", "column", "text", "value", "n", "deviation"),
-    *("low", "high", "interval", "level", "missing_because", "remarks"),
-)
 
 
 def terminal(grid: Grid) -> str:
     """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width. Columns that
-    still do not fit follow below, with the columns up to the last label again.
+    still do not fit follow below, with those of the labels again.
     """
     page, intervals = _fitted(grid)
-    lines = "\n\n".join("\n".join(aligned(part, intervals=intervals)) for part in _parts(page, intervals)).split("\n")
+    parts = ("\n".join(aligned(part, intervals=intervals)) for part in _parts(page, intervals))
+    lines = "\n\n".join(parts).split("\n")
     for number, text in enumerate(page.footnotes, start=1):
         lines += wrapped([text], f"[{number}] ")
     return "\n".join(lines)
@@ -52,7 +46,7 @@ def _fits(page: Layout, intervals: bool) -> bool:
 
 
 def _parts(page: Layout, intervals: bool) -> Iterator[Layout]:
-    """The columns in parts that fit the width, if one with the labels does."""
+    """The columns in parts that fit the width, each with those up to the last label."""
     num_labels = max((at for at, column in enumerate(page.columns, start=1) if column.label), default=0)
     labels, shown = page.columns[:num_labels], list[Column]()
     for column in page.columns[num_labels:]:
@@ -103,18 +97,13 @@ def shortened(text: str, width: int, other: str = "") -> str:
 
 
 def markdown(grid: Grid, *, signs: bool = True) -> str:
-    """A section of Markdown with secondary columns folded, with a legend if `signs`; text from records is escaped."""
+    """A section of Markdown, with a legend if `signs`; text from records is escaped."""
     page = grid.page
     parts = [f"## {escape_markdown(grid.title)}", ""]
     if grid.setting:
         parts += [escape_markdown(grid.setting), ""]
     parts += [f"**Warning:** {escape_markdown(text)}\n" for text in page.warnings]
     parts += [*_pipes(page.main), ""]
-    if page.shared:
-        every = " · ".join(f"{name}: {cell.line()}" for name, cell in page.shared)
-        parts.append(f"**Every row:** {escape_markdown(every)}\n")
-    if page.more is not None:
-        parts += ["<details><summary>More figures</summary>", "", *_pipes(page.more), "", "</details>", ""]
     lines = [f"- [{number}] {escape_markdown(text)}" for number, text in enumerate(page.footnotes, start=1)]
     lines += [f"- {escape_markdown(note)}" for note in (*page.notes, *(legend([grid]) if signs else []))]
     if lines:
@@ -140,65 +129,24 @@ def _pipes(page: Layout) -> list[str]:
 
 
 def latex(grid: Grid) -> str:
-    """A table for \\usepackage{booktabs}, with its notes below, without the folded columns."""
-    page = layout(grid.up_to(2))
-    lines = [r"\begin{table}\centering\small", *_captioned(grid, ""), *_tabular(page), r"\par\footnotesize\raggedright"]
-    lines += [rf"[{number}] {escape_latex(text)}\par" for number, text in enumerate(page.footnotes, start=1)]
-    lines += [rf"{escape_latex(text)}\par" for text in (*(note.text for note in grid.notes), *legend([grid]))]
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
-
-
-def latex_narrow(grid: Grid) -> str:
-    """The same for one column of a paper: the main figures, without intervals, footnotes and notes but warnings."""
-    page, shared = layout(grid.up_to(1).only(lambda column: not column.words)).without_shared_text()
-    every = "".join(f"; {heading}: {shown.text}" for heading, shown in shared)
-    lines = [r"\begin{table}\centering\footnotesize\setlength{\tabcolsep}{3pt}", *_captioned(grid, "-narrow", every)]
-    warnings = [rf"\par {escape_latex(text)}" for text in grid.page.warnings]
-    return "\n".join([*lines, *_tabular(page, plain=True), *warnings, r"\end{table}"]) + "\n"
-
-
-def _captioned(grid: Grid, suffix: str, more: str = "") -> list[str]:
-    caption = "; ".join(filter(None, (grid.title, grid.setting))) + more
-    label = re.sub(r"[^a-z0-9]+", "-", f"{grid.name} {grid.setting}".lower()).strip("-")
-    return [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{tab:{label}{suffix}}}"]
-
-
-def _tabular(page: Layout, *, plain: bool = False) -> list[str]:
-    def text(shown: Shown) -> str:
-        return escape_latex(shown.text if plain else shown.line())
-
-    columns = "".join("l" if column.label or column.words else "r" for column in page.columns)
-    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    lines += [" & ".join(escape_latex(column.heading) for column in page.columns) + r" \\", r"\midrule"]
-    lines += [" & ".join(map(text, line)) + r" \\" for line in page.lines]
-    return [*lines, r"\bottomrule", r"\end{tabular}"]
-
-
-def as_csv(grids: Iterable[Grid]) -> str:
-    """One line per table, row and column; a missing figure is an empty field with a reason, never a number. Warnings of
-    a table are before its rows, in the column `warning`.
+    """A table of one column of a paper for \\usepackage{booktabs}: the main figures, an interval below its figure where
+    that is a change, and warnings; all else is in the report.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for grid in grids:
-        for text in grid.page.warnings:
-            writer.writerow([grid.name, grid.setting, grid.synthetic, "", "warning", *_csv(text), ""])
-        for line in grid.cells:
-            labels = (str(cell.value) for column, cell in zip(grid.columns, line, strict=True) if column.label)
-            start = [grid.name, grid.setting, grid.synthetic, " | ".join(labels)]
-            for column, cell in zip(grid.columns, line, strict=True):
-                if not column.label:
-                    writer.writerow([*start, column.key, *_csv(cell.value), "; ".join(cell.remarks)])
-    return out.getvalue()
-
-
-def _csv(value: str | Measurement) -> list[Any]:
-    if isinstance(value, str):
-        return [value, *[None] * (len(CSV_COLUMNS) - 7)]
-    interval = value.interval
-    ends = [None] * 4 if interval is None else [interval.low, interval.high, interval.kind, interval.level]
-    return [None, value.value, value.n, value.deviation, *ends, value.reason]
+    page = layout(grid.up_to(0))
+    kinds = ["l" if column.label or column.words else "r" for column in page.columns]
+    caption = "; ".join(filter(None, (grid.title, grid.setting)))
+    label = re.sub(r"[^a-z0-9]+", "-", f"{grid.name} {grid.setting}".lower()).strip("-")
+    lines = [r"\begin{table}\centering\footnotesize\setlength{\tabcolsep}{3pt}"]
+    lines += [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{tab:{label}}}"]
+    lines += [rf"\begin{{tabular}}{{{''.join(kinds)}}}", r"\toprule"]
+    lines += [" & ".join(escape_latex(column.heading) for column in page.columns) + r" \\", r"\midrule"]
+    for line in page.lines:
+        lines.append(" & ".join(escape_latex(shown.text) for shown in line) + r" \\")
+        ends = [shown.interval if column.signed else "" for shown, column in zip(line, page.columns, strict=True)]
+        if any(ends):
+            lines.append(" & ".join(rf"\tiny {escape_latex(end)}" if end else "" for end in ends) + r" \\")
+    warnings = [rf"\par {escape_latex(text)}" for text in grid.page.warnings]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *warnings, r"\end{table}"]) + "\n"
 
 
 def as_json(grid: Grid) -> dict[str, Any]:
@@ -241,7 +189,7 @@ def escape_markdown(text: str) -> str:
 
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "Δ": r"$\Delta$",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "†": r"$\dagger$",
     DASH: "--",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 })  # fmt: skip

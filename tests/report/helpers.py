@@ -1,17 +1,21 @@
 """Tables of fake records, and their cells."""
 
 from rpr.records.measurement import Measurement
-from rpr.report.grouping import run_groups
-from rpr.report.tables import build_tables, summary_table
+from rpr.report.groups import run_groups
+from rpr.report.score_table import build_tables
 from tests.fake_records import fake_record
 
 
-def runs(*, seeds=(1, 2, 3)):
+def runs(*, seeds=(1, 2, 3), **changes):
     """Every kind of positions; relative is 0.3 BLEU over absolute, k = 0 is 13.3 below k = 16."""
     others = {"absolute": 29.7, "none": 16.7, "relative_keys": 30.0, "relative_values": 29.5, "learned": 29.0}
     by_k = {0: 16.7, 1: 29.7, 2: 30.0, 16: 30.0, 32: 30.0}
     means = [*((kind, 16, mean) for kind, mean in others.items()), *(("relative", k, mean) for k, mean in by_k.items())]
-    return [fake_record(kind, k, seed=s, scores={"test": mean + s / 10}) for kind, k, mean in means for s in seeds]
+    return [
+        fake_record(kind, k, seed=s, scores={"test": mean + s / 10 + 0.02 * ((7 * s + at) % 3)}, **changes)
+        for at, (kind, k, mean) in enumerate(means)
+        for s in seeds
+    ]
 
 
 def group_of(records, learning=None, **settings):
@@ -20,17 +24,13 @@ def group_of(records, learning=None, **settings):
     return group
 
 
-def grids(records, learning=None):
-    return grids_of(run_groups(records, learning))
+def grids(records, learning=None, **settings):
+    return grids_of(run_groups(records, learning, **settings))
 
 
 def grids_of(groups, benches=()):
     """The tables of a report by their names."""
     return {grid.name: grid for grid in build_tables(groups, benches).grids}
-
-
-def summary_of(group):
-    return summary_table([(variant, group) for variant in group.variants])
 
 
 def row(grid, *labels):

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from rpr.records.record import find_records
-from rpr.records.scores import BITS_PER_BYTE
 from rpr.report.committed import TESTS_NAME, render_report
 from rpr.report.paired import from_json
-from rpr.tables.grid import number
 
 SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 REPORTED = sorted(path.parent for path in SWEEPS.rglob("report.md"))
@@ -24,8 +22,8 @@ DECIDED = ("length_generalisation", "lm_length", "multi30k")  # with several see
 
 @pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("folder", REPORTED, ids=lambda folder: folder.name)
-def test_committed_tables_match_their_records_and_findings_their_intervals(folder, tmp_path):
-    """What a finding calls better or worse, or counts for an order, has an interval that excludes zero beside it."""
+def test_committed_figures_are_the_golden_ones_and_verdicts_those_of_their_intervals(folder, tmp_path):
+    """What is called better or worse has an interval that excludes zero beside it."""
     assert all(record.status == "finished" for _, record in find_records(folder).records)
     render_report(folder, tmp_path)
     pictures = re.findall(r"!\[.*\]\((.*)\)", (tmp_path / "report.md").read_text("utf-8"))
@@ -33,21 +31,17 @@ def test_committed_tables_match_their_records_and_findings_their_intervals(folde
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     golden = [row for row in GOLDEN if row["sweep"] == folder.name]
     assert {_golden(row) for row in golden} <= set(_measurements(report["tables"]))
-    groups = report["groups"]
-    findings = [finding for group in groups for finding in group["findings"]]
-    claims = [(one, finding["text"]) for finding in findings for one in finding["comparisons"]]
-    decided = [one for one, _ in claims if one["verdict"] != "not decided"]
+    rows = [row for table in report["tables"] for row in table["rows"]]
+    decided = [
+        (row, key) for row in rows for key in row if key.endswith("_verdict") and row[key] in ("better", "worse")
+    ]
     assert decided or folder.name not in DECIDED
-    for one, text in claims:
-        interval = one["interval"]
-        if one["verdict"] == "not decided":
-            assert one["why"]
-            continue
-        assert interval["kind"] == "seeds" and interval["level"] == 0.95 and one["n"] > 1
-        of_documents = one["metric"] == BITS_PER_BYTE  # less is better
-        assert interval["low"] > 0 if (one["verdict"] == "better") != of_documents else interval["high"] < 0
-        ends = (number(interval[end], 3 if of_documents else 1, signed=True) for end in ("low", "high"))
-        assert " to ".join(ends) in text
+    for row, key in decided:
+        change = row[key.replace("_verdict", "_change")]
+        assert change["n"] > 2 and change["interval"]["kind"] == "seeds" and change["interval"]["level"] == 0.95
+        better = change["value"] < 0 if "bits" in json.dumps(report["tables"][0]["columns"]) else change["value"] > 0
+        assert (row[key] == "better") is better
+        assert not change["interval"]["low"] <= 0 <= change["interval"]["high"]
 
 
 def _golden(row):

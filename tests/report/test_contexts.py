@@ -8,7 +8,7 @@ from rpr.records.record import Record
 from rpr.report.lengths import context_grids
 from rpr.report.plots import bits_by_context
 from tests.fake_records import fake_record
-from tests.report.helpers import group_of
+from tests.report.helpers import group_of, row
 
 SCORES = {("separate", 64): 2.5, ("separate", 128): 2.25, ("separate", 256): 2.75, ("sliding", 128): 2.0}
 
@@ -47,27 +47,30 @@ def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations()
     assert "the same 4,096 bytes of 3 documents" in by_length.notes[0].text
 
 
-def test_page_shows_training_length_four_times_it_and_the_longest_and_folds_the_others():
+def test_columns_of_telling_lengths_are_shown_and_the_others_in_json_alone():
     lengths = (64, 128, 256, 512, 1024, 2048)
     scores = [score(windows, length, 2.0) for length in lengths for windows in ("separate", "sliding")]
     by_length, changes, *_ = context_grids(group_of([scored("absolute", scores=scores), scored("none", scores=scores)]))
     for page in (by_length.page, changes.page):
-        assert page.more is not None
-        headings = [[column.heading for column in part.columns[1:]] for part in (page.main, page.more)]
-        assert headings[0][-6:] == ["128", "512", "2,048", "128, sliding", "512, sliding", "2,048, sliding"]
-        assert headings[1] == ["64", "256", "1,024", "64, sliding", "256, sliding", "1,024, sliding"]
+        headings = [column.heading for column in page.main.columns[1:]]
+        assert headings[-6:] == ["128", "512", "2,048", "128, sliding", "512, sliding", "2,048, sliding"]
 
 
-def test_changes_are_paired_by_seed():
+def test_changes_are_of_the_same_bytes_and_of_a_baseline_below_the_unigram_entropy():
     baseline = [scored("absolute", seed, seed / 10) for seed in (1, 2)]
-    for others, mean in (
-        ([scored("relative", 1, 0.3), scored("relative", 2, 0.6)], pytest.approx(0.3)),  # 0.2 and 0.4
-        ([scored("relative", 1, 0.3, num_bytes=1)], None),
-    ):
-        _, changes, _ = context_grids(group_of([*baseline, *others]))
-        assert [row.label for row in changes.rows] == ["relative, k = 16"]
-        assert [cell.value.value for cell in changes.cells[0][2:]] == [mean] * len(SCORES)
-        assert "without a common seed, the difference of the means" in changes.notes[-1].text
+    others = [scored("relative", 1, 0.3), scored("relative", 2, 0.6)]  # 0.2 and 0.4 more
+    _, changes, _ = context_grids(group_of([*baseline, *others]))
+    assert [cell.value.value for cell in changes.cells[0][2:]] == pytest.approx([0.3] * len(SCORES))
+    _, changes, _ = context_grids(group_of([*baseline, scored("relative", 1, 0.3, num_bytes=1)]))
+    assert {cell.value.reason for cell in changes.cells[0][2:]} == {"scored in another way than absolute (sinusoidal)"}
+    text = {"data.text": {}, "model.architecture": "decoder_only"}
+    known = [fake_record(name, settings=text, by_context=[fields(more)], **{"data.unigram_bits": 2.7})
+             for name, more in (("absolute", 0.0), ("relative", -0.1))]  # fmt: skip
+    by_length, changes, _ = context_grids(group_of(known))
+    assert row(by_length, "unigram entropy of the corpus")["separate_256"].value.value == 2.7
+    reasons = [cell.value.reason for cell in changes.cells[0][2:]]
+    assert [reason is None for reason in reasons] == [True, True, False, True], "2.75 bits at 256"
+    assert "absolute (sinusoidal): not below the unigram entropy" in str(reasons[2])
 
 
 def test_change_with_length_is_of_either_evaluation_beyond_training_and_within_each_run():

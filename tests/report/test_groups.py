@@ -6,11 +6,10 @@ from rpr.records.position import position_of, positions_of
 from rpr.records.record import RerunOf
 from rpr.records.scores import ByLength
 from rpr.report import groups
-from rpr.report.grouping import run_groups
-from rpr.report.learning import Learning, run_key
+from rpr.report.findings import findings
+from rpr.report.groups import run_groups, run_key
 from rpr.report.plot_style import variant_colours
-from rpr.report.statements import statements
-from rpr.report.tables import build_tables
+from rpr.report.score_table import build_tables
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import group_of
 from tests.report.test_contexts import scored
@@ -81,9 +80,9 @@ def test_runs_that_started_from_another_are_rows_of_their_own():
     assert group.baseline is group.variants[0] and group.get("absolute") is group.variants[0]
     (alone,) = run_groups([run(1)])
     assert (alone.baseline.records, alone.baseline.label) == ((), "absolute")
-    [hint] = [str(one) for each in run_groups([run(1), run(1, "2b")]) for one in statements(each)]
-    assert "no run with position=absolute has finished" in hint
-    assert hint.rpartition("baseline=")[2] == "absolute-from-1a or absolute-from-2b."
+    (group,) = run_groups([run(1), run(1, "2b")])
+    assert "no run with position=absolute has finished" in findings(group)[0]
+    assert findings(group)[0].rpartition("baseline=")[2] == "absolute-from-1a."
     assert run_groups([run(1), run(1, "2b")], baseline="absolute-from-2b")[0].baseline.finished
     group = group_of([run(1), run(1, of_seed=2), run(1, "2b")])
     assert [one.label.partition("steps")[2] for one in group.variants] == [" (1a)", " (2b)", ", seed 2"]
@@ -122,8 +121,8 @@ def test_settings_of_one_last_name_are_told_apart():
     changes = [{"model.epsilon": one, "optim.epsilon": other} for one, other in values]
     found = run_groups(fake_record("absolute", settings=settings) for settings in changes)
     assert sorted(group.distinctly() for group in found) == [f"model.epsilon {a}, optim.epsilon {b}" for a, b in values]
-    (table,) = build_tables(found).sections["paper"]
-    assert sorted((line[3].value, line[4].value) for line in table.cells) == [(f"{a}", f"{b}") for a, b in values]
+    (table,) = build_tables(found).sections["scores"]
+    assert sorted((line[1].value, line[2].value) for line in table.cells) == [(f"{a}", f"{b}") for a, b in values]
 
 
 def test_learned_positions_of_other_lengths_are_other_variants():
@@ -134,50 +133,63 @@ def test_learned_positions_of_other_lengths_are_other_variants():
     assert [one.label for one in group.variants] == ["relative, k = 16"], "without effect on sinusoids and tables"
 
 
-def test_changes_are_paired_by_seed():
-    runs = [fake_record("absolute", seed=seed, scores={"test": value}) for seed, value in ((1, 20.0), (2, 30.0))]
-    runs += [fake_record("relative", seed=seed, scores={"test": value}) for seed, value in ((1, 21.0), (2, 31.5))]
-    group = group_of(runs)
-    absolute, relative = group.get("absolute"), group.get("relative", 16)
-    change = group.change(relative, absolute, "test")
-    assert (change.value, change.n) == (1.25, 2)
-    assert change.deviation == pytest.approx(0.5 / 2**0.5)
-    assert group.change(absolute, absolute, "test").value == 0.0
-    assert group.change(relative, groups.never_run("none"), "test").reason == "nothing to compare with: none: never run"
-    # Only seeds of both count; with fewer than two of them there is no interval.
-    group = group_of([*runs, fake_record("relative", seed=3, scores={"test": 90.0})])
-    assert group.change(group.get("relative"), group.get("absolute"), "test") == change
-    group = group_of([fake_record("absolute", seed=1), *(fake_record("relative", seed=seed) for seed in (2, 3))])
-    change = group.change(group.get("relative"), group.get("absolute"), "test")
-    assert (change.value, change.deviation, change.interval) == (0.0, None, None)
-
-
 def test_interval_over_seeds_stays_within_the_bounds_of_the_metric():
-    def variant(metric, values):
+    def interval(metric, *values):
         runs = [fake_record(seed=seed, scores=[fake_score("test", v, metric)]) for seed, v in enumerate(values)]
-        return group_of(runs).variants[0]
-
-    def interval(metric, *values, others=None):
-        key, own = groups.TestColumn("test", "test_2016_flickr", metric), variant(metric, values)
-        measured = own.change(variant(metric, others), key, "") if others else own.measured(key, "")
+        measured = group_of(runs).variants[0].measured(groups.TestColumn("test", "test_2016_flickr", metric), "")
         return pytest.approx((measured.interval.low, measured.interval.high), abs=1e-3)
 
     assert interval("sacrebleu", 99.0, 95.0) == (97 - 25.4124, 100)
     assert interval("exact_match", 99.0, 95.0) == (0.5186, 99.9995)
     assert interval("bits_per_byte", 1.0, 3.0) == (0, 2 + 12.7062)
-    assert interval("sacrebleu", 1.0, 5.0, others=(99.0, 97.0)) == (-100, -95 + 38.1186)
-    assert interval("bits_per_byte", 1.0, 3.0, others=(2.0, 2.0)) == (-12.7062, 12.7062)
+
+
+def test_baseline_is_the_one_given_or_absolute_or_of_the_file_or_the_papers_row(tmp_path, monkeypatch):
+    kinds = [fake_record(name, sweeps=["mine"]) for name in ("absolute", "rope", "relative", "t5")]
+    monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
+    (tmp_path / "mine.yaml").write_text("baseline: rope")
+    for records, chosen, label in (
+        (kinds, "t5", "T5"), (kinds, None, "absolute (sinusoidal)"), (kinds[1:], None, "RoPE"),
+        (kinds[2:], None, "relative, k = 16"), (kinds[3:], None, "absolute"),
+    ):  # fmt: skip
+        assert group_of(records, baseline=chosen).baseline.label == label
+    assert run_groups([fake_record("absolute")])[0].baseline.finished
+
+
+def test_published_figures_stand_beside_the_papers_corpus_and_the_sweeps_that_say_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
+    (tmp_path / "theirs.yaml").write_text("paper: true")
+    wmt = {"settings": {"data.name": "wmt14_en_de"}}
+    for changes, given, shown in (
+        ({}, None, False), (wmt, None, True), (wmt, False, False), ({}, True, True),
+        ({"sweeps": ["theirs"]}, None, True), ({"sweeps": ["mine"]}, None, False),
+    ):  # fmt: skip
+        assert group_of([fake_record(**changes)], published=given).published is shown
+
+
+@pytest.mark.parametrize("losses, fall", [
+    ({900: 2.0, 1000: 1.99}, None), ({100: 9.0, 900: 2.0, 1000: 1.9}, 0.05),
+    ({500: 3.0, 1000: 2.0}, 0.2 / 2.2),  # 2.2 at step 900, between the two validations
+    ({950: 2.0, 1000: 1.9}, None), ({900: 2.0, 1000: 2.1}, None), ({}, None),  # by how much since 900 is not known
+    ({900: 0.009, 1000: 0.0045}, None),  # a task learned exactly: less than 0.005 nats
+])  # fmt: skip
+def test_still_learning_is_a_fall_over_the_last_tenth_on_average(losses, fall):
+    run = fake_record()
+    ends = groups.learning_of(losses)
+    (variant,) = group_of([run], {run_key(run): ends} if ends else {}).variants
+    assert variant.fall == (fall and pytest.approx(fall))
 
 
 def test_scores_decoded_differently_have_no_mean_and_no_change():
     other = fake_record("relative", seed=2, scores=[fake_score("test", 31.0, signature="another")])
     group = group_of([fake_record("absolute"), fake_record("relative"), other])
-    relative, absolute = group.get("relative"), group.get("absolute")
+    relative = group.get("relative")
     assert "measured in different ways" in group.score(relative, "test").reason
     other = fake_record("relative", scores=[fake_score("test", 31.0, num_sentences=7)])
     group = group_of([fake_record("absolute"), other])
     relative, absolute = group.get("relative"), group.get("absolute")
-    assert group.change(relative, absolute, "test").reason == "scored in another way than absolute (sinusoidal)"
+    assert group.change(relative, group.column("test")).reason == "scored in another way than absolute (sinusoidal)"
+    assert absolute is group.baseline
 
 
 def test_a_seed_that_was_trained_twice_is_said():
@@ -202,7 +214,7 @@ def test_missing_score_has_a_reason():
     group = group_of([fake_record("none", status="failed"), fake_record("relative"), running])
     none, relative = group.get("none"), group.get("relative")
     assert group.score(none, "test").reason == "seed 1 failed: RuntimeError: rank 1 died"
-    assert relative.unfinished[0].startswith("seed 2 still running")
+    assert relative.unfinished == (running,)
     assert group.score(relative, "test").value == 30.0
     assert group.score(relative, "long").reason == "not evaluated on long"
 
@@ -213,7 +225,7 @@ def test_unknown_position_setting_marks_only_rows_that_differ():
         return record.model_copy(update={"config": {**record.config, "position": position}})
 
     def shown(records):
-        groups = run_groups(records)
+        groups = run_groups(records, published=True)
         variants = [(one.position.kind, one.label, variant_colours(group.variants)[one.label])
                     for group in groups for one in group.variants]  # fmt: skip
         return variants, [(grid.name, len(grid.rows)) for grid in build_tables(groups).sections["paper"]]
@@ -225,19 +237,14 @@ def test_unknown_position_setting_marks_only_rows_that_differ():
     scheme = changed(fake_record("none", seed=2, scores={"test": 35.0}), rotary=True, name="rotary")
     after = shown([*plain, scheme])
     assert after[0] == [*before[0], ("other", "rotary = True", after[0][-1][2])]
-    assert after[1][-2:] == before[1][-2:]  # Tables 2 and 3; Table 1 has a row more
+    assert after[1] == before[1]
     one, other = positions_of([fake_record("relative"), changed(fake_record("relative"), rotary_base=500)])
     assert (one.kind, other.kind, other.label) == ("relative", "other", "relative, k = 16, rotary_base = 500")
     assert position_of(changed(fake_record("none"), name="mine")).kind == "none"
+    labelled = fake_record(label="Spiral, 3 arms", **{"config.position": {"name": "s", "scheme": "s", "arms": 3}})
+    assert position_of(labelled).label == "Spiral, 3 arms", "a report needs no schemes_dir"
     spiral = position_of(fake_record(**{"config.position": {"name": "spiral", "scheme": "spiral", "arms": 3}}))
     assert (spiral.kind, spiral.label) == ("other", "spiral, arms = 3, scheme = spiral")
-
-
-def test_language_models_are_compared_while_they_learn():
-    scores = [fake_score("test", 2.0, "bits_per_byte")]
-    runs = [fake_record("absolute", settings={"data.text": {}}, scores=scores)]
-    (variant,) = group_of(runs, {run_key(run): Learning(0.05, 0.1, 1800, 1.0) for run in runs}).variants
-    assert variant.still_learning and variant.undecided == ""
 
 
 @pytest.mark.parametrize("changes", [{"splits": ["test"], "test_sets": ["x"]}, {"longest_training_source": 21}, {}])
@@ -247,7 +254,7 @@ def test_scores_by_length_of_other_sentences_or_trainings_are_not_compared(chang
         of_lengths[1]["buckets"][0]["num_sentences"] = 49
     runs = [fake_record(kind, by_length=each) for kind, each in zip(("absolute", "relative"), of_lengths, strict=True)]
     group = group_of(runs)
-    assert "another way" in str(group.get("relative").change(group.baseline, ("sacrebleu", 1, 10), "").reason)
+    assert "another way" in str(group.change(group.get("relative"), ("sacrebleu", 1, 10)).reason)
 
 
 @pytest.mark.parametrize("name, value", [("devices", 2), ("num_nodes", 2), ("threads", 2), ("attention", "dense")])

@@ -1,0 +1,362 @@
+"""The score table, of which all tables of a report are: rows with n, score, change from the baseline, and a verdict.
+
+Its other columns are published figures, other splits and other metrics. The paper's Tables 1 to 3 have the rows of the
+paper, beside its figures; every other table has all rows of groups that are alike, the best first.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from rpr import paper
+from rpr.records.measurement import Measurement, missing, single
+from rpr.records.record import short_names
+from rpr.records.scores import METRIC_NAMES, Score, counted, how_scored, search_in_words, tokenised_in_words
+from rpr.report.groups import LEARNING_RULE, SOLVED, Group, TestColumn, Variant
+from rpr.report.lengths import context_grids, length_grid
+from rpr.report.protocol import differences, tokens_per_step
+from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, facts_of, find
+from rpr.report.recipes import recipe_grids, recipes
+from rpr.report.speed import SpeedRow, speed_grid
+from rpr.report.verdicts import LEAST_SEEDS, MODEL
+from rpr.tables.grid import Cell, Column, Grid, Note, marked
+from rpr.tasks import TASKS
+
+# The sections of a page with tables of all groups, in its order.
+HEADINGS = {"scores": "Scores", "recipes": "The best recipe of each variant", "paper": "The paper's tables"}
+HEADINGS |= {"speed": "Speed"}
+_SIDE_BY_SIDE = ("test", "validation")  # splits of translations with changes
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: a variant of a group, and the split that published figures of it are on."""
+
+    labels: tuple[str, ...]  # one for each label column
+    group: Group
+    variant: Variant
+    papers_split: str = "test"
+
+    def score(self, split: str, metric: str | None = None) -> Measurement:
+        return self.group.score(self.variant, split, metric)
+
+    def change(self, split: str) -> Measurement:
+        return self.group.change(self.variant, self.group.column(split), f"not evaluated on {split}")
+
+    def verdict(self, split: str) -> str:
+        return self.group.verdict(self.variant, self.group.column(split))
+
+    def figure(self, source: Source) -> Measurement:
+        """What a source prints for this row."""
+        published = find(facts_of(self.variant, self.group), source, self.papers_split if source is PAPER else None)
+        if published is None or (source is not PAPER and self.group.column(published.split, published.metric) is None):
+            return missing(source.absent)
+        return single(published.figure)
+
+    @property
+    def papers_change(self) -> Measurement:
+        """The change of the paper's figure from its figure of the baseline."""
+        published, baseline = (
+            find(facts_of(one, self.group), PAPER, self.papers_split) for one in (self.variant, self.group.baseline)
+        )
+        if not self.group.published or published is None or baseline is None or self.variant is self.group.baseline:
+            return missing(PAPER.absent)
+        return single(round(published.figure - baseline.figure, 1))
+
+    @property
+    def solved(self) -> str:
+        """`4 of 5`: the seeds that solve a task on the split of its findings."""
+        scores = self.variant.scores.get(self.group.column(self.group.split) or (), {}).values()
+        return f"{sum(score.value >= SOLVED for score in scores)} of {len(scores)}" if scores else ""
+
+    @property
+    def note(self) -> Cell:
+        """Whether it was still learning, its seeds without a result, and caveats."""
+        remarks = dict[str, tuple[str, ...]]()
+        if unlearned := self.group.unlearned(self.variant):
+            remarks["not learned"] = (unlearned,)
+        if self.variant.fall is not None:
+            remarks["still learning"] = (LEARNING_RULE,)
+        if self.variant.unfinished:
+            missing_seeds = ", ".join(f"seed {run.seed} {run.status}" for run in self.variant.unfinished)
+            remarks["incomplete"] = (missing_seeds,)
+        text = ", ".join(remark for remark in remarks if remark != "not learned")
+        return Cell(text, tuple(why for reasons in remarks.values() for why in reasons) + self.variant.caveats)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """All tables of a report: those of each section of HEADINGS, and those by length, which stand with their group."""
+
+    sections: Mapping[str, Sequence[Grid]]
+    by_length: Sequence[Grid] = ()
+    rules: Sequence[str] = ()  # what verdicts mean
+
+    @property
+    def main(self) -> list[Grid]:
+        return [grid for grids in self.sections.values() for grid in grids]
+
+    @property
+    def grids(self) -> list[Grid]:
+        return [*self.main, *self.by_length]
+
+
+def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Tables:
+    """Every table for which the groups have rows."""
+    papers = [group for group in groups if group.published and group.translation]
+    sections = {
+        "scores": [all_rows(family) for family in alike(groups)],
+        "recipes": [grid for tried in recipes(groups) for grid in recipe_grids(tried)],
+        "paper": [*_tables1(papers), *(grid for group in papers for grid in (*_table2(group), *_table3(group)))],
+        "speed": [*speed_grid(benches)],
+    }
+    by_length = [grid for group in groups for grid in (*length_grid(group), *context_grids(group))]
+    return Tables({name: grids for name, grids in sections.items() if grids}, by_length, [*rules(groups)])
+
+
+def rules(groups: Sequence[Group]) -> Iterator[str]:
+    """What the verdicts of these groups mean."""
+    yield (
+        "Better or worse: the 95% interval of the change from the baseline excludes zero; open: it does not, or there "
+        f"are fewer than {LEAST_SEEDS} seeds on a side. The intervals hold together for all rows of a table: {MODEL}."
+    )
+    methods = dict.fromkeys(changes.method for group in groups for changes in group.all_changes if changes.of_rows)
+    for method in methods:
+        if method != MODEL:
+            yield f"Where a note says so: {method}."
+    yield from dict.fromkeys(group.kind.caution for group in groups)
+
+
+def alike(groups: Sequence[Group]) -> list[list[Group]]:
+    """The groups by corpus, model, steps and hardware; those of one list differ in other settings and share a table."""
+    by_setting: dict[tuple[Any, ...], list[Group]] = {}
+    for group in groups:
+        by_setting.setdefault((group.data, group.model, group.max_steps, group.hardware), []).append(group)
+    return [*by_setting.values()]
+
+
+def ranked(groups: Sequence[Group]) -> list[Line]:
+    """All variants of groups that are alike, the best first, those without a score last."""
+    lines = [Line((variant.label,), group, variant) for group in groups for variant in group.variants]
+
+    def place(line: Line) -> tuple[bool, float]:
+        value = line.score(line.group.split).value
+        return value is None, line.group.kind.best_first(value or 0.0)
+
+    return sorted(lines, key=place)
+
+
+def all_rows(groups: Sequence[Group]) -> Grid:
+    """The table of groups that are alike."""
+    first, runs = groups[0], [run for group in groups for run in group.runs]
+    setting = first.heading if len(groups) == 1 else first.common_heading
+    return score_table(
+        "scores",
+        f"{METRIC_NAMES[first.metric]} on {first.split}",
+        setting,
+        ("position",),
+        ranked(groups),
+        *_about(groups, runs),
+    )
+
+
+def _about(groups: Sequence[Group], runs: Sequence[Any]) -> Iterator[str]:
+    """What a task's lengths are, and how much text a language model read."""
+    first = groups[0]
+    if first.task:
+        train, longest = (
+            " or ".join(
+                str(most) for most in sorted({run.setting(f"data.task.max_{split}_length") or 0 for run in runs})
+            )
+            for split in ("train", "long")
+        )
+        unit = getattr(TASKS.get(str(runs[0].task)), "UNIT", "")
+        yield f"test: lengths up to {train} {unit}, as in training; long: up to {longest}"
+        yield f"seeds ≥ {SOLVED:g}%: those with at least as much exact match on {first.split}"
+    if first.documents:
+        tokens = sorted({tokens_per_step(run.config) * run.max_steps for run in runs})
+        more = ", besides those of the run that it started from" if any(run.continued for run in runs) else ""
+        yield f"trained on at most {' or '.join(f'{count:,}' for count in tokens)} tokens{more}"
+        if first.unigram is not None:
+            yield f"unigram entropy of the corpus: {first.unigram:.2f} bits per byte"
+
+
+def score_table(
+    name: str, title: str, setting: str, headings: Sequence[str], lines: Sequence[Line], *notes: str
+) -> Grid:
+    """Rows of scores with their changes, beside the figures of every source that has one for a row. `headings` are of
+    the labels of each line.
+    """
+    groups = list({id(line.group): line.group for line in lines}.values())
+    shown = all_sources() if any(group.published for group in groups) else []
+    sources = [source for source in shown if any(line.figure(source).value is not None for line in lines)]
+    by_group = ([line.variant for line in lines if line.group is group] for group in groups)
+    scoring = dict.fromkeys(note for variants in by_group for note in _scoring_notes(variants))
+    about = []
+    if baselines := dict.fromkeys(group.baseline.label for group in groups if group.baseline.records):
+        own = ", whichever is the baseline of the row's own runs" if len(baselines) > 1 else ""
+        about.append(f"change: from {' or '.join(baselines)}{own}, with its 95% interval")
+    for source in sources:
+        on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
+        about.append(f"{source.heading}{on}: {source.citation}; {source.protocol}")
+    about += _differences(lines) if PAPER in sources else []
+    columns = (*(Column(label, label, partial(_label, at), label=True) for at, label in enumerate(headings)),
+               *_setting_columns(groups), *_score_columns(lines, sources))  # fmt: skip
+    below = (*scoring, *map(Note, (*about, *notes)))
+    synthetic = any(group.synthetic for group in groups)
+    return Grid(name, title, columns, tuple(lines), setting, below, synthetic).without_empty_columns()
+
+
+def _label(at: int, line: Line) -> str:
+    return line.labels[at]
+
+
+def _score_columns(lines: Sequence[Line], sources: Sequence[Source]) -> Iterator[Column]:
+    groups, first = {id(line.group): line.group for line in lines}.values(), lines[0].group
+    split, digits, heading = first.split, first.digits, first.kind.heading
+    tested = sorted({column for group in groups for column in group.columns}, key=lambda column: column.order)
+    # 1. The answer: score, change, the paper's change, verdict.
+    yield Column("n", "n", lambda line: str(len(line.variant.finished)))
+    yield Column(split, f"{heading} {split}", partial(_score, split=split), digits)
+    yield Column(f"{split}_change", "change", partial(_change, split=split), digits, signed=True)
+    yield Column("paper_change", "paper's change", lambda line: line.papers_change, signed=True)
+    yield Column(f"{split}_verdict", "verdict", partial(Line.verdict, split=split), words=True)
+    if first.task:
+        yield Column(f"{split}_solved", f"seeds ≥ {SOLVED:g}%", lambda line: line.solved)
+    # 2. Published figures.
+    for source in sources:
+        places = digits if source is not PAPER else 1
+        yield Column(source.key, source.heading, partial(Line.figure, source=source), places, priority=1)
+    # 3. Other splits, of translations also their changes; then other metrics, which only report.json has.
+    for other in dict.fromkeys(column.split for column in tested if column.metric == first.metric):
+        if other == split:
+            continue
+        yield Column(other, f"{heading} {other}", partial(_score, split=other), digits, priority=1)
+        if first.translation and other in _SIDE_BY_SIDE:
+            change = partial(_change, split=other)
+            yield Column(f"{other}_change", f"change {other}", change, digits, signed=True, priority=1)
+    yield Column("note", "note", lambda line: line.note, words=True, priority=1)
+    for column in tested:
+        if column.metric != first.metric:
+            read = partial(_score, split=column.split, metric=column.metric)
+            key = f"{column.metric}_{column.split}"
+            yield Column(
+                key, f"{METRIC_NAMES.get(column.metric, column.metric)} {column.split}", read, digits, priority=3
+            )
+
+
+def _score(line: Line, split: str, metric: str | None = None) -> Cell:
+    return marked(line.score(split, metric), len(line.variant.finished))
+
+
+def _change(line: Line, split: str) -> Cell:
+    if line.variant is line.group.baseline:
+        return Cell("")
+    return marked(line.change(split), len(line.variant.finished))
+
+
+def _setting_columns(groups: Collection[Group]) -> Iterator[Column]:
+    """A column for each setting in which the groups of a table differ."""
+
+    def value(name: str, line: Line) -> str:
+        return str(line.group.settings.get(name))
+
+    for name, heading in short_names(dict.fromkeys(name for group in groups for name, _ in group.distinct)).items():
+        if len({str(group.settings.get(name)) for group in groups}) > 1:
+            yield Column(heading, heading, partial(value, name), label=True)
+
+
+def _differences(lines: Sequence[Line]) -> list[str]:
+    """How the runs of a table differ from the paper's."""
+    found = dict.fromkeys(
+        text
+        for group in {id(line.group): line.group for line in lines}.values()
+        for text in differences(group.finished, group.size, group.languages)
+    )
+    return [f"differs from the paper: {'; '.join(found)}"] if found else []
+
+
+def _scoring_notes(variants: Sequence[Variant]) -> Iterator[Note]:
+    """How the scores of these variants of a group were computed; what makes rows incomparable is a warning."""
+    by_column: dict[TestColumn, list[Score]] = {}
+    for score in (score for variant in variants for run in variant.finished for score in run.scores):
+        by_column.setdefault(TestColumn(score.split, score.test_set, score.metric), []).append(score)
+    headline = {run.kind.metric for variant in variants for run in variant.finished}
+    for column, scores in sorted(by_column.items(), key=lambda item: item[0].order):
+        if column.metric not in headline:
+            continue
+        if len({*map(how_scored, scores)}) > 1:
+            yield Note(f"not comparable: the rows of {column.split} were scored in different ways", "warning")
+        # 1. On what, and how.
+        sizes = " or ".join(f"{count:,}" for count in sorted({score.num_sentences for score in scores}))
+        ways = " or ".join(sorted({f"{score.signature}; {search_in_words(score)}" for score in scores}))
+        on = f"{column.split}: {column.test_set}, {counted(sizes, column.metric)}"
+        yield Note(f"{on}; {ways}; {' or '.join(sorted({score.checkpoint for score in scores}))}")
+        # 2. What is unusual in it.
+        for what, counts in (
+            ("empty translations", [score.empty_hypotheses for score in scores]),
+            ("translations without an end within the length limit", [score.unfinished_hypotheses for score in scores]),
+        ):
+            if most := max((count or 0 for count in counts), default=0):
+                yield Note(f"{column.split}: {what}, scored as they are: up to {most:,} in a run")
+        if tokenised := max((score.tokenised_references or 0 for score in scores), default=0):
+            yield Note(f"{column.split}: {tokenised_in_words(tokenised)}")
+
+
+def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
+    """Table 1 for each corpus, with all its languages and models."""
+    families: dict[str, list[Group]] = {}
+    for group in groups:
+        families.setdefault(group.data.removesuffix(f"_{group.languages}"), []).append(group)
+    for family, members in families.items():
+        in_order = sorted(members, key=lambda group: (group.size, group.model, group.max_steps, group.languages))
+        if lines := [line for group in in_order for line in _lines1(group)]:
+            name = replace(members[0], data=family).corpus
+            title = "Table 1: BLEU by model, languages and position"
+            yield score_table("table1", title, name, ("model", "languages", "position"), lines)
+
+
+def _lines1(group: Group) -> Iterator[Line]:
+    """Absolute, and relative with the paper's k."""
+    own = group.model not in paper.MODELS or group.max_steps != paper.MODELS[group.size].steps
+    model = f"{group.model}, {group.max_steps:,} steps" if own else group.model
+    for variant in (group.get("absolute"), group.papers_relative):
+        if variant.records:
+            label = re.sub(r", k = \d+\b", "", variant.label, count=1)
+            yield Line((model, group.languages.upper().replace("_", "-"), label), group, variant)
+
+
+def _clip_distances(group: Group, *kinds: str) -> set[int]:
+    positions = [variant.position for variant in group.variants if variant.position.kind in kinds]
+    return {k for position in positions if (k := position.clip_distance) is not None}
+
+
+def _table2(group: Group) -> Iterator[Grid]:
+    run = _clip_distances(group, "relative")
+    if run - {paper.MODELS[group.size].clip_distance}:
+        rows = {(str(k),): group.get("relative", k) for k in sorted({*paper.TABLE2, *run})}
+        lines = [Line(labels, group, variant, "validation") for labels, variant in rows.items()]
+        yield score_table("table2", "Table 2: BLEU by clip distance k", group.heading, ("k",), lines)
+
+
+def _table3(group: Group) -> Iterator[Grid]:
+    """For the largest k with a keys-only or values-only variant; for the paper's if only `none` was run."""
+    alone, none = _clip_distances(group, "relative_keys", "relative_values"), group.get("none")
+    if not alone and not none.records:
+        return
+    k = max(alone, default=paper.MODELS[group.size].clip_distance)
+    kinds = {sides: KIND_OF_SIDES[sides] for sides in paper.TABLE3}
+    lines = [
+        Line(
+            tuple("yes" if on else "no" for on in sides),
+            group,
+            none if kind == "none" else group.get(kind, k),
+            "validation",
+        )
+        for sides, kind in kinds.items()
+    ]
+    assumed = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
+    title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
+    yield score_table("table3", title, f"{group.heading} | k = {k}", ("a^V", "a^K"), lines, assumed)

@@ -1,0 +1,161 @@
+"""Which rows of a table are better or worse than its baseline: one model of the whole table.
+
+Least squares of `score ~ row + seed`, with one variance pooled over the rows, and the simultaneous 95% intervals of
+Dunnett (1955) for the changes from the baseline: corrected for their number by construction, paired where seeds are
+shared. A row is better or worse if its interval excludes zero. Two exceptions:
+- Unequal variances (Levene's test on medians, p < 0.01): Welch's t interval of each row, and Holm's correction.
+- Shares of right answers, where seeds solve a task or do not: the paired interval of the log-odds, and Holm's.
+The family is every row with a score that learned, whatever its change. A verdict needs three seeds on both sides.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+from scipy import stats
+
+from rpr.records.measurement import LEVEL, Measurement, holm, mean_of_shares, p_value
+from rpr.records.scores import Interval
+
+LEAST_SEEDS = 3
+LEAST_EQUAL = 0.01  # p of Levene's test, below which variances are not pooled
+DRAWS, SEED = 200_000, 1  # of the multivariate t
+MODEL = "Dunnett's simultaneous intervals from one model of the table, score ~ row + seed"
+WELCH = "Welch's t intervals, as the rows' variances differ (Levene, p < 0.01), and Holm's correction over all rows"
+SHARES = "paired t intervals of the log-odds, and Holm's correction over all rows"
+Scores = Mapping[str, Mapping[int, float]]  # of each row by seed
+Estimates = dict[str, tuple[Measurement, float]]  # of each row its change, and p of no change; 1 without an interval
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Of each row but the baseline, by label: its change with a 95% interval, and whether that decides."""
+
+    of_rows: Mapping[str, Measurement] = field(default_factory=dict)
+    decided: frozenset[str] = frozenset()
+    method: str = ""
+
+
+def changes(scores: Scores, baseline: str, step: float, *, shares: bool = False) -> Changes:
+    """The changes of all rows from the baseline, which is one of them, by label.
+
+    `step`: what one item of a test set adds to a score, for the narrowest interval: one item of one seed to either
+    side. `shares`: the scores are percentages of items.
+    """
+    # 1. The estimates and their intervals.
+    pooled = {} if shares else _dunnett(scores, baseline)
+    if shares:
+        method, found = SHARES, _each(_paired, scores, baseline, step)
+    elif pooled and _equal_variances(scores):
+        method, found = MODEL, pooled
+    else:
+        method, found = WELCH, _each(_welch, scores, baseline, step)
+    # 2. Those that decide: with three seeds on both sides, zero outside the interval, and that also when corrected.
+    of_rows = {label: _with_floor(change, step) for label, (change, _) in found.items()}
+    tested = [label for label, change in of_rows.items() if change.interval is not None]
+    p_values = [found[label][1] for label in tested]
+    holding = zip(tested, p_values if method == MODEL else holm(p_values), strict=True)
+    least = len(scores[baseline])
+    decided = (label for label, p in holding if p < 1 - LEVEL and min(least, len(scores[label])) >= LEAST_SEEDS)
+    return Changes(of_rows, frozenset(label for label in decided if _excludes_zero(of_rows[label])), method)
+
+
+def _each(
+    estimate: Callable[[Mapping[int, float], Mapping[int, float], float], tuple[Measurement, float]],
+    scores: Scores,
+    baseline: str,
+    step: float,
+) -> Estimates:
+    return {label: estimate(own, scores[baseline], step) for label, own in scores.items() if label != baseline}
+
+
+def _dunnett(scores: Scores, baseline: str) -> Estimates:
+    """Nothing without a degree of freedom for the variance; p is 0 or 1, whether the interval excludes zero."""
+    # 1. The design: the mean, each row but the baseline, each seed of several rows but the first.
+    others = [label for label in scores if label != baseline]
+    cells = [(label, seed, score) for label, by_seed in scores.items() for seed, score in by_seed.items()]
+    times = Counter(seed for _, seed, _ in cells)
+    first, *blocks = sorted(seed for seed, rows in times.items() if rows > 1) or [-1]
+    columns = [
+        # Effects of seeds add up to zero, and a seed of one row alone has none.
+        [1.0, *(label == other for other in others), *((seed == block) - (seed == first) for block in blocks)]
+        for label, seed, _ in cells
+    ]
+    design, values = np.array(columns), np.array([score for _, _, score in cells])
+    freedom = len(cells) - int(np.linalg.matrix_rank(design))
+    if freedom < 1 or not others:
+        return {}
+    # 2. Least squares, and the covariance of the changes per unit of variance.
+    inverse = np.linalg.pinv(design.T @ design)
+    effects = inverse @ design.T @ values
+    variance = float(((values - design @ effects) ** 2).sum()) / freedom
+    covariance = inverse[1 : len(others) + 1, 1 : len(others) + 1]
+    errors = np.sqrt(np.diagonal(covariance))
+    # 3. The simultaneous intervals.
+    correlation = (covariance / np.outer(errors, errors)).round(9)
+    halves = critical_value(tuple(map(tuple, correlation.tolist())), freedom) * errors * math.sqrt(variance)
+    return {
+        label: (_measured(change, half, len(scores[label])), float(abs(change) <= half))
+        for label, change, half in zip(others, effects[1:].tolist(), halves.tolist(), strict=False)
+    }
+
+
+@lru_cache(maxsize=256)
+def critical_value(correlation: tuple[tuple[float, ...], ...], freedom: int) -> float:
+    """What the largest |t| of jointly distributed values exceeds with a probability of 5%, by DRAWS seeded draws."""
+    random = np.random.default_rng(SEED)
+    vectors, values, _ = np.linalg.svd(np.array(correlation), hermitian=True)
+    normal = random.standard_normal((DRAWS, len(correlation))) @ (vectors * np.sqrt(values)).T
+    largest = np.abs(normal).max(1) / np.sqrt(random.chisquare(freedom, DRAWS) / freedom)
+    return float(np.quantile(largest, LEVEL))
+
+
+def _equal_variances(scores: Scores) -> bool:
+    several = [[*by_seed.values()] for by_seed in scores.values() if len(by_seed) > 1]
+    if len(several) < 2 or max(map(len, several)) < LEAST_SEEDS:
+        return True  # of two values each distance from their median is the same: nothing to test
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return not stats.levene(*several, center="median").pvalue < LEAST_EQUAL  # NaN: all are zero
+
+
+def _welch(own: Mapping[int, float], its: Mapping[int, float], step: float) -> tuple[Measurement, float]:
+    first, second = [*own.values()], [*its.values()]
+    change = math.fsum(first) / len(first) - math.fsum(second) / len(second)
+    if min(len(first), len(second)) < 2:
+        return Measurement(change, len(first)), 1.0
+    # Seeds that happen to agree do not make a mean certain.
+    errors = [max(float(np.var(each, ddof=1)), step**2 / len(each)) / len(each) for each in (first, second)]
+    error = math.sqrt(sum(errors))
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(each) - 1) for e, each in zip(errors, (first, second), strict=True))
+    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
+    return _measured(change, half, len(first)), 2 * float(stats.t.sf(abs(change) / error, freedom))
+
+
+def _paired(own: Mapping[int, float], its: Mapping[int, float], step: float) -> tuple[Measurement, float]:
+    seeds = sorted(own.keys() & its.keys())
+    if len(seeds) < 2:
+        means = [math.fsum(each.values()) / len(each) for each in (own, its)]
+        return Measurement(means[0] - means[1], len(own)), 1.0
+    change = mean_of_shares([own[seed] - its[seed] for seed in seeds], step, -100.0, 100.0)
+    return change, p_value(change)
+
+
+def _measured(change: float, half: float, n: int) -> Measurement:
+    interval = Interval(change - half, change + half, LEVEL, kind="seeds") if n > 1 else None
+    return Measurement(change, n, interval=interval)
+
+
+def _with_floor(change: Measurement, step: float) -> Measurement:
+    """With an interval that reaches to both sides by at least one item of one seed."""
+    if change.interval is None or change.value is None:
+        return change
+    least = step / change.n
+    low, high = min(change.interval.low, change.value - least), max(change.interval.high, change.value + least)
+    return replace(change, interval=replace(change.interval, low=low, high=high))
+
+
+def _excludes_zero(change: Measurement) -> bool:
+    return change.interval is not None and not change.interval.low <= 0 <= change.interval.high

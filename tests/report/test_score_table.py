@@ -1,0 +1,179 @@
+"""The score table in its forms, from fake records, cell by cell; the findings below it."""
+
+import json
+import re
+
+import pytest
+
+from rpr import paper
+from rpr.records.record import find_records
+from rpr.report.build import build_report
+from rpr.report.findings import findings
+from rpr.report.groups import Learning, run_groups, run_key
+from rpr.report.protocol import differences, papers_settings
+from rpr.report.speed import read_benches
+from tests.fake_records import fake_by_length, fake_record, fake_score
+from tests.report.helpers import grids, grids_of, group_of, row, runs, value
+
+ABSOLUTE, PAPERS = "absolute (sinusoidal)", "relative, k = 16"
+
+
+def test_rows_are_best_first_with_change_and_verdict_against_one_baseline():
+    table = grids(runs(seeds=(1, 2, 3)), published=True)["scores"]
+    assert [column.heading for column in table.columns] == [
+        "position", "n", "BLEU test", "change", "paper's change", "verdict", "paper"
+    ]  # fmt: skip
+    scores = [line[2].value.value for line in table.cells]
+    assert scores == sorted(scores, reverse=True) and len(scores) == 10
+    none, absolute = row(table, "none"), row(table, ABSOLUTE)
+    assert value(none["test_change"]) == pytest.approx(value(none["test"]) - value(absolute["test"]))
+    assert [cells["test_verdict"].value for cells in (none, absolute, row(table, PAPERS))] == [
+        "worse", "baseline", "better"
+    ]  # fmt: skip
+    assert absolute["test_change"].value == "" and value(row(table, PAPERS)["paper_change"]) == 0.3
+    assert "change: from absolute (sinusoidal), with its 95% interval" in [note.text for note in table.notes]
+
+
+def test_paper_figures_are_as_printed():
+    table1 = {("base", "absolute"): (26.5, 38.2), ("base", "relative"): (26.8, 38.7)}
+    table1 |= {("big", "absolute"): (27.9, 41.2), ("big", "relative"): (29.2, 41.5)}
+    german = {(*key, "en_de"): scores[0] for key, scores in table1.items()}
+    assert dict(paper.TABLE1) == german | {(*key, "en_fr"): scores[1] for key, scores in table1.items()}
+    ks, figures = (0, 1, 2, 4, 16, 64, 256), (12.5, 25.5, 25.8, 25.9, 25.8, 25.9, 25.8)
+    assert dict(paper.TABLE2) == dict(zip(ks, figures, strict=True))
+    values_only, keys_only = (True, False), (False, True)
+    assert dict(paper.TABLE3) == {values_only: 25.3, keys_only: 25.8, (True, True): 25.8, (False, False): 12.5}
+    assert paper.RELATIVE_SPEED == 0.93
+
+
+def test_papers_tables_are_the_score_table_of_its_rows():
+    found = grids(runs(), published=True)
+    assert [line[0].value for line in found["table2"].cells] == ["0", "1", "2", "4", "16", "32", "64", "256"]
+    k0, k4 = row(found["table2"], "0"), row(found["table2"], "4")
+    assert (value(k0["paper"]), k0["test_verdict"].value, k4["test"].value.reason) == (12.5, "worse", "never run")
+    assert [tuple(cell.value for cell in line[:2]) for line in found["table3"].cells] == [
+        ("yes", "yes"), ("no", "yes"), ("yes", "no"), ("no", "no")
+    ]  # fmt: skip
+    assert value(row(found["table3"], "no", "no")["paper"]) == 12.5
+    labels = [[cell.value for cell in line[:3]] for line in found["table1"].cells]
+    assert labels == [["small, 1,800 steps", "EN-DE", kind] for kind in (ABSOLUTE, "relative")]
+    assert {column.key for column in found["table1"].columns} >= {"n", "test", "test_change", "paper", "test_verdict"}
+
+
+def test_own_corpora_show_nothing_of_the_paper(tmp_path):
+    """But with paper=true."""
+    records = [(tmp_path / f"{number}.json", run) for number, run in enumerate(runs(settings={"data.name": "mine"}))]
+    for published in (None, True):
+        report = build_report(records, tmp_path / "out", "x", published=published)
+        texts = [path.read_text() for path in report.files] + [report.summary(100, 40)]
+        said = [bool(re.search("the paper|Shaw|26.8", text.split("</style>")[-1])) for text in texts]
+        assert any(said) is (published is True), [path.name for path in report.files]
+
+
+def test_runs_differ_from_the_papers_configuration():
+    run = fake_record("relative", settings={"data.name": "multi30k_en_de", "optim.max_steps": 5000})
+    found = differences([run], "base", "en_de")
+    assert "max_steps 5,000 (100,000)" in found and "name multi30k_en_de (wmt14_en_de)" in found
+    assert not any(text.startswith(("clip_distance", "seed", "path")) for text in found)
+    settings = papers_settings("base", "en_de")
+    assert (settings["model.d_ff"], settings["optim.warmup_steps"], settings["tokens per step"]) == (1024, 4000, 32768)
+    assert papers_settings("big", "en_fr")["model.dropout"] == 0.1 != papers_settings("big", "en_de")["model.dropout"]
+
+
+def test_rows_scored_otherwise_are_a_warning():
+    other = fake_record("relative", scores=[fake_score("test", 31.0, beam_size=1)])
+    table = grids([fake_record("absolute"), other])["scores"]
+    assert [note.text for note in table.notes if note.severity == "warning"] == [
+        "not comparable: the rows of test were scored in different ways"
+    ]
+    group = group_of([fake_record("absolute"), other])
+    assert "another way" in str(group.change(group.get("relative"), group.column("test")).reason)
+    assert "test_change" not in {column.key for column in table.columns}, "no empty column"
+
+
+def test_tasks_say_how_many_seeds_solve_them():
+    def run(position, seed, long):
+        scores = [fake_score("test", 99.0, "exact_match"), fake_score("long", long, "exact_match")]
+        task = {"kind": "reverse", "max_train_length": 20, "max_long_length": 40}
+        return fake_record(position, seed=seed, scores=scores, settings={"data.task": task, "data.name": "reverse"})
+
+    rows = {"absolute": (1.0, 2.0, 3.0), "relative": (99.0, 20.0, 96.0)}
+    group = group_of(run(name, seed, long) for name, values in rows.items() for seed, long in enumerate(values))
+    table = grids_of([group])["scores"]
+    assert table.title == "exact match on long"
+    assert [row(table, label)["long_solved"].value for label in (PAPERS, ABSOLUTE)] == ["2 of 3", "0 of 3"]
+    assert "test: lengths up to 20 symbols of the input, as in training; long: up to 40" in [
+        note.text for note in table.notes
+    ]
+    assert group.unlearned(group.baseline) == ""
+
+
+def test_notes_of_a_row_are_footnotes():
+    records = [fake_record(seed=1), fake_record(seed=2, status="interrupted")]
+    falling = {run_key(records[0]): Learning(0.03, 0.1)}
+    table = grids(records, falling)["scores"]
+    note = table.cells[0][-1]
+    assert note.value == "still learning, incomplete"
+    assert note.remarks[0].startswith("still learning: the validation loss fell by more than 1%")
+    assert note.remarks[1] == "seed 2 interrupted"
+
+
+def test_findings_are_counts_of_one_baseline_and_say_where_k_matters():
+    group = group_of(runs())
+    assert findings(group) == [
+        "Against absolute (sinusoidal) on test, of 9 rows: 4 better, 4 worse, 1 open.",
+        "Against k = 16: k = 0, 1 are worse; k = 2, 32 are open.",
+        "Small models on a small corpus: compare changes, not scores.",
+    ]
+    zero = group_of(fake_record(name, scores={"test": 0.0}) for name in ("absolute", "relative"))
+    assert findings(zero)[0] == "No row is compared: absolute (sinusoidal) has not learned (BLEU below 1)."
+
+
+def test_published_order_is_said_beside_ours():
+    def run(position, long):
+        scores = [fake_score("test", 99.0, "exact_match"), fake_score("long", long, "exact_match")]
+        return fake_record(position, scores=scores, settings={"data.task": {"kind": "reverse"}, "data.name": "reverse"})
+
+    records = [run(name, long) for name, long in (("t5", 10.0), ("alibi", 50.0), ("absolute", 1.0))]
+    order = "T5, ALiBi, absolute (sinusoidal)"
+    here = "here ALiBi, T5, absolute (sinusoidal)"
+    assert f"Best first, Kazemnejad 2023: {order}; {here}." in findings(group_of(records, published=True))
+    assert not any("Kazemnejad" in text for text in findings(group_of(records)))
+
+
+def test_by_length_has_a_column_for_each_bucket():
+    found = grids([fake_record("absolute", by_length=fake_by_length(40, 30, 20, 10))])["lengths"]
+    assert [column.heading for column in found.columns[2:]] == [
+        "1–10 (50)",
+        "11–22 (40)",
+        "23–30* (7)",
+        "over 30* (20)",
+    ]
+    assert [value(cell) for cell in found.cells[0][2:]] == [40, 30, 20, 10]
+    assert "fewer than 10 sentences, which say little: 23–30" in [note.text for note in found.notes]
+
+
+def test_speed_is_of_benchmarks_alone(tmp_path):
+    step = {"steps_per_second": 2.0, "relative_speed": 1.0, "min": 0.9, "max": 1.1}
+    document = {
+        "device": "cpu",
+        "config": {"model": {"name": "base", "relative_defaults": {"clip_distance": 16}},
+                   "data": {"vocabulary_size": 100}, "hardware": {"precision": "32", "matmul_precision": "highest"},
+                   "variants": ["absolute", "relative", "t5"], "sentences": 8, "length": 16, "rounds": 5},
+        "step": [{"variant": "absolute", **step}, {"variant": "relative", **step, "relative_speed": 0.95},
+                 {"variant": "t5", "problem": "out of memory"}],
+    }  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps(document))
+    (tmp_path / "broken.json").write_text(json.dumps(document | {"step": [{"variant": 1}]}))
+    rows, problems = read_benches(find_records(tmp_path).others)
+    table = grids_of([group_of([fake_record()])], rows)["speed"]
+    labels = ("base", "8 sentences of 16, vocabulary 100")
+    relative = row(table, *labels, "relative")
+    assert (value(relative["ratio"]), value(relative["paper"]), relative["ratio"].value.interval.low) == (
+        0.95,
+        0.93,
+        0.9,
+    )
+    assert row(table, *labels, "t5")["ratio"].value.reason == "out of memory"
+    assert len(problems) == 1 and "not a valid rpr-cli bench document" in problems[0]
+    assert "speed" not in grids_of(run_groups([fake_record()]))

@@ -1,0 +1,184 @@
+"""Verdicts: against scipy's Dunnett test, simulated tables, a committed sweep's table; both sides of each condition."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rpr.records.record import find_records
+from rpr.records.scores import Interval
+from rpr.report.groups import run_groups
+from rpr.report.verdicts import MODEL, SHARES, WELCH, changes
+from rpr.scoring.comparison import Comparison, Family, System
+from tests.fake_records import fake_record, fake_score
+from tests.report.helpers import group_of
+
+RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
+
+
+def table(rows, seed=0, sizes=(3,), spread=0.3):
+    """Scores of rows by seed around 30, all alike in truth."""
+    draw = np.random.default_rng(seed)
+    effects = draw.normal(0, 0.5, max(sizes))
+    return {
+        f"row {row}": {s: 30 + effects[s] + draw.normal(0, spread) for s in range(sizes[row % len(sizes)])}
+        for row in range(rows)
+    }
+
+
+def test_equals_scipy_without_blocks():
+    draw = np.random.default_rng(3)
+    samples = [draw.normal(30 + row / 3, 0.4, size) for row, size in enumerate((5, 3, 4, 3))]
+    scores = {
+        f"row {row}": {100 * row + at: value for at, value in enumerate(values)} for row, values in enumerate(samples)
+    }
+    found = changes(scores, "row 0", 0.01)
+    theirs = stats.dunnett(*samples[1:], control=samples[0], rng=np.random.default_rng(1))
+    ends = theirs.confidence_interval(0.95)
+    for at, change in enumerate(found.of_rows.values()):
+        assert change.value == pytest.approx(samples[at + 1].mean() - samples[0].mean())
+        assert change.interval.low == pytest.approx(ends.low[at], abs=0.01)
+        assert change.interval.high == pytest.approx(ends.high[at], abs=0.01)
+    assert found.decided == {f"row {at + 1}" for at, p in enumerate(theirs.pvalue) if p < 0.05}
+    assert found.method == MODEL
+
+
+def test_seeds_are_blocks():
+    """What a seed adds to every row leaves the changes and their intervals as they are."""
+    scores = table(6)
+    shifted = {label: {s: value + 50 * s for s, value in by_seed.items()} for label, by_seed in scores.items()}
+    for one, other in zip(changes(scores, "row 0", 0.01).of_rows.values(),
+                          changes(shifted, "row 0", 0.01).of_rows.values(), strict=True):  # fmt: skip
+        assert (one.value, one.interval.low) == pytest.approx((other.value, other.interval.low))
+
+
+@pytest.mark.slow
+def test_coverage_of_simulated_tables():
+    """All intervals of a table without differences contain zero in 94 to 96% of 10,000 tables."""
+    outside = 0
+    for seed in range(10_000):
+        found = changes(table(8, seed, (5, 3, 3)), "row 0", 1e-9)
+        outside += any(not one.interval.low <= 0 <= one.interval.high for one in found.of_rows.values())
+    assert 0.94 <= 1 - outside / 10_000 <= 0.96
+
+
+@pytest.mark.parametrize("split, expected", [
+    ("test", {
+        "sinusoidal + relative, k = 16": (1.65, 0.88, 2.43, "better"),
+        "keys only, k = 16": (1.62, 0.85, 2.40, "better"),
+        "Transformer-XL": (1.51, 0.74, 2.29, "better"), "RoPE": (1.39, 0.61, 2.16, "better"),
+        "relative, k = 16": (1.32, 0.68, 1.97, "better"), "T5": (1.14, 0.37, 1.91, "better"),
+        "relative, k = 4": (0.85, 0.08, 1.62, "better"), "relative, k = 2": (0.71, -0.06, 1.49, "open"),
+        "ALiBi": (-0.78, -1.55, -0.01, "worse"), "KERPLE": (0.10, -0.68, 0.87, "open"),
+    }),
+    ("validation", {
+        "sinusoidal + relative, k = 16": (2.02, 1.07, 2.98, "better"),
+        "keys only, k = 16": (1.74, 0.78, 2.69, "better"),
+        "Transformer-XL": (1.87, 0.91, 2.82, "better"), "RoPE": (1.76, 0.80, 2.71, "better"),
+        "relative, k = 16": (1.45, 0.66, 2.24, "better"), "T5": (1.32, 0.36, 2.27, "better"),
+        "ALiBi": (-0.96, -1.91, -0.00, "worse"), "relative, k = 1": (0.34, -0.61, 1.30, "open"),
+    }),
+])  # fmt: skip
+def test_table_of_the_committed_sweep(split, expected):
+    (group,) = run_groups(record for _, record in find_records(RESULTS / "multi30k").records)
+    key = group.column(split)
+    for variant in group.variants:
+        if variant.label in expected:
+            value, low, high, verdict = expected[variant.label]
+            change = group.change(variant, key)
+            assert (change.value, change.interval.low, change.interval.high) == pytest.approx(
+                (value, low, high), abs=0.011
+            )
+            assert group.verdict(variant, key) == verdict
+
+
+def verdicts(scores, metric="sacrebleu", **settings):
+    """The verdict of each position, by its scores on test in the order of seeds."""
+    records = [
+        fake_record(name, seed=seed, scores=[fake_score("test", value, metric)], **settings)
+        for name, values in scores.items()
+        for seed, value in enumerate(values, start=1)
+    ]
+    group = group_of(records)
+    key = group.column("test")
+    return {variant.position.kind: group.verdict(variant, key) for variant in group.variants}
+
+
+@pytest.mark.parametrize("absolute, relative, verdict", [
+    ([30.0, 30.3, 29.8], [33.0, 33.1, 32.9], "better"), ([30.0, 30.3, 29.8], [27.0, 27.2, 26.9], "worse"),
+    ([30.0, 30.3, 29.8], [30.1, 30.2, 29.9], "open"),
+    ([30.0, 30.3], [33.0, 33.1, 32.9], "open (2 seeds)"), ([30.0], [33.0], "open (1 seed)"),
+    ([30.0] * 3, [30.0] * 3, "open"), ([30.0] * 3, [30.05] * 3, "better"),  # a floor: 1,000 sentences, 3 seeds
+    ([30.0] * 3, [30.02] * 3, "open"),
+    ([0.0, 0.0], [0.0, 0.0], "not learned"), ([30.0, 30.3, 29.8], [0.9, 0.8, 0.9], "not learned"),
+])  # fmt: skip
+def test_verdict_of_translations(absolute, relative, verdict):
+    found = verdicts({"absolute": absolute, "relative": relative})
+    assert found["relative"] == verdict
+
+
+def test_models_that_learned_nothing_have_no_verdict_and_no_change():
+    """A sweep of k on few pairs: BLEU 0.0 in two equal seeds was said to agree with the paper."""
+    records = [fake_record("relative", k, seed=seed, scores={"test": 0.0}) for k in (0, 2, 16) for seed in (1, 2)]
+    group = group_of(records, published=True)
+    key = group.column("test")
+    assert group.baseline is group.papers_relative
+    assert {group.verdict(variant, key) for variant in group.variants} == {"not learned"}
+    assert {group.change(variant, key).value for variant in group.variants if variant is not group.baseline} == {None}
+
+
+def test_compare_says_nothing_of_models_that_learned_nothing():
+    """0.09 against 0.00 BLEU was said to be worse."""
+
+    def family(scores):
+        ends = Interval(0.0, 1.0, 0.95, kind="sentences", samples=10, seed=1, method="bootstrap")
+        systems = tuple(System(name, name, name, 1, score, ends) for name, score in scores.items())
+        pair = Comparison("a", "b", scores["b"] - scores["a"], ends, 0.001, 0.001)
+        return Family("test", "x", "sacrebleu", "s", 100, systems, (pair,))
+
+    assert family({"a": 0.09, "b": 0.0}).verdicts == [None]
+    assert family({"a": 30.0, "b": 0.5}).verdicts == [None]
+    assert family({"a": 30.0, "b": 29.0}).verdicts == ["b is worse than a on these sentences"]
+
+
+def test_unequal_variances_are_welchs_and_holms():
+    draw = np.random.default_rng(1)
+    scores = {f"row {row}": dict(enumerate(draw.normal(30, 0.02 if row < 4 else 6, 6))) for row in range(8)}
+    found = changes(scores, "row 0", 0.001)
+    assert found.method == WELCH
+    for label, change in found.of_rows.items():
+        one = stats.ttest_ind([*scores[label].values()], [*scores["row 0"].values()], equal_var=False)
+        ends = one.confidence_interval(0.95)
+        assert (change.interval.low, change.interval.high) == pytest.approx((ends.low, ends.high))
+
+
+def test_shares_keep_the_interval_of_their_log_odds():
+    scores = {"a": {1: 2.0, 2: 3.0, 3: 2.5}, "b": {1: 90.0, 2: 95.0, 3: 92.0}, "c": {1: 2.0, 2: 99.0, 3: 50.0}}
+    found = changes(scores, "a", 0.1, shares=True)
+    assert found.method == SHARES and found.decided == {"b"}
+    assert found.of_rows["b"].interval.high < 100
+
+
+def test_text_above_the_unigram_entropy_is_not_learned():
+    def run(position, seed, bits):
+        scores = [fake_score("test", bits + seed / 100, "bits_per_byte")]
+        settings = {"data.text": {}, "model.architecture": "decoder_only"}
+        return fake_record(position, seed=seed, scores=scores, settings=settings, **{"data.unigram_bits": 4.69})
+
+    rows = {"absolute": 2.0, "relative": 1.5, "none": 5.0}
+    group = group_of(run(name, seed, bits) for name, bits in rows.items() for seed in (1, 2, 3))
+    key = group.column("test")
+    assert [group.verdict(one, key) for one in group.variants] == ["baseline", "not learned", "better"]
+
+
+def test_committed_report_has_the_verdicts_of_its_groups(tmp_path):
+    """report.json names for each row the verdict of the model."""
+    from rpr.report.committed import render_report
+
+    render_report(RESULTS / "multi30k", tmp_path)
+    tables = json.loads((tmp_path / "report.json").read_text())["tables"]
+    rows = {row["position"]: row for row in tables[0]["rows"]}
+    assert rows["ALiBi"]["test_verdict"] == "worse" and rows["RoPE"]["test_verdict"] == "better"
+    assert rows["relative, k = 16"]["paper_change"]["value"] == 0.3
