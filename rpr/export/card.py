@@ -2,7 +2,7 @@
 README.md has the same content as text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,14 +13,13 @@ from rpr.export import transformers_files
 from rpr.export.ctranslate2_spec import DIFFERENCES, position_rows
 from rpr.export.parity import Parity
 from rpr.io.escape import escape_tree
-from rpr.migrations import todays_command
 from rpr.records.position import position_of
 from rpr.records.scores import score_digits
 from rpr.runs.loading import TrainedModel
 from rpr.tables.render import escape_markdown
 from rpr.version import __version__
 
-CARD_VERSION = 1
+CARD_VERSION = 2
 _TEMPLATES = Environment(
     loader=PackageLoader("rpr.export"),
     undefined=StrictUndefined,
@@ -47,52 +46,30 @@ def export_rows(kind: Kind, trained: TrainedModel) -> int | None:
 
 
 def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) -> dict[str, Any]:
-    """The card as plain data; deterministic for the same run and library versions. `proven` and `int8`, the fraction of
-    the translations that are the same in int8 and float32 (None: not measured), are of `trained.split`.
+    """The card as plain data, with the run's record; deterministic for the same run and library versions. `proven` and
+    `int8`, the fraction of the translations that are the same in int8 and float32 (None: not measured), are of
+    `trained.split`.
     """
-    model, config, record = trained.model, trained.config, trained.record
-    data, lengths = record.data, [len(reference) - 1 for reference in trained.references]
+    model, record = trained.model, trained.record
+    lengths = [len(reference) - 1 for reference in trained.references]
     versions = {"rpr": __version__, "torch": record.versions.get("torch")}
     if kind != "safetensors":
         versions[kind] = str(library(kind).__version__)
     return {
         "version": CARD_VERSION,
         "kind": kind,
-        "run": {
-            "name": record.name,
-            "id": record.run_id,
-            "outcome": record.outcome or "finished",
-            "command": todays_command(record.command, record.config),
-            "commit": record.git.commit,
-            "dirty": record.git.dirty,
-            "steps": record.steps,
-            "checkpoint": trained.checkpoint,
-        },
-        "model": {
-            "size": record.model_name,
-            "architecture": model.config.architecture,
-            "positions": position_of(record).label,
-            "zero_bos": model.config.zero_bos,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        },
-        "data": {
-            "name": record.data_name,
-            "documents": trained.documents,
-            "hub": config.data.hub if config.data.on_hub else None,
-            "synthetic": record.synthetic,
-            "train_pairs": None if data is None else data.train_pairs,
-            "notes": [] if data is None else list(data.notes),
-            "source_language": config.data.source_language,
-            "target_language": config.data.target_language,
-        },
-        "scores": [asdict(score) for score in record.scores],
-        "search": {
-            key: getattr(config.evaluation, key)
-            for key in ("beam_size", "length_penalty", "max_extra_length", "min_length")
-        },
-        "differences": list(_differences(kind, trained)),
-        "parity": {"split": trained.split, "shortest": min(lengths), "longest": max(lengths), **asdict(proven)},
+        "checkpoint": trained.checkpoint,
+        "outcome": record.outcome or "finished",
+        "record": record.model_dump(mode="json", by_alias=True),
+        "synthetic": record.synthetic,
+        "documents": trained.documents,
+        "architecture": model.config.architecture,
+        "positions": position_of(record).label,
+        "zero_bos": model.config.zero_bos,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "position_rows": export_rows(kind, trained),
+        "differences": _differences(kind, trained),
+        "parity": {"split": trained.split, "shortest": min(lengths), "longest": max(lengths), **asdict(proven)},
         "int8_identical": int8,
         "versions": versions,
     }
@@ -111,15 +88,16 @@ def verified(trained: TrainedModel, proven: Parity) -> str:
     return f"{proven.sentences} {trained.items} of {trained.split}{of_windows}: {proven}"
 
 
-def _differences(kind: Kind, trained: TrainedModel) -> Sequence[str]:
+def _differences(kind: Kind, trained: TrainedModel) -> list[str]:
     config, rows = trained.model.config, export_rows(kind, trained)
     pairs = config.architecture == "encoder_decoder"
     schemes = [stack.scheme for stack in config.stacks()]
     notes = [*DIFFERENCES] if kind == "ctranslate2" and pairs else []
     if rows is not None and (kind == "transformers" or any(scheme.absolute != "none" for scheme in schemes)):
         notes.append(f"The export has {rows} positions: programs fail beyond, so bound the length yourself.")
-    if kind == "transformers" and transformers_files.is_proportional(config):
-        notes.append(f"transformers below {transformers_files.PROPORTIONAL_SINCE} cannot read p-RoPE.")
+    rotations = [stack.scheme.rotation(stack.site) for stack in config.stacks()]
+    if kind == "transformers" and any(rotation and rotation.proportion != 1 for rotation in rotations):
+        notes.append("transformers below 5.5 cannot read p-RoPE.")
     if kind == "transformers" and any(scheme.absolute != "none" for scheme in schemes):
         notes.append(
             "The tokenizer pads a batch on the left, so that generation continues the end of every text; to score a "

@@ -8,7 +8,7 @@ in a bias (4.8.5): no harm to ALiBi while its table reaches that far, as softmax
 
 # Shape suffixes: V vocabulary, M model width, L positions, R = 2k+1 table rows, D head width.
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,42 +40,33 @@ DIFFERENCES = (
 
 def unrepresentable(config: TransformerConfig) -> str | None:
     """One line on why CTranslate2 cannot represent a model of this shape; None if it can."""
-    return next((reason for stack in config.stacks() for reason in _refusals(stack)), None)
-
-
-def _refusals(stack: StackShape) -> Iterator[str]:
-    """Why CTranslate2 cannot represent the positions of a stack, as `setting: reason; remedy`."""
-    scheme, site = stack.scheme, stack.site
-    rotation, name = scheme.rotation(site), f"position: {scheme.name}"
-    if len(scheme.parts) > 1:
-        yield f"{name} cannot be exported, CTranslate2 has one scheme for all layers; use format=safetensors"
-    if scheme.sharing == "per_head":
-        yield (
-            "position.tables: per_head cannot be exported, CTranslate2 has one table for all heads of a layer; "
-            f"{site.num_heads - 1} of each layer's {site.num_heads} tables would be lost: "
-            "use format=safetensors, or train with position.tables=shared_by_heads"
-        )
-    if rotation is not None and (rotation.yarn is not None or rotation.proportion != 1):
-        yield (
-            f"{name} with {'yarn scaling' if rotation.yarn else 'a proportion'} cannot be "
-            "exported to CTranslate2; use format=safetensors, or transformers for a language model of documents"
-        )
-    if scheme.changes_queries and rotation is None and scheme.query_scale(site) is None:
-        yield f"{name} changes queries and keys in a way that CTranslate2 cannot represent; use format=safetensors"
-    if scheme.has_bias and stack.site.causal and not stack.cross and not isinstance(scheme, Alibi):
-        yield f"{name}: CTranslate2 reads prompts of decoder-only models with wrong distances; use format=safetensors"
-    if scheme.query_log_scale:
-        yield "position.query_log_scale: queries scaled by their position cannot be exported; use format=safetensors"
-    if scheme.has_own_embeddings and scheme.absolute == "none":  # otherwise they are a table of positions
-        yield f"{name} has embeddings of its own, which CTranslate2 cannot; use format=safetensors"
-    if scheme.has_projections or scheme.has_scores:
-        what = "projects the input of each layer" if scheme.has_projections else "changes the scores"
-        yield f"{name} {what} for its positions, which CTranslate2 cannot; use format=safetensors"
-    if scheme.absolute != "none" and (scheme.has_tables or scheme.changes_queries):
-        yield (
-            f"position.absolute: {scheme.absolute} together with {scheme.TITLE} cannot be exported: CTranslate2 "
-            "would omit the absolute positions; use format=safetensors, or train with only one of the two"
-        )
+    for stack in config.stacks():
+        scheme, site = stack.scheme, stack.site
+        rotation = scheme.rotation(site)
+        reasons = {
+            "has one scheme for all layers": len(scheme.parts) > 1,
+            f"has one table for a layer's heads: {site.num_heads - 1} of {site.num_heads} would be lost (train with "
+            "position.tables=shared_by_heads)": scheme.sharing == "per_head",
+            "has no YaRN, and no proportion of rotated pairs": rotation is not None
+            and (rotation.yarn is not None or rotation.proportion != 1),
+            "cannot change queries and keys in this way": scheme.changes_queries
+            and rotation is None
+            and scheme.query_scale(site) is None,
+            "reads prompts of decoder-only models with wrong distances": scheme.has_bias
+            and site.causal
+            and not stack.cross
+            and not isinstance(scheme, Alibi),
+            "cannot scale queries by their position (query_log_scale)": bool(scheme.query_log_scale),
+            # With an absolute form they are a table of positions.
+            "has no embeddings of a scheme's own": scheme.has_own_embeddings and scheme.absolute == "none",
+            "cannot project the input of each layer, or change the scores": scheme.has_projections or scheme.has_scores,
+            f"would omit position.absolute={scheme.absolute} beside {scheme.TITLE}": scheme.absolute != "none"
+            and (scheme.has_tables or scheme.changes_queries),
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                return f"position: {scheme.name} cannot be exported, as CTranslate2 {reason}; use format=safetensors"
+    return None
 
 
 def position_rows(config: TransformerConfig, longest: int = 0) -> int | None:
@@ -90,17 +81,10 @@ def position_rows(config: TransformerConfig, longest: int = 0) -> int | None:
 
 
 def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Path, longest: int = 0) -> None:
-    """Write model.bin, config.json and a vocabulary to an existing `folder`, for ctranslate2.Translator; a decoder-only
-    model for ctranslate2.Generator, which reads the source with EOS, if there is one, BOS and the target. Raises
-    ConfigError if CTranslate2 is not installed.
-
-    As in our own decoding, a Translator's source must end with EOS; a source of only EOS gives an empty translation. Do
-    not enable flash_attention: it ignores the decoder's relative tables and adds sinusoids (according to CTranslate2's
-    source).
-
-    Args:
-        vocabulary_tokens: the text of each piece, in the order of the embedding's rows.
-        longest: positions that the exported model must at least have.
+    """Write model.bin, config.json and a vocabulary (the text of each piece, as the embedding's rows) to an existing
+    `folder`, for ctranslate2.Translator, whose sources end with EOS; a decoder-only model for
+    ctranslate2.Generator, which reads the source with EOS, if there is one, BOS and the target. The model has at least
+    `longest` positions. flash_attention would ignore the decoder's tables.
     """
     assert len(vocabulary_tokens) == model.config.vocabulary_size
     assert unrepresentable(model.config) is None
@@ -142,25 +126,34 @@ def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
         del spec.position_encodings
     exact = max(POSITION_ROWS, longest, (stack.shape.scheme.reach or 0) + 1)
     for layer_spec, layer in zip(spec.layer, stack.layers.layers, strict=True):
-        own, ffn = layer_spec.self_attention, layer_spec.ffn
-        attention, cross, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
-        # Of queries, keys and values in the same order as ours.
-        linears = [(own.linear[0], attention.qkv), (own.linear[1], attention.output)]
-        linears += [(ffn.linear_0, feed_forward.inner), (ffn.linear_1, feed_forward.outer)]
-        norms = [(own, layer.around_attention), (ffn, layer.around_feed_forward)]
+        attention, cross = layer.self_attention, layer.cross_attention
+        modules: dict[str, nn.Module] = {  # of queries, keys and values in the same order as ours
+            "self_attention.linear.0": attention.qkv,
+            "self_attention.linear.1": attention.output,
+            "self_attention.layer_norm": layer.around_attention.norm,
+            "ffn.linear_0": layer.feed_forward.inner,
+            "ffn.linear_1": layer.feed_forward.outer,
+            "ffn.layer_norm": layer.around_feed_forward.norm,
+        }
         if cross is not None and layer.around_cross_attention is not None:
-            linears += zip(layer_spec.attention.linear, (cross.query, cross.key_value, cross.output), strict=True)
-            norms.append((layer_spec.attention, layer.around_cross_attention))
-        for linear_spec, linear in linears:
-            linear_spec.weight = _array(linear.weight)
-            if linear.bias is not None:
-                linear_spec.bias = _array(linear.bias)
-        for part_spec, around in norms:
-            _set_norm(part_spec.layer_norm, around.norm)
-        _set_distances(own, attention, stack.shape, exact)
+            parts = (cross.query, cross.key_value, cross.output)
+            modules |= {f"attention.linear.{number}": part for number, part in enumerate(parts)}
+            modules["attention.layer_norm"] = layer.around_cross_attention.norm
+        for name, module in modules.items():
+            _set(layer_spec, name, module)
+        _set_distances(layer_spec.self_attention, attention, stack.shape, exact)
     if config.norm == "pre":
-        _set_norm(spec.layer_norm, stack.norm)
+        _set(spec, "layer_norm", stack.norm)
     return spec
+
+
+def _set(spec: Any, name: str, module: nn.Module) -> None:
+    """The weights of a module, at its place in a spec."""
+    for part in name.split("."):
+        spec = spec[int(part)] if part.isdigit() else getattr(spec, part)
+    theirs = {"weight": "gamma", "bias": "beta"} if name.endswith("norm") else {}
+    for ours, parameter in module.named_parameters():
+        setattr(spec, theirs.get(ours, ours), _array(parameter))
 
 
 def _sizes(config: TransformerConfig, stack: StackModules) -> dict[str, Any]:
@@ -231,10 +224,6 @@ def _as_buckets(bias_HR: Tensor, exact: int, *, causal: bool) -> Tensor:
     sizes = torch.arange(2 * exact, device=bias_HR.device).clamp(max=min(exact, centre))
     left_HL, right_HL = bias_HR[:, centre - sizes], bias_HR[:, centre + sizes]
     return (left_HL if causal else torch.cat([left_HL, right_HL], dim=1)).T
-
-
-def _set_norm(spec: Any, norm: nn.Module) -> None:
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 
 def input_embedding(model: Transformer) -> Tensor:

@@ -84,16 +84,9 @@ def parity(
     progress: Progress | None = None,
 ) -> Parity:
     """Compare an engine's greedy search, if it has one and there are sources, and its scores with our own model in
-    float64.
-
-    If the two best tokens have almost the same probability, a different order of summation may swap them: a flip with a
-    margin below `tolerance` counts as a tie, not as an error.
-
-    Args:
-        sources, references: token IDs, each with EOS; of windows of documents, the sources are empty.
-        search: its limits apply; the beam size is 1.
-        tolerance: for the log p of a token; None: derived from ROUNDINGS.
-        progress: called with (done, total) sentences of our own translations.
+    float64. Sources (empty for windows of documents) and references are token IDs with EOS; `tolerance` is of the log p
+    of a token, by default derived from ROUNDINGS. A flip of a translation whose two tokens differ by less counts as a
+    tie, which another order of summation may swap.
     """
     assert len(sources) == len(references)
     exact = Engine(in_float64(model))

@@ -119,8 +119,12 @@ class TransformersScorer:
         transformers = library("transformers")
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        try:
+            self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        except (KeyError, ValueError, OSError) as error:  # p-RoPE is from 5.5 on
+            reason = f"transformers {transformers.__version__} cannot load it ({' '.join(str(error).split())[:200]})"
+            raise RunError(f"export: {reason}; the export was removed: update transformers") from None
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
         """As Scorer.score; the sources are empty. Raises RunError if the exported tokenizer does not give these targets
@@ -133,7 +137,7 @@ class TransformersScorer:
             if self._tokenizer(text)["input_ids"] != expected or self._tokenizer.decode(expected[1:]) != text:
                 raise RunError(
                     "export: the exported tokenizer does not reproduce the pieces of the data; the export was removed: "
-                    "please report this with the run's record"
+                    "report this with the run's record"
                 )
         with torch.inference_mode():
             for batch in length_batches([len(target) + 1 for target in targets], max_tokens):

@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rpr.data.vocabulary import BOS, EOS, FIRST, PAD, UNK
-from rpr.export import ctranslate2_spec
 from rpr.export.ctranslate2_spec import POSITION_ROWS, input_embedding, position_table
 from rpr.model.config import TransformerConfig
 from rpr.model.positions.scheme import Rotation, Site
@@ -37,40 +36,23 @@ _NEOX = [
 _SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 
-PROPORTIONAL_SINCE = "5.5"  # of transformers, which cannot read p-RoPE below
-
-
-def is_proportional(config: TransformerConfig) -> bool:
-    """Whether it has p-RoPE, which transformers below PROPORTIONAL_SINCE cannot read."""
-    return any((of := stack.scheme.rotation(stack.site)) and of.proportion != 1 for stack in config.stacks())
-
-
 def unrepresentable(config: TransformerConfig, tokenizer: str) -> str | None:
     """One line on why transformers has no exact form of this model; None if it has."""
-    if config.architecture != "decoder_only":
-        return f"model.architecture: {config.architecture} has no exact form in transformers; use format=safetensors"
-    if tokenizer != "bytes":
-        return (
-            f"data.tokenizer: only bytes, not {tokenizer}, are exported as a tokenizer of transformers; "
-            "use format=safetensors or ctranslate2"
-        )
-    if config.norm != "pre":
-        return f"model.norm: {config.norm} has no exact form in transformers; use format=safetensors or ctranslate2"
-    (stack,) = config.stacks()
-    scheme = stack.scheme
-    rotation = scheme.rotation(stack.site)
-    beyond = any(part.acts_in_layers for part in scheme.parts) and rotation is None
+    stack = config.stacks()[-1]
+    scheme, rotation = stack.scheme, stack.scheme.rotation(stack.site)
+    no_form = any(part.acts_in_layers for part in scheme.parts) and rotation is None
     if rotation is not None and rotation.proportion != 1:  # of whole heads alone, and not with YaRN
-        beyond = rotation.yarn is not None or rotation.width != stack.site.d_head
-    if beyond:
-        formats = "ctranslate2 or safetensors" if ctranslate2_spec.unrepresentable(config) is None else "safetensors"
-        return f"position: {scheme.name} has no exact form in transformers; use format={formats}"
-    if scheme.changes_queries and scheme.absolute != "none":
-        return (
-            f"position.absolute: {scheme.absolute} together with {scheme.TITLE} has no exact form in transformers; "
-            "use format=safetensors"
-        )
-    return None
+        no_form = rotation.yarn is not None or rotation.width != stack.site.d_head
+    reasons = {
+        f"model.architecture: {config.architecture}": config.architecture != "decoder_only",
+        f"data.tokenizer: {tokenizer}": tokenizer != "bytes",
+        f"model.norm: {config.norm}": config.norm != "pre",
+        f"position: {scheme.name}": no_form,
+        f"position.absolute: {scheme.absolute} together with {scheme.TITLE}": scheme.changes_queries
+        and scheme.absolute != "none",
+    }
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    return None if reason is None else f"{reason} has no exact form in transformers; use format=safetensors"
 
 
 def position_rows(config: TransformerConfig, longest: int) -> int | None:

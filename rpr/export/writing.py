@@ -33,7 +33,7 @@ from rpr.export.scorers import GeneratorScorer, TransformersScorer, TranslatorSc
 from rpr.io.atomic import replacing
 from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
-from rpr.model.positions import codes, of_user
+from rpr.model.positions import codes
 from rpr.model.transformer import Transformer
 from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from rpr.version import __version__
@@ -57,23 +57,13 @@ def check_supported(kind: Kind, config: TransformerConfig, tokenizer: str) -> No
     """Raises ConfigError if the other program cannot represent the model or the pieces of data.tokenizer, or is not
     installed.
     """
-    reason = None
-    if kind == "ctranslate2":
-        reason = unrepresentable(config)
-    elif kind == "transformers":
-        reason = transformers_files.unrepresentable(config, tokenizer)
-    if reason is not None:
-        raise ConfigError(reason)
     if kind == "safetensors":
         return
-    program = library(kind)
-    if kind == "ctranslate2" or not transformers_files.is_proportional(config):
-        return
-    if "proportional" not in program.modeling_rope_utils.ROPE_INIT_FUNCTIONS:
-        least = transformers_files.PROPORTIONAL_SINCE
-        raise ConfigError(
-            f"transformers: {program.__version__} cannot read p-RoPE; pip install 'transformers>={least}'"
-        )
+    of_transformers = kind == "transformers"
+    reason = transformers_files.unrepresentable(config, tokenizer) if of_transformers else unrepresentable(config)
+    if reason is not None:
+        raise ConfigError(reason)
+    library(kind)
 
 
 def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> Proof:
@@ -88,8 +78,8 @@ def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | No
             proven, int8 = prove(kind, temporary, trained, progress)
             if not proven.passed:
                 raise RunError(
-                    f"export: the {kind} export does not match the model ({proven}); it was removed: "
-                    f"{_suspect(trained.model)}"
+                    f"export: the {kind} export does not match the model ({proven}); it was removed: report this with "
+                    "the run's record, or mend your scheme, whose hooks may read its settings and parameters alone"
                 )
             document = card(kind, trained, proven, int8)
             (temporary / README_NAME).write_text(readme(document, trained, proven), "utf-8")
@@ -127,20 +117,12 @@ def prove(kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | 
     return proven, identical_share(exported, int8, trained.sources, search)
 
 
-def _suspect(model: Transformer) -> str:
-    """Whose fault a wrong export is likely to be: a user's own scheme, if it has one."""
-    own = {stack.scheme.name for stack in model.config.stacks() if of_user(stack.scheme)}
-    if own:
-        return f"position={', '.join(sorted(own))}: the scheme's hooks must depend on its settings and parameters alone"
-    return "please report this with the run's record"
-
-
 def _check_weights(model: Transformer, copied: Transformer) -> None:
     for (name, weight), other in zip(stored_tensors(model).items(), stored_tensors(copied).values(), strict=True):
         if weight.dtype != other.dtype or not torch.equal(weight, other):
             raise RunError(
-                f"export: {name} read back from safetensors differs from the model; the export was removed: "
-                "please report this with the run's record"
+                f"export: {name} read back from safetensors differs from the model; the export was removed: report "
+                "this with the run's record"
             )
 
 

@@ -4,11 +4,9 @@ import dataclasses
 import json
 import re
 import sys
-from importlib.metadata import version
 
 import pytest
 import torch
-from packaging.version import Version
 
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
@@ -38,7 +36,7 @@ HOMES = {
     "absolute": (BOTH, scheme("absolute"), {"activation": "gelu"}),
     "learned": (BOTH, scheme("learned", max_positions=128), {}),
     "rope": (BOTH, scheme("rope"), {"activation": "gelu"}),
-    "rope-partial": (BOTH, scheme("rope", rotated_share=0.25, base=500), {}),
+    "rope-quarter": (BOTH, scheme("rope", rotated_share=0.25, base=500), {}),
     "rope-interleaved": (BOTH, scheme("rope", layout="interleaved", rotated_share=0.5), {}),
     "rope-linear": (BOTH, scheme("rope", scaling="linear", scaling_factor=2), {}),
     "rope-ntk": (BOTH, scheme("rope", scaling="ntk", scaling_factor=2), {}),
@@ -127,19 +125,13 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
         assert not list(tmp_path.iterdir())
         return
     pytest.importorskip(kind, reason=f"the optional {kind} is not installed")
-    proportional = kind == "transformers" and transformers_files.is_proportional(given.model.config)
-    if proportional and Version(version(kind)) < Version(transformers_files.PROPORTIONAL_SINCE):
-        with pytest.raises(ConfigError, match=r"^transformers: [0-9.]+ cannot read p-RoPE; pip install"):
-            export(kind, tmp_path / "out", given)
-        assert not list(tmp_path.iterdir())
-        return
     proven, _ = export(kind, tmp_path / "out", given)
     assert (proven.sentences, proven.identical) == (13, None)
     assert 0 < proven.largest_difference <= proven.tolerance < 1e-3
     text = (tmp_path / "out" / "README.md").read_text()
     assert "A language model of text, byte by byte. A decoder-only Transformer" in text
     assert f"Of 13 windows of validation (1 to {CONTEXT} tokens): log p of a token differs by at most" in text
-    assert ("below 5.5" in text) == proportional
+    assert ("below 5.5" in text) == (kind == "transformers" and name.startswith("rope-p"))
     limited = json.loads((tmp_path / "out" / "card.json").read_text())["position_rows"] is not None
     unguarded = kind == "ctranslate2" and limited and given.model.config.stacks()[0].scheme.absolute == "none"
     assert ("The export is exact for" in text) == unguarded
@@ -163,7 +155,7 @@ def test_byte_pair_pieces_are_read_as_such_or_refused(kind, inputs, tmp_path, ca
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
     given = inputs(scheme("rope"), BytePairVocabulary.learn_text(count_text_words(TEXT), 300))
     if kind == "transformers":
-        with pytest.raises(ConfigError, match="data.tokenizer: only bytes, not bpe, are exported as a tokenizer"):
+        with pytest.raises(ConfigError, match="data.tokenizer: bpe has no exact form in transformers"):
             export(kind, tmp_path / "out", given)
         return
     proven, _ = export(kind, tmp_path / "out", given)
@@ -190,7 +182,7 @@ def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tmp_path):
     proven, _ = export("ctranslate2", tmp_path / "out", given)
     assert proven.identical is None and 0 < proven.largest_difference <= proven.tolerance < 1e-3
     assert "reads the pieces of the source" in (tmp_path / "out" / "README.md").read_text()
-    for refused, reason in ((model, "data.tokenizer: only bytes"), (make_model(), "model.architecture: encoder_dec")):
+    for refused, reason in ((model, "data.tokenizer: bpe"), (make_model(), "model.architecture: encoder_dec")):
         with pytest.raises(ConfigError, match=reason):
             export("transformers", tmp_path / "other", dataclasses.replace(given, model=refused))
 
@@ -248,4 +240,4 @@ def test_positions_without_a_home_are_refused(choice, changes):
     shape = changed(TINY, architecture="decoder_only", norm="pre", decoder_positions=scheme(choice, **changes))
     assert "use format=safetensors" in ctranslate2_spec.unrepresentable(shape)
     of_transformers = transformers_files.unrepresentable(shape, "bytes")
-    assert "has no exact form in transformers" in of_transformers and "ctranslate2" not in of_transformers
+    assert "has no exact form in transformers" in of_transformers

@@ -45,13 +45,13 @@ def test_export_is_verified_and_replaceable(kind, run_dir, run_command, assert_s
     assert len(lines) == (2 if kind == "safetensors" else 3) and err == ""
     assert is_export(folder) and (run_dir / "record.json").read_bytes() == record
     card = json.loads((folder / "card.json").read_text())
-    assert (card["kind"], card["run"]["name"]) == (kind, read_record(run_dir / "record.json").name)
+    assert (card["kind"], card["record"]["name"]) == (kind, read_record(run_dir / "record.json").name)
     # To another folder, from the last checkpoint only; the second export replaces the first.
     elsewhere = run_dir.parent / "elsewhere"
     words = (f"format={kind}", "sentences=2", f"output_dir='{elsewhere}'", "average_checkpoints=1", "split=test")
     for _ in range(2):
         assert "\nverified on 2 sentences of test: " in run_command("export", run_dir, *words)[0]
-    assert json.loads((elsewhere / "card.json").read_text())["run"]["checkpoint"] == "step 4"
+    assert json.loads((elsewhere / "card.json").read_text())["checkpoint"] == "step 4"
     assert not [path for path in run_dir.parent.iterdir() if path.name.startswith(".")]
     if kind == "safetensors":
         assert_same(dict(load_exported_model(elsewhere).state_dict()), last_weights(run_dir))
