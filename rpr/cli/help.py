@@ -2,6 +2,8 @@
 
 import itertools
 import re
+import shutil
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +39,15 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
         settings = {key: block for key, block in blocks.items() if key not in _NAMES}
         lines += ["", f"{group}.* of {group}={choice}:", *(f"  # {line}" for line in about), *_indented(settings)]
     lines += ["", f"rpr-cli {name} --cfg job prints the composed configuration; --hydra-help lists Hydra's flags."]
-    return "\n".join(lines)
+    width = shutil.get_terminal_size((10**6, 0)).columns  # of a window; in a file each line stays whole
+    return "\n".join(part for line in "\n".join(lines).split("\n") for part in _wrapped(line, width))
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    wrapper = textwrap.TextWrapper(max(width, 40), subsequent_indent=indent)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return wrapper.wrap(line) or [""]
 
 
 def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str]]:

@@ -110,6 +110,14 @@ def test_help_lists_every_setting_of_a_command(name, cli):
         assert f"  {setting}:" in out or f"\n{setting}.* of " in out or (name == "train" and setting == "position")
 
 
+def test_help_wraps_at_the_window_and_stays_complete(cli, monkeypatch):
+    whole = cli("train", "--help").out
+    monkeypatch.setenv("COLUMNS", "70")
+    wrapped = cli("train", "--help").out
+    assert max(map(len, wrapped.splitlines())) <= 70 < max(map(len, whole.splitlines()))
+    assert wrapped.split() == whole.split()
+
+
 def test_help_shows_the_settings_of_the_choices(cli):
     out = cli("train", "--help", "model=big", "position=rope").out
     shown = [
