@@ -14,6 +14,8 @@ from rpr.data.vocabulary import Vocabulary
 from rpr.environment import is_first_rank
 from rpr.errors import ConfigError, DataError
 from rpr.io.escape import note
+from rpr.model.config import TransformerConfig
+from rpr.model.transformer import Transformer
 from rpr.paths import user_path
 from rpr.records.position import check_same_code, position_of
 from rpr.records.record import RECORD_NAME, read_record, write_record
@@ -96,8 +98,10 @@ def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
     return {"dropped": tuple(weights), "new": tuple(new)}
 
 
-def start_from(origin: Origin, model: nn.Module, run_dir: Path) -> None:
-    """`inherit`; the first rank says and records which parameters are dropped and new."""
+def start_from(origin: Origin, model: Transformer, run_dir: Path) -> None:
+    """`inherit`; the first rank says and records which parameters are dropped and new, and says which settings of the
+    same scheme have other values, as RoPE's base: no parameter shows them.
+    """
     inherited = inherit(model, origin)
     if not is_first_rank():
         return
@@ -105,7 +109,20 @@ def start_from(origin: Origin, model: nn.Module, run_dir: Path) -> None:
     update = {f"{what}_parameters": names for what, names in inherited.items()}
     write_record(path, read_record(path).model_copy(update=update))
     listed = "; ".join(f"{what}: {_in_words(names)}" for what, names in inherited.items())
-    note(f"from {origin.run} ({origin.positions}); {listed}")
+    note(f"from {origin.run} ({origin.positions}); {'; '.join([listed, *_changed(origin, model.config)])}")
+
+
+def _changed(origin: Origin, config: TransformerConfig) -> list[str]:
+    earlier = config_from_record(record_of(user_path(origin.run), "from").config)
+    lines = []
+    for own, other in zip(config.stacks(), earlier.transformer(config.vocabulary_size).stacks(), strict=True):
+        for now, before in zip(*(stack.scheme.of_layers(config.num_layers) for stack in (own, other)), strict=True):
+            if type(now) is not type(before):
+                continue
+            one, two = now.identity(own.site), before.identity(own.site)
+            names = [name for name in one | two if one.get(name) != two.get(name)]
+            lines += [f"position.{name} = {getattr(now, name)}, not {getattr(before, name)} as there" for name in names]
+    return [*dict.fromkeys(lines)]
 
 
 def _in_words(names: Sequence[str]) -> str:

@@ -70,6 +70,11 @@ def test_positions_without_parameters_take_all(position, rope, continued, assert
     assert f"from {rope} (RoPE); dropped: none; new: none" in capsys.readouterr().err
 
 
+def test_settings_without_parameters_that_differ_are_named(rope, continued, capsys):
+    continued(f"from={rope}", "position=rope", "position.base=500", *STILL)
+    assert "dropped: none; new: none; position.base = 500.0, not 10000.0 as there\n" in capsys.readouterr().err
+
+
 def test_other_parameters_are_dropped_and_new_by_name(small_run, continued, capsys):
     relative = small_run("position=relative_keys", "optim.average_checkpoints=1", "model.num_layers=2")
     run_dir = continued(f"from={relative}", "position=t5", "model.num_layers=2", *STILL)
