@@ -16,7 +16,6 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from rpr.errors import ConfigError, did_you_mean
-from rpr.migrations import RENAMED
 
 S = TypeVar("S", bound="StrictModel")
 
@@ -103,8 +102,6 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
     *sections, last = path or ("",)
     key = ".".join(part for at, part in enumerate(path) if not _is_tag(kind, path[:at], part))
     if problem["type"] == "extra_forbidden":
-        if new := RENAMED.get(key):
-            return f"{key}: renamed to {new}"
         return f"{key}: no such setting" + did_you_mean(last, settings_at(kind, sections))
     if problem["type"] == "missing":
         return f"{key}: missing; every default is in conf/, or in the folder of a choice of your own"

@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-SCHEMA = 2  # of records, and in the ids of runs
+SCHEMA = 3  # of records, and in the ids of runs
 
 try:
     __version__ = version("rpr")

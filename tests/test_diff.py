@@ -78,7 +78,7 @@ def test_only_differences_are_shown(put, diff):
     found = paragraphs(diff(put("a"), put("b", edits)))
     assert {name: lines[2:] for name, lines in found.items() if name in shown} == shown
     assert found.keys() == {"A", *shown, "To", "Identical:"} and "rpr-cli compare" in found["To"][0]
-    identical = r"Identical: settings \(\d\d\), run \(2\), checkout \(1\), versions \(1\), data \(4\), how it was m"
+    identical = r"Identical: settings \(\d\d\), run \(2\), checkout \(1\), versions \(1\), data \(5\), how it was m"
     assert re.match(identical, found["Identical:"][0]), found
     assert "train_loss" in " ".join(found["Identical:"]) and "validation_loss" not in " ".join(found["Identical:"])
 

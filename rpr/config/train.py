@@ -14,7 +14,6 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_valida
 from rpr.config.data import LONGEST_NAME, NAME, DataConfig
 from rpr.errors import ConfigError, RecordError
 from rpr.kinds import TEXT
-from rpr.migrations import with_earlier_defaults
 from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, StackShape, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme, Site
 from rpr.validation import StrictModel, validate
@@ -412,11 +411,11 @@ def _keys(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def config_from_record(settings: Mapping[str, Any], path: Path | None = None) -> TrainConfig:
-    """The configuration of a record; newer settings have the earlier behaviour. Raises RecordError if this version
+    """The configuration of a record. Raises RecordError if this version
     cannot read it, with the record's path; ConfigError as `validate` if none is given.
     """
     try:
-        return validate(TrainConfig, with_earlier_defaults(settings))
+        return validate(TrainConfig, settings)
     except ConfigError as error:
         if path is None:
             raise

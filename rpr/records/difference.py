@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rpr.migrations import with_earlier_defaults
-from rpr.records.position import whole_settings
 from rpr.records.record import Record, flat
 from rpr.records.scores import BITS_PER_BYTE, Interval
 
@@ -119,8 +117,7 @@ def corpus_differences(records: Sequence[Record]) -> list[str | None]:
     """
     settings, keys = list[str](), dict[str, dict[str, None]]()  # in the order of the runs
     for run in records:
-        data = with_earlier_defaults({"data": run.config["data"]})["data"]
-        settings.append(json.dumps(data | {"cache_dir": None, "path": None}, sort_keys=True))
+        settings.append(json.dumps(run.config["data"] | {"cache_dir": None, "path": None}, sort_keys=True))
         if run.data is not None:
             keys.setdefault(settings[-1], {})[run.data.key] = None
     alike = [[*keys.get(text, ())] for text in settings]
@@ -148,7 +145,7 @@ def _parts(record: Record) -> dict[str, dict[str, Any]]:
     # Until a run is finished, `device` is only the name of the configured hardware.
     run |= {"device": shown.device} if record.status == "finished" else {}
     return {
-        "settings": whole_settings(shown.config),
+        "settings": shown.config,
         "run": run,
         "git": record.git.model_dump(),
         "versions": record.versions,

@@ -8,7 +8,6 @@ import pandas as pd
 
 from rpr.errors import RecordError
 from rpr.paths import user_path
-from rpr.records.position import whole_settings
 from rpr.records.record import Record, find_records, flat
 
 _FACTS = ("name", "run_id", "status", "seed", "error", "device", "concurrent_jobs", "steps", "parameters")
@@ -41,6 +40,6 @@ def _row(folder: Path, record: Record) -> dict[str, Any]:
         row[name] = score.score
         if score.interval is not None:
             row |= {f"{name}/low": score.interval.low, f"{name}/high": score.interval.high}
-    for key, value in flat(whole_settings(record.config)).items():
+    for key, value in flat(record.config).items():
         row.setdefault(key, tuple(value) if isinstance(value, list) else value)  # tuples, by which rows can be grouped
     return row

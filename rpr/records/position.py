@@ -10,7 +10,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from rpr.config.train import Origin
 from rpr.errors import RecordError
-from rpr.migrations import EARLIER_DEFAULTS, with_earlier_defaults
 from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, Sides, changed_code
 from rpr.records.record import Record
 from rpr.validation import validate
@@ -51,21 +50,6 @@ class Position:
             clip_distance,
             f"{self.tables} {label}",
         )
-
-
-def whole_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded configuration with what is newer than the record: the values of the earlier behaviour."""
-    whole = with_earlier_defaults(config)
-    return {**whole, "position": _with_earlier_values(whole["position"])}
-
-
-def _with_earlier_values(settings: Any) -> Any:
-    """Recorded settings of positions, of any part, with the earlier value of those that are newer than the record."""
-    if not isinstance(settings, Mapping):
-        return settings
-    scheme = SCHEMES.get(str(settings.get("scheme")))
-    given = {name: _with_earlier_values(value) for name, value in settings.items()}
-    return given if scheme is None else {**given, **{k: v for k, v in scheme.EARLIER.items() if k not in given}}
 
 
 def position_of(record: Record) -> Position:
@@ -176,7 +160,7 @@ def _as_published(scheme: Scheme) -> bool:
 @lru_cache(maxsize=4096)  # a report has thousands of records, of a few variants
 def _read(settings: str) -> tuple[Positions | None, dict[str, str]]:
     """The settings known to this version, and the others that are not off."""
-    given: dict[str, Any] = {"scheme": EARLIER_DEFAULTS["position.scheme"], **json.loads(settings)}
+    given: dict[str, Any] = json.loads(settings)
     of_names: dict[str, type[Scheme] | type[Sides]] = {**SCHEMES, "sides": Sides}
     scheme = of_names.get(str(given["scheme"]))
     fields = set() if scheme is None else set(scheme.model_fields)

@@ -16,10 +16,9 @@ from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.kinds import TEXT, Kind, kind_of
-from rpr.migrations import with_earlier_defaults
 from rpr.records.scores import STRICT, ByContext, ByLength, Score
 from rpr.validation import first_problem
-from rpr.version import SCHEMA as SCHEMA
+from rpr.version import SCHEMA
 
 RECORD_NAME = "record.json"
 RECORDS_NAME = "records.jsonl"  # of a committed sweep: a record a line
@@ -82,8 +81,6 @@ class Training(RecordPart):
     matmul_precision: str | None
     precision: str | None
     parameters_note: str | None = None
-    skipped_steps: int | None = Field(default=None, ge=0)  # of earlier versions, as the next
-    loss_spikes: int | None = Field(default=None, ge=0)
     padding_waste: float | None = Field(default=None, ge=0, le=1)  # of the padded tokens of an epoch
     cores_used: float | None = Field(default=None, ge=0)  # on average, by the first rank, while the speed was measured
 
@@ -109,7 +106,7 @@ class Record(RecordPart):
     last checkpoint; "failed" only after an error. `error` is the one-line reason for both.
     """
 
-    schema_version: Literal[2] = Field(default=2, alias="schema")
+    schema_version: Literal[3] = Field(default=3, alias="schema")
     name: str
     run_id: str
     status: Literal["running", "finished", "failed", "interrupted"]
@@ -261,8 +258,7 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 
 def deciding_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that runs must share to be comparable, by dotted key; they vary positions and seed."""
-    whole = with_earlier_defaults(config)
-    settings = flat({name: whole.get(name) for name in DECIDING})
+    settings = flat({name: config.get(name) for name in DECIDING})
     return {key: value for key, value in settings.items() if key not in _NOT_DECIDING}
 
 
@@ -361,9 +357,9 @@ def _what_is_wrong(text: str, error: ValidationError) -> str:
         return f"truncated or not JSON ({wrong}); {repeat}"
     schema = document.get("schema") if isinstance(document, dict) else None
     if type(schema) is int and schema != SCHEMA:
-        older = ("older", "move the record away and repeat the run")
-        age, remedy = ("newer", "update rpr") if schema > SCHEMA else older
-        return f"schema {schema} is {age} than {SCHEMA}, the one this rpr reads; {remedy}"
+        if schema > SCHEMA:
+            return f"schema {schema} is newer than {SCHEMA}, the one this rpr reads; update rpr"
+        return f"schema {schema} is older than {SCHEMA}: rpr 0.1.0 reads it; use that, or repeat the run"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{first_problem(error)}{more}; {repeat}"
 

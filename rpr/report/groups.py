@@ -16,7 +16,6 @@ from pydantic_core import to_json
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
 from rpr.kinds import TASK, TEXT, TRANSLATION, Kind, of_the_papers_corpus
-from rpr.migrations import with_earlier_defaults
 from rpr.model.positions.vectors import SHARING
 from rpr.records.difference import corpus_differences
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
@@ -508,7 +507,7 @@ def _joined(records: Iterable[Record]) -> list[Record]:
     others: list[Record] = []
     runs = sorted(records, key=lambda run: (run.rerun_of is None, run.started))
     for run, position in zip(runs, positions_of(runs), strict=True):
-        hardware = with_earlier_defaults({"hardware": run.config["hardware"]})["hardware"]
+        hardware = run.config["hardware"]
         key = json.dumps((position.identity, run.setting("origin.weights"), *map(hardware.get, _TRAINED_ON), run.seed))
         older = finished.get(key)
         if run.status != "finished":

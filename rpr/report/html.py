@@ -13,7 +13,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rpr import paper
-from rpr.migrations import todays_command
 from rpr.records.record import Record, flat, varying
 from rpr.report.contents import Chapter, Report
 from rpr.report.groups import Group
@@ -104,7 +103,6 @@ _TEMPLATES.globals |= {
     "count": _count,
     "recorded": _recorded,
     "lines_of": _lines,
-    "todays_command": todays_command,
     "legend_of": lambda grid: legend([grid]),
     "headings": HEADINGS,
     "most_items": MOST_ITEMS,

@@ -23,8 +23,8 @@ _NEARLY = 0.15  # how far from the paper's the number of pairs may be, as a shar
 def tokens_per_step(config: dict[str, Any]) -> int:
     """The padded tokens of a step; of documents whole windows."""
     optim, window = config["optim"], config["data"].get("context_length") or 1
-    tokens = optim.get("max_tokens_per_microbatch") or optim.get("max_tokens_per_unit") or 0
-    return max(1, tokens // window) * window * (optim.get("microbatches_per_step") or optim.get("units_per_step") or 1)
+    tokens = optim.get("max_tokens_per_microbatch") or 0
+    return max(1, tokens // window) * window * (optim.get("microbatches_per_step") or 1)
 
 
 @cache

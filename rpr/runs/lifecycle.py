@@ -16,7 +16,6 @@ from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, RprE
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
-from rpr.migrations import with_earlier_defaults
 from rpr.model.positions import Positions, changed_code, codes, of_user
 from rpr.records import provenance
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Git, Record, RerunOf, read_record, varying, write_record
@@ -112,7 +111,7 @@ def score_again(config: TrainConfig, run_dir: Path, record: Record) -> str | Non
     """The command that scores a finished run with the evaluation of `config`; None if they differ in a setting that
     `evaluate` does not take.
     """
-    asked, recorded = config.evaluation.model_dump(mode="json"), with_earlier_defaults(record.config)["evaluation"]
+    asked, recorded = config.evaluation.model_dump(mode="json"), record.config["evaluation"]
     differing = {name for name in asked if asked[name] != recorded[name]}
     if {"context_lengths", "stride"} & differing:  # which evaluate takes together
         differing |= {"context_lengths", "stride"}
@@ -129,7 +128,7 @@ def score_again(config: TrainConfig, run_dir: Path, record: Record) -> str | Non
 def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
     """The settings that change no score, only what is reported, in which a finished run differs from `config`."""
     asked = config.evaluation.model_dump(mode="json")
-    recorded = with_earlier_defaults(record.config)["evaluation"]
+    recorded = record.config["evaluation"]
     return [name for name in REPORTED if asked[name] != recorded[name]]
 
 

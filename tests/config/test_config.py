@@ -18,7 +18,6 @@ from rpr.config import commands as commands_config
 from rpr.config import train as config
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
-from rpr.migrations import todays_command
 from rpr.model.positions import COLOURS
 from rpr.paths import SCHEMES_DIR, data_dir
 from rpr.validation import validate
@@ -314,7 +313,6 @@ def test_a_remedy_for_one_stack_is_a_setting():
 
 
 def test_bos_has_a_vector_of_its_own_in_models_of_documents():
-    """Runs before this setting had the zero vector, and have the ids of those that ask for it."""
     documents = ("data=python_library", "model.architecture=decoder_only", "optim=lm")
     assert (
         train().model.bos_vector
@@ -324,12 +322,6 @@ def test_bos_has_a_vector_of_its_own_in_models_of_documents():
     learned, zero = train(*documents), train(*documents, "model.bos_vector=zero")
     assert (learned.model.bos_vector, zero.model.bos_vector) == ("learned", "zero") and learned.run_id != zero.run_id
     assert [config.transformer(260).zero_bos for config in (learned, zero)] == [False, True]
-    recorded = zero.model_dump(mode="json")
-    del recorded["model"]["bos_vector"]
-    assert config_from_record(recorded).run_id == zero.run_id
-    again = todays_command(shlex.join(["rpr-cli", "train", *documents]), recorded)
-    assert train(*shlex.split(again)[2:]).run_id == zero.run_id
-    assert todays_command("as it was", zero.model_dump(mode="json")) == "as it was"
 
 
 def test_a_learning_rate_sets_the_recipes_other_form_aside():

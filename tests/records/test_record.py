@@ -1,4 +1,4 @@
-"""Writing, reading and finding records and metrics. Records of earlier versions: tests/golden/test_records.py."""
+"""Writing, reading and finding records and metrics."""
 
 import json
 
@@ -30,9 +30,9 @@ def test_record_is_synthetic_by_configuration_or_corpus(where):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"schema": 3}, "schema 3 is newer than 2, the one this rpr reads; update rpr"),
-    ({"schema": 1, "status": "done"}, "schema 1 is older than 2, the one this rpr reads; move the record away and rep"),
-    ({"schema": True}, "schema: must be 2"),
+    ({"schema": 4}, "schema 4 is newer than 3, the one this rpr reads; update rpr"),
+    ({"schema": 2, "status": "done"}, "schema 2 is older than 3: rpr 0.1.0 reads it; use that, or repeat the run"),
+    ({"schema": True}, "schema: must be 3"),
     ({"colour": "red"}, "colour: no such field"),
     ({"status": "failed", "error": None}, "error: status failed needs a reason"),
     ({"config": {}}, r"config\.model\.name: missing"),

@@ -132,16 +132,6 @@ def test_other_code_or_files_are_not_mixed_though_each_setting_has_but_one(tmp_p
     assert grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs(), *runs(steps=9, key="b")) == []
 
 
-def test_settings_of_older_records_are_read_as_today(tmp_path, monkeypatch):
-    runs = [
-        fake_record(kind, settings={f"optim.{name}": value}, scores={"validation": 20.0 + value})
-        for kind in ("absolute", "relative")
-        for name, value in (("units_per_step", 1), ("microbatches_per_step", 2))
-    ]
-    (grid,) = grids_of(monkeypatch, tmp_path, "optim.microbatches_per_step", *runs)
-    assert [*grid.groups] == [(1,), (2,)]
-
-
 def test_the_papers_row_is_the_baseline_where_no_run_has_sinusoids():
     runs = [run("relative", one, 1, validation=score) for one, score in GRID["relative"].items()]
     runs += [run("learned", one, 1, validation=score) for one, score in GRID["absolute"].items()]
