@@ -1,9 +1,12 @@
-"""A trained run in Python: `rpr.load`."""
+"""rpr in Python: `rpr.load`, a trained run with its model, and `rpr.records`, all runs of a folder as a table."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import torch
 import yaml
 from torch import Tensor
@@ -15,16 +18,23 @@ from rpr.data.vocabulary import BOS, EOS
 from rpr.decode.engine import Engine, pad_rows
 from rpr.decode.sampling import Continuation, OnText, continuations
 from rpr.decode.translator import Translator, normalised, translate_config
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, RecordError
 from rpr.kinds import TEXT
 from rpr.paths import data_dir, user_path
-from rpr.records.record import Record
+from rpr.records.position import position_of
+from rpr.records.record import Record, find_records, flat
 from rpr.runs import loading
 from rpr.scoring.text import nats
 from rpr.validation import validate
 
+# What most people look at; of scores those of the findings.
+_COLUMNS = ("name", "folder", "status", "seed", "position", "data.name", "model.name", "optim.max_steps", "parameters")
+_SPEED = "steps_per_second"
+_FACTS = ("name", "run_id", "status", "seed", "error", "device", "concurrent_jobs", "steps", "parameters")
+_MEASURED = (_SPEED, "target_tokens_per_second", "train_loss", "validation_loss")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class TrainedRun:
     """A run with its model. `config` is the configuration it was trained with.
 
@@ -39,6 +49,9 @@ class TrainedRun:
     record: Record
     config: TrainConfig
     translator: Translator
+
+    def __repr__(self) -> str:
+        return f"<{self.record.name}: {position_of(self.record).label}, {self.record.steps} steps, in {self.folder}>"
 
     @property
     def engine(self) -> Engine:
@@ -174,3 +187,40 @@ def load(
     record = loading.record_of(folder)
     translator = Translator.from_config(config, documents=True)
     return TrainedRun(folder, record, config_from_record(record.config), translator)
+
+
+def records(folder: str | Path, *, all: bool = False) -> pd.DataFrame:
+    """A row for each run with a record below `folder`, as in a report (one for a run that is there twice): what it is,
+    its score `SPLIT/METRIC` with `/low` and `/high` of the interval, and its speed. With `all` every score and loss,
+    and every setting by its dotted name; `rerun_of` is the run id of what a rerun repeats. A killed run is still
+    `running`. Warns of each record that cannot be read, and raises RecordError if there is none.
+    """
+    root = user_path(folder)
+    found, problems, _ = find_records(root)
+    for problem in problems:
+        warnings.warn(problem, stacklevel=3)
+    if not found:
+        raise RecordError(f"{root}: no run record below this folder; give the runs_dir of trained runs")
+    rows = [_row(path.parent, record.shown()) for path, record in found]
+    frame = pd.DataFrame(rows)
+    if all:
+        return frame
+    metrics = tuple({f"/{record.kind.metric}" for _, record in found})
+    scores = [name for name in frame if name.removesuffix("/low").removesuffix("/high").endswith(metrics)]
+    return frame[[*_COLUMNS, *scores, _SPEED]]
+
+
+def _row(folder: Path, record: Record) -> dict[str, Any]:
+    row = {name: getattr(record, name) for name in _FACTS} | {"folder": str(folder)}
+    row |= {name: getattr(record.training, name, None) for name in _MEASURED}
+    row["position"] = position_of(record).label
+    row["rerun_of"] = getattr(record.rerun_of, "run_id", None)
+    row["data.key"] = getattr(record.data, "key", None)  # the settings of a corpus do not say that its files changed
+    for score in record.scores:
+        name = f"{score.split}/{score.metric}"
+        row[name] = score.score
+        if score.interval is not None:
+            row |= {f"{name}/low": score.interval.low, f"{name}/high": score.interval.high}
+    for key, value in flat(record.config).items():
+        row.setdefault(key, tuple(value) if isinstance(value, list) else value)  # tuples, by which rows can be grouped
+    return row

@@ -187,7 +187,7 @@ def test_records_are_rows(tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "record.json").write_text("{")
     with pytest.warns(UserWarning, match="truncated or not JSON"):
-        frame = rpr.records(tmp_path)
+        frame = rpr.records(tmp_path, all=True)
     assert frame["name"].tolist() == ["a", "b"] and frame["seed"].tolist() == [1, 2]
     assert frame["status"].tolist() == ["finished"] * 2
     assert frame["concurrent_jobs"].tolist() == [1, 1], "without which a speed could be of a shared device"
@@ -197,9 +197,10 @@ def test_records_are_rows(tmp_path):
     assert first["long/sacrebleu"] == 20.5 and "long/sacrebleu/low" not in frame
     assert first["steps_per_second"] > 0 and frame["steps_per_second"].isna().tolist() == [False, True]
     assert frame["position.clip_distance"].tolist() == [16, 16] and frame["optim.max_steps"].tolist() == [1800] * 2
-    assert frame["optim.schedule"].tolist() == ["inverse_sqrt"] * 2, "newer than these records"
-    assert frame.groupby("evaluation.length_buckets").size().sum() == 2, "lists are hashable"
-    assert frame.groupby("position.query_log_scale").size().to_dict() == {0: 2}, "newer than these records"
+    with pytest.warns(UserWarning, match="truncated"):
+        few = rpr.records(tmp_path)
+    assert [*few][:5] == ["name", "folder", "status", "seed", "position"] and len([*few]) <= 15
+    assert few["position"].tolist() == ["relative, k = 16"] * 2 and "test/sacrebleu/low" in few
     assert frame["rerun_of"].dropna().to_dict() == {1: "0badcafe"}
 
 

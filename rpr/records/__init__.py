@@ -1,6 +1,7 @@
 """Run records: how they are written, read and compared; `rpr.records(folder)` is a pandas DataFrame of them."""
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -8,11 +9,9 @@ from typing import Any
 class _Records(ModuleType):
     """This package, which can be called."""
 
-    def __call__(self, folder: Any) -> Any:
-        """As rpr.records.frame.frame."""
-        from rpr.records.frame import frame
-
-        return frame(folder)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """As rpr.api.records."""
+        return import_module("rpr.api").records(*arguments, **options)
 
 
 sys.modules[__name__].__class__ = _Records

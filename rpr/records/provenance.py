@@ -39,7 +39,8 @@ def git_state() -> Git:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            # Also in a checkout of another user, as in a container: its code is what is running.
+            ["git", "--no-optional-locks", "-c", f"safe.directory={folder}", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
             errors="replace",
