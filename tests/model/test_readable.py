@@ -1,0 +1,69 @@
+"""The model that is trained against the readable one, rpr/model/readable.py, in float64: scores and gradients, for
+every position scheme, both architectures and both norms; two examples of introductions to the paper.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rpr.model import readable
+from rpr.model.transformer import build_model
+from tests.model.scheme_variants import KINDS, NORM
+from tests.shapes import changed, scheme
+from tests.small_models import BASIC
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SOURCES = [[11, 12, 13, 14, 11, 3], [15, 3]]
+TARGETS = [[2, 21, 22], [2, 23, 24, 25, 26]]
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_production_equals_the_readable_model(kind, architecture):
+    torch.manual_seed(0)
+    config = changed(BASIC, **KINDS[kind], norm=NORM[kind], activation=("relu", "gelu")[NORM[kind] == "pre"])
+    if architecture == "decoder_only":
+        config = changed(config, architecture=architecture, encoder_positions=None)
+    model = build_model(config).double().eval()
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    padded = [
+        torch.nn.utils.rnn.pad_sequence([*map(torch.tensor, rows)], batch_first=True) for rows in (SOURCES, TARGETS)
+    ]
+    whole = model.logits(model(*padded))
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        found, expected = whole[row, : len(target)], readable.logits(config, weights, source, target)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+        cotangent = torch.randn_like(expected)
+        parameters = [*model.parameters()]
+        gradients = (
+            torch.autograd.grad(scores, parameters, cotangent, retain_graph=True, allow_unused=True)
+            for scores in (found, expected)
+        )
+        for parameter, one, other in zip(parameters, *gradients, strict=True):
+            one, other = (torch.zeros_like(parameter) if gradient is None else gradient for gradient in (one, other))
+            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+
+
+def test_rows_of_ten_words_with_k_of_three():
+    """The row of w^K and w^V for each pair of words, as docs/positions.md has it."""
+    rows = [[int(readable.row_of(torch.arange(7)[:, None], j - i)) for j in range(10)] for i in range(10)]
+    assert rows[0] == [3, 4, 5, 6, 6, 6, 6, 6, 6, 6] and rows[9] == [0, 0, 0, 0, 0, 0, 0, 1, 2, 3]
+    listed = "\n".join("    " + " ".join(map(str, row)) for row in rows)
+    assert listed in Path(__file__).parents[2].joinpath("docs", "positions.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("choice, alike", [("none", True), ("relative", False), ("absolute", False), ("rope", False)])
+def test_equal_words_have_equal_outputs_without_positions_alone(choice, alike):
+    """ "I think therefore I am": the two I."""
+    torch.manual_seed(0)
+    config = changed(BASIC, encoder_positions=scheme(choice), decoder_positions=scheme("none"))
+    model = build_model(config).double()
+    words = {"I": 11, "think": 12, "therefore": 13, "am": 14}
+    sentence = [words[word] for word in ["I", "think", "therefore", "I", "am"]]
+    hidden = readable.stack(config, dict(model.named_parameters(remove_duplicate=False)), "encoder", sentence)
+    assert torch.allclose(hidden[0], hidden[3], rtol=0, atol=1e-6) == alike
