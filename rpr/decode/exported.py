@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rpr.config.train import ModelConfig
 from rpr.data.vocabulary import Vocabulary
 from rpr.decode.engine import SEARCH_SETTINGS
 from rpr.errors import ConfigError, DataError
@@ -105,7 +104,6 @@ def read_export(folder: Path) -> Exported:
         if unknown := sorted(settings.schemes.keys() - SCHEMES.keys()):
             raise DataError(f"{path}: needs the position scheme {unknown[0]}; give its folder as schemes_dir=DIR")
         config = CONFIG_ADAPTER.validate_json(json.dumps(settings.shape), strict=True)
-        _check_sizes(config)
     except (OSError, ValidationError, AttributeError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({reason_of(error)}); {REMEDY}") from None
     search = Search(**{name: getattr(settings, name) for name in SEARCH_SETTINGS})
@@ -143,20 +141,6 @@ def stored_tensors(model: Transformer) -> dict[str, Tensor]:
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     buffers = {name: saved for name, saved in model.state_dict(keep_vars=True).items() if name not in parameters}
     return {**dict(model.named_parameters()), **buffers}
-
-
-def _check_sizes(config: TransformerConfig) -> None:
-    """Raises ValueError for sizes that make no valid model."""
-    if config.vocabulary_size < 1:
-        raise ValueError(f"shape.vocabulary_size is {config.vocabulary_size}, must be at least 1")
-    sizes = {name: getattr(config, name) for name in ModelConfig.model_fields if hasattr(config, name)}
-    unused = {"name": "exported", "relative_defaults": {"clip_distance": 0, "tables": "per_head"}, "bos_vector": None}
-    ModelConfig.model_validate(sizes | unused)
-    if (config.encoder_positions is None) != (config.architecture == "decoder_only"):
-        raise ValueError(f"shape.encoder_positions does not fit shape.architecture = {config.architecture}")
-    for stack in config.stacks():
-        if problem := stack.scheme.problem(stack.site):
-            raise ValueError(f"shape: {problem}")
 
 
 def reason_of(error: Exception) -> str:
