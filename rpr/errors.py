@@ -5,6 +5,20 @@ The command line turns them into exit code 2.
 
 import difflib
 from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Problem(NamedTuple):
+    """What is wrong with the value of a setting; its text is the one form of such a line."""
+
+    setting: str
+    value: object
+    rule: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.setting}: invalid value {self.value!r}: {self.rule}"
+        return f"{line}; {self.remedy}" if self.remedy else line
 
 
 class RprError(Exception):

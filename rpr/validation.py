@@ -15,27 +15,15 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from rpr.errors import ConfigError, did_you_mean
+from rpr.errors import ConfigError, Problem, did_you_mean
 
 S = TypeVar("S", bound="StrictModel")
 
-# How pydantic states a rule, and how we do; in this order.
+# How pydantic states a rule, and how we do.
 _RULES = {
-    "Value error, ": "",
-    "Extra inputs are not permitted": "no such field",
-    "Field required": "missing",
-    "Input should be a valid integer": "must be a whole number",
-    "Input should be a valid number": "must be a number",
-    "Input should be a valid string": "must be text",
-    "Input should be a valid boolean": "must be true or false",
-    "Input should be greater than or equal to": "must be at least",
-    "Input should be less than or equal to": "must be at most",
+    "Value error, ": "", "Field required": "missing", "Extra inputs are not permitted": "no such field",
     "Input should be": "must be",
-    ", unable to parse string as an integer": "",
-    ", unable to parse string as a number": "",
-    ", unable to interpret input": "",
-    ", got a number with a fractional part": "",
-}
+}  # fmt: skip
 
 
 class StrictModel(BaseModel):
@@ -101,24 +89,21 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
     path = tuple(str(part) for part in problem["loc"])
     *sections, last = path or ("",)
     key = ".".join(part for at, part in enumerate(path) if not _is_tag(kind, path[:at], part))
-    if problem["type"] == "extra_forbidden":
+    rule, value, type_ = rule_of(problem), problem["input"], problem["type"]
+    if type_ == "extra_forbidden":
         return f"{key}: no such setting" + did_you_mean(last, settings_at(kind, sections))
-    if problem["type"] == "missing":
+    if type_ == "missing":
         return f"{key}: missing; every default is in conf/, or in the folder of a choice of your own"
-    message = rule_of(problem)
-    if problem["type"] == "value_error":
-        return f"{key}.{message}" if key else message
-    if problem["type"] == "tuple_type":
-        message = "expected a list, e.g. [a,b]"
-    if (tag := problem["type"]) in _TAGS:
-        value = problem["input"]
-        selecting = value.get(tag) if isinstance(value, Mapping) else value
-        return f"{key}.{tag}: invalid value {selecting!r}: {message}"
-    if problem["type"] == "string_type" and isinstance(problem["input"], (bool, int, float)):
+    if type_ == "value_error":  # of StrictModel.problems, which name setting, rule and remedy
+        return f"{key}.{rule}" if key else rule
+    if type_ in _TAGS:
+        return str(Problem(f"{key}.{type_}", value.get(type_) if isinstance(value, Mapping) else value, rule))
+    remedy = "give a list, e.g. [a,b]" if type_ == "tuple_type" else ""
+    if type_ == "string_type" and isinstance(value, (bool, int, float)):
         of_list = isinstance(problem["loc"][-1], int)
         setting = f"{key.removesuffix(f'.{last}')}=['...']" if of_list else f"{key}='...'"
-        message += f'; write it in quotes, and these in quotes for the shell: "{setting}"'
-    return f"{key}: invalid value {problem['input']!r}: {message}"
+        remedy = f'write it in quotes, and these in quotes for the shell: "{setting}"'
+    return str(Problem(key, value, rule, remedy))
 
 
 def first_problem(error: ValidationError) -> str:
@@ -129,7 +114,7 @@ def first_problem(error: ValidationError) -> str:
 
 
 def rule_of(problem: Any) -> str:
-    """The rule that one of pydantic's errors says was broken: `must be at least 1`."""
+    """The rule that one of pydantic's errors says was broken: `must be greater than 0`."""
     message: str = problem["msg"]
     for stated, rule in _RULES.items():
         message = message.replace(stated, rule)

@@ -45,9 +45,10 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
 
 def _wrapped(line: str, width: int) -> list[str]:
     indent = " " * (len(line) - len(line.lstrip()) + 4)
-    wrapper = textwrap.TextWrapper(max(width, 40), subsequent_indent=indent)
-    wrapper.break_long_words = wrapper.break_on_hyphens = False
-    return wrapper.wrap(line) or [""]
+    whole = textwrap.wrap(
+        line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return whole or [""]
 
 
 def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str]]:

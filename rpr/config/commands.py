@@ -75,16 +75,6 @@ class SamplingConfig(StrictModel):
     num_samples: PositiveInt
     stop: str | None = Field(min_length=1)
 
-    def problems(self) -> Iterator[str]:
-        for name, usual in (("top_k", None), ("num_samples", 1), ("seed", 1)):
-            if self.temperature == 0 and getattr(self, name) != usual:
-                yield (
-                    f"{name}: {getattr(self, name)} has no use with temperature=0, which takes the most probable token "
-                    "each time; set temperature above 0, such as 0.8"
-                )
-        if self.temperature > 0 and self.top_k == 1:
-            yield "top_k: 1 takes the most probable token each time, as temperature=0 does; set temperature=0, or more"
-
 
 class GenerateConfig(OneRunConfig, SamplingConfig):
     """rpr-cli generate; None is "as the run has it", or prompts from stdin."""

@@ -36,7 +36,7 @@ def test_record_is_synthetic_by_configuration_or_corpus(where):
     ({"colour": "red"}, "colour: no such field"),
     ({"status": "failed", "error": None}, "error: status failed needs a reason"),
     ({"config": {}}, r"config\.model\.name: missing"),
-    ({"device": None, "seed": None}, r"device: must be text \(and 1 more\); restore it or repeat"),
+    ({"device": None, "seed": None}, r"device: must be a valid string \(and 1 more\); restore it or repeat"),
     ({"scores": [fake_score("test", float("nan"))]}, r"scores\.0\.score: must be a finite number"),
     ({"scores": [fake_score("test", 1.0, interval=fake_interval(0, 2) | {"kind": "seeds"})]},
      r"scores\.0\.interval: an interval in a record must be over sentences"),
