@@ -27,7 +27,6 @@ class Kind:
     digits: int  # decimals in tables
     splits: tuple[str, ...]
     items: str  # that a score is computed over
-    examples: str  # that the corpus consists of
     caution: str  # for whoever reads the scores
     lower_is_better: bool = False
     highest: float = 100.0
@@ -70,7 +69,6 @@ TRANSLATION = Kind(
     1,
     ("test",),
     "sentences",
-    "pairs",
     "Small models on a small corpus: compare changes, not scores.",
 )
 TASK = Kind(
@@ -81,7 +79,6 @@ TASK = Kind(
     1,
     ("long", "test"),
     "sentences",
-    "pairs",
     "A seed solves a task or does not: compare how many seeds do, not means alone.",
     shares=True,
 )
@@ -92,7 +89,6 @@ TEXT = Kind(
     "bits per byte",
     3,
     ("test",),
-    "documents",
     "documents",
     "Compared at equal numbers of tokens, also while a model is still learning.",
     lower_is_better=True,

@@ -2,20 +2,16 @@
 
 import contextlib
 import gc
-import glob
 import json
 import sys
-from pathlib import Path
 
 from rpr.commands.printing import window
 from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError, did_you_mean
-from rpr.io.atomic import replace_file
 from rpr.io.locks import exclusive
 from rpr.paths import user_path
 from rpr.records.record import find_records
 from rpr.report.build import build_report, read_remarks, unusable_records
-from rpr.report.results_page import results_markdown
 from rpr.report.speed import read_benches
 from rpr.runs.locks import with_killed_runs
 
@@ -31,8 +27,6 @@ def run(config: ReportConfig) -> None:
     root = user_path(config.runs_dir)
     if not root.exists():
         raise RecordError(f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick)")
-    if config.results_page is not None:
-        _check_writable(user_path(config.results_page))  # before any of the report is written
     records, unread, others = with_killed_runs(find_records(root, config.sweep))
     gc.freeze()  # records stay to the end: with ten thousand, looking through them for garbage takes seconds each time
     if config.sweep is not None and not records and (runs := find_records(root).records):
@@ -49,11 +43,6 @@ def run(config: ReportConfig) -> None:
             records, out_dir, title, problems, benches, config.baseline, remarks, published=config.paper, pdf=config.pdf
         )
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
-    if config.results_page is not None:
-        page = user_path(config.results_page)
-        written.append(page)
-        with exclusive(page.parent, glob.escape(page.name)):
-            replace_file(page, results_markdown(root, page.parent, config.baseline))
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))
         return
@@ -62,12 +51,3 @@ def run(config: ReportConfig) -> None:
         print(f"rpr-cli: not in this report: {problem}", file=sys.stderr)
     if config.verbose:
         print("\n".join(f"written: {path}" for path in written), file=sys.stderr)
-    elif config.results_page is not None:
-        print(f"written: {config.results_page}", file=sys.stderr)
-
-
-def _check_writable(path: Path) -> None:
-    folder = next(folder for folder in path.absolute().parents if folder.exists())
-    if path.is_dir() or not folder.is_dir():
-        reason = f"{path} is a folder" if path.is_dir() else f"{folder} is not a folder"
-        raise RecordError(f"results_page: {path} cannot be written ({reason}); give another file")

@@ -174,7 +174,6 @@ class ReportConfig(StrictModel):
     format: Literal["table", "json"]
     verbose: bool
     pdf: bool
-    results_page: str | None
     run: str | None
     average_checkpoints: PositiveInt | None
     validation_sentences: PositiveInt
@@ -189,11 +188,6 @@ class ReportConfig(StrictModel):
             yield (
                 f"run and sweep: {self.run} and {self.sweep} are both given; a report is on one run's positions or on "
                 "a sweep's records: remove one of them"
-            )
-        if self.results_page is not None and (self.sweep or self.run) is not None:
-            yield (
-                f"results_page: {self.results_page} is a page on all records under runs_dir; remove "
-                f"{'sweep' if self.sweep is not None else 'run'}"
             )
 
 

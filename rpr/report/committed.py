@@ -54,7 +54,7 @@ def render(sweeps: Path, reports: Path) -> None:
         keep(report, folder)
         if (document := folder / TESTS_NAME).is_file():
             replace_file(report / "compare.md", paired_page(document))
-    replace_file(sweeps / "RESULTS.md", results_markdown(sweeps / "results"))
+    replace_file(sweeps / "RESULTS.md", results_markdown(sweeps))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""One self-contained HTML page: no network, no script, light and dark, for phone and paper; all text is escaped."""
+"""One self-contained HTML page: it fetches nothing, its only script sorts tables, and all text is escaped."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -16,19 +17,34 @@ from rpr import paper
 from rpr.records.record import Record, flat, varying
 from rpr.report.contents import Chapter, Report
 from rpr.report.groups import Group
-from rpr.report.plot_style import Plot
 from rpr.report.samples import FileOf, own_file, selected
-from rpr.report.score_table import HEADINGS
+from rpr.report.score_table import HEADINGS, alike
 from rpr.report.sweep_files import sweep_file
-from rpr.tables.grid import legend
+from rpr.tables.grid import Cell, Column, Grid, Shown, layout, legend
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
-MOST_TABLES = 8  # unfolded
-PICTURE_NAME = "positions.svg"
+MOST_FINDINGS = 3  # above a table
 MOST_PICTURES = 6  # of what positions learned, per chapter
+PICTURE_NAME = "positions.svg"
+_TEMPLATES = Path(__file__).parent / "templates"
 _JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per value
-# Nothing is fetched and no script runs, whatever a record contains.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+_SCRIPT = (_TEMPLATES / "sort.js").read_text(encoding="utf-8")
+# Nothing is fetched, and no script runs but the one of this hash, whatever a record contains.
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
+    f"script-src 'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
+)
+
+
+class Family(NamedTuple):
+    """The groups of one table, the best of their rows first, and its chapters."""
+
+    grid: Grid
+    chapters: tuple[Chapter, ...]
+
+    @property
+    def findings(self) -> list[str]:
+        return [*dict.fromkeys(finding for chapter in self.chapters for finding in chapter.findings)]
 
 
 def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[tuple[str, bytes], ...], str]:
@@ -43,37 +59,61 @@ def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[tuple[str, by
 
 
 def html_page(report: Report) -> str:
-    """The whole page. The same report gives the same bytes, so it contains no times except those of the runs."""
-    first_plot, extent = _first_plot(report.chapters), _extent(report.chapters)
-    return _TEMPLATES.get_template("page.html.j2").render(report=report, hero=first_plot, extent=extent)
-
-
-def _first_plot(chapters: Sequence[Chapter]) -> Plot | None:
-    """The first plot of the group with the most variants that learned."""
-
-    def interest(chapter: Chapter) -> int:
-        return sum(not chapter.group.unlearned(variant) for variant in chapter.group.variants)
-
-    best = max((chapter for chapter in chapters if chapter.plots), key=interest, default=None)
-    return None if best is None else best.plots[0]
+    """The whole page, with the largest table first. The same report gives the same bytes, so it contains no times
+    except those of the runs.
+    """
+    of_groups = {id(chapter.group): chapter for chapter in report.chapters}
+    families = [
+        Family(grid, tuple(of_groups[id(group)] for group in groups))
+        for groups, grid in zip(
+            alike([chapter.group for chapter in report.chapters]), report.tables.sections.get("scores", ()), strict=True
+        )
+    ]
+    families.sort(key=lambda family: -len(family.grid.rows))
+    sections = {name: grids for name, grids in report.tables.sections.items() if name != "scores"}
+    extent = _extent(report.chapters)
+    page = _ENVIRONMENT.get_template("page.html.j2")
+    return page.render(report=report, families=families, sections=sections, extent=extent)
 
 
 def _extent(chapters: Sequence[Chapter]) -> str:
-    """The extent of the report: `8 runs of 5 position variants: 6 finished, 2 without a result.`"""
+    """The extent of the report and what its sweep asks: `8 runs of 5 rows. Does k matter?`"""
     runs = [run for chapter in chapters for run in chapter.group.runs]
-    variants, finished = sum(len(one.group.variants) for one in chapters), sum(run.status == "finished" for run in runs)
-    extent = f"{_count(len(runs), 'run')} of {_count(variants, 'position variant')}"
-    groups = f" in {len(chapters)} groups trained alike" if len(chapters) > 1 else ""
-    left = f": {finished:,} finished, {len(runs) - finished:,} without a result" if finished < len(runs) else ""
+    rows = sum(len(chapter.group.variants) for chapter in chapters)
     sweeps = [{*run.sweeps} for run in runs]
-    alike = {*set[str].intersection(*sweeps)} if sweeps else set[str]()
-    asked = str(sweep_file(*alike).get("description") or "") if len(alike) == 1 else ""
+    shared = {*set[str].intersection(*sweeps)} if sweeps else set[str]()
+    asked = str(sweep_file(*shared).get("description") or "") if len(shared) == 1 else ""
     about = asked[:1].upper() + asked[1:] or "Scores of Transformers by how they represent positions"
-    return f"{extent}{groups}{left}. {about}."
+    return f"{about}. {_count(len(runs), 'run')} of {_count(rows, 'row')}."
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+class _Drawn(NamedTuple):
+    """A table as text: columns, lines of (cell, the text that it is sorted by), footnotes."""
+
+    columns: tuple[Column, ...]
+    lines: list[list[tuple[Shown, str]]]
+    footnotes: tuple[str, ...]
+
+
+def _drawn(grid: Grid, priority: int) -> _Drawn:
+    shown = grid.up_to(priority)
+    text = layout(shown)
+    lines = [
+        [(as_text, _sort_key(cell)) for as_text, cell in zip(line, cells, strict=True)]
+        for line, cells in zip(text.lines, shown.cells, strict=True)
+    ]
+    return _Drawn(text.columns, lines, text.footnotes)
+
+
+def _sort_key(cell: Cell) -> str:
+    """A number as one, text as it is; empty where it is missing."""
+    if isinstance(cell.value, str):
+        return cell.value
+    return "" if cell.value.value is None else f"{cell.value.value:g}"
 
 
 def _recorded(run: Record) -> dict[str, Any]:
@@ -89,24 +129,29 @@ def _lines(run: Record, first: dict[str, Any] | None = None) -> str:
     return "\n".join(f"{key}={_JSON.encode(recorded.get(key))}" for key in sorted(keys))
 
 
-_FILES = FileSystemLoader(Path(__file__).parent / "templates")
-_TEMPLATES = Environment(
-    loader=_FILES, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(_TEMPLATES),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
-_TEMPLATES.filters |= {
+_ENVIRONMENT.filters |= {
     "image": lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}",
     "text": partial(html.escape, quote=False),  # outside of attributes; records are full of quotes
     "spaced": lambda heading: heading.replace(" | ", " · "),
     "no_break": lambda text: text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),  # inside `k = 16`
-}
-_TEMPLATES.globals |= {
     "count": _count,
+    "drawn": _drawn,
+}
+_ENVIRONMENT.globals |= {
     "recorded": _recorded,
     "lines_of": _lines,
     "legend_of": lambda grid: legend([grid]),
     "headings": HEADINGS,
     "most_items": MOST_ITEMS,
-    "most_tables": MOST_TABLES,
+    "most_findings": MOST_FINDINGS,
     "policy": POLICY,
+    "script": _SCRIPT,
     "source": paper.SOURCE,
 }

@@ -83,7 +83,7 @@ def scores_by_position(group: Group) -> style.Plot | None:
                 axes.plot(
                     [farthest], [place], marker=">" if group.kind.lower_is_better else "<", ms=6, clip_on=False, **look
                 )
-            axes.text(1.02, place, number(value, group.digits), transform=axes.get_yaxis_transform(), va="center")
+            axes.text(1.04, place, number(value, group.digits), transform=axes.get_yaxis_transform(), va="center")
         if baseline is not None:
             axes.axvline(baseline[1].value or 0.0, color=colours[baseline[0].label], lw=1.0, ls=style.DASHED, zorder=1)
         axes.set_yticks(places, map(style.plain, labels), linespacing=1.0)

@@ -1,228 +1,183 @@
-"""sweeps/RESULTS.md: all committed records on one rendered Markdown page."""
+"""sweeps/RESULTS.md: the prose of sweeps/RESULTS.md.j2 around tables that are rendered from the committed records."""
 
-import os
-import statistics
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import math
+from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
-from urllib.parse import quote
+from statistics import fmean
 
-from rpr import paper
-from rpr.io.escape import escape_control_characters
-from rpr.records.record import Record, find_records
-from rpr.records.scores import SOURCE_UNIT
-from rpr.report.build import read_learning, read_remarks
-from rpr.report.contents import page_of
-from rpr.report.findings import findings
-from rpr.report.groups import Group, RunKey, run_groups, run_key
-from rpr.report.score_table import Tables, build_tables
-from rpr.report.speed import read_benches, speed_grid
-from rpr.report.sweep_files import sweep_file
-from rpr.tables.grid import Column, Grid, legend
-from rpr.tables.render import bullets, escape_markdown, markdown, picture
+from jinja2 import Environment, StrictUndefined
 
-_INTRODUCTION = (
-    "What do position representations do to a Transformer, and do the paper's results hold here? This page is rendered "
-    "from the run records under {root} (`rpr-cli report runs_dir=... results_page=...`); published figures and remarks "
-    "on sweeps alone are entered by hand. Sizes, corpora and steps are not the paper's unless a row says so: compare "
-    "how scores change with the positions, not the scores. [Every sweep](#every-sweep) has a page of its own with all "
-    "tables and pictures; this one has the tables of the largest comparison of each kind."
-)
-_PICTURES = {
-    "bleu_by_k": "BLEU by clip distance, beside the paper's curve",
-    "bits_by_context": "Bits per byte by length of the context, in separate and in sliding windows",
-}
-SEEDS = 2  # a group of runs without a variant of so many is on the page of its sweep alone, if any group has one
+from rpr.records.files import metrics_of
+from rpr.records.measurement import Measurement
+from rpr.records.record import find_records
+from rpr.report.groups import Group, Variant, run_groups
+from rpr.report.lengths import ABSENT
+from rpr.report.published import published_curves
+from rpr.tables.grid import DASH, figure_text, number
+
+_BENCH = ("gpu", "step")  # page and name in measured/documents.jsonl of the speeds on a GPU
 
 
-def results_markdown(root: Path, folder: Path | None = None, baseline: str | None = None) -> str:
-    """The page of all records below `root`: pictures, agreement with published figures, tables, limits, runs, links.
-    `folder`: the page's directory, for its links; the parent of `root` by default. Raises RecordError if there are no
-    records below `root`.
+def results_markdown(sweeps: Path) -> str:
+    """The page. Raises RecordError if a sweep that it names has no records, and KeyError if it lacks a row."""
+    tables = (scores, corpora, clip_distances, contexts, tasks, published, speeds)
+    helpers = {table.__name__: partial(table, sweeps / "results") for table in tables}
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    page = environment.from_string((sweeps / "RESULTS.md.j2").read_text(encoding="utf-8"))
+    names = sorted(path.parent.name for path in (sweeps / "results").glob("*/report.md"))
+    return page.render(helpers=helpers, sweeps=names)
+
+
+@cache
+def _group(results: Path, sweep: str, data: str = "", max_steps: int = 0, baseline: str | None = None) -> Group:
+    """The largest group of a sweep, of this corpus and number of steps if given."""
+    runs = (record for _, record in find_records(results / sweep).records)
+    groups = run_groups(runs, baseline=baseline, published=True)
+    chosen = [group for group in groups if group.data in (data, group.data if not data else "")]
+    return max((group for group in chosen if max_steps in (0, group.max_steps)), key=lambda group: len(group.finished))
+
+
+def _variant(group: Group, label: str) -> Variant:
+    by_label = {variant.label: variant for variant in group.variants}
+    return by_label[label]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    rule = ["---" if place in words else "---:" for place in range(len(headings))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (headings, rule, *rows))
+
+
+def _figure(figure: Measurement, digits: int, *, signed: bool = False) -> str:
+    return " ".join(figure_text(figure, digits, signed=signed)).strip()
+
+
+def _mean(figure: Measurement, digits: int) -> str:
+    return figure_text(figure, digits)[0]
+
+
+def _row(group: Group, variant: Variant, label: str = "") -> list[str]:
+    """Label, n, score, change with its interval, verdict."""
+    key = group.column(group.split)
+    change = "" if variant is group.baseline else _figure(group.change(variant, key), group.digits, signed=True)
+    score = _mean(group.score(variant, group.split), group.digits)
+    return [label or variant.label, str(len(variant.finished)), score, change, group.verdict(variant, key)]
+
+
+def scores(results: Path, sweep: str, *labels: str, against: str | None = None, steps: Sequence[int] = ()) -> str:
+    """Rows of a sweep, the best first; with `against` also their changes from these positions, with `steps` also those
+    of the validation loss at these steps of training, in bits.
     """
-    files = find_records(root)
-    benches, problems = read_benches(files.others)
-    unusable = [*files.problems, *problems]
-    everything = run_groups((record for _, record in files.records), read_learning(files.records, unusable), baseline)
-    groups = [group for group in everything if any(len(one.finished) >= SEEDS for one in group.variants)] or everything
-    home = root.parent if folder is None else folder
-    parts = ["# Results", _INTRODUCTION.format(root=f"`{_relative(root, home)}/`")]
-    folders = {run_key(record): path.parent for path, record in files.records}
-    kinds = ([group for group in groups if getattr(group, kind)] for kind in ("translation", "task", "documents"))
-    largest = [max(of_kind, key=_size) for of_kind in kinds if of_kind]
-    for name, caption in _PICTURES.items():
-        parts += _picture(name, caption, largest, folders, home)
-    tables = build_tables(groups)
-    parts += ["## Findings", bullets(f"{group.heading}: {found}" for group in groups for found in findings(group)[:-1])]
-    pages = {path.parent for path in root.rglob("report.md")}
-    without_page = [group for group in groups if not {folders[run_key(run)] for run in group.runs} <= pages]
-    shown_here = {id(group) for group in (*largest, *without_page)}
-    on_this_page = [group for group in groups if id(group) in shown_here]
-    shown = [*_tables(build_tables(on_this_page))]
-    # The speeds of whole runs decide nothing; they are in the reports of their sweeps.
-    compared = [row for row in benches if row.position != "absolute"]  # a row of 1.00 beside each
-    shown += [*speed_grid(compared)]
-    parts += [markdown(grid.up_to(2), signs=False) for grid in shown]
-    single_seeds = len(everything) - len(groups)
-    left_out = (
-        f"The tables and counts here are of {len(groups)} groups of runs; {single_seeds} more, in which no variant has "
-        "two seeds, are on the pages of their sweeps alone."
-    )
-    limits = [left_out if single_seeds else "", *_limits(groups), *_distances(groups)]
-    parts += ["## What this cannot tell", bullets(filter(None, limits))]
-    if remarks := _remarks(root):
-        parts.append(_folded("Remarks on single sweeps", bullets(remarks)))
-    parts.append(_folded("How to read the tables", bullets([*legend(shown), *tables.rules])))
-    parts += ["## Every sweep", *_folders(root, home)]
-    parts.append(_folded("Runs", markdown(_runs(everything))))
-    parts += ["## Not on this page", bullets(unusable)] if unusable else []
-    return page_of(parts)
+    group = _group(results, sweep)
+    variants = [_variant(group, label) for label in labels]
+    variants.sort(key=lambda one: group.kind.best_first(group.score(one, group.split).value or 0.0))
+    rows = [_row(group, variant) for variant in variants]
+    headings = ["position", "n", f"{group.kind.heading} on {group.split}", "change, 95%", "verdict"]
+    if against:
+        other = _group(results, sweep, baseline=against)
+        headings.append(f"change from {other.baseline.label}")
+        for row in rows:
+            row.append(_row(other, _variant(other, row[0]))[3])
+    if steps:
+        headings += [f"at step {step:,}" for step in steps]
+        losses = {variant.label: _losses(results, sweep, variant) for variant in variants}
+        its = losses[group.baseline.label]
+        for row in rows:
+            own = losses[row[0]]
+            for step in steps:
+                change = fmean(own[seed][step] - its[seed][step] for seed in own.keys() & its.keys()) / math.log(2)
+                row.append("" if own is its else number(change, 2, signed=True))
+    return _table(headings, rows, (0, 4))
 
 
-def _relative(path: Path, home: Path) -> str:
-    return escape_control_characters(Path(os.path.relpath(path, home)).as_posix())
+def _losses(results: Path, sweep: str, variant: Variant) -> dict[int, dict[int, float]]:
+    """The validation losses by seed and step."""
+    paths = {(one.run_id, one.seed): path for path, one in find_records(results / sweep).records}
+    metrics = {run.seed: metrics_of(paths[run.run_id, run.seed]) for run in variant.finished}
+    name = "validation/loss"
+    return {seed: {row["step"]: row[name] for row in rows if row.get(name)} for seed, rows in metrics.items()}
 
 
-def _link(path: Path, home: Path) -> str:
-    return quote(os.fsencode(os.path.relpath(path, home)))
+def corpora(results: Path, **sweeps: str) -> str:
+    """Absolute and relative positions, k = 16, of several sweeps, beside the paper's change."""
+    rows = []
+    for sweep, name in sweeps.items():
+        group = _group(results, sweep)
+        absolute = _mean(group.score(group.baseline, group.split), group.digits)
+        rows.append([name, *_row(group, group.papers_relative)[1:2], absolute, *_row(group, group.papers_relative)[2:]])
+    return _table(("languages, model", "n", "absolute", "k = 16", "change, 95%", "verdict"), rows, (0, 5))
 
 
-def _size(group: Group) -> tuple[int, bool]:
-    """Of two groups with as many variants, one with published figures is the larger."""
-    return len(group.variants), group.published
+def clip_distances(results: Path, sweep: str) -> str:
+    """Every k against the paper's."""
+    group = _group(results, sweep, baseline="relative-k16")
+    relative = [one for one in group.variants if one.position.kind == "relative"]
+    rows = [_row(group, one, str(one.position.clip_distance)) for one in relative]
+    return _table(("k", "n", "BLEU on test", "change from k = 16, 95%", "verdict"), rows, (0, 4))
 
 
-def _folded(summary: str, text: str) -> str:
-    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
+def contexts(results: Path, sweep: str, *labels: str, lengths: Sequence[int], windows: str = "separate") -> str:
+    """Bits per byte by the length of the context."""
+    group = _group(results, sweep)
+    rows = [
+        [label, *(_figure(_variant(group, label).measured(("test", windows, n), ABSENT), 2) for n in lengths)]
+        for label in labels
+    ]
+    return _table(("position", *(f"{length:,} tokens" for length in lengths)), rows)
 
 
-def _tables(tables: Tables) -> Iterator[Grid]:
-    """All but the speeds; the changes by length of the context, where there are some, take the place of the scores."""
-    by_context = [grid for grid in tables.by_length if grid.name in ("context_changes", "by_evaluation")]
-    scored = {grid.setting for grid in by_context if grid.name == "context_changes"}
-    for name, grids in tables.sections.items():
-        for grid in grids:
-            replaced = name == "scores" and {line.group.heading for line in grid.rows} <= scored
-            if name != "speed" and not replaced:
-                yield _shortened(grid)
-    yield from by_context
+def tasks(results: Path, *labels: str, **sweeps: str) -> str:
+    """Percent exact match beyond the training lengths and the seeds that solve a task: a column for each corpus, which
+    is named by its sweep, as in `reverse="length_generalisation"`.
+    """
+    groups = {data: _group(results, *sweep.split(":")[:1], data, *map(int, sweep.split(":")[1:]))
+              for data, sweep in sweeps.items()}  # fmt: skip
+
+    def cell(group: Group, label: str) -> str:
+        variant = next((one for one in group.variants if one.label == label), None)
+        if variant is None or not variant.finished:
+            return DASH
+        solved = [score.value >= 95 for score in variant.scores[group.column(group.split) or ()].values()]
+        return f"{_mean(group.score(variant, group.split), 0)}, {sum(solved)} of {len(solved)}"
+
+    rows = [[label, *(cell(group, label) for group in groups.values())] for label in labels]
+    return _table(("position", *(data.replace("_", " ") for data in groups)), rows)
 
 
-def _shortened(grid: Grid) -> Grid:
-    """Without the scores of other splits."""
-    return grid.up_to(0)
+def published(results: Path, *labels: str, **lengths: str) -> str:
+    """Percent exact match at one length of a task, ours and the published figure: `symbols_copy="kazemnejad:30"`."""
+    rows = []
+    for data, where in lengths.items():
+        sweep, length, *max_steps = where.split(":")
+        group = _group(results, sweep, data, *map(int, max_steps))
+        run, at = group.runs[0], int(length)
+        facts = {"task": run.task, "max_train_length": run.setting("data.task.max_train_length")}
+        facts["architecture"] = run.setting("model.architecture")
+        [theirs] = published_curves(group.variants, facts).values()
+        cells = []
+        for label in labels:
+            ours = _mean(_variant(group, label).measured((group.metric, at, at), ABSENT), 1)
+            cells.append(f"{ours} / {_mean(theirs[label][at], 1)}")
+        rows.append([f"{data.replace('_', ' ')}, length {length}", *cells])
+    return _table(("task", *labels), rows)
 
 
-def _picture(
-    name: str, caption: str, groups: Sequence[Group], folders: Mapping[RunKey, Path], home: Path
-) -> Iterator[str]:
-    """A link to the picture of this name in the folder of most of a group's runs, if there is one and no other."""
-    for group in groups:
-        [(folder, _)] = Counter(folders[run_key(run)] for run in group.runs).most_common(1)
-        pictures = [*folder.glob(f"{name}*.svg")]
-        if len(pictures) == 1:
-            yield picture(f"{caption}: {group.heading}", _link(pictures[0], home))
-
-
-def _runs(groups: Sequence[Group]) -> Grid:
-    """A row for each group."""
-
-    def pairs(group: Group) -> str:
-        counts = sorted({run.data.train_pairs for run in group.runs if run.data is not None})
-        text = f"{' or '.join(f'{count:,}' for count in counts)} {group.kind.examples}"
-        return (text.removesuffix("s") if counts == [1] else text) if counts else "not read yet"
-
-    def finished(group: Group) -> str:
-        return f"{sum(run.status == 'finished' for run in group.runs)} of {len(group.runs)}"
-
-    columns = (
-        Column("group", "runs", lambda group: group.heading, label=True),
-        Column("pairs", "trained on", pairs),
-        Column("variants", "variants", lambda group: str(len(group.variants))),
-        Column("seeds", "seeds", lambda group: ", ".join(map(str, sorted({run.seed for run in group.runs})))),
-        Column("finished", "finished", finished),
-        Column("commits", "commits", lambda group: ", ".join(sorted({_commit(run) for run in group.runs})), words=True),
-    )
-    return Grid("runs", "Runs", columns, tuple(groups))
-
-
-def _commit(run: Record) -> str:
-    if run.git.commit is None:
-        return "no checkout"
-    return run.git.commit[:7] + (" with changes" if run.git.dirty else "")
-
-
-def _limits(groups: Sequence[Group]) -> Iterator[str]:
-    """The limits of the figures on the page, derived from the records."""
-    runs = [run for group in groups for run in group.finished]
-    if not runs:
-        yield "No run is finished."
-        return
-    known = [variant for group in groups for variant in group.variants if variant.finished]
-    if falling := sum(variant.fall is not None for variant in known):
-        yield f"Still learning when training ended: {falling} of {len(known)} variants."
-    if unlearned := sum(bool(group.unlearned(one)) for group in groups for one in group.variants if one.finished):
-        yield f"Not learned, as their rows say: {unlearned} of {len(known)} variants."
-    longest, steps = max(run.max_steps for run in runs), paper.MODELS["base"].steps
-    if longest < steps:
-        yield (
-            f"The longest training has {longest:,} steps, {100 * longest / steps:.1f}% of the base model's {steps:,}: "
-            "how the variants compare after more is not known."
-        )
-    scores = [(group, group.score(variant, "test")) for group in groups for variant in group.variants]
-    measured = [(group, score) for group, score in scores if score.value is not None]
-    if alone := sum(score.n == 1 for _, score in measured):
-        yield f"Of one seed, while another may order them differently: {alone} of {len(measured)} measured rows."
-    mixed = sum(len({run.device for run in group.finished}) > 1 for group in groups)
-    yield (
-        "A seed repeats a run on one type of machine: on another one rounding alone makes it another run, as another "
-        "seed does, and an interval over seeds is of the machines that its rows were trained on "
-        f"({mixed} of {len(groups)} groups of runs were trained on more than one type)."
-    )
-    bleu = [score for group, score in measured if group.translation and score.n > 1]
-    if halves := [(score.interval.high - score.interval.low) / 2 for score in bleu if score.interval is not None]:
-        seeds = " to ".join(dict.fromkeys(str(end(score.n for score in bleu)) for end in (min, max)))
-        yield (
-            f"With {seeds} seeds the 95% interval of a mean reaches {statistics.median(halves):.1f} BLEU to either "
-            f"side (the median of {len(halves)} rows; at most {max(halves):.1f}). The paper's figures from k = 2 to "
-            "k = 256 lie within 0.1 of each other."
-        )
-    if all(run.setting("hardware.accelerator") != "gpu" for run in runs):
-        devices = "; ".join(sorted({run.device for run in runs}))
-        yield f"Every run here was on a CPU ({devices}); the paper's speed is of P100 GPUs."
-
-
-def _remarks(root: Path) -> list[str]:
-    folders = [file.parent for file in sorted(root.rglob("remarks.txt"))]
-    return [f"{_relative(folder, root)}: {line}" for folder in folders for line in read_remarks(folder)]
-
-
-def _distances(groups: Sequence[Group]) -> Iterator[str]:
-    """Values of k that never clip; the longest training source is known from records with scores by length."""
-    for group in groups:
-        lengths = [run.by_length for run in group.finished if run.by_length and run.by_length.unit == SOURCE_UNIT]
-        longest = max((score.longest_training_source for score in lengths), default=None)
-        ks = {variant.position.clip_distance for variant in group.variants if variant.position.kind == "relative"}
-        if longest and (beyond := sorted(k for k in ks if k is not None and k >= longest - 1)):
-            yield (
-                f"{group.heading}: no training source has more than {longest} tokens, so nothing is clipped in the "
-                f"encoder at k = {', '.join(map(str, beyond))}, and the table rows for longer distances are not "
-                "trained there."
-            )
-
-
-def _folders(root: Path, home: Path) -> list[str]:
-    """What the sweep of each directory below `root` asks, and links to its pages."""
-    parts = []
-    for folder in sorted({path.parent for path in root.rglob("*.md")}):
-        if links := [f"[{escape_markdown(_title(page))}]({_link(page, home)})" for page in sorted(folder.glob("*.md"))]:
-            said = filter(None, (folder.name, str(sweep_file(folder.name).get("description", ""))))
-            escaped = [escape_markdown(escape_control_characters(text)) for text in said]
-            parts.append(f"- {': '.join([*escaped, ', '.join(links)])}")
-    return ["\n".join(parts)] if parts else ["None has a page yet."]
-
-
-def _title(page: Path) -> str:
-    """The page's heading, or its file name without one."""
-    with page.open(encoding="utf-8") as lines:
-        return next((line[2:].strip() for line in lines if line.startswith("# ")), page.name)
+def speeds(results: Path, *variants: str) -> str:
+    """Steps per second of the base model on a GPU relative to absolute positions: of the medians, and the median over
+    rounds with the slowest and the fastest.
+    """
+    lines = map(json.loads, (results.parent / "measured" / "documents.jsonl").read_text(encoding="utf-8").splitlines())
+    [document] = [line["document"] for line in lines if (line["page"], line["name"]) == _BENCH]
+    steps = {row["variant"]: row for row in document["step"]}
+    absolute = steps["absolute"]["steps_per_second"]
+    rows = [
+        [
+            variant,
+            f"{steps[variant]['steps_per_second']:.1f}",
+            f"{steps[variant]['steps_per_second'] / absolute:.2f}",
+            f"{steps[variant]['relative_speed']:.2f} ({steps[variant]['min']:.2f} to {steps[variant]['max']:.2f})",
+        ]
+        for variant in variants
+    ]
+    return _table(("position", "steps/s", "ratio of medians", "median of paired ratios, their range"), rows)

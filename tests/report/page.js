@@ -1,8 +1,7 @@
 // What a reader sees of a page, for test_page_in_browser.py.
 (() => {
-  const all = [...document.querySelectorAll('body *')].flatMap(one => [...one.childNodes]);
+  const all = [...document.querySelectorAll('main *, header *')].flatMap(one => [...one.childNodes]);
   const texts = all.filter(node => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
-  const words = node => node.textContent.trim().slice(0, 60);
   const channels = text => (text.match(/[\d.]+/g) || []).map(Number);
   const luminance = colour => {
     const [x, y, z] = colour.map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
@@ -13,25 +12,14 @@
     const colour = channels(getComputedStyle(element).backgroundColor);
     return colour.length === 4 && colour[3] === 0 ? below(element.parentElement) : colour;
   };
-  const height = node => {
-    const range = document.createRange();
-    range.selectNodeContents(node);
-    return range.getBoundingClientRect().height;
-  };
   const scrolls = element => ['auto', 'scroll'].includes(getComputedStyle(element).overflowX);
   return {
     // The contrast ratio of every text to its background (WCAG 2, relative luminance), ascending.
     contrasts: () => texts.map(node => {
       const colours = [channels(getComputedStyle(node.parentElement).color), below(node.parentElement)];
       const [a, b] = colours.map(luminance).sort((x, y) => y - x);
-      return [Math.round(100 * (a + 0.05) / (b + 0.05)) / 100, words(node)];
+      return [Math.round(100 * (a + 0.05) / (b + 0.05)) / 100, node.textContent.trim().slice(0, 60)];
     }).sort((x, y) => x[0] - y[0]),
-    // The smallest font size of a visible text in CSS pixels.
-    smallestText: () => texts.filter(node => node.parentElement.checkVisibility())
-      .map(node => [parseFloat(getComputedStyle(node.parentElement).fontSize), words(node)])
-      .sort((x, y) => x[0] - y[0])[0],
-    // Texts that are not visible.
-    hidden: () => texts.filter(node => !node.parentElement.checkVisibility() || !height(node)).map(words),
     // Elements beyond the right edge of the window that are not inside a scrolling box.
     cutOff: () => [...document.querySelectorAll('body *')].filter(element => {
       const box = element.getBoundingClientRect();
@@ -39,7 +27,5 @@
       for (let one = element.parentElement; one; one = one.parentElement) if (scrolls(one)) return false;
       return true;
     }).map(element => element.outerHTML.slice(0, 120)),
-    // Of each element that a selector finds, the width of its content and of the room for it.
-    widths: selector => [...document.querySelectorAll(selector)].map(box => [box.scrollWidth, box.clientWidth]),
   };
 })()

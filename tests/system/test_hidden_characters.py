@@ -115,7 +115,7 @@ def test_diff_and_compare_output_is_escaped(write_run, run_command):
     assert f"{SHOWN}: no such field" in run_command("compare", runs[0], broken, code=2)
 
 
-@pytest.mark.parametrize("words", [("results_page=reports/RESULTS.md",), ("sweep=mine", "format=json")], ids=str)
+@pytest.mark.parametrize("words", [("verbose=true",), ("sweep=mine", "format=json")], ids=str)
 def test_report_is_escaped(write_run, run_command, words):
     for position in ("absolute", "relative"):
         run_dir = write_run(position)

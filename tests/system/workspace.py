@@ -13,7 +13,7 @@ TRAINING = (
     "position.tables=shared_by_heads",  # CTranslate2 supports no others
 )  # fmt: skip
 NAMES = (
-    "prepare", "prepare files", "evaluate", "export safetensors", "export ctranslate2", "report", "report results",
+    "prepare", "prepare files", "evaluate", "export safetensors", "export ctranslate2", "report",
     "report run", "translate",
 )  # fmt: skip
 UNFINISHED = (".tmp", ".old", ".partial", ".part")  # suffixes of temporary files and folders
@@ -58,7 +58,6 @@ class Workspace:
             "export safetensors": ([*export, "format=safetensors"], [], [of_last]),
             "export ctranslate2": ([*export, "format=ctranslate2"], [], [of_last]),
             "report": (report, [], ["title=Earlier"]),
-            "report results": ([*report, f"results_page={self.home / 'RESULTS.md'}"], [], ["title=Earlier"]),
             "report run": (["report", *of_run], ["validation_sentences=4"], ["validation_sentences=2"]),
             "translate": (
                 ["translate", *of_run, "beam_size=2", "lines_per_batch=4"], in_and_out, ["beam_size=1", *in_and_out]
