@@ -6,13 +6,14 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS
 from rpr.decode.engine import Engine, Progress, Rows
-from rpr.export.scorers import GeneratorScorer, Greedy, Scorer, TranslatorScorer
+from rpr.export.ctranslate2 import GeneratorScorer, Greedy, TranslatorScorer
 from rpr.model.beam_search import Search
 from rpr.model.incremental import float32_matmuls
 from rpr.model.rotation import float32_angles
@@ -26,6 +27,15 @@ ROUNDINGS, LEAST_TOLERANCE = 5, 1e-5
 # Tolerance for hidden states and log p in float64. Sums of a thousand products of size 10 are exact to 1e-12; the same
 # sum is not always the same to the last bit (2.1e-15 with a scheme that adds to the scores).
 EXACT = 1e-8
+
+
+class Scorer(Protocol):
+    """Scores given targets."""
+
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> Sequence[Sequence[float] | Tensor]:
+        """log p of each token of the targets (given without EOS), and of the final EOS, in batches of at most
+        `max_tokens`; the sources have EOS, or are empty.
+        """
 
 
 @dataclass(frozen=True)

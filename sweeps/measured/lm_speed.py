@@ -33,7 +33,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.vocabulary import ByteVocabulary
 from rpr.decode.engine import Engine
 from rpr.decode.sampling import continuations
-from rpr.export.ctranslate2_spec import write_model
+from rpr.export.ctranslate2 import write_model
 from rpr.training.loss import label_smoothed_loss
 from rpr.training.module import TranslationModule
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from rpr.commands.bench import as_text
 from rpr.config.train import config_from_record
-from rpr.export import ctranslate2_spec
-from rpr.export.transformers_files import unrepresentable as of_transformers
+from rpr.export import ctranslate2
+from rpr.export.transformers import unrepresentable as of_transformers
 from rpr.records.files import metrics_of
 from rpr.records.measurement import mean
 from rpr.records.position import position_of
@@ -301,7 +301,7 @@ STRETCHED = {
 # Exports
 
 
-FORMATS = {"ctranslate2": ctranslate2_spec.unrepresentable, "transformers": partial(of_transformers, tokenizer="bytes")}
+FORMATS = {"ctranslate2": ctranslate2.unrepresentable, "transformers": partial(of_transformers, tokenizer="bytes")}
 
 
 def make_exports(run: Path) -> None:
@@ -321,7 +321,7 @@ def make_exports(run: Path) -> None:
         "commit": record.git.commit,
     }
     one_stack = model.architecture == "decoder_only"
-    for name, unrepresentable in FORMATS.items() if one_stack else [("ctranslate2", ctranslate2_spec.unrepresentable)]:
+    for name, unrepresentable in FORMATS.items() if one_stack else [("ctranslate2", ctranslate2.unrepresentable)]:
         result: dict[str, Any] = {"refused": unrepresentable(model)}
         if result["refused"] is None:
             card = json.loads((run / "exports" / name / "card.json").read_text("utf-8"))

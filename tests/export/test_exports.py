@@ -18,9 +18,8 @@ from rpr.decode.engine import Engine
 from rpr.decode.exported import VERSION, is_export, load_exported_model, read_export, stored_tensors
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
-from rpr.export.ctranslate2_spec import unrepresentable
+from rpr.export.ctranslate2 import TranslatorScorer, unrepresentable
 from rpr.export.parity import Flip, Parity, in_float64, parity
-from rpr.export.scorers import TranslatorScorer
 from rpr.export.writing import export
 from rpr.model.beam_search import Search
 from rpr.model.positions import Scheme

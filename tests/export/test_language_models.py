@@ -16,8 +16,8 @@ from rpr.decode.exported import load_exported_model
 from rpr.decode.sampling import continuations
 from rpr.decode.translator import Translator
 from rpr.errors import ConfigError, DataError, RunError
-from rpr.export import ctranslate2_spec, transformers_files
-from rpr.export.scorers import GeneratorScorer
+from rpr.export import ctranslate2, transformers
+from rpr.export.ctranslate2 import GeneratorScorer
 from rpr.export.writing import export
 from tests.conftest import TINY as TINY_RUN
 from tests.conftest import TINY_MODEL
@@ -144,7 +144,7 @@ def test_yarn_has_the_same_factor_for_versions_that_take_it_from_the_lengths(tmp
     """transformers 4.53 computes it so, and 5 warns if the two differ."""
     positions = scheme("rope", scaling="yarn", scaling_factor=4, trained_length=20)
     shape = {"norm": "pre", "architecture": "decoder_only", "vocabulary_size": len(BYTES)}
-    transformers_files.write_model(make_model(decoder_positions=positions, **shape), tmp_path, 1 + CONTEXT)
+    transformers.write_model(make_model(decoder_positions=positions, **shape), tmp_path, 1 + CONTEXT)
     settings = json.loads((tmp_path / "config.json").read_text())
     rope = settings["rope_scaling"]
     assert settings["max_position_embeddings"] / rope["original_max_position_embeddings"] == rope["factor"]
@@ -190,8 +190,7 @@ def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tmp_path):
 def test_generated_tokens_are_compared_too(inputs, tmp_path, monkeypatch):
     """CTranslate2 scores targets with the right bias, and reads prompts with another."""
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
-    monkeypatch.setattr("rpr.export.writing.unrepresentable", lambda config: None)
-    monkeypatch.setattr(ctranslate2_spec, "unrepresentable", lambda config: None)
+    monkeypatch.setattr(ctranslate2, "unrepresentable", lambda config: None)
     with pytest.raises(RunError, match="the ctranslate2 export does not match the model"):
         export("ctranslate2", tmp_path / "out", inputs(scheme("t5")))
 
@@ -219,12 +218,12 @@ def test_a_missing_library_is_said_before_anything_is_written(inputs, tmp_path, 
 ])  # fmt: skip
 def test_a_wrong_export_is_removed(broken, message, inputs, tmp_path, monkeypatch):
     pytest.importorskip("transformers", reason="the optional transformers is not installed")
-    right = getattr(transformers_files, broken)
+    right = getattr(transformers, broken)
     wrong = {
         "input_embedding": lambda model: model.embedding_VM,  # BOS is not zero
         "_tokenizer": lambda: {**right(), "post_processor": None},  # no BOS
     }
-    monkeypatch.setattr(transformers_files, broken, wrong[broken])
+    monkeypatch.setattr(transformers, broken, wrong[broken])
     with pytest.raises(RunError, match=message):
         export("transformers", tmp_path / "out", inputs(scheme("rope")))
     assert not list(tmp_path.iterdir())
@@ -238,6 +237,6 @@ def test_a_wrong_export_is_removed(broken, message, inputs, tmp_path, monkeypatc
 ])  # fmt: skip
 def test_positions_without_a_home_are_refused(choice, changes):
     shape = changed(TINY, architecture="decoder_only", norm="pre", decoder_positions=scheme(choice, **changes))
-    assert "use format=safetensors" in ctranslate2_spec.unrepresentable(shape)
-    of_transformers = transformers_files.unrepresentable(shape, "bytes")
+    assert "use format=safetensors" in ctranslate2.unrepresentable(shape)
+    of_transformers = transformers.unrepresentable(shape, "bytes")
     assert "has no exact form in transformers" in of_transformers

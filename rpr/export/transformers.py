@@ -1,11 +1,11 @@
 """Writing a decoder-only model of documents as Hugging Face transformers reads it: GPTNeoXForCausalLM for RoPE, else
-GPT2LMHeadModel, whose table of positions is learned, of sinusoids, or zero. rpr.export.parity checks every export.
+GPT2LMHeadModel, whose table of positions is learned, of sinusoids, or zero; and reading it back for rpr.export.parity.
 
 Both are pre-norm. Their input embeddings, apart from the output projection, contain the factor sqrt(d_model) and the
 zero vector of BOS; other biases than those of the feed-forward layers are zero.
 """
 
-# Shape suffixes: 3 queries, keys and values, H heads, D head width, M model width.
+# Shape suffixes: 3 queries, keys and values, H heads, D head width, M model width, B rows, L positions, V vocabulary.
 
 import json
 import math
@@ -16,8 +16,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rpr.data.vocabulary import BOS, EOS, FIRST, PAD, UNK
-from rpr.export.ctranslate2_spec import POSITION_ROWS, input_embedding, position_table
+from rpr.data.vocabulary import BOS, EOS, FIRST, PAD, UNK, ByteVocabulary
+from rpr.decode.engine import Rows, length_batches, pad_rows
+from rpr.decode.exported import library
+from rpr.errors import RunError
+from rpr.export.ctranslate2 import POSITION_ROWS, input_embedding, position_table
 from rpr.model.config import TransformerConfig
 from rpr.model.positions.scheme import Rotation, Site
 from rpr.model.transformer import Transformer
@@ -209,3 +212,42 @@ def _tokenizer() -> dict[str, Any]:
 
 def _write(path: Path, document: dict[str, Any]) -> None:
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+class TransformersScorer:
+    """An export of format=transformers, in float32 on the CPU."""
+
+    def __init__(self, folder: Path) -> None:
+        transformers = library("transformers")
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        try:
+            self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        except (KeyError, ValueError, OSError) as error:  # p-RoPE is from 5.5 on
+            reason = f"transformers {transformers.__version__} cannot load it ({' '.join(str(error).split())[:200]})"
+            raise RunError(f"export: {reason}; the export was removed: update transformers") from None
+
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
+        """As Scorer.score; the sources are empty. Raises RunError if the exported tokenizer does not give these targets
+        from their text.
+        """
+        scores: list[list[float]] = [[] for _ in targets]
+        for target in targets:
+            text = ByteVocabulary().decode_bytes(target).decode("utf-8", "ignore")  # a window may cut a character
+            expected = [BOS, *ByteVocabulary().encode(text)]
+            if self._tokenizer(text)["input_ids"] != expected or self._tokenizer.decode(expected[1:]) != text:
+                raise RunError(
+                    "export: the exported tokenizer does not reproduce the pieces of the data; the export was removed: "
+                    "report this with the run's record"
+                )
+        with torch.inference_mode():
+            for batch in length_batches([len(target) + 1 for target in targets], max_tokens):
+                pieces_BL = pad_rows([[BOS, *targets[index], EOS] for index in batch])
+                inputs_BL = pieces_BL[:, :-1]
+                logits_BLV = self._model(inputs_BL, attention_mask=torch.ones_like(inputs_BL), use_cache=False).logits
+                log_p_BLV = logits_BLV.double().log_softmax(-1)
+                log_p_BL = log_p_BLV.gather(-1, pieces_BL[:, 1:, None])[..., 0]
+                for row, index in enumerate(batch):
+                    scores[index] = log_p_BL[row, : len(targets[index]) + 1].tolist()
+        return scores

@@ -1,4 +1,4 @@
-"""Converting a model to CTranslate2's files. rpr.export.parity checks the result of every export.
+"""Converting a model to CTranslate2's files, and reading them back for rpr.export.parity.
 
 CTranslate2 supports the paper's clipped distances with one key and one value table shared by the heads of a layer,
 RoPE, and T5's distance bias, each with correct distances when it decodes token by token. It ignores absolute positions
@@ -16,14 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rpr.data.vocabulary import BOS, EOS, UNK
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from rpr.decode.engine import Rows
 from rpr.decode.exported import library
+from rpr.errors import DataError
+from rpr.model.beam_search import Search
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.positions import Scheme, Tables
 from rpr.model.positions.alibi import Alibi
 from rpr.model.stack import SelfAttention
 from rpr.model.transformer import StackModules, Transformer
 
+Greedy = tuple[tuple[int, ...], bool]  # the token IDs of a translation, and whether it is finished
 # Rows of an exported table: for sinusoids, for a bias that differs at every distance, and for a learned table with
 # fewer rows (as in our model, its last vector is used for all later positions).
 POSITION_ROWS = 2048
@@ -241,3 +245,88 @@ def input_embedding(model: Transformer) -> Tensor:
 def _array(weight: Any) -> Any:
     assert isinstance(weight, Tensor)
     return weight.detach().float().cpu().contiguous().numpy()
+
+
+class TranslatorScorer:
+    """An encoder-decoder export of format=ctranslate2. Raises DataError if CTranslate2 cannot load it."""
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int, compute_type: str = "float32") -> None:
+        self._names = [vocabulary.piece(index) for index in range(len(vocabulary))]
+        self._index = {name: index for index, name in enumerate(self._names)}
+        try:
+            self._translator = library("ctranslate2").Translator(
+                str(folder), compute_type=compute_type, inter_threads=1, intra_threads=threads, flash_attention=False
+            )
+        except (RuntimeError, ValueError) as error:
+            raise DataError(f"{folder}: CTranslate2 cannot load it ({' '.join(str(error).split())[:200]})") from None
+
+    def greedy(self, sources: Rows, search: Search) -> list[Greedy]:
+        """The most probable token each time, as our own search with its limits."""
+        limits = [max(search.min_length + 1, len(source) + search.max_extra_length) for source in sources]
+        results = self._translator.translate_batch(
+            self._texts(sources),
+            max_batch_size=search.max_tokens_per_batch,
+            batch_type="tokens",
+            beam_size=1,
+            max_input_length=0,
+            min_decoding_length=search.min_length,
+            max_decoding_length=max(limits),
+            suppress_sequences=self._texts([[PAD], [BOS]]),
+            return_end_token=True,
+        )
+        rows = [
+            [self._index[name] for name in result.hypotheses[0][:limit]]  # of a batch all have the longest limit
+            for result, limit in zip(results, limits, strict=True)
+        ]
+        return [(tuple(row[:-1]), True) if row[-1:] == [EOS] else (tuple(row), False) for row in rows]
+
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
+        """As Scorer.score."""
+        results = self._translator.score_batch(
+            self._texts(sources),
+            self._texts(targets),
+            max_batch_size=max_tokens,
+            batch_type="tokens",
+            max_input_length=0,
+        )
+        return [[float(log_p) for log_p in result.log_probs] for result in results]
+
+    def _texts(self, rows: Rows) -> list[list[str]]:
+        return [[self._names[piece] for piece in row] for row in rows]
+
+
+class GeneratorScorer:
+    """A decoder-only export of format=ctranslate2, in float32."""
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int) -> None:
+        self._names = [vocabulary.piece(index) for index in range(len(vocabulary))]
+        self._generator = library("ctranslate2").Generator(
+            str(folder), compute_type="float32", inter_threads=1, intra_threads=threads, flash_attention=False
+        )
+
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
+        """As Scorer.score."""
+        rows = [(*source, BOS, *target, EOS) for source, target in zip(sources, targets, strict=True)]
+        results = self._generator.score_batch(
+            [[self._names[piece] for piece in row] for row in rows],
+            max_batch_size=max_tokens,
+            batch_type="tokens",
+            max_input_length=0,
+        )
+        return [
+            [float(log_p) for log_p in result.log_probs[len(source) :]]  # of every token but the first
+            for source, result in zip(sources, results, strict=True)
+        ]
+
+    def continued(self, prompts: Rows) -> list[tuple[int, float]]:
+        """The most probable next token of each prompt, with its log p: prompts are read in another way than targets."""
+        results = self._generator.generate_batch(
+            [[self._names[piece] for piece in prompt] for prompt in prompts],
+            max_batch_size=1,  # of a batch only the shortest is read at once
+            max_length=1,
+            sampling_topk=1,
+            include_prompt_in_result=False,
+            return_end_token=True,
+            return_scores=True,
+        )
+        return [(result.sequences_ids[0][0], float(result.scores[0])) for result in results]
