@@ -8,7 +8,7 @@ from typing import Any
 from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
-from rpr.records.difference import ABSENT, Curve, Difference, Figure, FigurePair, Part, changes, difference
+from rpr.records.difference import ABSENT, FIGURES, SCORES, Curve, Difference, Fact, Pair, difference
 from rpr.records.files import metrics_of
 from rpr.records.measurement import single
 from rpr.records.record import Record, read_record, record_path
@@ -53,21 +53,19 @@ def read_run_files(run: str | Path) -> RunFiles:
 
 def lines_of(differences: Difference, names: tuple[str, str]) -> list[str]:
     """The differences as lines of at most WIDTH characters, section by section; empty sections are omitted."""
-    scores, figures = differences.scores, differences.figures
+    scores, figures = differences.of(SCORES), differences.of(FIGURES)
+    facts = list(dict.fromkeys(pair.part for pair in differences.pairs if pair.part not in (SCORES, FIGURES)))
+    compared = [pair for pair in scores if pair.difference]
     sections = [
-        *(_lines(_part_grid(name, part, names)) for name, part in differences.parts.items()),
-        _lines(_figure_grid("scores", scores, names)),
-        wrapped([COMPARE] if any(pair.difference for pair in scores) else []),
-        _lines(_figure_grid("figures", [pair for pair in figures if not pair.same], names)),
+        *(_table(_TITLES.get(part, part), [p for p in differences.of(part) if not p.same], names) for part in facts),
+        _table(SCORES, scores, names),
+        wrapped([COMPARE] if compared else []),
+        _table(FIGURES, [pair for pair in figures if not pair.same], names),
         wrapped(f"{pair.name}: not comparable: {pair.unlike}" for pair in (*scores, *figures) if pair.unlike),
         wrapped(map(_curve_line, differences.curves)),
-        wrapped([_same_line(differences)]),
+        wrapped([_same_line(differences, facts)]),
     ]
     return [line for section in sections if section for line in ("", *section)]
-
-
-def _lines(grid: Grid) -> list[str]:
-    return terminal(grid).splitlines() if grid.rows else []
 
 
 def _curve_line(curve: Curve) -> str:
@@ -76,68 +74,58 @@ def _curve_line(curve: Curve) -> str:
     return f"{curve.name}: the same at {curve.equal} logged steps{until}{', then others' if curve.parted else ''}"
 
 
-def _same_line(differences: Difference) -> str:
+def _same_line(differences: Difference, facts: Sequence[str]) -> str:
     """What is equal, in one line; empty if nothing is."""
-    counts = {name: len(part) - len(changes(part)) for name, part in differences.parts.items()}
-    same = [f"{_TITLES.get(name, name)} ({count})" for name, count in counts.items() if count]
-    same += [pair.name for pair in differences.figures if pair.same]
+    counts = {part: sum(pair.same for pair in differences.of(part)) for part in facts}
+    same = [f"{_TITLES.get(part, part)} ({count})" for part, count in counts.items() if count]
+    same += [pair.name for pair in differences.of(FIGURES) if pair.same]
     return f"Identical: {', '.join(same)}." if same else ""
 
 
-def _part_grid(name: str, part: Part, names: tuple[str, str]) -> Grid:
-    """A row for each key with its two values, in the width left by the keys; long ones from where they differ."""
-    rows = tuple((key, _value(first), _value(second)) for key, (first, second) in changes(part).items())
-    title = _TITLES.get(name, name)
-    key_width = min(max(map(len, [title, *(key for key, *_ in rows)])), WIDTH // 3)
-    width = (WIDTH - key_width - 4) // 2
-    columns = (
-        Column("key", title, lambda row: shortened(row[0], key_width), label=True),
-        Column("a", names[0], lambda row: shortened(row[1], width, row[2]), words=True),
-        Column("b", names[1], lambda row: shortened(row[2], width, row[1]), words=True),
-    )
-    return Grid(name, "", columns, rows)
+def _table(title: str, pairs: Sequence[Pair], names: tuple[str, str]) -> list[str]:
+    """A row for each key: two values in the width left by the keys, or two figures and their difference."""
+    if not pairs:
+        return []
+    of_figures = title in (SCORES, FIGURES)
+    most = _NAME if of_figures else WIDTH // 3
+    name_width = min(max(map(len, [title, *map(_name, pairs)])), most)
+    width = (WIDTH - name_width - 4) // 2
+
+    def cell(fact: Fact, other: Fact, pair: Pair) -> str:
+        if not of_figures or fact.value is ABSENT:
+            return shortened(_value(fact.value), width, _value(other.value))
+        return " ".join(figure_text(single(fact.value, fact.interval), _digits(pair.name))).rstrip()
+
+    columns = [
+        Column("key", title, lambda pair: shortened(_name(pair), name_width), label=True),
+        Column("a", names[0], lambda pair: cell(pair.a, pair.b, pair), words=not of_figures),
+        Column("b", names[1], lambda pair: cell(pair.b, pair.a, pair), words=not of_figures),
+    ]
+    columns += [Column("difference", " - ".join(reversed(names)), _change)] if of_figures else []
+    return terminal(Grid(title, "", tuple(columns), tuple(pairs))).splitlines()
+
+
+def _name(pair: Pair) -> str:
+    """`test/sacrebleu`; `test, separate 4096` without its metric, which would leave no room for the length."""
+    return pair.name.rpartition("/")[0] if pair.part == SCORES and ", " in pair.name else pair.name
 
 
 def _value(value: Any) -> str:
     if value is ABSENT:
         return DASH
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return " ".join(text.split())
+    return " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
 
 
-def _figure_grid(title: str, pairs: Sequence[FigurePair], names: tuple[str, str]) -> Grid:
-    """Scores or figures, each with its own number of digits."""
-
-    def shown(figure: Figure, digits: int) -> str:
-        if figure.value is None:
-            return DASH
-        return " ".join(figure_text(single(figure.value, figure.interval), digits)).rstrip()
-
-    columns = (
-        Column("name", title, _name, label=True),
-        Column("a", names[0], lambda pair: shown(pair.a, _digits(pair))),
-        Column("b", names[1], lambda pair: shown(pair.b, _digits(pair))),
-        Column("difference", " - ".join(reversed(names)), lambda pair: _change(pair, _digits(pair))),
-    )
-    return Grid(title, "", columns, tuple(pairs))
+def _digits(name: str) -> int:
+    of_split, _, metric = name.rpartition("/")  # a score: split/metric
+    return score_digits(metric) if of_split else _DIGITS.get(name, 0)
 
 
-def _name(pair: FigurePair) -> str:
-    """`test/sacrebleu`; `test, separate 4096` without its metric, which would leave no room for the length."""
-    by_context = ", " in pair.name
-    return shortened(pair.name.rpartition("/")[0] if by_context else pair.name, _NAME)
-
-
-def _digits(pair: FigurePair) -> int:
-    of_split, _, metric = pair.name.rpartition("/")  # a score: split/metric
-    return score_digits(metric) if of_split else _DIGITS.get(pair.name, 0)
-
-
-def _change(pair: FigurePair, digits: int) -> str:
+def _change(pair: Pair) -> str:
     """The difference; `same` only if bit-identical, so a difference that rounds to 0 is shown in full."""
     if pair.same:
         return "same"
     if pair.difference is None:
         return DASH
-    text = number(pair.difference, digits, signed=True)
+    text = number(pair.difference, _digits(pair.name), signed=True)
     return text if text[0] in "+-" else f"{pair.difference:+.1e}"

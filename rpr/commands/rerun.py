@@ -20,7 +20,7 @@ from rpr.io.escape import note
 from rpr.model.positions import changed_code
 from rpr.paths import schemes_dir, user_path
 from rpr.records import provenance
-from rpr.records.difference import Difference, difference
+from rpr.records.difference import FIGURES, SCORES, Difference, difference
 from rpr.records.record import RECORD_NAME, Git, Record, RerunOf, read_record
 from rpr.runs import runtime
 from rpr.runs.checkpoints import checkpoints
@@ -160,8 +160,8 @@ def _outcome(differences: Difference) -> list[str]:
         return ["Different:", *lines_of(differences, NAMES)]
     logged = sum(curve.equal for curve in differences.curves)
     also = f", and {logged} logged losses" if logged else ""
-    speeds = [pair for pair in differences.figures if pair.name == "steps_per_second" and pair.difference is not None]
-    scores = sum(pair.same for pair in differences.scores)
+    figures, scores = differences.of(FIGURES), sum(pair.same for pair in differences.of(SCORES))
+    speeds = [pair for pair in figures if pair.name == "steps_per_second" and pair.difference is not None]
     return [
         f"Bit-identical: {scores} score{'s' * (scores != 1)}, training and validation loss{also}.",
         *(f"steps/s: {pair.a.value:.3f} and {pair.b.value:.3f} ({pair.difference:+.3f})" for pair in speeds),

@@ -1,11 +1,10 @@
-"""The differences between run records: of two in settings, origin and results, of several in their corpora; pure
-functions of the records.
+"""The one difference of two run records: flat, by part and dotted name, with what must not be subtracted; and which of
+several read another corpus. Pure functions of the records.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rpr.records.record import Record, flat
@@ -13,59 +12,54 @@ from rpr.records.scores import BITS_PER_BYTE, Interval
 
 ABSENT: Any = object()  # the value of a key that a record does not have
 LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
+SCORES, FIGURES = "scores", "figures"  # the parts whose values are subtracted
 _SPEEDS = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
-_SHARED = (*_SPEEDS, "seconds")  # of a device that other jobs may use, too
-_MEMORY = "peak_memory_bytes"
 _FINAL_LOSSES = ("train_loss", "validation_loss")
-_FIGURES = (*_FINAL_LOSSES, *_SPEEDS, _MEMORY, "seconds", "padding_waste")
+_MEASURED = (*_FINAL_LOSSES, *_SPEEDS, "peak_memory_bytes", "seconds", "padding_waste")
 _HOW_MEASURED = ("excludes", "measured_steps", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
 _HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "min_length", "precision")
 _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must not be subtracted
 _SAME_TEXT = ("test_set", "num_bytes", "num_documents", "training_length", "precision")
 
 
-Part = dict[str, tuple[Any, Any]]  # both records' values of each key; ABSENT if a record has none
+class Fact(NamedTuple):
+    """What a record says of one key. Two figures whose `how` has other values are not comparable."""
 
-
-class Figure(NamedTuple):
-    """A figure of one run (None: not recorded); two whose `how` has other values are not comparable."""
-
-    value: float | None = None
+    value: Any = ABSENT
+    how: Mapping[str, Any] = {}
     interval: Interval | None = None
-    how: Mapping[str, Any] = MappingProxyType({})
 
 
-class FigurePair(NamedTuple):
-    """One figure of both runs."""
+class Pair(NamedTuple):
+    """One key of two records."""
 
+    part: str
     name: str
-    a: Figure
-    b: Figure
+    a: Fact
+    b: Fact
 
     @property
     def same(self) -> bool:
         """To the last bit."""
-        return self.a.value == self.b.value
+        return bool(self.a.value == self.b.value)
 
     @property
     def unlike(self) -> str | None:
-        """Why the two are not comparable; None if they are."""
+        """Why two figures are not comparable; None if they are."""
         how = [(key, value, self.b.how[key]) for key, value in self.a.how.items() if key in self.b.how]
         return "; ".join(f"{key} {value} and {other}" for key, value, other in how if value != other) or None
 
     @property
     def difference(self) -> float | None:
-        """b - a, if both are recorded and comparable."""
-        a, b = self.a.value, self.b.value
-        return None if a is None or b is None or self.unlike else b - a
+        """b - a of figures that both are there and comparable."""
+        there = self.part in (SCORES, FIGURES) and ABSENT not in (self.a.value, self.b.value)
+        return float(self.b.value - self.a.value) if there and not self.unlike else None
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One loss of both metrics files, compared line by line up to the first difference.
-
-    The first `equal` lines are the same, the last of them at step `equal_until`; in the next one, if there is one in
-    both files, they have `parted`.
+    """One loss of both metrics files: the first `equal` lines are the same, the last of them at step `equal_until`; in
+    the next one, if there is one in both, they have `parted`.
     """
 
     name: str
@@ -76,39 +70,36 @@ class Curve:
 
 @dataclass(frozen=True)
 class Difference:
-    """All differences; `parts` are by name."""
+    """Every key of either record, part by part, and the curves of their losses."""
 
-    parts: dict[str, Part]
-    scores: tuple[FigurePair, ...]
-    figures: tuple[FigurePair, ...]
+    pairs: tuple[Pair, ...]
     curves: tuple[Curve, ...]
+
+    def of(self, part: str) -> list[Pair]:
+        """The keys of one part."""
+        return [pair for pair in self.pairs if pair.part == part]
 
     @property
     def reproduced(self) -> bool:
         """Whether the training loss exists, and the second record has all scores and losses of the first, the same to
         the last bit. A version of more metrics adds scores. (Scores by length are of the same translations.)
         """
-        losses = [pair for pair in self.figures if pair.name in _FINAL_LOSSES]
+        losses = [pair for pair in self.of(FIGURES) if pair.name in _FINAL_LOSSES]
+        scores = [pair for pair in self.of(SCORES) if pair.a.value is not ABSENT]
         measured = any(pair.name == "train_loss" for pair in losses)
-        scores = [pair for pair in self.scores if pair.a.value is not None]
-        parted = any(curve.parted for curve in self.curves)
-        return measured and not parted and all(pair.same for pair in (*scores, *losses))
+        return measured and not any(curve.parted for curve in self.curves) and all(p.same for p in (*scores, *losses))
 
 
 def difference(
     first: Record, second: Record, first_metrics: Sequence[Any] = (), second_metrics: Sequence[Any] = ()
 ) -> Difference:
-    """Compare two records; `*_metrics` are the lines of their metrics files, empty if there is no file.
-
-    Settings that are newer than a record have the value of the earlier behaviour, as in `config_from_record`.
-    """
-    others = _parts(second)
-    return Difference(
-        {name: _side_by_side(part, others[name]) for name, part in _parts(first).items()},
-        _pairs(_scores(first), _scores(second)),
-        _pairs(_figures(first), _figures(second)),
-        tuple(_curves(first_metrics, second_metrics)),
-    )
+    """Compare two records; `*_metrics` are the lines of their metrics files, empty if there is no file."""
+    a, b = ({(part, name): fact for part, name, fact in _facts(record)} for record in (first, second))
+    keys = dict.fromkeys([*a, *b])
+    parts = list(dict.fromkeys(part for part, _ in keys))
+    ordered = sorted(keys, key=lambda key: parts.index(key[0]))
+    pairs = tuple(Pair(*key, a.get(key, Fact()), b.get(key, Fact())) for key in ordered)
+    return Difference(pairs, tuple(_curves(first_metrics, second_metrics)))
 
 
 def corpus_differences(records: Sequence[Record]) -> list[str | None]:
@@ -133,87 +124,52 @@ def decoding(record: Record) -> dict[str, Any]:
     return {name: values[0] if len(values) == 1 else values for name, values in fields.items() if values}
 
 
-def changes(part: Part) -> Part:
-    """The keys whose values differ."""
-    return {key: (a, b) for key, (a, b) in part.items() if a != b}
-
-
-def _parts(record: Record) -> dict[str, dict[str, Any]]:
-    """What a record says beside its figures, by part."""
-    shown = record.shown()
+def _facts(record: Record) -> Iterator[tuple[str, str, Fact]]:
+    """Everything that a record says, as part, name and fact."""
+    # 1. What it was, part by part.
+    shown, corpus = record.shown(), record.data and record.data.key[:12]
     run = {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command}
     # Until a run is finished, `device` is only the name of the configured hardware.
     run |= {"device": shown.device} if record.status == "finished" else {}
-    return {
+    data = {} if record.data is None else record.data.model_dump(mode="json", exclude={"name", "synthetic"})
+    for part, tree in {
         "settings": shown.config,
         "run": run,
         "git": record.git.model_dump(),
         "versions": record.versions,
         "schemes": record.schemes or {},
-        "data": {} if record.data is None else record.data.model_dump(mode="json", exclude={"name", "synthetic"}),
+        "data": data,
         "measuring": _fields(record.training, _HOW_MEASURED),
         "decoding": decoding(shown),
-    }
-
-
-def _side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> Part:
-    a, b = flat(first), flat(second)
-    return {key: (a.get(key, ABSENT), b.get(key, ABSENT)) for key in dict.fromkeys([*a, *b])}
+    }.items():
+        yield from ((part, name, Fact(value)) for name, value in flat(tree).items())
+    # 2. Scores. Of another corpus other pairs are held out, and other documents are scored.
+    of_corpus = {} if corpus is None else {"data.key": corpus}
+    for score in record.scores:
+        other_items = record.corpus is not None or score.test_set.startswith("held-out-")
+        how = _fields(score, _SAME_TEST) | (of_corpus if other_items else {})
+        yield SCORES, f"{score.split}/{score.metric}", Fact(score.score, how, score.interval)
+    for scores in record.by_context:
+        # Which bytes are scored depends on the longest windows.
+        longest = {"longest context": max(windows.length for windows in scores.scores)}
+        for windows in scores.scores:
+            how = _fields(scores, _SAME_TEXT) | (of_corpus if record.corpus is not None else {}) | longest
+            how |= {"stride": scores.stride} if windows.windows == "sliding" else {}
+            name = f"{scores.split}, {windows.windows} {windows.length}/{BITS_PER_BYTE}"
+            yield SCORES, name, Fact(windows.bits_per_byte, how, windows.interval)
+    # 3. Other figures: losses of one corpus, speeds of a device that as many jobs shared.
+    jobs = {} if record.concurrent_jobs is None else {"concurrent_jobs": record.concurrent_jobs}
+    conditions = dict.fromkeys(_FINAL_LOSSES, of_corpus) | {"seconds": jobs}
+    conditions |= dict.fromkeys(_SPEEDS, _fields(record.training, ("excludes",)) | jobs)
+    conditions |= {"peak_memory_bytes": _fields(record.training, ("peak_memory_kind",))}
+    figures = {"steps": record.steps, "parameters": record.parameters, **_fields(record.training, _MEASURED)}
+    for name, value in figures.items():
+        if value is not None:
+            yield FIGURES, name, Fact(value, conditions.get(name, {}))
 
 
 def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
     return {} if section is None else {name: getattr(section, name) for name in names}
-
-
-def _scores(record: Record) -> dict[str, Figure]:
-    documents = {} if record.corpus is None else _corpus(record)
-    of_splits = {
-        f"{score.split}/{score.metric}": Figure(
-            score.score,
-            score.interval,
-            # Of another corpus other pairs are held out.
-            _fields(score, _SAME_TEST) | (_corpus(record) if score.test_set.startswith("held-out-") else documents),
-        )
-        for score in record.scores
-    }
-    by_context = {
-        f"{scores.split}, {score.windows} {score.length}/{BITS_PER_BYTE}": Figure(
-            score.bits_per_byte,
-            score.interval,
-            {
-                **_fields(scores, _SAME_TEXT),
-                **documents,
-                # Which bytes are scored depends on the longest windows.
-                "longest context": max(other.length for other in scores.scores),
-                **({"stride": scores.stride} if score.windows == "sliding" else {}),
-            },
-        )
-        for scores in record.by_context
-        for score in scores.scores
-    }
-    return of_splits | by_context
-
-
-def _corpus(record: Record) -> dict[str, Any]:
-    """Its hash, which its tokens are part of."""
-    return {} if record.data is None else {"data.key": record.data.key[:12]}
-
-
-def _figures(record: Record) -> dict[str, Figure]:
-    values = {"steps": record.steps, "parameters": record.parameters, **_fields(record.training, _FIGURES)}
-    how = dict.fromkeys(_SPEEDS, ("excludes",)) | {_MEMORY: ("peak_memory_kind",)}
-    jobs: dict[str, Any] = {} if record.concurrent_jobs is None else {"concurrent_jobs": record.concurrent_jobs}
-    more = dict.fromkeys(_SHARED, jobs) | dict.fromkeys(_FINAL_LOSSES, _corpus(record))
-    return {
-        name: Figure(value, how=_fields(record.training, how.get(name, ())) | more.get(name, {}))
-        for name, value in values.items()
-        if value is not None
-    }
-
-
-def _pairs(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> tuple[FigurePair, ...]:
-    names = dict.fromkeys([*first, *second])
-    return tuple(FigurePair(name, first.get(name, Figure()), second.get(name, Figure())) for name in names)
 
 
 def _curves(first: Sequence[Any], second: Sequence[Any]) -> Iterator[Curve]:

@@ -8,27 +8,19 @@ from typing import Any
 import pytest
 
 from rpr.commands import rerun
-from rpr.records.difference import ABSENT, Difference, difference
-from rpr.records.difference import changes as changes_of
+from rpr.records.difference import ABSENT, FIGURES, SCORES, Difference, difference
 from rpr.records.record import Record
 from rpr.records.scores import ByContext, ContextScore
 from tests.fake_records import fake_interval, fake_record, fake_score
 
 
 def changes(found: Difference, part: str) -> dict[str, tuple[Any, Any]]:
-    return changes_of(found.parts[part])
-
-
-def same(found: Difference, part: str) -> set[str]:
-    return found.parts[part].keys() - changes(found, part)
+    return {pair.name: (pair.a.value, pair.b.value) for pair in found.of(part) if not pair.same}
 
 
 def record(edits: dict[str, Any] | None = None, **options: Any) -> Record:
     """A fake record with changes at dotted keys."""
     return fake_record(**options, **edits or {})
-
-
-COMMON = {"position.random_positions": None}  # newer than the fake record
 
 
 def test_missing_setting_is_absent():
@@ -47,7 +39,7 @@ def test_missing_setting_is_absent():
 ])  # fmt: skip
 def test_incomparable_scores_are_not_subtracted(field, value, reason):
     first = fake_score("test", 31.0, interval=fake_interval(30, 32))
-    [one] = difference(record(scores=[first]), record(scores=[{**first, field: value}])).scores
+    [one] = difference(record(scores=[first]), record(scores=[{**first, field: value}])).of(SCORES)
     assert one.difference is None
     assert one.unlike.startswith(reason)
 
@@ -62,7 +54,7 @@ def test_decoding_settings():
 
 def test_figures_measured_in_other_ways_are_not_subtracted():
     edits = {"training.peak_memory_kind": "allocated", "training.excludes": "nothing", "training.train_loss": 2.0}
-    found = {one.name: one for one in difference(record(), record(edits)).figures}
+    found = {one.name: one for one in difference(record(), record(edits)).of(FIGURES)}
     assert found["peak_memory_bytes"].difference is None
     assert found["peak_memory_bytes"].unlike == "peak_memory_kind resident set and allocated"
     assert found["steps_per_second"].difference is None and "excludes" in found["steps_per_second"].unlike
@@ -71,11 +63,11 @@ def test_figures_measured_in_other_ways_are_not_subtracted():
 
 def test_speeds_of_runs_that_shared_their_device_are_not_compared():
     first, second, unknown = (record(concurrent_jobs=jobs) for jobs in (1, 12, None))
-    found = {one.name: one for one in difference(first, second).figures}
+    found = {one.name: one for one in difference(first, second).of(FIGURES)}
     for name in ("steps_per_second", "target_tokens_per_second", "seconds"):
         assert found[name].unlike == "concurrent_jobs 1 and 12" and found[name].difference is None
     assert found["train_loss"].unlike is None
-    assert all(one.unlike is None for one in difference(first, unknown).figures)
+    assert all(one.unlike is None for one in difference(first, unknown).of(FIGURES))
 
 
 def test_scores_on_held_out_pairs_of_another_corpus_are_not_subtracted():
@@ -85,14 +77,14 @@ def test_scores_on_held_out_pairs_of_another_corpus_are_not_subtracted():
     ]
     first, second = (record(scores=scores) for _ in range(2))
     second = second.model_copy(update={"data": second.data.model_copy(update={"key": "0" * 64})})
-    found = {one.name: one.unlike for one in difference(first, second).scores}
+    found = {one.name: one.unlike for one in difference(first, second).of(SCORES)}
     assert found["test/sacrebleu"].startswith("data.key ") and found["validation/sacrebleu"] is None
 
 
 def test_losses_of_other_tokens_and_scores_of_other_documents_are_not_subtracted():
     for text, comparable in ((None, ["test/sacrebleu", "steps"]), ({"column": "text"}, ["steps"])):
         pair = [record({"data.key": key}, settings={"data.text": text}) for key in ("ab", "ef")]
-        found = {one.name: one for one in (*difference(*pair).scores, *difference(*pair).figures)}
+        found = {one.name: one for one in (*difference(*pair).of(SCORES), *difference(*pair).of(FIGURES))}
         names = ["test/sacrebleu", "train_loss", "validation_loss", "steps"]
         assert [name for name in names if found[name].unlike is None] == comparable
         assert found["validation_loss"].unlike == "data.key ab and ef" and found["train_loss"].difference is None
@@ -150,14 +142,16 @@ def test_bits_per_byte_by_context_are_scores_of_the_run():
         return record().model_copy(update={"by_context": (by_context,)})
 
     found = difference(scored(2.25), scored(2.0))
-    by_name = {pair.name: (pair.difference, pair.same) for pair in found.scores}
+    by_name = {pair.name: (pair.difference, pair.same) for pair in found.of(SCORES)}
     assert by_name["test, separate 64/bits_per_byte"] == (0.0, True)
     assert by_name["test, separate 512/bits_per_byte"] == (-0.25, False)
-    [first] = [one for one in difference(scored(2.0), scored(2.0, longest=1024)).scores if "separate 64" in one.name]
+    [first] = [
+        one for one in difference(scored(2.0), scored(2.0, longest=1024)).of(SCORES) if "separate 64" in one.name
+    ]
     assert (first.unlike, first.difference) == ("longest context 512 and 1024", None), "of other bytes, though as many"
-    strides = difference(scored(2.0, 64), scored(2.0, 128)).scores
+    strides = difference(scored(2.0, 64), scored(2.0, 128)).of(SCORES)
     unlike = {pair.name: pair.unlike for pair in strides if pair.name.startswith("test, ")}
     assert unlike["test, separate 64/bits_per_byte"] is unlike["test, separate 512/bits_per_byte"] is None
     assert unlike["test, sliding 512/bits_per_byte"] == "stride 64 and 128", "of which other bytes are the last"
-    pairs = difference(scored(2.0), scored(2.0, precision="bf16")).scores
+    pairs = difference(scored(2.0), scored(2.0, precision="bf16")).of(SCORES)
     assert {pair.unlike for pair in pairs if "separate" in pair.name} == {"precision 32 and bf16"}
