@@ -51,4 +51,4 @@ def test_two_calls_write_tests_documents_and_shares(tmp_path):
             len(row["round_seconds"]) == 2 for part in ("step", "context", "layer") for row in document.get(part, ())
         )
     assert len((tmp_path / "mfu.tsv").read_text().splitlines()) == 1 + 9 * VARIANTS
-    assert "passed" in (tmp_path / "tests.log").read_text()
+    assert " skipped in " in (tmp_path / "tests.log").read_text()  # these measure a CUDA device
