@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shlex
@@ -119,9 +118,11 @@ def _entries_of_layers(settings: Any, config_dir: Path | None) -> Iterator[str]:
     position.entries.rope. Names may end in a number: `rope_1` and `rope_2` are two position=rope with settings of their
     own.
     """
+    from omegaconf import OmegaConf
+
     known = choices_of("position", config_dir)
     for path in ("position", "position.encoder", "position.decoder"):
-        section = functools.reduce(lambda part, key: part and part.get(key), path.split("."), settings)
+        section = OmegaConf.select(settings, path)
         layers = section.get("layers") if section and "entries" in section else None
         for entry in dict.fromkeys(map(str, [] if layers is None or isinstance(layers, str) else layers)):
             choice = entry if entry in known else re.sub(r"_\d+$", "", entry)

@@ -211,6 +211,14 @@ def test_bug_keeps_its_traceback_and_interrupt_exits_with_130(monkeypatch, capsy
     )
 
 
+def test_a_run_whose_folder_was_moved_ends_in_one_line(tmp_path):
+    gone = tmp_path / "run"
+    message = f"^{gone}: the run's folder was moved or removed while it trained; put it back"
+    with pytest.raises(RunError, match=message), train._failure_recorded(gone):
+        raise RunError("metrics.jsonl: cannot be written")
+    assert not gone.exists()
+
+
 def test_dry_run_lists_the_commands_of_a_sweep(capfd, cli, started):
     Path("mine.yaml").write_text("overrides: [model=tiny]\njobs: [position=absolute, position=none]")
     out, err = cli("sweep", "mine.yaml", "--dry-run", "seed=3")
