@@ -11,9 +11,12 @@ from rpr.model.config import TransformerConfig
 from rpr.model.positions import SCHEMES, Scheme
 from rpr.paths import data_dir
 
+COMMON = {
+    "absolute": "none", "max_positions": 16, "query_log_scale": 0.0, "query_log_floor": 8192, "random_positions": None,
+}  # fmt: skip
 NO_VECTORS = {
-    "name": "mine", "scheme": "vectors", "absolute": "none", "max_positions": 16, "relative_keys": False,
-    "relative_values": False, "clip_distance": 2, "tables": "per_head",
+    **COMMON, "name": "mine", "scheme": "vectors", "relative_keys": False, "relative_values": False,
+    "clip_distance": 2, "tables": "per_head",
 }  # fmt: skip
 
 

@@ -191,6 +191,7 @@ def _column_is_faster(given: AttentionInputs) -> bool:
         and given.q.device.type == "cpu"
         and given.q.dtype == given.key_bias.dtype
         and torch.get_float32_matmul_precision() == "highest"
+        and not torch.is_autocast_enabled("cpu")  # which would round running sums with the column
     )
 
 

@@ -16,7 +16,7 @@ from rpr.validation import validate
 
 OTHER = "other"
 _OFF = (False, None, "", "none")  # values with which a setting unknown to this version has no effect
-_COMMON = Scheme.EARLIER  # settings of every scheme
+_COMMON = {"query_log_scale": 0, "random_positions": None}  # settings of every scheme, unused
 _ADAPTER: TypeAdapter[Positions] = TypeAdapter(AnyPositions)
 
 

@@ -22,6 +22,20 @@ def test_later_keys_stay_hidden_whatever_their_scores(mask):
             torch.testing.assert_close(actual / exact.abs().max(), exact / exact.abs().max(), msg=name)
 
 
+def test_running_sums_as_key_bias_are_not_rounded_by_autocast(monkeypatch):
+    """Where weights are not stored, the bias may be a column of the keys; autocast would round it to whole units."""
+    monkeypatch.setattr(attention, "LONG", 24)
+    monkeypatch.setattr(attention, "STORED_BYTES", 0)
+    inputs, options = Case(40, 40, keys=None, values=None, key_bias=True, causal=True, width=8).inputs(torch.float32)
+    inputs[-1] = 300 + torch.rand(2, 2, 40, generator=torch.Generator().manual_seed(2)).cumsum(-1)
+    weight = torch.ones_like(inputs[0])
+    exact, *_ = results(reference, [None if x is None else x.double() for x in inputs], weight.double(), **options)
+    plain, *_ = results(attention.attend, inputs, weight, **options)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, *_ = results(attention.attend, inputs, weight, **options)
+    assert (plain - exact).abs().max() < 1e-4 and (rounded - exact).abs().max() < 0.02
+
+
 def test_running_sums_as_key_bias_are_exact_in_bfloat16():
     """bfloat16 rounds sums of hundreds by whole units, also where their differences are small."""
     inputs, options = Case(400, 400, keys=None, values=None, key_bias=True, causal=True, width=8).inputs()

@@ -17,7 +17,7 @@ from rpr.model.positions import SCHEMES, Sides, Site, changed_after_training, co
 from rpr.model.positions import scheme as scheme_module
 from rpr.model.scheme_check import check_hooks
 from rpr.tracking.naming import flat, variant
-from tests.shapes import choices, scheme
+from tests.shapes import COMMON, choices, scheme
 
 
 def test_incomplete_scheme_is_an_error_in_one_line(monkeypatch):
@@ -72,7 +72,7 @@ def defined(monkeypatch, tmp_path):
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, "mine", module)
         spec.loader.exec_module(module)
-        return module.Odd(name="odd", scheme="odd", absolute="none", max_positions=8)
+        return module.Odd(name="odd", scheme="odd", **COMMON)
 
     return define
 

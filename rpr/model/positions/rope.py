@@ -27,7 +27,6 @@ class Rope(Scheme):
     TITLE = "RoPE"
     VERSION = "1"
     COLOUR = "#8c2d04"
-    EARLIER = {**Scheme.EARLIER, "proportion": 1.0, "trained_length": None}  # noqa: RUF012
     AFTER_TRAINING = frozenset({"scaling", "scaling_factor", "trained_length"})
 
     scheme: Literal["rope"]

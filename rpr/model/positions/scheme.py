@@ -143,14 +143,6 @@ class Scheme(StrictModel):
     # to the source counts (rpr/model/positions/source.py).
     VERSION: ClassVar[str]
 
-    # Settings that were added later, with the value that describes what runs did before: older records are read with
-    # it, and runs with it keep their id.
-    EARLIER: ClassVar[Mapping[str, Any]] = {
-        "query_log_scale": 0.0,
-        "query_log_floor": 8192,
-        "random_positions": None,
-    }
-
     # Settings that may be changed when evaluating a trained model, since they affect no parameter.
     AFTER_TRAINING: ClassVar[frozenset[str]] = frozenset()
     # Whether the model's output is unchanged when all positions of a sentence are shifted; None: up to some position.
@@ -164,14 +156,6 @@ class Scheme(StrictModel):
     query_log_scale: float = Field(ge=0)
     query_log_floor: PositiveInt
     random_positions: int | None = Field(ge=2)
-
-    @model_validator(mode="before")
-    @classmethod
-    def with_earlier(cls, settings: Any) -> Any:
-        if not isinstance(settings, Mapping):
-            return settings
-        dropped = {"random_offset"} if settings.get("random_offset") == 0 else set()  # of records until schema 2
-        return {name: value for name, value in {**cls.EARLIER, **settings}.items() if name not in dropped}
 
     @classmethod
     def scheme_name(cls) -> str:
