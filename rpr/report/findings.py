@@ -51,11 +51,11 @@ def _clip_distances(group: Group) -> Iterator[str]:
     papers = group.papers_relative.position.clip_distance
     usual = papers if papers in by_k else max(by_k)
     scores = {str(k): {seed: score.value for seed, score in variant.scores[key].items()} for k, variant in by_k.items()}
-    found = changes(scores, str(usual), 100 / next(iter(by_k[usual].scores[key].values())).items, shares=group.task)
+    of_k = changes(scores, str(usual), 100 / next(iter(by_k[usual].scores[key].values())).items, shares=group.task)
     parts: dict[str, list[int]] = {BETTER: [], WORSE: [], OPEN: []}
     for k in (k for k in sorted(by_k) if k != usual):
-        better = group.kind.better(found.of_rows[str(k)].value or 0.0)
-        parts[OPEN if str(k) not in found.decided else BETTER if better else WORSE].append(k)
+        better = group.kind.better(of_k.of_rows[str(k)].value or 0.0)
+        parts[OPEN if str(k) not in of_k.decided else BETTER if better else WORSE].append(k)
     said = []
     for verdict, ks in parts.items():
         if ks:
@@ -67,10 +67,12 @@ def _published_orders(group: Group) -> Iterator[str]:
     """The published order of schemes of which the figures are of other models, and ours."""
     for source, figures in published_figures(group).items():
         if len(figures) > 1:
-            theirs = [variant for variant, _ in sorted(figures, key=lambda row: group.kind.best_first(row[1]))]
-            ours = sorted(theirs, key=lambda one: group.kind.best_first(group.score(one, group.split).value or 0.0))
-            same = "the same order here" if ours == theirs else f"here {_in_order(ours)}"
-            yield f"Best first, {source.heading}: {_in_order(theirs)}; {same}."
+            published = [variant for variant, _ in sorted(figures, key=lambda row: group.kind.best_first(row[1]))]
+            ours = sorted(
+                published, key=lambda variant: group.kind.best_first(group.score(variant, group.split).value or 0.0)
+            )
+            same = "the same order here" if ours == published else f"here {_in_order(ours)}"
+            yield f"Best first, {source.heading}: {_in_order(published)}; {same}."
 
 
 def _in_order(variants: list[Variant]) -> str:

@@ -338,7 +338,7 @@ class Group:
     def get(self, kind: str, k: int | None = None) -> Variant:
         """The first variant of a kind, with this k if given."""
         of_kind = (variant for variant in self.variants if variant.position.kind == kind)
-        return next((one for one in of_kind if k in (None, one.position.clip_distance)), never_run(kind, k))
+        return next((variant for variant in of_kind if k in (None, variant.position.clip_distance)), never_run(kind, k))
 
     @cached_property
     def papers_relative(self) -> Variant:
@@ -367,13 +367,18 @@ class Group:
         """
         if self.kind is not TEXT or key is None:
             key = self.column("test") or self.column(self.split)
-        score = variant.measured(key, "").value
-        if score is None:
+        mean_score = variant.measured(key, "").value
+        if mean_score is None:
             return ""
-        of_key = [one for run in variant.finished for one in run.scores if (one.split, one.test_set, one.metric) == key]
-        cut_off = [one.unfinished_hypotheses / one.num_sentences for one in of_key if one.unfinished_hypotheses]
+        of_key = [
+            score
+            for run in variant.finished
+            for score in run.scores
+            if (score.split, score.test_set, score.metric) == key
+        ]
+        cut_off = [score.unfinished_hypotheses / score.num_sentences for score in of_key if score.unfinished_hypotheses]
         share = math.fsum(cut_off) / max(len(of_key), 1)
-        return self.kind.unlearned(score, cut_off=share, unigram=self.unigram)
+        return self.kind.unlearned(mean_score, cut_off=share, unigram=self.unigram)
 
     def change(self, variant: Variant, key: Key | None, absent: str = "not scored") -> Measurement:
         """The change of a variant's score from the baseline's, with the interval of the model of the table
@@ -386,18 +391,18 @@ class Group:
             return missing(f"nothing to compare with: {self.baseline.label}: {its.reason}")
         if variant is self.baseline:
             return Measurement(0.0, own.n)
-        for one in (variant, self.baseline):
-            if why := self.unlearned(one, key):
-                return missing(f"{one.label}: {why}")
-        found = self.changes(key).of_rows.get(variant.label)
-        return found or missing(f"scored in another way than {self.baseline.label}")
+        for side in (variant, self.baseline):
+            if why := self.unlearned(side, key):
+                return missing(f"{side.label}: {why}")
+        change = self.changes(key).of_rows.get(variant.label)
+        return change or missing(f"scored in another way than {self.baseline.label}")
 
     def changes(self, key: Key) -> Changes:
         """Those of all variants with a score that learned and were scored in the way of the baseline."""
         if key not in self._changes:
             way = {score.way for score in self.baseline.scores[key].values()}
-            scored = {one.label: one.scores[key] for one in self.variants if key in one.scores}
-            learned = {one.label for one in self.variants if not self.unlearned(one, key)}
+            scored = {variant.label: variant.scores[key] for variant in self.variants if key in variant.scores}
+            learned = {variant.label for variant in self.variants if not self.unlearned(variant, key)}
             compared = {
                 label: {seed: score.value for seed, score in scores.items()}
                 for label, scores in scored.items()
@@ -426,7 +431,7 @@ class Group:
             return ""
         if variant.label in self.changes(key).decided:
             return BETTER if self.kind.better(change.value) else WORSE
-        seeds = min(len(one.scores[key]) for one in (variant, self.baseline))
+        seeds = min(len(side.scores[key]) for side in (variant, self.baseline))
         return OPEN if seeds >= LEAST_SEEDS else f"{OPEN} ({seeds} seed{'s' * (seeds > 1)})"
 
 

@@ -84,7 +84,8 @@ def _grid(
         shown.append(Column(column, heading, partial(read, key=key), group.digits, signed=changes, priority=priority))
     rows = [variant for variant in group.variants if not (changes and variant is group.baseline)]
     rows += [never_run(UNIGRAM)] if group.unigram is not None and name == "contexts" else []
-    return Grid(name, title, tuple(shown), tuple(rows), group.heading, notes, group.synthetic)
+    grid = Grid(name, title, tuple(shown), tuple(rows), group.heading, notes, group.synthetic)
+    return grid.without_empty_columns() if changes else grid
 
 
 def _scored(group: Group) -> list[ByLength]:

@@ -61,7 +61,7 @@ def _papers() -> Iterator[tuple[float, str, dict[str, Any]]]:
 @cache
 def published() -> tuple[Published, ...]:
     """Every figure of every source."""
-    found = [Published(facts, HEADLINE_METRIC, split, figure, PAPER) for figure, split, facts in _papers()]
+    transcribed = [Published(facts, HEADLINE_METRIC, split, figure, PAPER) for figure, split, facts in _papers()]
     document = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
     for key, about in document.items():
         source = Source(key, about["heading"], about["citation"], about["protocol"])
@@ -69,8 +69,10 @@ def published() -> tuple[Published, ...]:
             [(by, figures)] = [fact for fact in facts.items() if isinstance(fact[1], dict)]
             match = {**about.get("facts", {}), **facts}
             on = about["metric"], about["split"]
-            found += [Published({**match, by: value}, *on, float(figure), source) for value, figure in figures.items()]
-    return tuple(found)
+            transcribed += [
+                Published({**match, by: value}, *on, float(figure), source) for value, figure in figures.items()
+            ]
+    return tuple(transcribed)
 
 
 def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> Published | None:
@@ -109,9 +111,9 @@ def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]
     figures: dict[Source, list[tuple[Variant, float]]] = {}
     for source in all_sources() if group.published else ():
         for variant in group.variants if source is not PAPER else ():
-            found = find(facts_of(variant, group), source, group.split)
-            if found is not None and group.score(variant, group.split).value is not None:
-                figures.setdefault(source, []).append((variant, found.figure))
+            known = find(facts_of(variant, group), source, group.split)
+            if known is not None and group.score(variant, group.split).value is not None:
+                figures.setdefault(source, []).append((variant, known.figure))
     return figures
 
 

@@ -59,7 +59,8 @@ class Line:
     def papers_change(self) -> Measurement:
         """The change of the paper's figure from its figure of the baseline."""
         published, baseline = (
-            find(facts_of(one, self.group), PAPER, self.papers_split) for one in (self.variant, self.group.baseline)
+            find(facts_of(variant, self.group), PAPER, self.papers_split)
+            for variant in (self.variant, self.group.baseline)
         )
         if not self.group.published or published is None or baseline is None or self.variant is self.group.baseline:
             return missing(PAPER.absent)
@@ -270,12 +271,12 @@ def _setting_columns(groups: Collection[Group]) -> Iterator[Column]:
 
 def _differences(lines: Sequence[Line]) -> list[str]:
     """How the runs of a table differ from the paper's."""
-    found = dict.fromkeys(
+    texts = dict.fromkeys(
         text
         for group in {id(line.group): line.group for line in lines}.values()
         for text in differences(group.finished, group.size, group.languages)
     )
-    return [f"differs from the paper: {'; '.join(found)}"] if found else []
+    return [f"differs from the paper: {'; '.join(texts)}"] if texts else []
 
 
 def _scoring_notes(variants: Sequence[Variant]) -> Iterator[Note]:

@@ -48,15 +48,15 @@ def changes(scores: Scores, baseline: str, step: float, *, shares: bool = False)
     # 1. The estimates and their intervals.
     pooled = {} if shares else _dunnett(scores, baseline)
     if shares:
-        method, found = SHARES, _each(_paired, scores, baseline, step)
+        method, estimates = SHARES, _each(_paired, scores, baseline, step)
     elif pooled and _equal_variances(scores):
-        method, found = MODEL, pooled
+        method, estimates = MODEL, pooled
     else:
-        method, found = WELCH, _each(_welch, scores, baseline, step)
+        method, estimates = WELCH, _each(_welch, scores, baseline, step)
     # 2. Those that decide: with three seeds on both sides, zero outside the interval, and that also when corrected.
-    of_rows = {label: _with_floor(change, step) for label, (change, _) in found.items()}
+    of_rows = {label: _with_floor(change, step) for label, (change, _) in estimates.items()}
     tested = [label for label, change in of_rows.items() if change.interval is not None]
-    p_values = [found[label][1] for label in tested]
+    p_values = [estimates[label][1] for label in tested]
     holding = zip(tested, p_values if method == MODEL else holm(p_values), strict=True)
     least = len(scores[baseline])
     decided = (label for label, p in holding if p < 1 - LEVEL and min(least, len(scores[label])) >= LEAST_SEEDS)

@@ -194,7 +194,9 @@ def legend(grids: Iterable[Grid], shows_intervals: Callable[[Grid], bool] = lamb
     """The meaning of the intervals in these grids, each once; `shows_intervals`: whether they are shown."""
     intervals = [figure.interval for grid in grids if shows_intervals(grid) for figure in grid.figures]
     shown = list(dict.fromkeys(interval for interval in intervals if interval is not None))
-    of_kind = {kind: [one for one in shown if one.kind == kind] for kind in ("seeds", "rounds", "sentences")}
+    of_kind = {
+        kind: [interval for interval in shown if interval.kind == kind] for kind in ("seeds", "rounds", "sentences")
+    }
     lines = []
     if of_kind["seeds"]:
         how = "; ".join(["Student's t, n - 1", *_methods(of_kind["seeds"])])

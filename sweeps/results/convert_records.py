@@ -62,6 +62,9 @@ ADDED: dict[str, Any] = {
     "rope:trained_length": None,
 }
 
+# Bits per byte of the test split of a corpus, by its key, of records from before this was recorded (`unigram_bits`).
+UNIGRAM_BITS = {"1ac94051013397c702b8c78e9b61175b6e41315aabf4a74eec7189eb3bf70ba1": 4.660961385944715}
+
 
 def converted(document: dict[str, Any]) -> dict[str, Any]:
     """A record of today's schema."""
@@ -90,6 +93,9 @@ def converted(document: dict[str, Any]) -> dict[str, Any]:
                     scheme.setdefault(of_one or last, value)
         elif isinstance(part := config.get(section) if section else config, dict):
             part.setdefault(last, value)
+    data = document.get("data") or {}
+    if (bits := UNIGRAM_BITS.get(data.get("key"))) is not None:
+        data["unigram_bits"] = bits
     return document | {"schema": SCHEMA}
 
 

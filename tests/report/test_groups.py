@@ -111,7 +111,8 @@ def test_runs_on_other_files_of_a_corpus_are_apart_and_those_that_read_none_with
         ("corpus ab12cd34", 2), ("corpus ef56ef56ef56", 1)
     ]  # fmt: skip
     other = {"settings": {"data.tokenizer": "word"}, "data.key": "ef56"}  # the key has the settings, too
-    assert {group.distinctly() for group in run_groups([fake_record(), fake_record(seed=2, **other)])} == {
+    first = fake_record(settings={"data.tokenizer": "bpe"})
+    assert {group.distinctly() for group in run_groups([first, fake_record(seed=2, **other)])} == {
         "tokenizer bpe", "tokenizer word"
     }  # fmt: skip
 
