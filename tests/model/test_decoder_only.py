@@ -1,5 +1,5 @@
-"""The decoder-only model in float64: hidden states of padded batches, of cached steps and of empty sources against its
-equations for one row alone, for every position scheme; shifts; beam search.
+"""The decoder-only model in float64: hidden states of padded batches, of cached steps and of empty sources against the
+readable model for one row alone, for every position scheme; shifts; beam search.
 """
 
 import copy
@@ -7,13 +7,14 @@ import copy
 import pytest
 import torch
 
-from rpr.model.attention import Implementation, attention_of, reference
+from rpr.model import readable
+from rpr.model.attention import Implementation, attention_of
 from rpr.model.beam_search import Search, beam_search
 from rpr.model.transformer import Transformer, build_model
 from tests.model import test_transformer
 from tests.model.scheme_variants import KINDS, NORM, OTHERS
 from tests.model.test_beam_search import assert_equal, definition
-from tests.model.test_transformer import PAD, TINY, sentences, stack_by_hand, target_inputs
+from tests.model.test_transformer import PAD, TINY, sentences, target_inputs
 from tests.shapes import changed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,19 +26,6 @@ def make_model(kind: str, **changes: object) -> Transformer:
     return test_transformer.make_model(kind, **{"norm": NORM[kind], "architecture": "decoder_only", **changes})
 
 
-def by_hand(model: Transformer, pieces: list[int]) -> torch.Tensor:
-    """Hidden states [L, M] of one sequence alone, by the equations over `reference` attention."""
-    pieces_1L = torch.tensor([pieces])
-    causal = torch.ones(len(pieces), len(pieces)).tril().bool()
-
-    def attention(part, y):
-        given = part.inputs(y, causal)._replace(causal=False)
-        return part.output(reference(given).transpose(1, 2).flatten(2))
-
-    vectors = 0 if model.target_positions is None else model.target_positions(0, pieces_1L).double()
-    return stack_by_hand(model, "decoder", pieces_1L, vectors, attention)[0]
-
-
 def real(row: torch.Tensor) -> list[int]:
     return [piece for piece in row.tolist() if piece != PAD]
 
@@ -45,6 +33,7 @@ def real(row: torch.Tensor) -> list[int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind):
     model = make_model(kind)
+    weights = dict(model.named_parameters(remove_duplicate=False))
     for source, target in (
         (sentences(*SOURCES), target_inputs(*TARGETS)),
         (sentences(5, 5, seed=3), target_inputs(4, 4, seed=4)),  # nothing padded
@@ -56,7 +45,7 @@ def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind):
         invariant = model.config.decoder_positions.shift_invariant
         for row in range(len(source)):
             before, after = real(source[row]), real(target[row])
-            expected = by_hand(model, before + after)[len(before) :]
+            expected = readable.stack(model.config, weights, "decoder", before + after)[len(before) :]
             for found in (hidden, stepped):
                 torch.testing.assert_close(found[row, : len(after)], expected, rtol=1e-9, atol=1e-9)
             moved = (shifted[row, : len(after)] - expected).abs().max()

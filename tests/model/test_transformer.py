@@ -1,9 +1,6 @@
-"""The whole model, pre-norm and post-norm, in float64 against its equations over `reference` attention; parameter
-counts; gradients; initial values; dropout.
-"""
+"""Parameter counts, gradients, initial values and dropout of the whole model (its equations: test_readable.py)."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -15,8 +12,6 @@ from rpr.model.attention import attention_of
 from rpr.model.dropout import Dropout
 from rpr.model.incremental import small_products_exact
 from rpr.model.transformer import build_model
-from rpr.model.vectors import sinusoids
-from tests.model.attention_cases import reference
 from tests.model.scheme_variants import KINDS
 from tests.shapes import changed, shape
 
@@ -59,102 +54,6 @@ def target_inputs(*lengths, seed=2):
 
 def assert_equal(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
-
-
-# The equations of the model, written out
-
-
-def norm_by_hand(x, norm, epsilon):
-    centred = x - x.mean(dim=-1, keepdim=True)
-    return centred / (centred.pow(2).mean(dim=-1, keepdim=True) + epsilon).sqrt() * norm.weight + norm.bias
-
-
-def attention_by_hand(shape, x, y, w_q, w_k, w_v, w_o, mask, tables=None):
-    """Queries from x, keys and values from y; each head has its own slice of the projections."""
-    width = shape.d_model // shape.num_heads
-    heads = []
-    for h in range(shape.num_heads):
-        rows = slice(h * width, (h + 1) * width)
-        one_head = {}
-        for name in ("keys", "values"):
-            table = getattr(tables, name, None)
-            one_head[name[:-1] + "_table"] = table[h] if table is not None and table.dim() == 3 else table
-        q, k, v = ((z @ w[rows].T)[:, None] for z, w in ((x, w_q), (y, w_k), (y, w_v)))
-        heads.append(reference(q, k, v, mask=mask, **one_head)[:, 0])
-    return torch.cat(heads, dim=-1) @ w_o.T
-
-
-def absolute_by_hand(positions, length):
-    """The vectors added to the embeddings: of a table, sinusoids, or none."""
-    if positions is None:
-        return 0
-    return getattr(positions, "weight_LM", sinusoids(length, TINY.d_model).double())[:length]
-
-
-def residual_by_hand(config, x, around, function):
-    """Post-norm norm(x + f(x)), pre-norm x + f(norm(x))."""
-    if config.norm == "post":
-        return norm_by_hand(x + function(x), around.norm, config.norm_epsilon)
-    return x + function(norm_by_hand(x, around.norm, config.norm_epsilon))
-
-
-def feed_forward_by_hand(config, part, x):
-    inner = x @ part.inner.weight.T + part.inner.bias
-    inner = 0.5 * inner * (1 + torch.erf(inner / 2**0.5)) if config.activation == "gelu" else inner.relu()
-    return inner @ part.outer.weight.T + part.outer.bias
-
-
-def stack_by_hand(model, name, pieces, vectors, self_attention, cross_attention=None):
-    """Hidden states of a stack, pre-norm with a final norm, given what the attention of each layer computes."""
-    config = model.config
-    x = model.embedding_VM[pieces] * config.d_model**0.5
-    x[pieces == BOS] = 0
-    x = x + vectors
-    for layer in getattr(model, name):
-        x = residual_by_hand(config, x, layer.around_attention, partial(self_attention, layer.self_attention))
-        if cross_attention is not None:
-            cross = partial(cross_attention, layer.cross_attention)
-            x = residual_by_hand(config, x, layer.around_cross_attention, cross)
-        inner = partial(feed_forward_by_hand, config, layer.feed_forward)
-        x = residual_by_hand(config, x, layer.around_feed_forward, inner)
-    return norm_by_hand(x, getattr(model, f"{name}_norm"), config.norm_epsilon) if config.norm == "pre" else x
-
-
-def forward_by_hand(model, source, target_input):
-    """Hidden states of all target positions."""
-    shape = model.config
-
-    def self_attention(mask, part, x):
-        w_q, w_k, w_v = part.qkv.weight.split(shape.d_model)
-        return attention_by_hand(shape, x, x, w_q, w_k, w_v, part.output.weight, mask, part.tables)
-
-    def cross_attention(part, x):
-        w_k, w_v = part.key_value.weight.split(shape.d_model)
-        return attention_by_hand(shape, x, memory, part.query.weight, w_k, w_v, part.output.weight, source_mask)
-
-    source_mask = (source != PAD)[:, None, None, :]
-    vectors = absolute_by_hand(model.source_positions, source.shape[1])
-    memory = stack_by_hand(model, "encoder", source, vectors, partial(self_attention, source_mask))
-    causal = torch.ones(target_input.shape[1], target_input.shape[1]).tril().bool()
-    vectors = absolute_by_hand(model.target_positions, target_input.shape[1])
-    return stack_by_hand(model, "decoder", target_input, vectors, partial(self_attention, causal), cross_attention)
-
-
-@pytest.mark.parametrize("kind, norm, norm_epsilon", [
-    ("none", "post", 1e-6),
-    ("none", "pre", 0.5),
-    ("sinusoidal", "post", 1e-6),
-    ("learned", "pre", 1e-6),
-    ("relative", "post", 0.5),
-    ("relative_keys", "post", 1e-6),
-    ("relative_values", "pre", 1e-6),
-    ("shared_by_heads", "pre", 1e-6),
-    ("shared_by_heads_and_layers", "post", 1e-6),
-])  # fmt: skip
-def test_model_matches_its_equations(kind, norm, norm_epsilon):
-    model = make_model(kind, norm=norm, norm_epsilon=norm_epsilon, max_positions=20)
-    source, target = sentences(9, 5, 7), target_inputs(6, 8, 3)
-    assert_equal(model(source, target), forward_by_hand(model, source, target))
 
 
 # Padding, shifts, and cached decoding, which no later piece can change: tests/checks/test_verification.py
