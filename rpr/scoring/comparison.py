@@ -55,6 +55,7 @@ class System:
     score: float
     interval: Interval
     empty: int = 0  # translations
+    learned: bool = True  # by the metric of its kind, whatever the metric here
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class Family:
         """
         kind = kind_of_metric(self.metric)
         beyond = kind.shares and self.split == "long"  # where a task that was learned may have no right answer
-        learned = {system.run for system in self.scores if beyond or not kind.unlearned(system.score)}
+        runs = (system for system in self.scores if system.learned)
+        learned = {system.run for system in runs if beyond or not kind.unlearned(system.score)}
         return [
             f"{pair.run} is {'better' if kind.better(pair.difference) else 'worse'} than {pair.baseline} "
             f"on these {self.items}"
@@ -331,7 +333,8 @@ def _family(
         ends = interval(metric.statistics, numbers["samples"], numbers["seed"])
         assert ends is not None, "samples of several sentences"
         folder = escape_control_characters(str(run.folder))
-        systems.append(System(run.name, folder, run.variant, run.config.seed, metric.score, ends, metric.empty))
+        seed, learned = run.config.seed, _learned(run.record, split)
+        systems.append(System(run.name, folder, run.variant, seed, metric.score, ends, metric.empty, learned))
     comparisons = []
     for base, other in pairs:
         tests = paired_tests(by_run[base.name].statistics, by_run[other.name].statistics, **numbers)
@@ -348,6 +351,16 @@ def _family(
         comparisons=tuple(comparisons),
         tokenised=metric.tokenised,
     )
+
+
+def _learned(record: Record, split: str) -> bool:
+    """By the recorded score of its kind; a task may have no right answer beyond its training lengths."""
+    score = record.score("test" if record.kind is TASK else split, record.kind.metric)
+    if score is None:
+        return True
+    unigram = None if record.data is None else record.data.unigram_bits
+    cut_off = (score.unfinished_hypotheses or 0) / score.num_sentences
+    return not record.kind.unlearned(score.score, cut_off=cut_off, unigram=unigram)
 
 
 def _check_scored(run: Run, split: str, metric: Metric) -> None:

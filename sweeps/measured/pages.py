@@ -1,4 +1,5 @@
-"""The tables of the hand-written pages in this folder, from documents.jsonl beside them.
+"""The tables of the hand-written pages in this folder, from documents.jsonl beside them; those of speed.md and gpu.md
+are as `rpr-cli bench` printed them.
 
 `python sweeps/measured/pages.py [RUN ...]` prints the tables, after the rows of these runs, if any, in the documents on
 exports were made from their export cards.
@@ -15,7 +16,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rpr.commands.bench import as_text
 from rpr.config.train import config_from_record
 from rpr.export import ctranslate2
 from rpr.export.transformers import unrepresentable as of_transformers
@@ -51,7 +51,7 @@ def runs(*folders: str) -> list[tuple[Path, Record]]:
     return [found for folder in folders for found in find_records(RESULTS / folder).records]
 
 
-SPEEDS, PEERS, GPU = named("speed/*"), named("peers/*"), named("gpu/*")
+SPEEDS, PEERS = named("speed/*"), named("peers/*")
 
 
 def markdown(head: str, rows: Iterable[str], *, left: int = 1) -> str:
@@ -404,8 +404,6 @@ def precision(exact: str, bf16: str, head: str, metric: str, digits: int) -> str
 
 
 TABLES: dict[tuple[str, str], Callable[[], str]] = {
-    **{("speed.md", path.partition("/")[2]): lambda path=path: as_text(read(path)) for path in SPEEDS},  # type: ignore[misc]
-    **{("gpu.md", path.partition("/")[2]): lambda path=path: as_text(read(path)) for path in GPU},  # type: ignore[misc]
     **{("peers.md", path.partition("/")[2]): lambda path=path: peers(path) for path in PEERS},  # type: ignore[misc]
     **{("scale.md", table.__name__): table for table in (preparation, start)},
     **{("decoding.md", table.__name__): table for table in (toolkits, engines, scores, parity, checks)},

@@ -122,11 +122,11 @@ def test_two_runs_match_metric_and_significance_modules(write_run, compare):
     printed = compare(first, second)
     assert max(map(len, printed.splitlines())) <= 100
     printed = one_line(printed)
-    between = f"[{one['interval']['low']:+.2f}, {one['interval']['high']:+.2f}]"
+    between = f"({one['interval']['low']:+.2f} to {one['interval']['high']:+.2f})†"
     for part in (
         "test (made up, 60 sentences), sacreBLEU: nrefs:1|",
         "(p < 0.05 by both tests)",
-        f"2 synthetic-tiny-relative-k16-s1 {score:.2f} [{interval['low']:.2f}, {interval['high']:.2f}]",
+        f"2 synthetic-tiny-relative-k16-s1 {score:.2f} ({interval['low']:.2f} to {interval['high']:.2f})†",
         f" 2 - 1 {one['difference']:+.2f} {between} {one['p_bootstrap']:.4f} {one['p_randomisation']:.4f} ",
         "One run per variant: these tests do not show how much another seed",
         "60 references end in ' .': the corpus looks tokenised",
@@ -146,7 +146,8 @@ def test_insignificant_difference_has_no_verdict(write_run, compare):
     interval = Interval(low=-1, high=3, level=0.95, kind="sentences", samples=9, seed=1, method="x")
     for p, q, significant in ((0.01, 0.2, False), (0.2, 0.01, False), (0.04, 0.04, True), (0.05, 0.01, False)):
         comparison = Comparison("a", "b", 1.0, interval, p, q)
-        family = Family("test", "x", "chrf", "", 9, (), (comparison,))
+        systems = tuple(System(name, name, name, 1, 30.0, interval) for name in "ab")
+        family = Family("test", "x", "chrf", "", 9, systems, (comparison,))
         assert (family.verdicts[0] is not None) == significant, (p, q)
 
 
@@ -232,7 +233,7 @@ def test_sweep_is_compared_with_its_absolute_runs(write_run, compare):
     assert page.startswith("# Paired tests: sweep mine\n\n## test (made up, 60 sentences), sacreBLEU: nrefs:1")
     [first] = [line for line in page.splitlines() if line.startswith("| 2 - 1 |")]
     pair = json.loads(out)["tests"][0]["comparisons"][0]
-    assert first.startswith(f"| 2 - 1 | {pair['difference']:+.2f} [{pair['interval']['low']:+.2f}, ")
+    assert first.startswith(f"| 2 - 1 | {pair['difference']:+.2f} ({pair['interval']['low']:+.2f} to ")
 
 
 def test_a_run_without_translations_is_left_out_of_a_sweep_by_name(write_run, compare):
@@ -297,7 +298,7 @@ def test_error_messages_are_one_line(write_run, compare):
     assert "has no long.hypotheses.txt" in compare(first, other, "splits=[long]", code=2)
 
 
-def test_chinese_is_compared_by_its_characters_and_an_empty_system_is_worse(write_run, compare):
+def test_chinese_is_compared_by_its_characters_and_an_empty_system_has_no_verdict(write_run, compare):
     chinese = [f"菲伊认识第{number}只狗，你们呢？" for number in range(60)]
     words = ("data.target_language=zho_Hans",)
     runs = [
@@ -308,7 +309,7 @@ def test_chinese_is_compared_by_its_characters_and_an_empty_system_is_worse(writ
     assert "|tok:zh|" in one["signature"] and [round(score["score"], 6) for score in one["scores"]] == [100, 0]
     [comparison] = one["comparisons"]
     assert comparison["p_bootstrap"] == 1 / 201 and comparison["p_randomisation"] == 1 / 301
-    assert "is worse than" in comparison["verdict"]
+    assert comparison["verdict"] is None, "it learned nothing"
     printed = one_line(compare(*runs))
     assert "60 translations are empty" in printed and "looks tokenised" not in printed
     other = write_run("none", 0, words=(*words, "evaluation.bleu_tokenizer=char"), references=chinese)
@@ -370,7 +371,7 @@ def test_language_models_are_compared_over_documents_of_one_corpus_in_the_same_w
     names = [f"text-tiny-decoder-only-{position}-s1" for position in ("rope", "none")]
     assert comparison["verdict"] == " is better than ".join(names) + " on these documents"
     assert {comparison["interval"]["method"], one["scores"][0]["interval"]["method"]} == {OVER_DOCUMENTS}
-    assert " 2 - 1 -0.006 [-0.006, -0.006] " in one_line(compare(*runs))
+    assert " 2 - 1 -0.006 (-0.006 to -0.006)† " in one_line(compare(*runs))
     for setting in ("metrics=[chrf]", "bleu_tokenizer=char"):
         message = compare(*runs, setting, code=2)
         assert message.startswith(f"rpr-cli: {setting.split('=')[0]}: documents are compared by bits per byte alone")
