@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
+from rpr.data.generated import AnyTask
 from rpr.kinds import Kind, kind_of
-from rpr.tasks import AnyTask
 from rpr.validation import StrictModel
 
 NUM_BYTE_PIECES = 260  # of data.tokenizer=bytes: 256 and the special pieces

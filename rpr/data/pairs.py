@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
 from rpr.data.files import check_text, decoded, open_file
+from rpr.data.generated import Pair as Pair
 from rpr.data.tables import describe, read_columns
 from rpr.errors import DataError
 from rpr.paths import user_path
-from rpr.tasks import Pair as Pair
 
 PAIRS_AT_ONCE = 10_000  # in a chunk, of which each process holds one
 NO_PAIRS = np.empty(0, np.int64)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from rpr import paper
+from rpr.data.generated import TASKS
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.record import short_names
 from rpr.records.scores import METRIC_NAMES, Score, counted, how_scored, search_in_words, tokenised_in_words
@@ -22,7 +23,6 @@ from rpr.report.recipes import recipe_grids, recipes
 from rpr.report.speed import SpeedRow, speed_grid
 from rpr.report.verdicts import LEAST_SEEDS, MODEL
 from rpr.tables.grid import Cell, Column, Grid, Note, marked
-from rpr.tasks import TASKS
 
 # The sections of a page with tables of all groups, in its order.
 HEADINGS = {"scores": "Scores", "recipes": "The best recipe of each variant", "paper": "The paper's tables"}

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.data.cache import PreparedData
+from rpr.data.generated import GeneratedTask
 from rpr.records.scores import EXACT_MATCH, LengthBucket, LengthScore
 from rpr.scoring.metrics import Metric
 from rpr.scoring.significance import interval
 from rpr.scoring.statistics import pool
-from rpr.tasks import GeneratedTask
 
 METRICS = ("sacrebleu", "chrf", EXACT_MATCH)
 

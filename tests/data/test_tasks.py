@@ -11,10 +11,10 @@ from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig
 from rpr.data.cache import prepare
 from rpr.data.corpus import load_corpus
+from rpr.data.generated import Pair, Task, scan
+from rpr.data.generated.task import register
 from rpr.data.vocabulary import UNK
 from rpr.errors import DataError
-from rpr.tasks import Pair, Task, scan
-from rpr.tasks.task import register
 
 KINDS = (
     "copy", "reverse", "duplicate", "addition",

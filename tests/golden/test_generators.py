@@ -10,8 +10,8 @@ import pytest
 from rpr.config.train import config_from_record
 from rpr.data import synthetic
 from rpr.data.cache import cache_key
+from rpr.data.generated import TASKS
 from rpr.records.record import find_records
-from rpr.tasks import TASKS
 from tests.golden.test_records import SWEEPS
 
 GENERATORS = Path(__file__).with_name("generators.json")

@@ -10,12 +10,12 @@ import pytest
 from rpr.commands.printing import length_grid, score_grid
 from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
+from rpr.data.generated import TASKS
 from rpr.model.beam_search import Hypothesis
 from rpr.scoring.lengths import by_length, task_lengths
 from rpr.scoring.metrics import all_scores
 from rpr.scoring.run import EvaluatedModel, score_run
 from rpr.scoring.significance import WILSON
-from rpr.tasks import TASKS
 from tests.fake_records import fake_by_length, fake_record
 
 REFERENCES = [f"Satz {number} hat {'viele ' * (number % 5)}Wörter und endet hier ." for number in range(40)]

@@ -16,7 +16,7 @@ from tests.conftest import TINY
 TASK = """
 from typing import Literal
 
-from rpr.tasks.task import Task, register
+from rpr.data.generated.task import Task, register
 
 
 @register

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rpr.tasks.task import FIRST_VERSION, Draw, LongTask, Pair, Task, register
+from rpr.data.generated.task import FIRST_VERSION, Draw, LongTask, Pair, Task, register
 
 
 class Digits(Task):

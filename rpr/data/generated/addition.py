@@ -5,7 +5,7 @@ set, all three have zeros before them up to so many digits, so that digits of on
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
-from rpr.tasks.task import FIRST_VERSION, Draw, LongTask, Pair, Task, register
+from rpr.data.generated.task import FIRST_VERSION, Draw, LongTask, Pair, Task, register
 
 
 @register
