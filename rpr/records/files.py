@@ -190,6 +190,8 @@ def _main(runs_dir: str, sweep: str, folder: str) -> None:
     """Add a sweep's finished runs to its committed folder."""
     records = [*find_records(Path(folder)).records, *find_records(Path(runs_dir), sweep).records]
     by_name = {f"{record.name}-{record.run_id}": (path, record) for path, record in records if record.outcome is None}
+    if not by_name:
+        raise SystemExit(f"{runs_dir}: has no finished run of sweep {sweep}")
     commit_records([*by_name.values()], Path(folder))
 
 

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+
+from scipy.special import stdtr, stdtrit
 
 from rpr.records.scores import Interval
 
@@ -98,8 +99,7 @@ def p_value(change: Measurement) -> float:
     if change.interval.method == OF_SHARES:  # on the log-odds of points from -100 to 100, which are 0 where these are
         share = (estimate + 100) / 200
         estimate, error = math.log(share / (1 - share)), error / (200 * share * (1 - share))
-    freedom = change.n - 1
-    return 1 - _share_within(math.atan(abs(estimate) / error / math.sqrt(freedom)), freedom)
+    return 2 * float(stdtr(change.n - 1, -abs(estimate) / error))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -113,26 +113,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-@lru_cache(maxsize=1024)
 def student_quantile(freedom: int) -> float:
-    """t(0.975) of Student's distribution with a whole number of degrees of freedom, exact to 12 digits.
-
-    With t = sqrt(freedom) tan(angle), the probability of values within ±t is a finite sum (Abramowitz and Stegun,
-    Handbook of Mathematical Functions, 26.7.3 and 26.7.4), which is inverted by bisection.
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        angle = (low + high) / 2
-        low, high = (angle, high) if _share_within(angle, freedom) < LEVEL else (low, angle)
-    return math.sqrt(freedom) * math.tan(low)
-
-
-def _share_within(angle: float, freedom: int) -> float:
-    odd = freedom % 2
-    term = math.cos(angle) if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for power in range(2 + odd, freedom - 1, 2):
-        term *= (power - 1) / power * math.cos(angle) ** 2
-        total += term
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if odd else total
+    """t(0.975) of Student's distribution."""
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))

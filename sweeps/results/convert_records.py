@@ -1,8 +1,7 @@
-"""Brings the committed records to the form that rpr reads: `python sweeps/results/convert_records.py [FOLDER ...]`.
+"""Brings records to the form that rpr reads: `python sweeps/results/convert_records.py [FOLDER ...]`.
 
-Of each folder (by default every one with records below sweeps/) the records, whether files of their own with their
-metrics beside them or lines of records.jsonl, become records.jsonl and metrics.parquet of today's schema. A folder of
-runs keeps each record in its run's folder. Figures and run ids stay.
+Every records.jsonl and record.json below each folder (by default sweeps/) is rewritten in today's schema. Figures and
+run ids stay.
 """
 
 import json
@@ -12,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.io.atomic import replace_file
-from rpr.records.files import KEPT_METRICS, METRICS_TABLE, _write_table
-from rpr.records.record import METRICS_NAME, RECORD_NAME, RECORDS_NAME
+from rpr.records.record import RECORD_NAME, RECORDS_NAME
 from rpr.version import SCHEMA
 
 SWEEPS = Path(__file__).resolve().parents[1]
@@ -108,36 +106,18 @@ def schemes_of(position: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from schemes_of(scheme)
 
 
-def convert(folder: Path) -> None:
-    """One folder."""
-    file = folder / RECORDS_NAME
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    documents = {f"{one['name']}-{one['run_id']}": one for one in map(json.loads, lines)}
-    metrics: list[dict[str, Any]] = []
-    used = []
-    for path in sorted(folder.glob("*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or not {"schema", "run_id", "status"} <= document.keys():
-            continue
-        name = f"{document['name']}-{document['run_id']}"
-        documents[name] = document
-        of_run = path.with_name(METRICS_NAME if path.name == RECORD_NAME else f"{path.stem}.{METRICS_NAME}")
-        rows = of_run.read_text(encoding="utf-8").splitlines() if of_run.is_file() else []
-        for row in map(json.loads, rows):
-            kept = {key: row.get(key) for key in ("step", *KEPT_METRICS)}
-            if any(kept[key] is not None for key in KEPT_METRICS):
-                metrics.append({"run": name, **kept})
-        used += [path, of_run]
-    today = [converted(document) for _, document in sorted(documents.items())]
-    ordered = [json.dumps(document, ensure_ascii=False, separators=(",", ":")) for document in today]
-    replace_file(file, "".join(line + "\n" for line in ordered))
-    if metrics:
-        _write_table(folder / METRICS_TABLE, sorted(metrics, key=lambda row: row["run"]))
-    for path in used:
-        path.unlink(missing_ok=True)
+def convert(file: Path) -> None:
+    """One record.json, or one records.jsonl."""
+    text = file.read_text(encoding="utf-8")
+    if file.name == RECORD_NAME:
+        replace_file(file, json.dumps(converted(json.loads(text)), indent=1, ensure_ascii=False) + "\n")
+        return
+    today = map(converted, map(json.loads, text.splitlines()))
+    lines = (json.dumps(document, ensure_ascii=False, separators=(",", ":")) for document in today)
+    replace_file(file, "".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":
-    everywhere = sorted({path.parent for path in (*SWEEPS.rglob("*-s[0-9]*.json"), *SWEEPS.rglob(RECORDS_NAME))})
-    for each in map(Path, sys.argv[1:]) if sys.argv[1:] else everywhere:
-        convert(each)
+    for folder in map(Path, sys.argv[1:]) if sys.argv[1:] else [SWEEPS]:
+        for path in (*folder.rglob(RECORDS_NAME), *folder.rglob(RECORD_NAME)):
+            convert(path)
