@@ -127,14 +127,11 @@ def serve() -> None:
     import rpr.commands.report
     import rpr.commands.train
     import rpr.commands.translate
-    import rpr.compose.composition
     import rpr.data.files
     import rpr.report.plots
     import rpr.sweep.launcher
     import rpr.training.fit
 
-    for name in ("train", "evaluate", "export", "prepare", "report", "translate"):
-        rpr.compose.composition._of_choices(name, ("logger=none",) if name == "train" else (), None)
     os.fsync = lambda descriptor: None  # processes end here, never the machine
     rpr.data.files.SETTLED_NS = 2**62  # remembering digests would depend on how long ago the files were copied here
     for line in sys.stdin:
