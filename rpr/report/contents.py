@@ -10,7 +10,7 @@ from typing import Any
 
 from rpr.io.escape import escape_control_characters
 from rpr.report.findings import findings
-from rpr.report.groups import BASELINE, Group
+from rpr.report.groups import Group
 from rpr.report.plot_style import Plot
 from rpr.report.samples import Sample
 from rpr.report.score_table import Line, Tables, alike, ranked
@@ -189,7 +189,8 @@ def _cells(line: Line, several: bool, paper: bool, solved: bool) -> list[str]:
     group, split, digits = line.group, line.group.split, line.group.digits
     score, change, verdict = line.score(split), line.change(split), line.verdict(split)
     label = f"{line.variant.label}, {group.distinctly()}" if several and group.distinct else line.variant.label
-    shown = "" if verdict == BASELINE or change.value is None else " ".join(figure_text(change, digits, signed=True))
+    own = line.variant is group.baseline or change.value is None
+    shown = "" if own else " ".join(figure_text(change, digits, signed=True))
     papers = line.papers_change.value
     cells = [label, str(len(line.variant.finished)), figure_text(score, digits)[0], shown.rstrip()]
     cells += ["" if papers is None else number(papers, 1, signed=True)] * paper + [line.solved] * solved

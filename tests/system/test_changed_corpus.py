@@ -183,7 +183,7 @@ def test_a_test_set_of_ones_own_is_scored_compared_and_reported(cli):
     assert [{score.split for score in record.scores} for record in records] == [{"news"}] * 2
     assert "news" in cli("compare", *runs, "samples=100", "trials=100").out
     printed = cli("report").out
-    assert "Δ news" in printed and " on news" in printed, printed
+    assert "· news · change from absolute" in printed, printed
     [page] = Path("reports").rglob("index.html")
     text = page.read_text()
     assert "news, line 3" in text and "sacreBLEU by source length, news" in text and "not evaluated" not in text
