@@ -12,7 +12,7 @@ from rpr.config.train import EvaluationConfig, HardwareConfig
 from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from rpr.errors import not_finite
 from rpr.model.beam_search import NBest, Search, beam_search
-from rpr.model.incremental import float32_matmuls
+from rpr.model.cache import float32_matmuls
 from rpr.model.transformer import Transformer
 
 Progress = Callable[[int, int], None]  # called with (translated, total) sentences after each batch

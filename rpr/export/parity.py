@@ -15,7 +15,7 @@ from rpr.data.vocabulary import BOS, EOS
 from rpr.decode.engine import Engine, Progress, Rows
 from rpr.export.ctranslate2 import GeneratorScorer, Greedy, TranslatorScorer
 from rpr.model.beam_search import Search
-from rpr.model.incremental import float32_matmuls
+from rpr.model.cache import float32_matmuls
 from rpr.model.rotation import float32_angles
 from rpr.model.transformer import Transformer
 

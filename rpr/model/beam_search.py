@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rpr.model.incremental import DecoderState
+from rpr.model.cache import DecoderState
 from rpr.model.transformer import Transformer
 
 NEVER = -math.inf

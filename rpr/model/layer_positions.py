@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.model.attention_inputs import AttentionInputs, ChangeScores
+from rpr.model.attention.inputs import AttentionInputs, ChangeScores
 from rpr.model.positions import Pairs, Scheme, Site, Tables
 from rpr.model.vectors import rows_of
 

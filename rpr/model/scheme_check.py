@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rpr.errors import ConfigError, RprError
+from rpr.model.cache import float32_matmuls
 from rpr.model.config import TransformerConfig
-from rpr.model.incremental import float32_matmuls
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Scheme, Site
 from rpr.model.transformer import EncoderDecoder, Transformer, build_model

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.model import incremental
+from rpr.model import cache as decoding
 from rpr.model.attention import Implementation, attend, attention_of, split_heads, weights
-from rpr.model.attention_inputs import AttentionInputs
+from rpr.model.attention.inputs import AttentionInputs
+from rpr.model.cache import DecoderState, KVCache, Memory
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
-from rpr.model.incremental import DecoderState, KVCache, Memory
 from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_of_layers
 from rpr.model.linear import Linear
 from rpr.model.positions import Tables
@@ -90,7 +90,7 @@ class SelfAttention(nn.Module):
         key_bias_BHN = None if bias_BHN1 is None else bias_BHN1[..., 0]
         k_BHKD, v_BHKD = cache.add(k_BNHD.transpose(1, 2), v_BNHD.transpose(1, 2), key_bias_BHN)
         given = AttentionInputs(q_BNHD.transpose(1, 2), k_BHKD, v_BHKD, *tables, queries_BHNX, cache.bias_BHK)
-        out_BNM: Tensor = self.output(incremental.self_attention(given._replace(change_scores=change), state))
+        out_BNM: Tensor = self.output(decoding.self_attention(given._replace(change_scores=change), state))
         return out_BNM
 
 
@@ -123,7 +123,7 @@ class CrossAttention(nn.Module):
     def step(self, x_BNM: Tensor, memory: Memory, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD = self.query(x_BNM).view(*x_BNM.shape[:2], self.num_heads, -1)
-        out_BNM: Tensor = self.output(incremental.cross_attention(q_BNHD, memory, state))
+        out_BNM: Tensor = self.output(decoding.cross_attention(q_BNHD, memory, state))
         return out_BNM
 
 

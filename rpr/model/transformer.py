@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rpr.model.attention import Implementation
+from rpr.model.cache import DecoderState, Memory
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
-from rpr.model.incremental import DecoderState, Memory
 from rpr.model.layer_positions import positions_in_training
 from rpr.model.linear import linear
 from rpr.model.stack import CrossAttention, Encoded, Reading, SelfAttention, Stack, apart

@@ -1,4 +1,4 @@
-"""The compiled kernels of rpr/model/triton_kernels.py on a CUDA device against float64, forward and backward: all
+"""The compiled kernels of rpr/model/kernels/ on a CUDA device against float64, forward and backward: all
 precisions, combinations of tables and head widths with their own tiles, up to 8,192 positions.
 """
 
@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed")
 
 from rpr.model.attention import attend
-from rpr.model.triton_attention import fused_attention
+from rpr.model.kernels.triton_attention import fused_attention
 from tests.model.attention_cases import by_fields, reference
 
 pytestmark = pytest.mark.gpu

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rpr.model import attention
 from rpr.model.attention import attend
-from rpr.model.attention_inputs import AttentionInputs
-from rpr.model.blockwise_attention import blockwise as in_blocks
+from rpr.model.attention.blocks import blockwise as in_blocks
+from rpr.model.attention.inputs import AttentionInputs
 
 NAMES = ("q", "k", "v", "key_table", "value_table", "bias_table", "distance_queries", "key_bias")
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from rpr.model import attention
 from rpr.model.attention import attend, weights
-from rpr.model.attention_inputs import AttentionInputs
+from rpr.model.attention.inputs import AttentionInputs
 from tests.model.attention_cases import (
     CASES,
     EACH_PASS,

@@ -13,7 +13,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.model import beam_search as module
-from rpr.model import incremental
+from rpr.model import cache
 from rpr.model.beam_search import Hypothesis, Search, beam_search, best_extensions
 from rpr.model.transformer import Transformer, build_model
 from tests.model.test_transformer import sentences
@@ -180,7 +180,7 @@ def test_growing_caches_and_logits_in_parts_do_not_change_hypotheses(beam, rows,
     search = Search(beam, 0.6, 10, 0, n_best=beam)
     expected = beam_search(model, source_BS, search)
     assert max(len(found[0].pieces) for found in expected) > 20
-    monkeypatch.setattr(incremental, "INITIAL_CAPACITY", 3)
+    monkeypatch.setattr(cache, "INITIAL_CAPACITY", 3)
     monkeypatch.setattr(module, "ROWS", rows)
     for found, right in zip(beam_search(model, source_BS, search), expected, strict=True):
         assert_equal(found, right)

@@ -9,9 +9,9 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rpr.model import attention, blockwise_attention
-from rpr.model.attention import attend, split_heads
-from rpr.model.blockwise_attention import SplitHeads
+from rpr.model import attention
+from rpr.model.attention import attend, blocks, split_heads
+from rpr.model.attention.blocks import SplitHeads
 from tests.model.attention_cases import EACH_PASS, Case, assert_same, blockwise, composed, reference, results
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -22,8 +22,8 @@ WIDTH = 4
 @pytest.fixture
 def parts(monkeypatch):
     """The queries of each part that is computed."""
-    made, forward = [], blockwise_attention._forward
-    monkeypatch.setattr(blockwise_attention, "_forward", lambda *part: made.append(part) or forward(*part))
+    made, forward = [], blocks._forward
+    monkeypatch.setattr(blocks, "_forward", lambda *part: made.append(part) or forward(*part))
     return made
 
 
@@ -42,7 +42,7 @@ def test_attention_in_parts_matches_reference(monkeypatch, parts, affordable, nu
         weight = torch.randn(inputs[0].shape, dtype=torch.float64) * valid
         scores = min(case.num_queries, queries_per_block or 99) * case.num_keys
         part_bytes = affordable * max(case.num_queries * WIDTH, scores) * 8
-        monkeypatch.setattr(blockwise_attention, "PART_BYTES", part_bytes)
+        monkeypatch.setattr(blocks, "PART_BYTES", part_bytes)
         parts.clear()
         actual = results(partial(blockwise, queries_per_block=queries_per_block), inputs, weight, **options)
         assert len(parts) == number

@@ -9,8 +9,8 @@ from torch import nn
 
 from rpr.model import stack
 from rpr.model.attention import attention_of
+from rpr.model.cache import small_products_exact
 from rpr.model.dropout import Dropout
-from rpr.model.incremental import small_products_exact
 from rpr.model.transformer import build_model
 from tests.model.scheme_variants import KINDS
 from tests.shapes import changed, shape

@@ -19,8 +19,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from rpr.model.attention_inputs import AttentionInputs
-from rpr.model.triton_attention import Tiles, fused_attention
+from rpr.model.attention.inputs import AttentionInputs
+from rpr.model.kernels.triton_attention import Tiles, fused_attention
 from tests.model.attention_cases import Case, assert_same, reference, results
 from tests.model.test_blockwise_attention import Calls
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from rpr.model import blockwise_attention
+from rpr.model.attention import blocks
 from tests.model.attention_cases import Case, assert_all_forms_agree
 from tests.property.sizes import sized
 
@@ -26,5 +26,5 @@ CASES = st.builds(
 @sized(20, CASES, st.sampled_from([1, 300, 2**23]))
 @example(Case(1, 2, 9, keys=2, values=1, causal=True), 2**23)  # behind all keys by more than both clip distances
 def test_all_forms_match_reference_forward_and_backward(monkeypatch, case, part_bytes):
-    monkeypatch.setattr(blockwise_attention, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(blocks, "PART_BYTES", part_bytes)
     assert_all_forms_agree(case)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rpr.model.attention_inputs import AttentionInputs
-from rpr.model.distances import (
+from rpr.model.attention.distances import (
     bias_of_pairs,
     distances_to_keys,
     keys_to_distances,
@@ -17,7 +16,8 @@ from rpr.model.distances import (
     repeat_edges,
     sum_edges,
 )
-from rpr.model.equations import weights_from
+from rpr.model.attention.equations import weights_from
+from rpr.model.attention.inputs import AttentionInputs
 
 
 def composed(given: AttentionInputs) -> Tensor:

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from rpr.model.attention_inputs import AttentionInputs
-from rpr.model.composed_attention import times_table
-from rpr.model.equations import softmax
+from rpr.model.attention.composition import times_table
+from rpr.model.attention.equations import softmax
+from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Tables
 from rpr.model.vectors import rows_of

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rpr.model.attention_inputs import AttentionInputs
-from rpr.model.blockwise_tables import Bias, Block, Layout, Table
-from rpr.model.edges import Distances, scores_buffer
-from rpr.model.equations import HALF, bias_of_keys, own_keys
+from rpr.model.attention.clipped_distances import Distances, scores_buffer
+from rpr.model.attention.equations import HALF, bias_of_keys, own_keys
+from rpr.model.attention.inputs import AttentionInputs
+from rpr.model.attention.tables import Bias, Block, Layout, Table
 
 PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/measured/speed.md
 

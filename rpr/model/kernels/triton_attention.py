@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rpr.model.attention_inputs import AttentionInputs
-from rpr.model.equations import HALF
-from rpr.model.triton_kernels import backward_key_kernel, backward_query_kernel, forward_kernel
+from rpr.model.attention.equations import HALF
+from rpr.model.attention.inputs import AttentionInputs
+from rpr.model.kernels.triton_kernels import backward_key_kernel, backward_query_kernel, forward_kernel
 
 
 class Tiles(NamedTuple):
@@ -59,7 +59,7 @@ TILES = {
 
 
 def fused_attention(given: AttentionInputs, tiles: Tiles | None = None) -> Tensor:
-    """The attention of `rpr.model.equations.reference` with tables alone, forward and backward, in memory linear in Q
+    """`rpr.model.attention.reference` with tables alone, forward and backward, in memory linear in Q
     and K.
 
     A query that sees no key gets zeros and gives no gradient (`reference` gives it the mean of the values). float32

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from rpr.model.attention_inputs import AttentionInputs
+from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.vectors import rows_of
 
 HALF = (torch.bfloat16, torch.float16)

@@ -1,4 +1,4 @@
-"""The kernels that `rpr.model.triton_attention` describes and launches: forward, backward by query, backward by key.
+"""The kernels that triton_attention.py describes and launches: forward, backward by query, backward by key.
 
 A program handles one (sentence, head) and one tile of queries or keys, and loops over tiles of the other. The loop is
 written once and compiled for each SIDE, so that only the tiles near the diagonal gather and compare.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rpr.model.distances import bias_of_pairs, sum_by_row
-from rpr.model.edges import Distances
-from rpr.model.equations import masked_score, visible_keys
+from rpr.model.attention.clipped_distances import Distances
+from rpr.model.attention.distances import bias_of_pairs, sum_by_row
+from rpr.model.attention.equations import masked_score, visible_keys
 
 Block = tuple[int, int, int]  # first query, last query (exclusive), number of keys it needs
 

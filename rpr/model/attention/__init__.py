@@ -7,7 +7,7 @@ Pure functions with the same result, forward and backward:
 - `composed` projects onto the table first and spreads the result over the keys, in differentiable torch operations
   that `torch.compile` can fuse and autograd can differentiate twice.
 - `attend` is the one to call: by device and length it selects the fused kernels for plain attention, the hand-written
-  passes of `rpr.model.blockwise_attention`, or `composed` under `torch.compile`.
+  passes of `rpr.model.attention.blocks`, or `composed` under `torch.compile`.
 
 They take `AttentionInputs` (`attend` its fields) and return z [B, H, Q, D], empty if q is. A query that sees no key
 gets finite but meaningless values and finite gradients.
@@ -28,15 +28,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rpr.model.attention_inputs import AttentionInputs
-from rpr.model.blockwise_attention import SplitHeads, blockwise
-from rpr.model.blockwise_tables import Layout
-from rpr.model.composed_attention import composed as composed
-from rpr.model.composed_attention import weights as weights
+from rpr.model.attention.blocks import SplitHeads, blockwise
+from rpr.model.attention.composition import composed as composed
+from rpr.model.attention.composition import weights as weights
+from rpr.model.attention.distances import bias_of_pairs
+from rpr.model.attention.equations import per_position as per_position
+from rpr.model.attention.equations import reference as reference
+from rpr.model.attention.inputs import AttentionInputs
+from rpr.model.attention.tables import Layout
 from rpr.model.config import WIDEST_TRITON_HEAD
-from rpr.model.distances import bias_of_pairs
-from rpr.model.equations import per_position as per_position
-from rpr.model.equations import reference as reference
 
 Implementation = Literal["auto", "dense", "blockwise", "composed", "triton"]
 
@@ -89,7 +89,7 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
     if implementation == "composed" or given.dense_alone or (implementation == "auto" and _composed_is_better(q_BHQD)):
         return composed(given)
     if implementation == "triton" or (implementation == "auto" and _kernel_is_faster(given)):
-        from rpr.model.triton_attention import fused_attention
+        from rpr.model.kernels.triton_attention import fused_attention
 
         return fused_attention(given)
     stored = implementation == "dense" or (implementation == "auto" and _stores_weights(given))
