@@ -70,7 +70,7 @@ def test_only_differences_are_shown(put, diff):
         "data": ["train_pairs 29000 28000"],
         "how": ["precision 32 bf16"],
         "scores": [
-            "test/sacrebleu 30.00 (28.00 to 32.00)† 33.00 (31.00 to 35.00)† +3.00",
+            "test/sacrebleu 30.00 (28.00 to 32.00) 33.00 (31.00 to 35.00) +3.00",
             "long/sacrebleu 9.00 9.00 same",
         ],
         "figures": ["validation_loss 2.300000 2.500000 +0.200000", "steps_per_second 2.000 2.500 +0.500"],

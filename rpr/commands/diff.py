@@ -94,7 +94,9 @@ def _table(title: str, pairs: Sequence[Pair], names: tuple[str, str]) -> list[st
     def cell(fact: Fact, other: Fact, pair: Pair) -> str:
         if not of_figures or fact.value is ABSENT:
             return shortened(_value(fact.value), width, _value(other.value))
-        return " ".join(figure_text(single(fact.value, fact.interval), _digits(pair.name))).rstrip()
+        return " ".join(figure_text(single(fact.value, fact.interval), _digits(pair.name))).rstrip(
+            " †"
+        )  # all are of one run
 
     columns = [
         Column("key", title, lambda pair: shortened(_name(pair), name_width), label=True),
