@@ -112,11 +112,14 @@ def as_text(document: dict[str, Any]) -> str:
 
     config = document["config"]
     hardware, model, layer = (config[part] for part in ("hardware", "model", "layer"))
-    products = document["products"]
+    products = document.get("products")  # older documents lack it
+    rate = (
+        products and f"{products['size']} x {products['size']}: {products['operations_per_second'] / 1e12:.3g} TFLOP/s"
+    )
     head = (
         f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} "
-        f"(matmuls: {hardware['matmul_precision']}), attention={hardware['attention']}; utilisation is relative to a "
-        f"{products['size']} x {products['size']} matmul: {products['operations_per_second'] / 1e12:.3g} TFLOP/s; "
+        f"(matmuls: {hardware['matmul_precision']}), attention={hardware['attention']}; "
+        f"utilisation is relative to a matmul{f' of {rate}' if rate else ''}; "
         f"relative: vs {config['variants'][0]}, the median over rounds, from min to max; "
         f"the paper: {RELATIVE_SPEED:.2f} of absolute's speed (base, P100 GPUs)"
     )

@@ -417,8 +417,8 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("drope.md", "drope_separate"): partial(dropped, LENGTHS[1:]),
     ("drope.md", "drope_sliding"): partial(dropped, SLIDING),
     **{("lm_extension.md", name): table for name, table in STRETCHED.items()},
-    ("../../docs/paper.md", "norm"): norm,
-    ("../../docs/scale.md", "precision"): partial(precision, "multi30k", "precision", "split", "sacrebleu", 1),
+    ("../../docs/reproduce.md", "norm"): norm,
+    ("../../docs/reproduce.md", "precision"): partial(precision, "multi30k", "precision", "split", "sacrebleu", 1),
 }
 
 

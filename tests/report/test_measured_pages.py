@@ -15,7 +15,7 @@ def test_peer_losses_are_finite_and_fall(path):
 
 def test_claimed_speed_ratios_hold():
     """Against the fastest other toolkit in float32: training of model=small 1.1 times as fast, 2 times by default
-    (through bfloat16); decoding 1.5 times. By precision, relative positions: docs/scale.md.
+    (through bfloat16); decoding 1.5 times. By precision, relative positions: docs/reproduce.md.
     """
     exact, default = (medians(read(f"peers/small-{name}"), "target_tokens_per_s") for name in ("highest", "medium"))
     assert exact["ours"] > 1.1 * fastest(exact) and default["ours"] > 2 * fastest(exact)
