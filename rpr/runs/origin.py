@@ -119,8 +119,8 @@ def _changed(origin: Origin, config: TransformerConfig) -> list[str]:
         for now, before in zip(*(stack.scheme.of_layers(config.num_layers) for stack in (own, other)), strict=True):
             if type(now) is not type(before):
                 continue
-            one, two = now.identity(own.site), before.identity(own.site)
-            names = [name for name in one | two if one.get(name) != two.get(name)]
+            new, old = now.identity(own.site), before.identity(own.site)
+            names = [name for name in new | old if new.get(name) != old.get(name)]
             lines += [f"position.{name} = {getattr(now, name)}, not {getattr(before, name)} as there" for name in names]
     return [*dict.fromkeys(lines)]
 

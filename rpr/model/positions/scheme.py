@@ -118,11 +118,13 @@ def _wrong_attribute(scheme: type[Scheme]) -> str | None:
 
 def _conflict(scheme: type[Scheme]) -> str | None:
     """The name, kind or colour that another scheme has as well."""
-    others = [one for one in REGISTERED.values() if repr(one) != repr(scheme)]  # which may be defined again
-    names = {"sides", "mixed"}.union(*({one.scheme_name(), *one.colours()} for one in others))
+    others = [
+        registered for registered in REGISTERED.values() if repr(registered) != repr(scheme)
+    ]  # which may be defined again
+    names = {"sides", "mixed"}.union(*({registered.scheme_name(), *registered.colours()} for registered in others))
     if taken := names & {scheme.scheme_name(), *scheme.colours()}:
         return f"has the name {min(taken)!r} of another scheme; choose another one"
-    colours = {colour.lower() for one in others for colour in one.colours().values()}
+    colours = {colour.lower() for registered in others for colour in registered.colours().values()}
     if taken := colours & {colour.lower() for colour in scheme.colours().values()}:
         return f"has the colour {min(taken)} of another scheme in plots; choose another one"
     return None
