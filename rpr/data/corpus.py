@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from rpr.config.data import DataConfig
-from rpr.data import synthetic
 from rpr.data.files import SPLIT_NAMES, TABLES, TEXT, Listing, kind_of, list_documents, list_pairs, split_word
+from rpr.data.generated import synthetic
 from rpr.data.hub import hub_files, hub_revision
 from rpr.data.pairs import Pair, Pairs, cache_root, line_pairs, listed_pairs, table_pairs
 from rpr.errors import DataError

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from rpr.config.data import DataConfig, SyntheticConfig
-from rpr.data import build, cache, synthetic
+from rpr.data import build, cache
 from rpr.data.cache import cache_key, prepare
+from rpr.data.generated import synthetic
 from rpr.data.vocabulary import EOS, Vocabulary
 from rpr.errors import DataError
 from tests.data.helpers import data_config, files_of, kill, write_lines

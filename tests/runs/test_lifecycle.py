@@ -12,8 +12,9 @@ from rpr.cli.positionals import to_overrides
 from rpr.commands import train
 from rpr.compose.composition import compose, compose_train
 from rpr.config.commands import EvaluateConfig
-from rpr.data import hub, synthetic
+from rpr.data import hub
 from rpr.data.cache import cache_key
+from rpr.data.generated import synthetic
 from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
 from rpr.model.positions import codes
 from rpr.records.record import RECORD_NAME, read_record, write_record

@@ -1,4 +1,4 @@
-"""Corpora that are made, not read: tasks on which positions decide everything,
+"""Corpora that are made, not read: the default one (synthetic.py), and tasks on which positions decide everything,
 trained on short examples and tested on short and longer ones. Each task is registered in a module of this package,
 discovered automatically, and has one file of conf/data/; no other module but the report's published figures names one.
 """
