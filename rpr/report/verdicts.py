@@ -23,6 +23,7 @@ from rpr.records.scores import Interval
 LEAST_SEEDS = 3
 LEAST_EQUAL = 0.01  # p of Levene's test, below which variances are not pooled
 DRAWS, SEED = 200_000, 1  # of the multivariate t
+_AT_ONCE = 5_000_000  # numbers in memory
 MODEL = "Dunnett's simultaneous intervals from one model of the table, score ~ row + seed"
 WELCH = "Welch's t intervals, as the rows' variances differ (Levene, p < 0.01), and Holm's correction over all rows"
 SHARES = "paired t intervals of the log-odds, and Holm's correction over all rows"
@@ -108,8 +109,11 @@ def critical_value(correlation: tuple[tuple[float, ...], ...], freedom: int) -> 
     """What the largest |t| of jointly distributed values exceeds with a probability of 5%, by DRAWS seeded draws."""
     random = np.random.default_rng(SEED)
     vectors, values, _ = np.linalg.svd(np.array(correlation), hermitian=True)
-    normal = random.standard_normal((DRAWS, len(correlation))) @ (vectors * np.sqrt(values)).T
-    largest = np.abs(normal).max(1) / np.sqrt(random.chisquare(freedom, DRAWS) / freedom)
+    root, largest = (vectors * np.sqrt(values)).T, list[float]()
+    while len(largest) < DRAWS:
+        count = min(DRAWS - len(largest), max(_AT_ONCE // len(correlation), 1))
+        normal = np.abs(random.standard_normal((count, len(correlation))) @ root).max(1)
+        largest += (normal / np.sqrt(random.chisquare(freedom, count) / freedom)).tolist()
     return float(np.quantile(largest, LEVEL))
 
 
