@@ -107,7 +107,7 @@ def _unfinished(run: Record, path: Path) -> str:
     if run.status == "running":
         return f"{run.name}: {run.outcome}"
     what = path.parent if path.name == RECORD_NAME else path
-    return f"{run.name}: {run.outcome}; to remove it: rm -r {shlex.quote(str(what))}"
+    return escape_control_characters(f"{run.name}: {run.outcome}; to remove it: rm -r {shlex.quote(str(what))}")
 
 
 def unusable_records(problems: Sequence[str]) -> str:

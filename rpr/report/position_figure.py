@@ -166,13 +166,13 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.set_xticks(entry["last"], [f"{last:,}" for last in entry["last"]])
         axes.minorticks_off()
 
-    words = "".join(
+    about = "".join(
         f"Of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows; less is better. Upright line: `trained`."
         for entry in numbers["losses"]
     )
     axis = ("position", "bits per byte")
     heading = "Loss by position in the window"
-    yield _Part("losses", heading, words, numbers["losses"], axis, losses, from_zero=False)
+    yield _Part("losses", heading, about, numbers["losses"], axis, losses, from_zero=False)
 
 
 def _heads(axes: Axes, xs: Sequence[int] | NDArray[Any], rows: NDArray[Any], colour: str, name: str = "") -> None:

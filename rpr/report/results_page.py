@@ -124,6 +124,8 @@ def contexts(results: Path, sweep: str, *labels: str, lengths: Sequence[int], wi
         [label, *(_figure(_variant(group, label).measured(("test", windows, n), ABSENT), 2) for n in lengths)]
         for label in labels
     ]
+    if group.unigram is not None:
+        rows.append(["unigram entropy of the text", *[f"{group.unigram:.2f}"] * len(lengths)])
     return _table(("position", *(f"{length:,} tokens" for length in lengths)), rows)
 
 
@@ -154,11 +156,11 @@ def published(results: Path, *labels: str, **lengths: str) -> str:
         run, at = group.runs[0], int(length)
         facts = {"task": run.task, "max_train_length": run.setting("data.task.max_train_length")}
         facts["architecture"] = run.setting("model.architecture")
-        [theirs] = published_curves(group.variants, facts).values()
+        [printed] = published_curves(group.variants, facts).values()
         cells = []
         for label in labels:
             ours = _mean(_variant(group, label).measured((group.metric, at, at), ABSENT), 1)
-            cells.append(f"{ours} / {_mean(theirs[label][at], 1)}")
+            cells.append(f"{ours} / {_mean(printed[label][at], 1)}")
         rows.append([f"{data.replace('_', ' ')}, length {length}", *cells])
     return _table(("task", *labels), rows)
 
