@@ -56,10 +56,13 @@ def run(
     BusyError if another process is working on the run, RprError if the input is invalid, or the run failed.
     """
     run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
+    # 1. again=true: the folder of an earlier run is out of the way until the new one has started.
     if config.again and (started_by_torchrun() or config.hardware.num_nodes > 1):
         raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
     with lifecycle.set_aside(run_dir, config.position) if config.again else contextlib.nullcontext():
-        _run_unless_finished(config, command, run_dir, sweep_job, rerun_of)
+        # 2. A run that has finished is reported.
+        if not _report_if_finished(config, run_dir):
+            _run(config, command, run_dir, sweep_job, rerun_of)
     return run_dir
 
 
@@ -72,36 +75,36 @@ def resume(run_dir: Path) -> Path:
     return run(config, command=record.command, run_dir=run_dir.absolute())
 
 
-def _run_unless_finished(
+def _run(
     config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob | None, rerun_of: RerunOf | None
 ) -> None:
     from rpr.runs import runtime
     from rpr.scoring.metrics import check_tokenizer
     from rpr.training import launch
 
-    hardware = config.hardware
-    if _report_if_finished(config, run_dir):
-        return
     check_tokenizer(config)
+    # 3. Of several SLURM nodes the first keeps the record.
+    hardware = config.hardware
     job = launch.slurm_job(hardware) if hardware.num_nodes > 1 and not started_by_torchrun() else None
     if job is not None and job.node > 0:
         _run_as_later_node(config, run_dir, job.hostnames)
         return
+    # 4. The devices and the other nodes are there.
     runtime.check_devices(hardware)
     if job is not None:
         launch.check_hosts(job.hostnames)
+    # 5. Of the ranks of the user's own torchrun the first keeps the record.
     if started_by_torchrun():
         runtime.check_world(hardware)
-    if not is_first_rank():  # of the user's own torchrun: the first one keeps the record
+    if not is_first_rank():
         with exit_on_sigterm(), _failure_recorded(run_dir):
             work(config, run_dir, _prepare(config))
         return
+    # 6. This process keeps the record. A sweep says for all its jobs what may not be meant.
     if sweep_job is None:
         for line in lifecycle.cautions(config):
             note(f"warning: {line}")
-        if (command_instead := lifecycle.trained_alike(config, run_dir)) is not None:
-            note(f"a finished run differs in its evaluation alone; to score it again instead: {command_instead}")
-    _run_recorded(config, command, run_dir, sweep_job, rerun_of)
+    _run_recorded(config, command, run_dir, sweep_job or SweepJob(), rerun_of, reported=sweep_job is not None)
 
 
 def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
@@ -120,10 +123,7 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
         lifecycle.add_to_sweep(run_dir, config.sweep)
     print(f"{escape_control_characters(run_dir.name)}: already finished on {record.finished}", file=sys.stderr)
     if differing := lifecycle.reported_otherwise(config, record):
-        note(
-            f"its scores stay as recorded, with another evaluation.{' and evaluation.'.join(differing)}; to "
-            f"score it again: {lifecycle.score_again(config, run_dir, record)}"
-        )
+        note(f"its scores stay as recorded; rpr-cli evaluate scores it with another {' or '.join(differing)}")
     print_result(run_dir)
     return True
 
@@ -149,36 +149,44 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, hosts: Sequence[str])
 
 
 def _run_recorded(
-    config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob | None, rerun_of: RerunOf | None
+    config: TrainConfig,
+    command: str,
+    run_dir: Path,
+    sweep_job: SweepJob,
+    rerun_of: RerunOf | None,
+    *,
+    reported: bool,
 ) -> None:
-    """Lock the run's folder, prepare its data and start its record, which gets any error from then on; then train, in
-    this process or in as many as there are ranks, and unless a sweep does, print the result.
-    """
+    """Train and record a run; unless a sweep has `reported` it, print its result."""
     from rpr.runs import locks
     from rpr.scoring.run import check_scorable
 
+    # 7. One process at a time works in the run's folder; the lock's previous holder may have finished the run. (The
+    #    other ranks of a torchrun have begun by now.)
     created = lifecycle.create_run_dir(run_dir)
     with locks.acquire(run_dir) as lock:
-        # By the lock's previous holder. The other ranks of a torchrun have begun by now.
         if not started_by_torchrun() and _report_if_finished(config, run_dir):
             return
         with exit_on_sigterm():
+            # 8. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
             with lifecycle.rollback_on_error(run_dir, created):
                 data = _prepare(config)
                 check_scorable(config, data)
-                jobs = 1 if sweep_job is None else sweep_job.concurrent_jobs
-                job = lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=jobs)
-            log = run_dir / LOG_NAME if sweep_job is not None else None
+                job = lifecycle.start_record(
+                    config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=sweep_job.concurrent_jobs
+                )
+            # 9. Train in processes of their own, one for each rank, or in this one.
+            log = run_dir / LOG_NAME if reported else None
             several = config.hardware.num_ranks > 1 and not started_by_torchrun()
             with _failure_recorded(run_dir):
-                if several or (sweep_job is not None and sweep_job.in_launcher):
-                    keep_open = (lock.descriptor, *(sweep_job.keep_open if sweep_job is not None else ()))
+                if several or sweep_job.in_launcher:
+                    keep_open = (lock.descriptor, *sweep_job.keep_open)
                     _run_worker(job, config.hardware, keep_open=keep_open, log=log)
                 else:
                     if log is not None:
                         _redirect_output(log)
                     work(config, run_dir, data)
-    if sweep_job is None:
+    if not reported:
         print_result(run_dir)
 
 

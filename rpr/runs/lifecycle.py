@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rpr.config.commands import EvaluateConfig
-from rpr.config.train import REPORTED, TrainConfig, config_from_record
+from rpr.config.train import REPORTED, TrainConfig
 from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, RprError, TimeLimitReached
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import note
@@ -88,41 +86,6 @@ def untrained(config: TrainConfig) -> Iterator[str]:
             f"{never} stay as they were initialised ({scheme.label}): training has windows of "
             f"{config.data.context_length} tokens (data.context_length), evaluation.context_lengths has longer ones"
         )
-
-
-def trained_alike(config: TrainConfig, run_dir: Path) -> str | None:
-    """The command that scores, with this evaluation, a finished run next to `run_dir`, which has not begun, that
-    differs from it in its evaluation alone; None without one that `evaluate` can score so.
-    """
-    if (run_dir / RECORD_NAME).exists():
-        return None
-    for path in sorted(run_dir.parent.glob(f"{glob.escape(config.label)}-*/{RECORD_NAME}")):
-        with contextlib.suppress(RprError):  # of another version, or damaged
-            record = read_record(path)
-            alike = config_from_record(record.config).model_copy(update={"evaluation": config.evaluation})
-            same = config_from_record(record.config).run_id == config.run_id
-            alike_trained = record.status == "finished" and alike.run_id == config.run_id and not same
-            if alike_trained and (command := score_again(config, path.parent, record)) is not None:
-                return command
-    return None
-
-
-def score_again(config: TrainConfig, run_dir: Path, record: Record) -> str | None:
-    """The command that scores a finished run with the evaluation of `config`; None if they differ in a setting that
-    `evaluate` does not take.
-    """
-    asked, recorded = config.evaluation.model_dump(mode="json"), record.config["evaluation"]
-    differing = {name for name in asked if asked[name] != recorded[name]}
-    if {"context_lengths", "stride"} & differing:  # which evaluate takes together
-        differing |= {"context_lengths", "stride"}
-    if asked["beam_size"] == 1:
-        differing.discard("length_penalty")  # which a greedy search does not read
-    given = {{"test_splits": "splits"}.get(name, name): asked[name] for name in asked if name in differing}
-    as_the_run = given.get("splits") == [] or given.get("matmul_precision", ...) is None
-    if as_the_run or not given.keys() <= EvaluateConfig.model_fields.keys():
-        return None
-    settings = [f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in given.items()]
-    return shlex.join(["rpr-cli", "evaluate", str(run_dir), *settings])
 
 
 def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:

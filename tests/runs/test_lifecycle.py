@@ -1,17 +1,14 @@
 """The status of a run in its record."""
 
 import json
-import shlex
 import signal
 from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
 
-from rpr.cli.positionals import to_overrides
 from rpr.commands import train
-from rpr.compose.composition import compose, compose_train
-from rpr.config.commands import EvaluateConfig
+from rpr.compose.composition import compose_train
 from rpr.data import hub
 from rpr.data.cache import cache_key
 from rpr.data.generated import synthetic
@@ -23,8 +20,7 @@ from rpr.runs.locks import LOCK_NAME
 from rpr.signals import exit_on_sigterm
 from rpr.sweep.status import Job, print_cautions
 from rpr.training import launch
-from rpr.validation import validate
-from tests.fake_records import fake_record, make_record, make_run
+from tests.fake_records import fake_record, make_run
 
 
 @pytest.mark.parametrize("before, after", [("running", "interrupted"), ("finished", "finished")])
@@ -115,21 +111,6 @@ def test_run_is_back_in_its_place_after_a_signal_that_came_while_it_was_set_asid
     assert "is kept in" in said[0] and [*tmp_path.iterdir()] == [run_dir]
 
 
-def test_what_scores_a_run_again_has_lengths_and_stride_together(tmp_path, capsys):
-    def lengths(*words):
-        given = [f"evaluation.{word}" for word in words]
-        return compose_train(["data=python_library", "model.architecture=decoder_only", f"runs_dir={tmp_path}", *given])
-
-    run_dir = make_run(lengths("context_lengths=[64,128]", "stride=64"), status="finished")
-    for words, expected in (
-        (("context_lengths=[64,128,256]", "stride=64"), "'context_lengths=[64,128,256]' stride=64"),
-        (("context_lengths=[64,128]", "stride=32"), "'context_lengths=[64,128]' stride=32"),
-        (("context_lengths=[64,128]", "stride=null"), "'context_lengths=[64,128]' stride=null"),
-    ):
-        assert train._report_if_finished(lengths(*words), run_dir)
-        assert f"rpr-cli evaluate {run_dir} {expected}\n" in capsys.readouterr().err
-
-
 def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path):
     for folder, left in ((tmp_path / "new" / "run", []), (tmp_path / "old", [LOCK_NAME, "checkpoints"])):
         if left:
@@ -139,39 +120,6 @@ def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path):
             raise RunError("no corpus")
         assert (sorted(path.name for path in folder.iterdir()) if folder.exists() else []) == left
     assert not (tmp_path / "new").exists()
-
-
-def test_run_with_the_same_training_is_found(tiny_config, tmp_path):
-    config = tiny_config("evaluation.beam_size=4")
-    for name, status, settings in (
-        ("a", "finished", ("evaluation.beam_size=4", "optim.max_steps=7")),
-        ("b", "failed", ("evaluation.beam_size=1",)),
-        ("c", "finished", ("evaluation.beam_size=1", "data.cache_dir=elsewhere")),
-    ):
-        record = make_record(tiny_config(*settings), status=status)
-        write_record(tmp_path / f"{config.label}-{name}" / RECORD_NAME, record)
-    command = lifecycle.trained_alike(config, tmp_path / "new")
-    assert command == f"rpr-cli evaluate {tmp_path / config.label}-c beam_size=4"
-    for other in ("optim.max_steps=9", "evaluation.max_extra_length=9", "evaluation.test_splits=[]"):
-        assert lifecycle.trained_alike(tiny_config("evaluation.beam_size=4", other), tmp_path / "new") is None
-
-
-def test_what_scores_a_run_again_is_read_as_it_was_asked_for(tiny_config, tmp_path):
-    """By the shell, and by `evaluate`."""
-    words = ["beam_size=4", "length_penalty=1", "bleu_tokenizer=13a", "length_buckets=[]", "test_splits=[test,valid]"]
-    asked, folder = tiny_config(*(f"evaluation.{word}" for word in words)), tmp_path / "with a space"
-    record = make_record(tiny_config("evaluation.beam_size=1"), status="finished")
-    program, name, *given = shlex.split(lifecycle.score_again(asked, folder, record))
-    settings = to_overrides(name, given)
-    assert (program, name) == ("rpr-cli", "evaluate")
-    read = validate(EvaluateConfig, compose("evaluate", settings)).model_dump(exclude_none=True)
-    assert read["run"] == str(folder) and read["splits"] == ("test", "valid")
-    for word in words[:-1]:
-        key = word.partition("=")[0]
-        assert read[key] == getattr(asked.evaluation, key)
-    greedy = tiny_config("evaluation.beam_size=1")
-    record = make_record(tiny_config("evaluation.beam_size=4", "evaluation.length_penalty=1"), status="finished")
-    assert lifecycle.score_again(greedy, folder, record).endswith(" beam_size=1"), "which reads no penalty"
 
 
 @pytest.mark.parametrize("architecture, causal", [("decoder_only", [True]), ("encoder_decoder", [False, True])])
@@ -264,12 +212,3 @@ def test_what_evaluation_reads_as_it_was_initialised_is_named():
     assert never_trained("position=relative_logits", "position.extent=32") == "", "0 beyond"
     for unbounded in ("alibi", "kerple", "rope", "none"):
         assert never_trained(f"position={unbounded}") == ""
-
-
-def test_sweep_says_how_many_jobs_are_trained_alike(tiny_config, capsys):
-    finished = make_run(tiny_config("evaluation.beam_size=1"), status="finished")
-    others = [tiny_config("evaluation.beam_size=4", *own) for own in ([], ["optim.max_steps=9"])]
-    print_cautions([Job((), config, finished.with_name(config.run_dir_name)) for config in others])
-    said = capsys.readouterr().err
-    assert "rpr-cli: 1 of 2 jobs differ from finished runs in their evaluation alone;" in said
-    assert f"rpr-cli evaluate {finished} beam_size=4" in said
