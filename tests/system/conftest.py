@@ -11,7 +11,6 @@ import pytest
 from rpr.cli import app
 from tests.conftest import TINY
 from tests.system.faults import ForkServer
-from tests.system.workspace import Workspace
 
 KEPT_BY_DESIGN = (".lock", "digests.json")  # removing a lock would admit two processes; digests are a cache
 FOUR_STEPS = (
@@ -27,11 +26,6 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
     server = ForkServer(environment, tmp_path_factory.mktemp("fork_server"))
     yield server
     server.close()
-
-
-@pytest.fixture(scope="session")
-def workspace(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Workspace:
-    return Workspace(tmp_path_factory.mktemp("faults"), TINY, fork_server)
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,15 @@
 """Fault injection at a known moment of a command.
 
 Imports take longer than most commands here, so one process that has done them forks a child for each command
-(`ForkServer`). In the child an audit hook sees every change of the disk just before it is made: a file opened for
-writing, renamed or removed, a folder made or removed. At a chosen change it raises a signal, or makes the disk full.
+(`ForkServer`). In the child an audit hook sees each file just before it is opened for writing or renamed. At a chosen
+one it raises a signal, or makes the disk full.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -23,48 +21,40 @@ from typing import Any
 
 from tests.system import patches
 
-# Audit events: the index of the path in their arguments, and of the descriptor of the folder that it is relative to.
-CHANGES = {"open": 0, "os.rename": 0, "os.remove": 0, "os.rmdir": 0, "os.mkdir": 0, "os.truncate": 0}
-FOLDERS = {"os.remove": 1, "os.rmdir": 1, "os.mkdir": 2}
-NEEDS_SPACE = ("open", "os.mkdir")
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-
 
 @dataclass(frozen=True)
 class Fault:
-    """At change `number`, from 1: the name of a signal, or `full`. `small`: files are limited to `number` bytes."""
+    """The name of a signal, or `full` for the disk, when a file whose path contains `name` is opened for writing or
+    renamed (`event`) for the first time.
+    """
 
     kind: str
-    number: int
+    event: str
+    name: str
 
 
-CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2, "small": 2}  # exit codes, by the kind of a fault
+CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2}  # exit codes, by the kind of a fault
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """The exit code (negative: a signal), the output, and every change of the disk as `os.rename PATH`."""
+    """The exit code (negative: a signal) and the output."""
 
     code: int
     out: str
     err: str
-    changes: tuple[str, ...]
 
 
 class RunningCommand:
     def __init__(self, server: ForkServer, pid: int, folder: Path) -> None:
         self.pid, self._server, self._folder = pid, server, folder
-        (folder / "changes").touch()
 
-    def changes(self) -> tuple[str, ...]:
-        return tuple((self._folder / "changes").read_text().splitlines())
-
-    def wait(self, seconds: float = 120) -> CommandResult:
+    def wait(self, seconds: float = 240) -> CommandResult:
         """Wait for its end; a timeout is a failure."""
         code = self._server.request({"wait": self.pid, "seconds": seconds})["code"]
         assert code is not None, f"still running: {(self._folder / 'err').read_text()}"
         out, err = (path.read_text() if path.exists() else "" for path in (self._folder / "out", self._folder / "err"))
-        return CommandResult(code, out, err, self.changes())
+        return CommandResult(code, out, err)
 
 
 class ForkServer:
@@ -93,9 +83,9 @@ class ForkServer:
         return answer
 
     def start(
-        self, arguments: list[str], root: Path, fault: Fault | None = None, patch: str | None = None, **streams: str
+        self, arguments: list[str], fault: Fault | None = None, patch: str | None = None, **streams: str
     ) -> RunningCommand:
-        """`rpr-cli` with these arguments, with the changes below `root` counted.
+        """`rpr-cli` with these arguments.
 
         Args:
             patch: a function of patches.py that the child calls first.
@@ -104,14 +94,12 @@ class ForkServer:
         self._number += 1
         folder = self._folder / str(self._number)
         folder.mkdir()
-        request = {"arguments": arguments, "root": str(root), "folder": str(folder), "patch": patch, "streams": streams}
+        request = {"arguments": arguments, "folder": str(folder), "patch": patch, "streams": streams}
         pid = self.request({**request, "fault": None if fault is None else asdict(fault)})["pid"]
         return RunningCommand(self, pid, folder)
 
-    def run(
-        self, arguments: list[str], root: Path, fault: Fault | None = None, patch: str | None = None
-    ) -> CommandResult:
-        return self.start(arguments, root, fault, patch).wait()
+    def run(self, arguments: list[str], fault: Fault | None = None, patch: str | None = None) -> CommandResult:
+        return self.start(arguments, fault, patch).wait()
 
     def close(self) -> None:
         self._process.kill()
@@ -168,13 +156,10 @@ def _child(request: dict[str, Any]) -> None:
     # The stream knows what its descriptor was at the start: a file, perhaps, that can be sought in.
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
-    changes = os.open(folder / "changes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     if request["patch"] is not None:
         getattr(patches, request["patch"])()
-    fault = None if request["fault"] is None else Fault(**request["fault"])
-    if fault is not None and fault.kind == "small":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (fault.number, fault.number))
-    watch(Path(request["root"]), fault, changes)
+    if request["fault"] is not None:
+        watch(Fault(**request["fault"]))
     sys.argv = ["rpr-cli", *request["arguments"]]
     code: Any = 70
     try:
@@ -189,39 +174,23 @@ def _child(request: dict[str, Any]) -> None:
         os._exit(code)
 
 
-def watch(root: Path, fault: Fault | None, log: int) -> None:
-    """Log each change below the root before it is made, and inject the fault at its number."""
-    number = 0
+def watch(fault: Fault) -> None:
+    """Inject the fault."""
+    begun = False
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal number
-        path = _changed(event, arguments) if event in CHANGES else None
-        if path is None or not (path == str(root) or path.startswith(f"{root}/")):
+        nonlocal begun
+        if event != fault.event or fault.name not in str(arguments[0]):
             return
-        number += 1
-        with contextlib.suppress(OSError):  # the limit on file sizes applies to the log too
-            os.write(log, f"{event} {path}\n".encode())
-        if fault is None or number < fault.number:
+        if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
             return
-        if fault.kind == "full" and event in NEEDS_SPACE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        if fault.kind.startswith("SIG") and number == fault.number:
+        if fault.kind == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), arguments[0])
+        if not begun:
+            begun = True
             os.kill(os.getpid(), signal.Signals[fault.kind])
 
     sys.addaudithook(hook)
-
-
-def _changed(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """The path that changes; None if the event changes nothing."""
-    path = arguments[CHANGES[event]]
-    if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & WRITING):
-        return None
-    if isinstance(path, int):
-        path = os.readlink(f"/proc/self/fd/{path}")
-    if event in FOLDERS and arguments[FOLDERS[event]] != -1:
-        with contextlib.suppress(OSError):
-            path = os.path.join(os.readlink(f"/proc/self/fd/{arguments[FOLDERS[event]]}"), os.fsdecode(path))
-    return os.path.abspath(os.fsdecode(path))
 
 
 if __name__ == "__main__":

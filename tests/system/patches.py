@@ -12,11 +12,11 @@ from typing import Any
 
 
 def slow_disk() -> None:
-    """Delay each rename; of a translation for longer than another process needs to load its model."""
+    """Delay each rename."""
     replace = os.replace
 
     def slowly(*names: Any) -> None:
-        time.sleep(6 if str(names[0]).endswith(".part") else 0.1)
+        time.sleep(0.1)
         replace(*names)
 
     os.replace = slowly

@@ -36,7 +36,7 @@ def sweep_file(tmp_path_factory, cache_dir, small_data):
 @pytest.fixture
 def sweep(sweep_file, tmp_path, fork_server):
     words = ["sweep", sweep_file, f"runs_dir={tmp_path / 'runs'}"]
-    return lambda *more: fork_server.start([*words, *more], tmp_path, patch="forked_jobs")
+    return lambda *more: fork_server.start([*words, *more], patch="forked_jobs")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def concurrent(sweep_file, tmp_path_factory, fork_server):
     """The results of two concurrent processes of the sweep, and their runs_dir."""
     runs = tmp_path_factory.mktemp("concurrent")
     words = ["sweep", sweep_file, f"runs_dir={runs}"]
-    processes = [fork_server.start(words, runs, patch="forked_jobs") for _ in range(2)]
+    processes = [fork_server.start(words, patch="forked_jobs") for _ in range(2)]
     return [process.wait(200) for process in processes], runs
 
 
@@ -66,7 +66,7 @@ def test_failed_job_waits_for_retry(fork_server, sweep_file, tmp_path):
 
     def sweep(*more):
         words = ["sweep", str(file), f"runs_dir={tmp_path / 'runs'}", "optim.max_steps=5"]
-        return fork_server.start([*words, *more], tmp_path, patch="forked_jobs")
+        return fork_server.start([*words, *more], patch="forked_jobs")
 
     _, err = finish(sweep(), 1)
     found = {record.status: (name, record) for name, record in records(tmp_path / "runs").items()}

@@ -138,7 +138,7 @@ def start(random_run, tmp_path, fork_server):
         for name in pipes:
             os.mkfifo(tmp_path / name)
             streams[name] = str(tmp_path / name)
-        return fork_server.start(["translate", f"run={random_run}", *EXACT, *words], tmp_path, **streams)
+        return fork_server.start(["translate", f"run={random_run}", *EXACT, *words], **streams)
 
     return start
 
