@@ -155,9 +155,9 @@ def _set(spec: Any, name: str, module: nn.Module) -> None:
     """The weights of a module, at its place in a spec."""
     for part in name.split("."):
         spec = spec[int(part)] if part.isdigit() else getattr(spec, part)
-    theirs = {"weight": "gamma", "bias": "beta"} if name.endswith("norm") else {}
+    spec_names = {"weight": "gamma", "bias": "beta"} if name.endswith("norm") else {}
     for ours, parameter in module.named_parameters():
-        setattr(spec, theirs.get(ours, ours), _array(parameter))
+        setattr(spec, spec_names.get(ours, ours), _array(parameter))
 
 
 def _sizes(config: TransformerConfig, stack: StackModules) -> dict[str, Any]:
