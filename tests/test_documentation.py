@@ -3,6 +3,7 @@ paths exist; shown output, figures and layers are the real ones; README and glos
 """
 
 import doctest
+import importlib.util
 import re
 import shlex
 import sys
@@ -280,6 +281,15 @@ def test_layers_equal_the_import_contract():
     contracts = PROJECT["tool"]["importlinter"]["contracts"]
     (layers,) = [contract["layers"] for contract in contracts if contract["name"].startswith("layers")]
     assert shown == [set(re.split(r" [|:] ", layer.replace("rpr.", ""))) for layer in layers] and len(layers) <= 8
+
+
+def test_the_reference_has_the_settings_of_conf():
+    path = ROOT / "docs" / "render_settings.py"
+    spec_of_file = importlib.util.spec_from_file_location("render_settings", path)
+    assert spec_of_file is not None and spec_of_file.loader is not None
+    module = importlib.util.module_from_spec(spec_of_file)
+    spec_of_file.loader.exec_module(module)
+    assert module.page() == module.PAGE.read_text(encoding="utf-8"), "run python docs/render_settings.py"
 
 
 def section(page: Path, title: str) -> str:
