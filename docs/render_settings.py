@@ -12,7 +12,8 @@ FILES = {  # title to the files whose settings it shows; the first is the defaul
     "evaluation": "evaluation/default.yaml", "logger": "logger/wandb.yaml", "translate": "translate.yaml",
     "generate": "generate.yaml", "evaluate": "evaluate.yaml", "compare": "compare.yaml", "report": "report.yaml",
     "bench": "bench.yaml", "export": "export.yaml", "verify": "verify.yaml", "prepare": "prepare.yaml",
-    "diff": "diff.yaml", "rerun": "rerun.yaml", "dashboard": "dashboard.yaml", "shared": "shared.yaml",
+    "diff": "diff.yaml", "rerun": "rerun.yaml", "runs": "runs.yaml",
+    "dashboard": "dashboard.yaml", "shared": "shared.yaml",
 }  # fmt: skip
 SETTING = re.compile(r"^(?P<indent> *)(?P<key>[\w.@]+): *(?P<value>.*?) *(?:# (?P<comment>.*))?$")
 

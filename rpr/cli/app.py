@@ -42,6 +42,7 @@ COMMANDS = {  # with their purpose
     "export": "export a run as safetensors, for CTranslate2 or transformers: export RUN format=...",
     "rerun": "repeat a run from its record and check that the results are the same: rerun RUN",
     "diff": "show what differs between two runs: diff RUN_A RUN_B",
+    "runs": "list the runs of runs_dir=, newest first; remove some: runs remove NAME ...",
     "dashboard": "create a report in W&B that compares runs: sweep=...",
     "verify": "check a trained run: caching, padding, shifts, exports: verify RUN",
     "prepare": "build the vocabulary and token cache of a corpus before training: data=...",

@@ -8,7 +8,7 @@ from rpr.errors import ConfigError
 from rpr.paths import SCHEMES_DIR, schemes_dir, user_path
 
 OF_ONE_RUN = ("evaluate", "export", "generate", "report", "rerun", "train", "translate", "verify")
-OF_RUNS = ("compare", "diff")
+OF_RUNS = ("compare", "diff", "runs")
 FREE_TEXTS = ("prompt=", "stop=")  # of generate
 # Hydra's flags whose value may be the next word.
 _WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-name", "-cn", "--config-dir", "-cd", "--info", "-i")
@@ -50,6 +50,10 @@ def _with_runs(name: str, arguments: list[str]) -> list[str]:
         (runs if positional else others).append(word)
     if not runs:
         return arguments
+    if name == "runs":
+        if runs[0] != "remove" or len(runs) == 1:
+            raise ConfigError(f"runs: {' '.join(runs)}: give nothing, to list runs, or `remove` and the names of some")
+        return [*others, f"remove=[{','.join(map(quote_text, runs[1:]))}]"]
     if name in OF_ONE_RUN and len(runs) > 1:
         files = ", and files as -- IN OUT" if name == "translate" else ""
         raise ConfigError(

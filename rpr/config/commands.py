@@ -138,6 +138,14 @@ class DiffConfig(StrictModel):
             yield f"runs: {len(self.runs)} given, expected two: rpr-cli diff runs/A runs/B"
 
 
+class RunsConfig(StrictModel):
+    """rpr-cli runs; `remove` names runs."""
+
+    runs_dir: str = Field(min_length=1)
+    remove: tuple[str, ...]
+    format: Literal["table", "json"]
+
+
 class DashboardConfig(StrictModel):
     """rpr-cli dashboard: a saved W&B report of a project's runs, or of one sweep's."""
 

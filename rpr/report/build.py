@@ -106,8 +106,10 @@ def _unfinished(run: Record, path: Path) -> str:
     """A line about a run without a result, with the command that removes it."""
     if run.status == "running":
         return f"{run.name}: {run.outcome}"
-    what = path.parent if path.name == RECORD_NAME else path
-    return escape_control_characters(f"{run.name}: {run.outcome}; to remove it: rm -r {shlex.quote(str(what))}")
+    root = path.parent.parent
+    where = "" if root == Path("runs") else " " + shlex.quote(f"runs_dir={root}")
+    removal = f"; to remove it: rpr-cli runs remove {shlex.quote(path.parent.name)}{where}"
+    return escape_control_characters(f"{run.name}: {run.outcome}{removal * (path.name == RECORD_NAME)}")
 
 
 def unusable_records(problems: Sequence[str]) -> str:

@@ -100,7 +100,7 @@ def test_all_files_exist_and_are_well_formed(built):
     assert heading in page and heading in text
     assert re.findall(r"!\[.*\]\((.*)\)", text) == ["scores_by_position.svg", "bleu_by_k.svg", "bleu_by_length.svg"]
     # Findings, failures, commands, and lines (2 i + 1) 7 // 6 + 1 for i = 0, 1, 2 of the 7 lines of test.
-    assert "none-k16-s1: failed: rank 1 died" in page and "to remove it: rm -r" in page
+    assert "none-k16-s1: failed: rank 1 died" in page and "to remove it: rpr-cli runs remove" in page
     assert "rpr-cli train position=relative position.clip_distance=16 seed=2" in page
     assert re.findall(r"test, line (\d+)", page) == ["2", "4", "6"]
 
@@ -119,7 +119,7 @@ def test_sentences_titles_and_names_are_escaped(built, tmp_path):
 def test_summary_names_runs_without_a_result_and_what_removes_them(built, runs):
     lines = built.summary(100, 30).split("\n")
     [failed] = [line for line in lines if "rank 1 died" in line]
-    assert failed.endswith(f"; to remove it: rm -r {runs}/multi30k_en_de-small-none-k16-s1-1")
+    assert failed.endswith(f"; to remove it: rpr-cli runs remove multi30k_en_de-small-none-k16-s1-1 runs_dir={runs}")
     assert not any(line.startswith("none") for line in lines), "no row"
     assert lines[-1] == f"Page: {built.out_dir}/index.html"
 
