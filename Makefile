@@ -33,8 +33,8 @@ CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
 
 install: $(READY)  ## set up rpr-cli in .venv, and nothing else
 
-demo: $(READY)  ## set up, sweep the clip distance on the synthetic corpus, show table and plot (5-15 minutes on two cores)
-	$(BIN)/rpr-cli sweep quick jobs=$(CORES)
+demo: $(READY)  ## set up, train nine tiny models on the synthetic corpus, report them (about five minutes on two cores)
+	$(BIN)/rpr-cli sweep quick jobs=$(CORES) logger=none
 	$(BIN)/rpr-cli report sweep=quick
 
 results: $(TOOLS)  ## render sweeps/RESULTS.md and report.md of each committed sweep; its whole report goes into reports/
@@ -90,7 +90,7 @@ package: $(READY)  ## build the wheel and prove it in a fresh environment, from 
 	mkdir $$folder/empty; cd $$folder/empty; \
 	$$folder/venv/bin/rpr-cli train --cfg job model=big hardware=8xgpu > $$folder/job.yaml; \
 	grep -q 'name: wmt14_en_de' $$folder/job.yaml; grep -q 'max_steps: 300000' $$folder/job.yaml; \
-	$$folder/venv/bin/rpr-cli sweep quick --dry-run > $$folder/jobs; test $$(grep -c '^rpr-cli train' $$folder/jobs) -eq 4; \
+	$$folder/venv/bin/rpr-cli sweep quick --dry-run > $$folder/jobs; test $$(grep -c '^rpr-cli train' $$folder/jobs) -eq 9; \
 	$$folder/venv/bin/rpr-cli train --cfg job model=nope 2> $$folder/refusal && exit 1; \
 	grep -q 'no such choice' $$folder/refusal; echo "the wheel works from an empty folder: $$wheel"
 
