@@ -148,8 +148,9 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
     (written,) = (home / "out").rglob("report.md")
     assert "window, size 3" in written.read_text()
     assert any("#12ab34" in path.read_text() for path in written.parent.glob("*.svg"))
-    assert "window changes queries and keys" in texts[2] and "at step 1 of 2" in texts[8]
-    assert "position: window changes queries and keys in a way that CTranslate2 cannot represent" in texts[10]
+    assert "window cannot be exported, as CTranslate2 cannot change queries and keys" in texts[2]
+    assert "at step 1 of 2" in texts[8]
+    assert "position: window cannot be exported, as CTranslate2 cannot change queries and keys" in texts[10]
     assert "window (per_position)" in texts[11]
     assert "window" in texts[6] and "mini" in texts[6] and "already finished" in texts[7]
 
@@ -212,7 +213,7 @@ def test_folders_that_are_refused_and_configuration_that_is_printed(home):
     own = ["schemes_dir=own", "model=mini", "optim=tiny"]
     expected = {
         "schemes_dir: {home}/nowhere is not a folder": ["schemes_dir=nowhere"],
-        "schemes_dir: '' is not a folder": ["schemes_dir="],  # $UNSET
+        "'' is not a folder": ["schemes_dir="],  # $UNSET
         "rope.py: has the name of a module of rpr": ["schemes_dir=hiding"],
         "no such choice": [*own, "position=nope"],
         "size: 3": [*own, "position=window", "--cfg", "job"],
