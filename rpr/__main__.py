@@ -1,4 +1,4 @@
-"""`python -m rpr`, and `torchrun -m rpr`, are rpr-cli."""
+"""`python -m rpr` is rpr-cli."""
 
 import sys
 

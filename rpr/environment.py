@@ -27,21 +27,9 @@ MEMORY_VARIABLES = {"THP_MEM_ALLOC_ENABLE": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACIT
 _OF_WANDB_RUN = re.compile(r"WANDB_(RUN_ID|SWEEP_ID|SWEEP_PARAM_PATH|RESUME|RESUME_FROM|FORK_FROM|LAUNCH\w*|SERVICE)")
 
 
-def started_by_torchrun() -> bool:
-    """Whether torchrun started this process as a rank: its variables are complete and fit together. Single ones are
-    left over in a shell, and mean nothing.
-    """
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
-    try:
-        rank, world, local_rank, local_world, _ = (int(os.environ[name]) for name in names)
-    except (KeyError, ValueError):
-        return False
-    fits = 0 <= local_rank < local_world <= world and local_rank <= rank < world
-    return fits and bool(os.environ.get("MASTER_ADDR")) and "TORCHELASTIC_RUN_ID" in os.environ
-
-
 def is_first_rank() -> bool:
-    return not started_by_torchrun() or int(os.environ["RANK"]) == 0
+    """Whether this process is the first of torchrun's, or is not one of them."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _started_by_wandb_agent() -> bool:
@@ -65,9 +53,7 @@ def hide_foreign() -> None:
     """Remove the variables of other programs, before a library reads them; called once the settings, which may name
     them, are composed. Folders may name them later: `user_path` finds them under another name.
     """
-    foreign = [_OF_OTHERS]
-    if not started_by_torchrun():
-        foreign.append(_OF_TORCHRUN)
+    foreign = [_OF_TORCHRUN, _OF_OTHERS]
     if not _started_by_wandb_agent():
         foreign.append(_OF_WANDB_RUN)
     for name in [name for name in os.environ if any(of.fullmatch(name) for of in foreign)]:
@@ -75,7 +61,7 @@ def hide_foreign() -> None:
 
 
 def for_child() -> dict[str, str]:
-    """The environment for a process that is not a rank of another launcher. Python processes (torchrun's ranks,
+    """The environment for a process that is no rank. Python processes (torchrun's ranks,
     launchers' workers, pools) import nothing from the current folder, where another checkout or a `tokenize.py` may be.
     """
     foreign = (_OF_TORCHRUN, _OF_OTHERS)

@@ -4,8 +4,16 @@ The command line turns them into exit code 2.
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 from typing import NamedTuple
+
+# Errors of paths that the user gives. A missing file is not among them: it is reported where it is opened, or is a bug.
+_PATH_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR,
+    errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
+_OUT_OF_MEMORY = ("can't allocate memory", "Storage size calculation overflowed")  # torch, of the host
 
 
 class Problem(NamedTuple):
@@ -60,6 +68,26 @@ class TimeLimitReached(InterruptedRun):
 
 class BusyError(RprError):
     """Another process is working on the run."""
+
+
+def reason_of(error: BaseException) -> str | None:
+    """The text of an error that the user can fix: one of ours, of a path, or of memory; None for any other."""
+    if isinstance(error, RprError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
+        where = error.filename2 or error.filename or "a file"
+        return f"{where}: cannot be read or written ({error.strerror}); fix it, or choose another path"
+    text = str(error)
+    of_torch = type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, RuntimeError) and any(said in text for said in _OUT_OF_MEMORY)
+    )
+    if not (of_torch or isinstance(error, MemoryError)):
+        return None
+    reason = text.partition("\n")[0].partition(" If reserved")[0].rstrip(". ") or type(error).__name__
+    return (
+        f"out of memory ({reason}); use smaller batches (optim.max_tokens_per_microbatch, or max_tokens_per_batch "
+        "of translations), a smaller model, or a device with more memory"
+    )
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

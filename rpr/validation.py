@@ -73,16 +73,7 @@ def validate(kind: type[S], settings: Mapping[str, Any], *, at: str = "") -> S:
         return kind.model_validate(settings)
     except ValidationError as error:
         before = f"{at}." if at else ""
-        raise ConfigError(
-            "; ".join(before + _describe(kind, problem) for problem in _root_problems(error)[:3])
-        ) from None
-
-
-def _root_problems(error: ValidationError) -> list[Any]:
-    """The problems, without "too short" for a list that has an invalid value."""
-    problems: list[Any] = list(error.errors())
-    invalid = {problem["loc"][:-1] for problem in problems}
-    return [problem for problem in problems if problem["type"] != "too_short" or problem["loc"] not in invalid]
+        raise ConfigError("; ".join(before + _describe(kind, problem) for problem in error.errors()[:3])) from None
 
 
 def _describe(kind: type[StrictModel], problem: Any) -> str:

@@ -184,8 +184,6 @@ def run(words: list[str], home: Home) -> None:
         extras = PROJECT["project"]["optional-dependencies"].values()
         assert rest[:3] == ["install", "-c", "constraints.txt"]
         assert {*rest[3:]} <= {re.split("[<>=]", requirement)[0] for extra in extras for requirement in extra}
-    elif program == "torchrun":
-        compose(rest[rest.index("rpr") + 1 :])
     elif program == "rpr-cli":
         name = rest[0]
         if {"--help", "--cfg"} & {*rest}:

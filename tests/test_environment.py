@@ -46,7 +46,7 @@ def test_what_others_left_is_removed(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # as a notebook's kernel exports it
     environment.set_up()
     assert os.environ["MPLBACKEND"] == "agg"
-    assert is_first_rank() and not environment.started_by_torchrun()
+    assert is_first_rank()
 
 
 def test_settings_and_folders_may_name_what_is_hidden(monkeypatch):
@@ -59,20 +59,13 @@ def test_settings_and_folders_may_name_what_is_hidden(monkeypatch):
     assert (config.seed, user_path(config.runs_dir)) == (7, Path("/a/42/runs"))
 
 
-def test_torchruns_variables_are_kept_for_this_process_alone(monkeypatch):
-    assert set_up(monkeypatch, {**TORCHRUN, "SLURM_PROCID": "0"}) == TORCHRUN
+def test_torchruns_variables_reach_its_ranks_alone(monkeypatch):
+    """A command hides them: who starts it by torchrun gets as many commands, each of which starts its own ranks."""
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
     assert not is_first_rank() and not TORCHRUN.keys() & environment.for_child().keys()
-
-
-UNFIT = [(name, value) for name in TORCHRUN if name != "GROUP_RANK" for value in ("", "x", None)]
-UNFIT += [("RANK", "2"), ("RANK", "-1"), ("LOCAL_RANK", "2"), ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "3")]
-VALID = [("MASTER_ADDR", "x"), ("TORCHELASTIC_RUN_ID", "x"), ("TORCHELASTIC_RUN_ID", "")]
-
-
-@pytest.mark.parametrize("name, value", [pair for pair in UNFIT if pair not in VALID])
-def test_torchruns_variables_that_do_not_fit_or_are_missing_are_removed(monkeypatch, name, value):
-    rest = {other: TORCHRUN[other] for other in TORCHRUN if other != name}
-    assert set_up(monkeypatch, rest if value is None else {**rest, name: value}) == {}
+    environment.hide_foreign()
+    assert is_first_rank() and not TORCHRUN.keys() & os.environ.keys()
 
 
 def test_run_of_wandb_agent_is_kept_until_a_sweep_starts(monkeypatch, tmp_path):

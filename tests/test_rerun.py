@@ -17,7 +17,6 @@ from rpr.records.record import Git, RerunOf, read_record
 from rpr.runs import runtime
 from tests.conftest import TINY
 from tests.fake_records import edited
-from tests.test_environment import TORCHRUN
 
 RECIPE = (
     "optim.max_steps=12", "optim.warmup_steps=6", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=6",
@@ -269,10 +268,3 @@ def test_moved_corpus_needs_data_path(call_rerun, changed, started, tmp_path):
 def test_unusable_record_is_refused_in_one_line(call_rerun, changed, started, edits, line):
     _, err = call_rerun(changed(edits), code=2)
     assert line in err and err.startswith("rpr-cli: ") and err.count("\n") == 1 and started == []
-
-
-def test_torchrun_is_refused(original, call_rerun, started, monkeypatch):
-    for name, value in TORCHRUN.items():
-        monkeypatch.setenv(name, value)
-    assert "rerun: cannot run under torchrun; start it once" in call_rerun(original, code=2)[1]
-    assert started == []

@@ -14,7 +14,6 @@ from rpr.config.commands import RerunConfig
 from rpr.config.data import NAME
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.data.cache import cache_key
-from rpr.environment import started_by_torchrun
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import note
 from rpr.model.positions import changed_code
@@ -38,8 +37,6 @@ def run(config: RerunConfig) -> None:
     """
     path, record, metrics = read_run_files(config.run)
     typed = _configuration(config, path, record)
-    if started_by_torchrun():
-        raise ConfigError("rerun: cannot run under torchrun; start it once, and it starts the run's processes itself")
     runtime.check_devices(typed.hardware)
     if record.outcome is not None:
         if config.strict:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.commands.printing import print_result
-from rpr.compose.messages import format_user_error
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
-from rpr.environment import is_first_rank, started_by_torchrun
-from rpr.errors import ConfigError, RecordError, RprError, RunError
+from rpr.environment import is_first_rank
+from rpr.errors import ConfigError, RecordError, RprError, RunError, reason_of
 from rpr.io import stdio
 from rpr.io.escape import escape_control_characters, note
 from rpr.kinds import TEXT
@@ -57,12 +56,12 @@ def run(
     """
     run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
     # 1. again=true: the folder of an earlier run is out of the way until the new one has started.
-    if config.again and (started_by_torchrun() or config.hardware.num_nodes > 1):
+    if config.again and config.hardware.num_nodes > 1:
         raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
     with lifecycle.set_aside(run_dir, config.position) if config.again else contextlib.nullcontext():
         # 2. A run that has finished is reported.
         if not _report_if_finished(config, run_dir):
-            _run(config, command, run_dir, sweep_job, rerun_of)
+            _train(config, command, run_dir, sweep_job, rerun_of)
     return run_dir
 
 
@@ -75,49 +74,65 @@ def resume(run_dir: Path) -> Path:
     return run(config, command=record.command, run_dir=run_dir.absolute())
 
 
-def _run(
+def _train(
     config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob | None, rerun_of: RerunOf | None
 ) -> None:
-    from rpr.runs import runtime
+    from rpr.runs import locks, runtime
     from rpr.scoring.metrics import check_tokenizer
+    from rpr.scoring.run import check_scorable
     from rpr.training import launch
 
+    # 3. What can be known now is there: the scores' tokenizer, the devices, the other nodes. Of several SLURM nodes
+    #    the first keeps the record.
     check_tokenizer(config)
-    # 3. Of several SLURM nodes the first keeps the record.
     hardware = config.hardware
-    job = launch.slurm_job(hardware) if hardware.num_nodes > 1 and not started_by_torchrun() else None
-    if job is not None and job.node > 0:
-        _run_as_later_node(config, run_dir, job.hostnames)
+    slurm = launch.slurm_job(hardware) if hardware.num_nodes > 1 else None
+    if slurm is not None and slurm.node > 0:
+        _run_as_later_node(config, run_dir, slurm.hostnames)
         return
-    # 4. The devices and the other nodes are there.
     runtime.check_devices(hardware)
-    if job is not None:
-        launch.check_hosts(job.hostnames)
-    # 5. Of the ranks of the user's own torchrun the first keeps the record.
-    if started_by_torchrun():
-        runtime.check_world(hardware)
-    if not is_first_rank():
-        with exit_on_sigterm(), _failure_recorded(run_dir):
-            work(config, run_dir, _prepare(config))
-        return
-    # 6. This process keeps the record. A sweep says for all its jobs what may not be meant.
-    if sweep_job is None:
-        for line in lifecycle.cautions(config):
-            note(f"warning: {line}")
-    _run_recorded(config, command, run_dir, sweep_job or SweepJob(), rerun_of, reported=sweep_job is not None)
+    if slurm is not None:
+        launch.check_hosts(slurm.hostnames)
+    # 4. A sweep says for all its jobs what evaluation would read untrained.
+    reported, sweep_job = sweep_job is not None, sweep_job or SweepJob()
+    for line in () if reported else lifecycle.untrained(config):
+        note(f"warning: {line}")
+    # 5. One process at a time works in the run's folder; the lock's previous holder may have finished the run.
+    created = lifecycle.create_run_dir(run_dir)
+    with locks.acquire(run_dir) as lock, exit_on_sigterm():
+        if _report_if_finished(config, run_dir):
+            return
+        # 6. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
+        with lifecycle.rollback_on_error(run_dir, created):
+            data = _prepare(config)
+            check_scorable(config, data)
+            shared_by = sweep_job.concurrent_jobs
+            job = lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=shared_by)
+        # 7. Train in processes of their own, one for each rank, or in this one.
+        log = run_dir / LOG_NAME if reported else None
+        with _failure_recorded(run_dir):
+            if hardware.num_ranks > 1 or sweep_job.in_launcher:
+                _run_worker(job, hardware, keep_open=(lock.descriptor, *sweep_job.keep_open), log=log)
+            else:
+                if log is not None:
+                    _redirect_output(log)
+                work(config, run_dir, data)
+    # 8. The result; of a sweep's job the sweep reports it.
+    if not reported:
+        print_result(run_dir)
 
 
 def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
-    """Whether the run has finished: then the first rank prints its result and adds it to the requested sweep. Finished
-    or not, the code of its positions must be the same.
+    """Whether the run has finished: then print its result and add it to the requested sweep. Finished or not, the code
+    of its positions must be the same.
     """
     path = run_dir / RECORD_NAME
     if not path.exists():
         return False
     record = read_record(path)
     check_same_code(config.position, record)
-    if record.status != "finished" or not is_first_rank():
-        return record.status == "finished"
+    if record.status != "finished":
+        return False
     lifecycle.check_same_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:
         lifecycle.add_to_sweep(run_dir, config.sweep)
@@ -148,48 +163,6 @@ def _run_as_later_node(config: TrainConfig, run_dir: Path, hosts: Sequence[str])
         raise SystemExit(FAULT_EXIT) from None
 
 
-def _run_recorded(
-    config: TrainConfig,
-    command: str,
-    run_dir: Path,
-    sweep_job: SweepJob,
-    rerun_of: RerunOf | None,
-    *,
-    reported: bool,
-) -> None:
-    """Train and record a run; unless a sweep has `reported` it, print its result."""
-    from rpr.runs import locks
-    from rpr.scoring.run import check_scorable
-
-    # 7. One process at a time works in the run's folder; the lock's previous holder may have finished the run. (The
-    #    other ranks of a torchrun have begun by now.)
-    created = lifecycle.create_run_dir(run_dir)
-    with locks.acquire(run_dir) as lock:
-        if not started_by_torchrun() and _report_if_finished(config, run_dir):
-            return
-        with exit_on_sigterm():
-            # 8. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
-            with lifecycle.rollback_on_error(run_dir, created):
-                data = _prepare(config)
-                check_scorable(config, data)
-                job = lifecycle.start_record(
-                    config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=sweep_job.concurrent_jobs
-                )
-            # 9. Train in processes of their own, one for each rank, or in this one.
-            log = run_dir / LOG_NAME if reported else None
-            several = config.hardware.num_ranks > 1 and not started_by_torchrun()
-            with _failure_recorded(run_dir):
-                if several or sweep_job.in_launcher:
-                    keep_open = (lock.descriptor, *sweep_job.keep_open)
-                    _run_worker(job, config.hardware, keep_open=keep_open, log=log)
-                else:
-                    if log is not None:
-                        _redirect_output(log)
-                    work(config, run_dir, data)
-    if not reported:
-        print_result(run_dir)
-
-
 def _redirect_output(log: Path) -> None:
     """From now on everything that this process prints is appended to a file."""
     with log.open("ab") as file:
@@ -204,75 +177,57 @@ def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
     """
     from rpr.training import launch
 
-    code = launch.run_worker("rpr.commands.train", job, hardware, **options)
-    if code == 0:
-        return
-    record = read_record(job.parent / RECORD_NAME)
-    if code == FAULT_EXIT and record.error is not None:
-        raise RunError(record.error)
-    raise launch.ended(code)
+    if code := launch.run_worker("rpr.commands.train", job, hardware, **options):
+        record = read_record(job.parent / RECORD_NAME)
+        raise RunError(record.error) if code == FAULT_EXIT and record.error is not None else launch.ended(code)
 
 
 def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
     from rpr.runs import loading, runtime
-    from rpr.runs.checkpoints import checkpoints
     from rpr.scoring.run import evaluated_model, score_run, validation_bleu
     from rpr.tracking import wandb_logger
     from rpr.training import fit
     from rpr.training.saving import superseded
 
+    # 1. The process, and what a later command needs beside the weights.
     runtime.set_up(config.hardware)
-    first = is_first_rank()
-    if first:
+    if first := is_first_rank():
         check_same_code(config.position, read_record(run_dir / RECORD_NAME))  # this process may have read newer code
         data.vocabulary.save(run_dir / loading.VOCABULARY_NAME)
     logger = wandb_logger.start(config, run_dir, synthetic=data.meta.synthetic) if first else None
     failed = True
     summary: dict[str, Any] = {}
     try:
+        # 2. Train.
         sentences = 0 if config.data.kind is TEXT else config.evaluation.validation_sentences
-        steps, parameters, training = fit.fit(
-            config,
-            data,
-            run_dir,
-            logger=logger,
-            validation_bleu=partial(validation_bleu, config, data) if sentences else None,
-        )
+        bleu = partial(validation_bleu, config, data) if sentences else None
+        steps, parameters, training = fit.fit(config, data, run_dir, logger=logger, validation_bleu=bleu)
         if not first:
-            failed = False
             return
+        # 3. Score the weights that the recipe averages.
         for old in superseded(run_dir / "checkpoints", config.optim):
             old.unlink(missing_ok=True)  # left by a kill right after the last checkpoint
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
-        there, wanted = len(checkpoints(run_dir / "checkpoints")), config.optim.average_checkpoints
-        if there < wanted:
-            note(
-                f"optim.average_checkpoints: {wanted} requested, but the training ended with {there}; scored: "
-                f"{checkpoint}; save more often (optim.checkpoint_every_n_steps) for an average of {wanted}"
-            )
         scored = score_run(config, data, evaluated_model(config, model, checkpoint), run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in scored.scores}
         summary |= {"steps_per_second": training.steps_per_second, "validation_loss": training.validation_loss}
-        record = read_record(run_dir / RECORD_NAME)
-        write_record(
-            run_dir / RECORD_NAME,
-            record.model_copy(
-                update={
-                    "status": "finished",
-                    "error": None,
-                    "finished": provenance.now(),
-                    "device": runtime.device_name(config.hardware),
-                    "steps": steps,
-                    "parameters": parameters,
-                    "training": training,
-                    "scores": scored.scores,
-                    "by_length": scored.by_length,
-                    "by_context": scored.by_context,
-                    "wandb": None if logger is None else wandb_logger.reference(logger),
-                }
-            ),
-        )
+        # 4. The record is complete.
+        result = {
+            "status": "finished",
+            "error": None,
+            "finished": provenance.now(),
+            "device": runtime.device_name(config.hardware),
+            "steps": steps,
+            "parameters": parameters,
+            "training": training,
+            "scores": scored.scores,
+            "by_length": scored.by_length,
+            "by_context": scored.by_context,
+            "wandb": None if logger is None else wandb_logger.reference(logger),
+        }
+        path = run_dir / RECORD_NAME
+        write_record(path, read_record(path).model_copy(update=result))
         if logger is not None:
             logger.log_results()
         failed = False
@@ -304,29 +259,31 @@ def _prepare(config: TrainConfig) -> PreparedData:
 
 @contextlib.contextmanager
 def _failure_recorded(run_dir: Path) -> Iterator[None]:
-    """Record an error of the first rank at once, of another one if the first has none of its own by then: at the first
-    exit torchrun ends all ranks. What the others' end does to the first rank is raised as the error in the record.
+    """Record why the run stops: of the first rank at once, of another one if the first has no error of its own by then,
+    as at the first exit torchrun ends all ranks. What that does to the first rank is raised as the error in the record.
     """
     from rpr.training import launch
 
     try:
         yield
-    except BaseException as error:
-        reason = format_user_error(error) if isinstance(error, Exception) else None
-        if isinstance(error, Exception) and not (run_dir / RECORD_NAME).exists():
+    except Exception as error:
+        if not (run_dir / RECORD_NAME).exists():
             raise RunError(
                 f"{run_dir}: the run's folder was moved or removed while it trained; put it back, and the same command "
                 "resumes from the last checkpoint"
             ) from None
         if is_first_rank():
-            record = read_record(run_dir / RECORD_NAME)
-            lifecycle.mark_stopped(run_dir, error, reason)
-            if reason is None and isinstance(error, Exception) and record.status == "failed":
-                raise RunError(record.error or "") from None
-        elif isinstance(error, Exception):
+            earlier = lifecycle.mark_stopped(run_dir, error)
+            if reason_of(error) is None and earlier.status == "failed":
+                raise RunError(earlier.error or "") from None
+        else:
             time.sleep(launch.GRACE_SECONDS)
             with contextlib.suppress(RecordError):  # a node without the first one's file system
-                lifecycle.mark_stopped(run_dir, error, f"rank {os.environ['RANK']}: {reason or repr(error)}")
+                lifecycle.mark_stopped(run_dir, error, rank=os.environ["RANK"])
+        raise
+    except BaseException as stop:  # Ctrl-C, SIGTERM
+        if is_first_rank():
+            lifecycle.mark_stopped(run_dir, stop)
         raise
 
 
@@ -340,7 +297,7 @@ def main(job: Path) -> None:
             with _failure_recorded(job.parent):
                 work(config, job.parent, _prepare(config))
         except Exception as error:
-            if format_user_error(error) is None:
+            if reason_of(error) is None:
                 raise
             raise SystemExit(FAULT_EXIT) from None  # the waiting process reports what is in the record
 

@@ -4,23 +4,17 @@ that parses Hydra's messages; tests/system/refused.tsv fails when their wording 
 
 from __future__ import annotations
 
-import errno
 import re
 from typing import TYPE_CHECKING
 
 from rpr.compose.composition import choices_of
 from rpr.compose.hydra_bridge import is_parsing_error
-from rpr.errors import RprError, did_you_mean
+from rpr.errors import did_you_mean, reason_of
 from rpr.io.escape import escape_control_characters
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.validation import StrictModel
 
-# Errors of paths that the user gives. A missing file is not among them: it is reported where it is opened, or is a bug.
-_PATH_ERRORS = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR,
-    errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
-)  # fmt: skip
 # What users of other tools, and readers of the paper, try first.
 _SHORT = {
     "k": "position.clip_distance",
@@ -44,17 +38,8 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    if isinstance(error, RprError):
-        return str(error)
-    if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
-        where = error.filename2 or error.filename or "a file"
-        return f"{where}: cannot be read or written ({error.strerror}); fix it, or choose another path"
-    if _is_out_of_memory(error):
-        reason = str(error).partition("\n")[0].partition(" If reserved")[0].rstrip(". ") or type(error).__name__
-        return (
-            f"out of memory ({reason}); use smaller batches (optim.max_tokens_per_microbatch, or max_tokens_per_batch "
-            "of translations), a smaller model, or a device with more memory"
-        )
+    if (reason := reason_of(error)) is not None:
+        return reason
     if isinstance(error, YAMLError):
         return f"{error}; correct that file"
     if isinstance(error, HydraException) and "/launcher/submitit_" in str(error):
@@ -67,15 +52,6 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
         text = "; ".join(line.rstrip(".;") for line in lines)
         return _unknown_key(text, kind) or _no_choice(text) or text
     return None
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Of a GPU, or of the host, for which torch has no type of its own."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(
-        text in str(error) for text in ("can't allocate memory", "Storage size calculation overflowed")
-    )
 
 
 def _no_choice(text: str) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rpr.config.train import REPORTED, TrainConfig
-from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, RprError, TimeLimitReached
+from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, RprError, TimeLimitReached, reason_of
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
@@ -26,9 +26,7 @@ if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does
     from rpr.data.cache import PreparedData
 
 JOB_NAME = "job.json"
-_WRITTEN = (
-    RECORD_NAME, JOB_NAME, METRICS_NAME, "config.yaml", "not_finite_*", "*.txt", "*.json.xz", "vocabulary.model",
-)  # fmt: skip
+_WRITTEN = (RECORD_NAME, JOB_NAME, METRICS_NAME, "config.yaml", "not_finite_*", "*.txt", "vocabulary.model")
 
 
 def create_run_dir(run_dir: Path) -> list[Path]:
@@ -56,26 +54,6 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
                 for path in dict.fromkeys((run_dir, *created)):
                     path.rmdir()
         raise
-
-
-def cautions(config: TrainConfig) -> Iterator[str]:
-    """What may not be meant: random positions that evaluation does not have, a warm-up that never ends; an encoder
-    without positions, but in a sweep, which varies them; what `untrained` says.
-    """
-    if drawn := config.position.encoder.random_positions or config.position.decoder.random_positions:
-        yield (
-            f"positions are drawn of {drawn} (position.random_positions) in training, but evaluation counts from 0; "
-            "Ruoss et al. 2023 draw them there too, so scores are not those of their method"
-        )
-    yield from untrained(config)
-    encoder = config.position.encoder
-    if config.sweep is None and config.model.architecture == "encoder_decoder" and not encoder.ordered:
-        yield f"with positions {encoder.label} the encoder ignores word order"
-    if (optim := config.optim).warmup_steps > optim.max_steps:
-        yield (
-            f"the learning rate rises over {optim.warmup_steps:,} steps (optim.warmup_steps), more than there are, so "
-            "it never reaches its highest value"
-        )
 
 
 def untrained(config: TrainConfig) -> Iterator[str]:
@@ -272,28 +250,33 @@ def _data_record(data: PreparedData) -> Data:
     )
 
 
-def mark_stopped(run_dir: Path, error: BaseException, reason: str | None = None, *, is_earlier: bool = False) -> None:
-    """Set the record's status to failed or interrupted, with the `reason` of a failure, by default the error's text.
-    The first report stays: that of the training process, or of the rank that failed first. A time limit replaces it,
-    and any report if it `is_earlier`, of an earlier attempt. A finished run stays finished: what can still fail then is
-    its logging. On a full disk the record stays as it is, like that of a killed run.
+def mark_stopped(run_dir: Path, error: BaseException, *, rank: str | None = None, is_earlier: bool = False) -> Record:
+    """Set the record's status to failed or interrupted, with the reason; returns it as it was. The first report stays:
+    that of the training process, or of the `rank` that failed first. A time limit replaces it, and any report if it
+    `is_earlier`, of an earlier attempt. A finished run stays finished: what can still fail then is its logging. On a
+    full disk the record stays as it is, like that of a killed run.
     """
-    path = run_dir / RECORD_NAME
-    record = read_record(path)
-    stays = not isinstance(error, TimeLimitReached) and not is_earlier
-    if record.status == "finished" or (record.status in ("failed", "interrupted") and stays):
-        return
+    record = read_record(run_dir / RECORD_NAME)
+    first = record.status == "running" or isinstance(error, TimeLimitReached) or is_earlier
+    if record.status != "finished" and first:
+        status, reason = _end_of(error)
+        reason = " ".join(reason.split()) if rank is None else f"rank {rank}: {' '.join(reason.split())}"
+        with contextlib.suppress(OSError):
+            write_record(run_dir / RECORD_NAME, record.model_copy(update={"status": status, "error": reason}))
+    return record
+
+
+def _end_of(error: BaseException) -> tuple[str, str]:
+    """The status of a run that this error ends, and why: the one place where that is decided. A signal in whose course
+    another error was raised is the cause of both.
+    """
     if not isinstance(error, RprError):
         error = stop_before(error) or error
-    interrupted = isinstance(error, (InterruptedRun, KeyboardInterrupt, SystemExit))
-    if interrupted and not isinstance(error, RprError):
-        how = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
-        reason = f"{how}; the same command resumes from the last checkpoint, if any"
-    elif reason is None:
-        reason = str(error) if isinstance(error, RprError) else f"{type(error).__name__}: {error}"
-    update = {"status": "interrupted" if interrupted else "failed", "error": " ".join(reason.split())}
-    with contextlib.suppress(OSError):
-        write_record(path, record.model_copy(update=update))
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        signal = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
+        return "interrupted", f"{signal}; the same command resumes from the last checkpoint, if any"
+    status = "interrupted" if isinstance(error, InterruptedRun) else "failed"
+    return status, reason_of(error) or f"{type(error).__name__}: {error}"
 
 
 def check_same_corpus(

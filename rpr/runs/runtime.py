@@ -1,7 +1,6 @@
 """Process-wide settings of a rank (memory allocation, threads, precision), and the description of its device."""
 
 import ctypes
-import os
 import platform
 import sys
 from pathlib import Path
@@ -92,17 +91,6 @@ def peak_memory(hardware: HardwareConfig) -> tuple[int, str]:
     if hardware.accelerator == "gpu":
         return torch.cuda.max_memory_allocated(), "allocated on one GPU"
     return resident_peak(), "resident memory of one process"
-
-
-def check_world(hardware: HardwareConfig) -> None:
-    """Raises ConfigError unless torchrun has started as many processes as the hardware has devices."""
-    started, of_node = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    if (started, of_node) != (hardware.num_ranks, hardware.devices):
-        raise ConfigError(
-            f"hardware={hardware.name}: torchrun started {started} processes, {of_node} on this node, for "
-            f"{hardware.num_nodes} nodes of {hardware.devices} devices; set hardware.num_nodes and hardware.devices to "
-            "torchrun's --nnodes and --nproc-per-node"
-        )
 
 
 def torch_device(hardware: HardwareConfig) -> torch.device:

@@ -114,7 +114,7 @@ def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -
 def print_cautions(jobs: Sequence[Job]) -> None:
     """Of the unfinished jobs, each line once."""
     unfinished = [job.config for job in jobs if job.state != "finished"]
-    for line, number in Counter(line for config in unfinished for line in lifecycle.cautions(config)).items():
+    for line, number in Counter(line for config in unfinished for line in lifecycle.untrained(config)).items():
         note(f"warning: {line} ({number} of {len(unfinished)} jobs)")
 
 

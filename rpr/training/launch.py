@@ -40,8 +40,8 @@ def run_worker(
     """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it. Returns 0 or the exit code
     of the first rank that failed; as in a shell, 128 + N means killed by signal N. The worker inherits the file
     descriptors `keep_open` (locks, held as long as it lives); its stdout and stderr are appended to `log`, or, without
-    one, are this process's. Raises ConfigError for several nodes if neither torchrun nor SLURM has started this process
-    on each, RunError if the nodes did not connect to each other in time.
+    one, are this process's. Raises ConfigError for several nodes unless SLURM has started this process on each,
+    RunError if they did not connect to each other in time.
     """
     command = [sys.executable, "-P", "-m", module, str(job)]
     environment = for_child()
@@ -100,10 +100,8 @@ def slurm_job(hardware: HardwareConfig) -> JobEnvironment:
         job = None
     if job is None or job.num_nodes != hardware.num_nodes:
         raise ConfigError(
-            f"hardware.num_nodes: {hardware.num_nodes} nodes must be started by SLURM (rpr-cli train -m "
-            "hardware=slurm_8xgpu hardware.num_nodes=...) or by torchrun, with one command on each node: "
-            f"torchrun --nnodes {hardware.num_nodes} --nproc-per-node {hardware.devices} --node-rank N --master-addr "
-            "HOST -m rpr train ..."
+            f"hardware.num_nodes: {hardware.num_nodes} nodes must be started by SLURM: rpr-cli train -m "
+            "hardware=slurm_8xgpu hardware.num_nodes=..."
         )
     return job
 

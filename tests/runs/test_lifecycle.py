@@ -171,23 +171,14 @@ def test_finished_run_refuses_another_commit_of_the_hub_without_asking_it(tmp_pa
         lifecycle.check_same_corpus(config, tmp_path, record)
 
 
-def test_settings_that_may_not_be_meant_are_named(tiny_config, tmp_path, capsys):
-    def warned(*words):
-        return "\n".join(lifecycle.cautions(tiny_config(*words)))
-
-    assert warned("optim.warmup_steps=8", "optim.max_steps=8") == ""
-    order, rate = warned("optim.warmup_steps=9", "optim.max_steps=8", "position=none").splitlines()
-    assert "the encoder ignores word order" in order
-    assert "word order" not in warned("position=none", "sweep=mine")
-    assert "rises over 9 steps (optim.warmup_steps), more than there are, so it never reaches its highest" in rate
-    drawn = "drawn of 2048 (position.random_positions) in training, but evaluation counts"
-    assert drawn in warned("position=rope", "position.random_positions=2048")
-
-    words = [["optim.max_steps=8"], ["optim.max_steps=7"], ["optim.max_steps=7", "seed=2"]]
-    jobs = [Job((), tiny_config("optim.warmup_steps=8", *own), tmp_path / str(at)) for at, own in enumerate(words)]
-    print_cautions([*jobs, replace(jobs[2], run_dir=tmp_path / "3", state="finished")])
-    (rate,) = capsys.readouterr().err.splitlines()
-    assert rate.startswith("rpr-cli: warning: the learning rate rises over 8 ") and rate.endswith("value (2 of 3 jobs)")
+def test_a_sweep_says_once_what_evaluation_reads_untrained(tmp_path, capsys):
+    words = ["data=python_library", "model.architecture=decoder_only", "data.context_length=32", "position=learned"]
+    words += ["evaluation.context_lengths=[64]", "optim=lm"]
+    jobs = [Job((), compose_train([*words, f"seed={seed}"]), tmp_path / str(seed)) for seed in (1, 2)]
+    print_cautions([*jobs, replace(jobs[1], run_dir=tmp_path / "3", state="finished")])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rpr-cli: warning: the learned positions from 32 on stay as they were initialised")
+    assert line.endswith(" (2 of 2 jobs)")
 
 
 def test_what_evaluation_reads_as_it_was_initialised_is_named():

@@ -127,24 +127,19 @@ def test_multirun_with_two_ranks_per_job(how, tiny, tiny_config, small_data, pro
     assert not processes.alive()
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "slurm"])
-def test_run_on_two_nodes(launcher, tiny, tiny_config, small_data):
-    """Both nodes are this machine; the error message about hardware.num_nodes names this torchrun command."""
+def test_run_on_two_nodes_of_slurm(tiny, tiny_config, small_data):
+    """Both nodes are this machine."""
     overrides = [
         "hardware.num_nodes=2", "optim.microbatches_per_step=2", "optim.max_steps=6", "evaluation.test_splits=[]"
     ]  # fmt: skip
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-    torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{29500 + os.getpid() % 400}", "--rdzv-id=1"]
-    # As in a job of submitit's; a command heeds no variables of SLURM.
-    command = [sys.executable, "-P", "-c", OF_SUBMITIT] if launcher == "slurm" else [*torchrun, "-m", "rpr", "train"]
     job = {
         "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2",
         "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "localhost,localhost",
     }  # fmt: skip
     nodes = [
-        subprocess.Popen(
-            [*command, *tiny, *overrides],
-            env={**os.environ, **({**job, "SLURM_NODEID": node, "SLURM_PROCID": node} if launcher == "slurm" else {})},
+        subprocess.Popen(  # as in a job of submitit's; a command heeds no variables of SLURM
+            [sys.executable, "-P", "-c", OF_SUBMITIT, *tiny, *overrides],
+            env={**os.environ, **job, "SLURM_NODEID": node, "SLURM_PROCID": node},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )

@@ -85,21 +85,8 @@ def test_nodes_that_do_not_meet_end_with_one_line(tiny_config, tmp_path, monkeyp
 @pytest.mark.usefixtures("slurm_job")
 def test_nodes_must_be_as_many_as_slurm_started(four_nodes, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
-    reason = r"^hardware\.num_nodes: 4 nodes must be started by SLURM .*torchrun --nnodes 4 --n"
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=r"^hardware\.num_nodes: 4 nodes must be started by SLURM: rpr-cli train -m"):
         launch._torchrun(four_nodes.hardware)
-
-
-def test_number_of_processes_must_match_the_devices(four_nodes, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    runtime.check_world(four_nodes.hardware)
-    for world, of_node in (("16", "8"), ("32", "16")):
-        monkeypatch.setenv("WORLD_SIZE", world)
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", of_node)
-        reason = rf"started {world} processes, {of_node} on this node, for 4 nodes of 8 devices; set hardware\.num_n"
-        with pytest.raises(ConfigError, match=reason):
-            runtime.check_world(four_nodes.hardware)
 
 
 def test_worker_log_and_inherited_descriptors(worker, tiny_config, tmp_path, capfd):
