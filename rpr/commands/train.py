@@ -85,6 +85,7 @@ def _train(
     # 3. What can be known now is there: the scores' tokenizer, the devices, the other nodes. Of several SLURM nodes
     #    the first keeps the record.
     check_tokenizer(config)
+    config.logger.check_installed()
     hardware = config.hardware
     slurm = launch.slurm_job(hardware) if hardware.num_nodes > 1 else None
     if slurm is not None and slurm.node > 0:
@@ -186,7 +187,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
     from rpr.runs import loading, runtime
     from rpr.scoring.run import evaluated_model, score_run, validation_bleu
-    from rpr.tracking import wandb_logger
+    from rpr.tracking import tensorboard_logger, wandb_logger
     from rpr.training import fit
     from rpr.training.saving import superseded
 
@@ -195,7 +196,11 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     if first := is_first_rank():
         check_same_code(config.position, read_record(run_dir / RECORD_NAME))  # this process may have read newer code
         data.vocabulary.save(run_dir / loading.VOCABULARY_NAME)
-    logger = wandb_logger.start(config, run_dir, synthetic=data.meta.synthetic) if first else None
+    logger: tensorboard_logger.TensorBoard | wandb_logger.WandbMirror | None = None
+    if first and config.logger.mode == "tensorboard":
+        logger = tensorboard_logger.TensorBoard(config, run_dir)
+    elif first:
+        logger = wandb_logger.start(config, run_dir, synthetic=data.meta.synthetic)
     failed = True
     summary: dict[str, Any] = {}
     try:
@@ -224,7 +229,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
             "scores": scored.scores,
             "by_length": scored.by_length,
             "by_context": scored.by_context,
-            "wandb": None if logger is None else wandb_logger.reference(logger),
+            "wandb": wandb_logger.reference(logger) if isinstance(logger, wandb_logger.WandbMirror) else None,
         }
         path = run_dir / RECORD_NAME
         write_record(path, read_record(path).model_copy(update=result))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -141,14 +142,19 @@ class HardwareConfig(StrictModel):
 
 
 class LoggerConfig(StrictModel):
-    """Weights & Biases; the local record is always written."""
+    """Weights & Biases, or TensorBoard; the local record is always written."""
 
-    mode: Literal["online", "offline", "none"]
+    mode: Literal["online", "offline", "tensorboard", "none"]
     project: str
     entity: str | None
     tags: tuple[Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)], ...]
     system_metrics: bool
     finish_timeout_seconds: PositiveFloat
+
+    def check_installed(self) -> None:
+        """Raises ConfigError if TensorBoard is asked for and absent; a record may name it all the same."""
+        if self.mode == "tensorboard" and find_spec("tensorboard") is None:
+            raise ConfigError('logger: tensorboard is not installed; pip install "rpr[tensorboard]"')
 
 
 OF_TRANSLATIONS = ("beam_size", "length_penalty", "min_length", "bleu_tokenizer")  # settings that documents lack

@@ -94,6 +94,7 @@ def _run(
     unfinished = [job.config for job in before if job.state != "finished"]
     for config in unfinished:
         check_tokenizer(config)
+        config.logger.check_installed()
     _check_hooks_of_users(unfinished)
     launcher.check_machine({config.hardware for config in unfinished})
     # 3. Launch those that are to run.

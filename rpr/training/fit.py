@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.loggers import Logger
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
@@ -45,7 +45,7 @@ def fit(
     data: PreparedData,
     run_dir: Path,
     *,
-    logger: WandbLogger | None = None,
+    logger: Logger | None = None,
     validation_bleu: Callable[[nn.Module], float] | None = None,
 ) -> tuple[int, int, Training]:
     """Train to config.optim.max_steps, with checkpoints in <run_dir>/checkpoints, including one of the last step.
@@ -132,9 +132,7 @@ def fit(
     return trainer.global_step, sum(p.numel() for p in module.parameters()), training
 
 
-def _trainer(
-    config: TrainConfig, run_dir: Path, callbacks: list[pl.Callback], logger: WandbLogger | None
-) -> pl.Trainer:
+def _trainer(config: TrainConfig, run_dir: Path, callbacks: list[pl.Callback], logger: Logger | None) -> pl.Trainer:
     hardware, optim = config.hardware, config.optim
     accumulate = accumulation(optim.microbatches_per_step, hardware.num_ranks)
     trainer = pl.Trainer(
