@@ -7,10 +7,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Discriminator,
+    SerializerFunctionWrapHandler,
     Tag,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -45,6 +47,15 @@ class StrictModel(BaseModel):
         for problem in self.problems():
             raise ValueError(problem)
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Only settings that came after records were committed have a default here: at it they are not written, so that
+        records, run ids and reports are what they were.
+        """
+        later = {key for key, field in type(self).model_fields.items() if not field.is_required()}
+        unused = {key for key in later if getattr(self, key) == type(self).model_fields[key].default}
+        return {key: value for key, value in written(self).items() if key not in unused}
 
     def problems(self) -> Iterable[str]:
         """What is wrong with valid settings together, as `setting: rule; remedy`; the first one is reported."""

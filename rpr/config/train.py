@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_valida
 from rpr.config.data import LONGEST_NAME, NAME, DataConfig
 from rpr.errors import ConfigError, RecordError
 from rpr.kinds import TEXT
-from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, StackShape, TransformerConfig
+from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, NormType, StackShape, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme, Site
 from rpr.validation import StrictModel, validate
 from rpr.version import SCHEMA
@@ -44,6 +44,8 @@ class ModelConfig(StrictModel):
     norm: Literal["post", "pre"]
     norm_epsilon: PositiveFloat
     activation: Activation
+    norm_type: NormType = "layernorm"
+    qk_norm: bool = False
     bos_vector: Literal["zero", "learned"] | None  # None until the kind of corpus decides
     relative_defaults: RelativeDefaults
 

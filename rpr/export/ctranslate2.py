@@ -44,6 +44,8 @@ DIFFERENCES = (
 
 def unrepresentable(config: TransformerConfig) -> str | None:
     """One line on why CTranslate2 cannot represent a model of this shape; None if it can."""
+    if refused := config.block_refused("CTranslate2"):
+        return refused
     for stack in config.stacks():
         scheme, site = stack.scheme, stack.site
         rotation = scheme.rotation(site)

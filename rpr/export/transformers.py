@@ -41,6 +41,8 @@ _SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 def unrepresentable(config: TransformerConfig, tokenizer: str) -> str | None:
     """One line on why transformers has no exact form of this model; None if it has."""
+    if refused := config.block_refused("GPT-2 and GPT-NeoX"):
+        return refused
     stack = config.stacks()[-1]
     scheme, rotation = stack.scheme, stack.scheme.rotation(stack.site)
     no_form = any(part.acts_in_layers for part in scheme.parts) and rotation is None

@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple
 from rpr.model.positions import AnyScheme, Scheme, Site
 
 Architecture = Literal["encoder_decoder", "decoder_only"]
-Activation = Literal["relu", "gelu"]
+Activation = Literal["relu", "gelu", "swiglu"]
+NormType = Literal["layernorm", "rmsnorm"]
 LONGEST_SCORES = 4096  # tokens of a context, of schemes that change scores: float32 of one head is 64 MiB
 WIDEST_TRITON_HEAD = 256  # of the fused kernel: wider tiles do not fit into shared memory
 
@@ -48,6 +49,19 @@ class TransformerConfig:
     zero_bos: bool = True  # the input of BOS is the zero vector, not its embedding
     architecture: Architecture = "encoder_decoder"
     activation: Activation = "relu"
+    norm_type: NormType = "layernorm"
+    qk_norm: bool = False
+
+    @property
+    def inner_width(self) -> int:
+        """Of the feed-forward networks: with a gate, which is a third matrix, 2/3 of d_ff, up to a multiple of 8."""
+        return -(-self.d_ff * 2 // 24) * 8 if self.activation == "swiglu" else self.d_ff
+
+    def block_refused(self, by: str) -> str | None:
+        """Why an export that knows only LayerNorm, ReLU and GELU cannot hold the layers; None if it can."""
+        own = {"norm_type": "rmsnorm", "activation": "swiglu", "qk_norm": True}
+        found = next((f"{name}: {value}" for name, value in own.items() if getattr(self, name) == value), None)
+        return found and f"model.{found} has no exact form in {by}; use format=safetensors"
 
     def stacks(self) -> tuple[StackShape, ...]:
         """Its stacks in the order in which they are computed; the first one reads the source."""

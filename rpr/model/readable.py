@@ -47,7 +47,8 @@ def stack(
     #    to its input, with a norm after the sum (the paper, "post") or before the sublayer (later models, "pre").
     for number, scheme in enumerate(shape.scheme.of_layers(config.num_layers)):
         layer = f"{name}.{number}"
-        steps = {"attention": partial(self_attention, weights, f"{layer}.self_attention", scheme, shape.site)}
+        of_layer = (weights, f"{layer}.self_attention", config.norm_epsilon, scheme, shape.site)
+        steps = {"attention": partial(self_attention, *of_layer)}
         if memory_SM is not None:
             of_memory = (weights, f"{layer}.cross_attention", memory_SM, config.num_heads)
             steps["cross_attention"] = partial(cross_attention, *of_memory)
@@ -79,13 +80,16 @@ def embed(config: TransformerConfig, weights: Weights, scheme: Scheme, side: str
     return x_LM
 
 
-def self_attention(weights: Weights, name: str, scheme: Scheme, site: Site, x_LM: Tensor) -> Tensor:
+def self_attention(weights: Weights, name: str, eps: float, scheme: Scheme, site: Site, x_LM: Tensor) -> Tensor:
     """Equations 3 and 4 of Shaw et al. 2018: z_i = sum_j a_ij (x_j W^V + a^V_ij), a_ij the softmax over j of
     e_ij = x_i W^Q (x_j W^K + a^K_ij)^T / sqrt(D); other schemes change q, k or e_ij in ways of their own.
     """
     length, prefix = len(x_LM), f"{name}.tables."
     learned = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
     q_HLD, k_HLD, v_HLD = heads(x_LM @ weights[f"{name}.qkv.weight"].T, 3, site.num_heads)
+    if f"{name}.norms.query.weight" in weights:
+        q_HLD = layer_norm(weights, f"{name}.norms.query", eps, q_HLD)
+        k_HLD = layer_norm(weights, f"{name}.norms.key", eps, k_HLD)
     positions = torch.arange(length)
     # 1. What depends on one position alone: rotations (RoPE), queries that grow.
     q_HLD, k_HLD = (x[0] for x in scheme.prepare(q_HLD[None], k_HLD[None], positions, learned, site))
@@ -137,12 +141,17 @@ def cross_attention(weights: Weights, name: str, memory_SM: Tensor, num_heads: i
 
 
 def feed_forward(weights: Weights, name: str, activation: str, x_LM: Tensor) -> Tensor:
+    if activation == "swiglu":
+        gate_LF, up_LF = (x_LM @ weights[f"{name}.inner.weight"].T).chunk(2, dim=-1)
+        return (gate_LF * gate_LF.sigmoid() * up_LF) @ weights[f"{name}.outer.weight"].T
     x_LF = x_LM @ weights[f"{name}.inner.weight"].T + weights[f"{name}.inner.bias"]
     x_LF = torch.nn.functional.gelu(x_LF) if activation == "gelu" else x_LF.clamp(min=0)
     return x_LF @ weights[f"{name}.outer.weight"].T + weights[f"{name}.outer.bias"]
 
 
 def layer_norm(weights: Weights, name: str, epsilon: float, x_LM: Tensor) -> Tensor:
+    if f"{name}.bias" not in weights:  # RMSNorm
+        return x_LM / ((x_LM**2).mean(-1, keepdim=True) + epsilon).sqrt() * weights[f"{name}.weight"]
     centred_LM = x_LM - x_LM.mean(-1, keepdim=True)
     variance_L1 = (centred_LM**2).mean(-1, keepdim=True)
     return centred_LM / (variance_L1 + epsilon).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]

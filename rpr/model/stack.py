@@ -44,6 +44,21 @@ class Reading(NamedTuple):
     given: GivenPositions | None = None  # the positions; None: 0, 1, ...
 
 
+class RMSNorm(nn.RMSNorm):
+    """torch's (Zhang and Sennrich 2019, arXiv 1910.07467), with its sums in float32 or wider."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.weight is not None
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return F.rms_norm(x.to(wide), self.normalized_shape, self.weight.to(wide), self.eps).to(x.dtype)
+
+
+def norm_of(config: TransformerConfig) -> nn.Module:
+    """The norm of a layer's width, [..., M]."""
+    kind = RMSNorm if config.norm_type == "rmsnorm" else nn.LayerNorm
+    return kind(config.d_model, eps=config.norm_epsilon)
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention; its position parameters may be shared with other layers."""
 
@@ -54,6 +69,8 @@ class SelfAttention(nn.Module):
         self.implementation: Implementation = "auto"
         self.qkv = _projection(config.d_model, 3)
         self.output = _projection(config.d_model, 1)
+        d_head, norms = config.d_model // config.num_heads, ("query", "key") if config.qk_norm else ()
+        self.norms = nn.ModuleDict({name: RMSNorm(d_head, eps=config.norm_epsilon) for name in norms})
         self.tables = positions  # the name in all existing checkpoints
 
     def forward(self, x_BQM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
@@ -66,13 +83,19 @@ class SelfAttention(nn.Module):
 
     def inputs(self, x_BQM: Tensor, mask: Tensor | None, given: GivenPositions | None = None) -> AttentionInputs:
         """What attention is computed from: x projected and prepared, and the tables for its length."""
-        qkv = split_heads(self.qkv(x_BQM), self.num_heads)
-        inputs = AttentionInputs(*qkv) if self.tables is None else self.tables.inputs(x_BQM, *qkv, given)
+        q, k, v = split_heads(self.qkv(x_BQM), self.num_heads)
+        q, k = self._normed(q, k)
+        inputs = AttentionInputs(q, k, v) if self.tables is None else self.tables.inputs(x_BQM, q, k, v, given)
         return inputs._replace(mask=mask, causal=self.causal)
+
+    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Each head of queries and keys, [..., D], by its root mean square, with a learned gain."""
+        return (self.norms["query"](q), self.norms["key"](k)) if self.norms else (q, k)
 
     def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
+        q_BNHD, k_BNHD = self._normed(q_BNHD, k_BNHD)
         tables, queries_BHNX, bias_BHN1, change = Tables(), None, None, None
         if (positions := self.tables) is not None:
             if positions.prepares:
@@ -128,18 +151,29 @@ class CrossAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
+    """Two matrices with biases, or SwiGLU (Shazeer 2020, arXiv 2002.05202): silu(x W_gate) times x W_up, without."""
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.inner = Linear(config.d_model, config.d_ff)
-        self.outer = Linear(config.d_ff, config.d_model)
-        self.gelu = config.activation == "gelu"
-        for linear in (self.inner, self.outer):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        self.activation, gated = config.activation, config.activation == "swiglu"
+        self.inner = Linear(config.d_model, (1 + gated) * config.inner_width, bias=not gated)
+        self.outer = Linear(config.inner_width, config.d_model, bias=not gated)
+        for matrix in (*self.inner.weight.data.chunk(1 + gated), self.outer.weight):
+            nn.init.xavier_uniform_(matrix)
+        if not gated:
+            nn.init.zeros_(self.inner.bias)
+            nn.init.zeros_(self.outer.bias)
 
     def forward(self, x_BTM: Tensor) -> Tensor:
         inner_BTF = self.inner(x_BTM)
-        out: Tensor = self.outer(F.gelu(inner_BTF) if self.gelu else F.relu(inner_BTF, inplace=True))
+        if self.activation == "swiglu":
+            gate_BTF, up_BTF = inner_BTF.chunk(2, dim=-1)
+            inner_BTF = F.silu(gate_BTF) * up_BTF
+        elif self.activation == "gelu":
+            inner_BTF = F.gelu(inner_BTF)
+        else:
+            inner_BTF = F.relu(inner_BTF, inplace=True)
+        out: Tensor = self.outer(inner_BTF)
         return out
 
 
@@ -148,7 +182,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon)
+        self.norm = norm_of(config)
         self.dropout = Dropout(config.dropout)
         self.pre = config.norm == "pre"
 

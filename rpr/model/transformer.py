@@ -21,7 +21,7 @@ from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import positions_in_training
 from rpr.model.linear import linear
-from rpr.model.stack import CrossAttention, Encoded, Reading, SelfAttention, Stack, apart
+from rpr.model.stack import CrossAttention, Encoded, Reading, SelfAttention, Stack, apart, norm_of
 
 
 class StackModules(NamedTuple):
@@ -53,8 +53,7 @@ class Transformer(nn.Module, ABC):
             setattr(self, shape.name, Stack(config, shape))
         for shape in shapes:
             pre = config.norm == "pre"
-            norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if pre else nn.Identity()
-            setattr(self, f"{shape.name}_norm", norm)
+            setattr(self, f"{shape.name}_norm", norm_of(config) if pre else nn.Identity())
 
     def stacks(self) -> tuple[StackModules, ...]:
         """The modules of each stack, as `config.stacks()`."""

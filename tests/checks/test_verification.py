@@ -32,7 +32,7 @@ from rpr.model.beam_search import Search
 from rpr.model.positions.rope import Rope
 from rpr.model.stack import Encoded
 from rpr.model.transformer import Transformer
-from tests.model.scheme_variants import KINDS, NORM, VECTORS
+from tests.model.scheme_variants import KINDS, NORM, TODAY, VECTORS
 from tests.shapes import scheme
 from tests.small_models import (
     LEARNED,
@@ -66,6 +66,7 @@ SHAPES = {
     "shared_by_layers-pre_norm": {"tables": "shared_by_heads_and_layers", "norm": "pre"},
     "learned-fewer_than_pieces": {**LEARNED, "max_positions": 8},
     "decoder_only": {"architecture": "decoder_only", "activation": "gelu"},
+    "today": {**NO_TABLES, **KINDS["rope"], **TODAY},
     "decoder_only-sinusoidal": {**SINUSOIDAL, "architecture": "decoder_only", "norm": "pre"},
 }
 

@@ -240,3 +240,7 @@ def test_positions_without_a_home_are_refused(choice, changes):
     assert "use format=safetensors" in ctranslate2.unrepresentable(shape)
     of_transformers = transformers.unrepresentable(shape, "bytes")
     assert "has no exact form in transformers" in of_transformers
+    for name, value in {"norm_type": "rmsnorm", "activation": "swiglu", "qk_norm": True}.items():
+        other = changed(TINY, **{"architecture": "decoder_only", "norm": "pre", name: value})
+        for refused in (ctranslate2.unrepresentable(other), transformers.unrepresentable(other, "bytes")):
+            assert refused.startswith(f"model.{name}: {value} has no exact form in ")

@@ -1,5 +1,5 @@
 """The model that is trained against the readable one, rpr/model/readable.py, in float64: scores and gradients, for
-every position scheme, both architectures and both norms; two examples of introductions to the paper.
+every position scheme, both architectures, both norms, a block of today; two examples of introductions to the paper.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 
 from rpr.model import readable
 from rpr.model.transformer import build_model
-from tests.model.scheme_variants import KINDS, NORM
+from tests.model.scheme_variants import KINDS, NORM, TODAY
 from tests.shapes import changed, scheme
 from tests.small_models import BASIC
 
@@ -20,10 +20,11 @@ TARGETS = [[2, 21, 22], [2, 23, 24, 25, 26]]
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_production_equals_the_readable_model(kind, architecture):
+@pytest.mark.parametrize("kind, block", [*NORM.items(), ("rope", "today"), ("relative", "today")])
+def test_production_equals_the_readable_model(kind, block, architecture):
     torch.manual_seed(0)
-    config = changed(BASIC, **KINDS[kind], norm=NORM[kind], activation=("relu", "gelu")[NORM[kind] == "pre"])
+    of_block = {"post": {"norm": "post"}, "pre": {"norm": "pre", "activation": "gelu"}, "today": TODAY}
+    config = changed(BASIC, **KINDS[kind], **of_block[block])
     if architecture == "decoder_only":
         config = changed(config, architecture=architecture, encoder_positions=None)
     model = build_model(config).double().eval()

@@ -108,6 +108,9 @@ def test_base_model_has_the_number_of_parameters_counted_by_hand():
     ({"tables": "shared_by_heads_and_layers"}, (2 * 2 - 12 * 2 * 8) * 33 * 64),  # one pair per stack
     ({"absolute": "learned"}, 2 * 256 * 512),
     ({"norm": "pre"}, 2 * 2 * 512),  # one final norm per stack
+    ({"norm_type": "rmsnorm"}, -6 * 5 * 512),  # no bias
+    ({"qk_norm": True}, 12 * 2 * 64),
+    ({"activation": "swiglu"}, 12 * (3 * 688 - 2 * 1024) * 512 - 12 * (1024 + 512)),  # 2/3 of 1024 is 682.7; no biases
 ], ids=str)  # fmt: skip
 def test_number_of_parameters_of_other_settings(changes, difference):
     assert count(changed(BASE, **changes)) == 48_689_152 + difference
