@@ -35,7 +35,7 @@ ROOMS = {
     "tests/golden": 390,
     "tests/gpu": 420,
     "tests/io": 150,
-    "tests/model": 2_700,
+    "tests/model": 2_710,
     "tests/property": 570,
     "tests/records": 290,
     "tests/report": 2_180,

@@ -82,10 +82,10 @@ class LearnedPositions(nn.Module):
     (badly, which is what such a comparison should show).
     """
 
-    def __init__(self, num_positions: int, d_model: int) -> None:
+    def __init__(self, num_positions: int, d_model: int, initial_std: float | None = None) -> None:
         super().__init__()
         self.weight_LM = nn.Parameter(torch.empty(num_positions, d_model))
-        nn.init.normal_(self.weight_LM, std=d_model**-0.5)
+        nn.init.normal_(self.weight_LM, std=initial_std or d_model**-0.5)
 
     def forward(self, first: int | Tensor, pieces_BL: Tensor) -> Tensor:
         """Vectors of positions first .. first + L - 1, or of the given ones, int64 [L]: [L, M]."""

@@ -253,6 +253,14 @@ def test_random_positions_are_part_of_what_they_affect_alone():
         assert "random_positions" not in scheme(choice, random_positions=99, **settings).identity(), choice
 
 
+def test_learned_positions_start_with_the_standard_deviation_given():
+    for given, expected in ((None, 0.25), (1.0, 1.0)):
+        positions = scheme("learned", max_positions=999, initial_std=given)
+        assert positions.embeddings(16).weight_LM.std().item() == pytest.approx(expected, rel=0.02)
+        assert positions.label.endswith("initial std 1") == (given is not None)
+    assert scheme("rope", initial_std=1.0).identity() == scheme("rope").identity()
+
+
 @pytest.mark.parametrize("choice", ["absolute", "learned", "shape", "centred"])
 def test_embeddings_of_given_positions_are_their_rows(choice):
     module = scheme(choice).embeddings(8).eval()
@@ -371,7 +379,7 @@ def test_choices_and_schemes_match_and_have_own_labels_and_colours():
 
 OTHER_VALUES = {
     "base": 500.0, "rotated_share": 0.5, "buckets": 16, "proportion": 0.5, "random_positions": 2048,
-    "trained_length": 99,
+    "trained_length": 99, "initial_std": 1.0,
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rpr.errors import ConfigError, did_you_mean
 from rpr.model.lazy_torch import Tensor, nn, torch
@@ -158,6 +158,7 @@ class Scheme(StrictModel):
     query_log_scale: float = Field(ge=0)
     query_log_floor: PositiveInt
     random_positions: int | None = Field(ge=2)
+    initial_std: PositiveFloat | None = None  # of learned absolute vectors; None: 1/sqrt(M)
 
     @classmethod
     def scheme_name(cls) -> str:
@@ -210,6 +211,8 @@ class Scheme(StrictModel):
         details = []
         if self.query_log_scale:
             details.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
+        if self.initial_std is not None and self.num_learned is not None:
+            details.append(f"initial std {self.initial_std:g}")
         if self._draws:
             details.append(f"random positions below {self.random_positions} in training")
         return details
@@ -233,7 +236,7 @@ class Scheme(StrictModel):
         """The settings that affect results, at this site: runs that agree in them have the same positions."""
         unread = {"name"}
         if self.num_learned is None:
-            unread.add("max_positions")
+            unread |= {"max_positions", "initial_std"}
         if not self.query_log_scale:
             unread |= {"query_log_scale", "query_log_floor"}
         if not self._draws:
@@ -339,7 +342,7 @@ class Scheme(StrictModel):
 
         if self.absolute == "sinusoidal":
             return SinusoidalPositions(d_model)
-        return None if self.num_learned is None else LearnedPositions(self.num_learned, d_model)
+        return None if self.num_learned is None else LearnedPositions(self.num_learned, d_model, self.initial_std)
 
     @property
     def has_own_embeddings(self) -> bool:
