@@ -63,6 +63,7 @@ def unrepresentable(config: TransformerConfig) -> str | None:
             and not stack.cross
             and not isinstance(scheme, Alibi),
             "cannot scale queries by their position (query_log_scale)": bool(scheme.query_log_scale),
+            "has keys of one token each (key_offset)": scheme.key_offset != "none",
             # With an absolute form they are a table of positions.
             "has no embeddings of a scheme's own": scheme.has_own_embeddings and scheme.absolute == "none",
             "cannot project the input of each layer, or change the scores": scheme.has_projections or scheme.has_scores,

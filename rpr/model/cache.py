@@ -36,6 +36,8 @@ class KVCache:
     def __init__(self) -> None:
         self.used = 0
         self.bias_BHK: Tensor | None = None  # of the keys, where the positions have one
+        # What runs over the text of each hypothesis, by name: its last values, [X, number, ...], 0 before its start.
+        self.running: dict[str, Tensor] = {}
         self._both_2BHKD: Tensor | None = None
 
     def add(self, k_BHND: Tensor, v_BHND: Tensor, bias_BHN: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -55,6 +57,24 @@ class KVCache:
             part[:batch, :, first : self.used] = new
         keys_BHKD, values_BHKD = both[:, :batch, :, : self.used]
         return keys_BHKD, values_BHKD
+
+    def last(self, name: str, number: int, like_XP: Tensor) -> Tensor:
+        """The last values of what runs over the text, [X, number, ...], before these, [X, P, ...]."""
+        held = self.running.get(name)
+        if held is None:
+            return like_XP.new_zeros(len(like_XP), number, *like_XP.shape[2:])
+        return held.repeat_interleave(len(like_XP) // len(held), dim=0)  # after a prompt the hypotheses are alike
+
+    def run_on(self, name: str, number: int, values_XP: Tensor, *, prompt: bool) -> None:
+        """Append values, [X, P, ...]: of a prompt all are kept, until `follow` knows where each ends."""
+        whole = torch.cat([self.last(name, number, values_XP), values_XP], dim=1)
+        self.running[name] = whole if prompt else whole[:, -number:]
+
+    def follow(self, lengths_B: Tensor, longest: int) -> None:
+        """Keep what runs over prompts up to the end of each."""
+        for name, whole in self.running.items():
+            ends_BL = lengths_B[:, None] + torch.arange(whole.shape[1] - longest, device=lengths_B.device)
+            self.running[name] = whole[torch.arange(len(whole), device=lengths_B.device)[:, None], ends_BL]
 
     def align_right(self, offsets_B: Tensor) -> None:
         """Move the slots of each row to the right by its offset."""
@@ -129,6 +149,8 @@ class DecoderState:
         self.num_prompt = self.length = longest
         self.places_K = torch.arange(longest, device=lengths_B.device)
         offsets_B = longest - lengths_B
+        for cache in self.caches:
+            cache.follow(lengths_B, longest)
         self.bias_BNK = self.bias_BNK.new_zeros(len(lengths_B), 1, longest)
         if bool(offsets_B.any()):
             self.offsets_B = offsets_B
@@ -197,6 +219,8 @@ class DecoderState:
         batch = len(self.bias_BNK) if sentences is None else len(sentences)
         num_slots = self.bias_BNK.shape[2]
         self.bias_BNK = self.bias_BNK.flatten(0, 1)[hypotheses].view(batch, len(hypotheses) // batch, num_slots)
+        for cache in self.caches:
+            cache.running = {name: last_X[hypotheses] for name, last_X in cache.running.items()}
         if sentences is None:
             return
         places = (sentences != torch.arange(batch, device=sentences.device)).nonzero()[:, 0]

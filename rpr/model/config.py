@@ -59,9 +59,9 @@ class TransformerConfig:
 
     def block_refused(self, by: str) -> str | None:
         """Why an export that knows only LayerNorm, ReLU and GELU cannot hold the layers; None if it can."""
-        own = {"norm_type": "rmsnorm", "activation": "swiglu", "qk_norm": True}
-        found = next((f"{name}: {value}" for name, value in own.items() if getattr(self, name) == value), None)
-        return found and f"model.{found} has no exact form in {by}; use format=safetensors"
+        unknown = {"norm_type": "rmsnorm", "activation": "swiglu", "qk_norm": True}
+        setting = next((f"{name}: {value}" for name, value in unknown.items() if getattr(self, name) == value), None)
+        return setting and f"model.{setting} has no exact form in {by}; use format=safetensors"
 
     def stacks(self) -> tuple[StackShape, ...]:
         """Its stacks in the order in which they are computed; the first one reads the source."""

@@ -89,6 +89,18 @@ class LayerPositions(nn.Module):
             q_BHPD = q_BHPD * (1 + scheme.query_log_scale * growth_P)[:, None].to(q_BHPD.dtype)
         return q_BHPD, k_BHPD
 
+    def offset_keys(self, k_BHPD: Tensor, before_BH1D: Tensor, starts: Tensor) -> Tensor:
+        """Keys of which half of the dimensions are those of the key before, after one key (0: none), where no text
+        starts (bool, broadcastable to [B, 1, P, 1]).
+        """
+        previous_BHPD = torch.cat([before_BH1D, k_BHPD[:, :, :-1]], dim=2)
+        first = k_BHPD if self.scheme.key_offset_first == "own" else torch.zeros_like(k_BHPD)
+        width = k_BHPD.shape[-1]
+        dimensions_D = torch.arange(width, device=k_BHPD.device)
+        if self.scheme.key_offset == "slow_pairs":  # of the pairs (i, i + D/2), the upper half
+            dimensions_D, width = dimensions_D % (width // 2), width // 2
+        return torch.where(dimensions_D >= width // 2, torch.where(starts, first, previous_BHPD), k_BHPD)
+
     def of_input(self, x_BPM: Tensor, before_BH: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
         """From projections of the layer's input: what multiplies the key table in place of the queries, [B, H, P, X],
         and the bias of each key, [B, H, P], after a key of that bias (None: from the first position on).

@@ -87,9 +87,13 @@ def self_attention(weights: Weights, name: str, eps: float, scheme: Scheme, site
     length, prefix = len(x_LM), f"{name}.tables."
     learned = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
     q_HLD, k_HLD, v_HLD = heads(x_LM @ weights[f"{name}.qkv.weight"].T, 3, site.num_heads)
+    if scheme.key_offset_at == "before_norm":
+        k_HLD = offset_keys(scheme, k_HLD)
     if f"{name}.norms.query.weight" in weights:
         q_HLD = layer_norm(weights, f"{name}.norms.query", eps, q_HLD)
         k_HLD = layer_norm(weights, f"{name}.norms.key", eps, k_HLD)
+    if scheme.key_offset_at == "after_norm":
+        k_HLD = offset_keys(scheme, k_HLD)
     positions = torch.arange(length)
     # 1. What depends on one position alone: rotations (RoPE), queries that grow.
     q_HLD, k_HLD = (x[0] for x in scheme.prepare(q_HLD[None], k_HLD[None], positions, learned, site))
@@ -125,6 +129,18 @@ def self_attention(weights: Weights, name: str, eps: float, scheme: Scheme, site
         terms = [[a_HLL[:, i, j, None] * row_of(values, j - i) for j in range(length)] for i in range(length)]
         z_HLD = z_HLD + torch.stack([sum(of_query[1:], of_query[0]) for of_query in terms], dim=1)
     return joined(z_HLD) @ weights[f"{name}.output.weight"].T
+
+
+def offset_keys(scheme: Scheme, k_HLD: Tensor) -> Tensor:
+    """Half of the dimensions of each key are those of the key before."""
+    offset_HLD, width = k_HLD.clone(), k_HLD.shape[-1]
+    halves = {"none": [], "second_half": range(width // 2, width)}
+    halves["slow_pairs"] = [d for d in range(width) if d % (width // 2) >= width // 4]
+    for d in halves[scheme.key_offset]:
+        offset_HLD[:, 1:, d] = k_HLD[:, :-1, d]
+        if scheme.key_offset_first == "zero":
+            offset_HLD[:, 0, d] = 0
+    return offset_HLD
 
 
 def row_of(table: Tensor, distance: int) -> Tensor:

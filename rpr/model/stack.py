@@ -75,27 +75,54 @@ class SelfAttention(nn.Module):
 
     def forward(self, x_BQM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
         """`cache`, still empty, gets the keys and values."""
-        inputs = self.inputs(x_BQM, reading.mask, reading.given)
+        inputs = self.inputs(x_BQM, reading.mask, reading.given, cache)
         if cache is not None:
             cache.add(inputs.k, inputs.v, inputs.key_bias)
         out_BQM: Tensor = self.output(_join(attention_of(inputs, self.implementation)))
         return out_BQM
 
-    def inputs(self, x_BQM: Tensor, mask: Tensor | None, given: GivenPositions | None = None) -> AttentionInputs:
+    def inputs(
+        self, x_BQM: Tensor, mask: Tensor | None, given: GivenPositions | None = None, cache: KVCache | None = None
+    ) -> AttentionInputs:
         """What attention is computed from: x projected and prepared, and the tables for its length."""
         q, k, v = split_heads(self.qkv(x_BQM), self.num_heads)
-        q, k = self._normed(q, k)
+        if self.norms or self._offsets_keys:
+            q, k = self._normed(q, k, _starts(mask, k), cache)
         inputs = AttentionInputs(q, k, v) if self.tables is None else self.tables.inputs(x_BQM, q, k, v, given)
         return inputs._replace(mask=mask, causal=self.causal)
 
-    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Each head of queries and keys, [..., D], by its root mean square, with a learned gain."""
-        return (self.norms["query"](q), self.norms["key"](k)) if self.norms else (q, k)
+    @property
+    def _offsets_keys(self) -> bool:
+        return self.tables is not None and self.tables.scheme.key_offset != "none"
+
+    def _normed(
+        self, q_BHPD: Tensor, k_BHPD: Tensor, starts: Tensor, cache: KVCache | None, *, prompt: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Each head of queries and keys by its root mean square, with a learned gain; keys offset before or after."""
+
+        def offset(k_BHPD: Tensor, at: str) -> Tensor:
+            positions = self.tables
+            if positions is None or not self._offsets_keys or positions.scheme.key_offset_at != at:
+                return k_BHPD
+            k_BPHD = k_BHPD.transpose(1, 2)
+            before_B1HD = k_BPHD.new_zeros(k_BPHD[:, :1].shape) if cache is None else cache.last("key", 1, k_BPHD)
+            if cache is not None:
+                cache.run_on("key", 1, k_BPHD, prompt=prompt)
+            return positions.offset_keys(k_BHPD, before_B1HD.transpose(1, 2), starts)
+
+        k_BHPD = offset(k_BHPD, "before_norm")
+        if self.norms:
+            q_BHPD, k_BHPD = self.norms["query"](q_BHPD), self.norms["key"](k_BHPD)
+        return q_BHPD, offset(k_BHPD, "after_norm")
 
     def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
-        q_BNHD, k_BNHD = self._normed(q_BNHD, k_BNHD)
+        if self.norms or self._offsets_keys:
+            starts_X111 = (state.newest_X() == 0)[:, None, None, None]
+            q, k = (x.flatten(0, 1)[:, :, None] for x in (q_BNHD, k_BNHD))
+            q, k = self._normed(q, k, starts_X111, cache, prompt=False)
+            q_BNHD, k_BNHD = (x.reshape(q_BNHD.shape) for x in (q, k))
         tables, queries_BHNX, bias_BHN1, change = Tables(), None, None, None
         if (positions := self.tables) is not None:
             if positions.prepares:
@@ -267,6 +294,14 @@ def _projection(d_model: int, parts: int) -> Linear:
     for block in linear.weight.data.chunk(parts):
         nn.init.xavier_uniform_(block)
     return linear
+
+
+def _starts(mask: Tensor | None, k_BHPD: Tensor) -> Tensor:
+    """Where a text starts: at the first position, and after what is hidden from all; [P, 1] or [B, 1, P, 1]."""
+    if mask is None:
+        return (torch.arange(k_BHPD.shape[2], device=k_BHPD.device) == 0)[:, None]
+    assert mask.shape[-2] == 1, "of one mask for all queries"
+    return F.pad(~mask, (1, -1), value=True).transpose(-1, -2)
 
 
 def _split(x_BTM: Tensor, num_heads: int) -> Tensor:

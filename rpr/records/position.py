@@ -16,7 +16,8 @@ from rpr.validation import validate
 
 OTHER = "other"
 _OFF = (False, None, "", "none")  # values with which a setting unknown to this version has no effect
-_COMMON = {"query_log_scale": 0, "random_positions": None}  # settings of every scheme, unused
+# Settings of every scheme, unused.
+_COMMON = {"query_log_scale": 0, "random_positions": None, "key_offset": "none", "initial_std": None}
 _ADAPTER: TypeAdapter[Positions] = TypeAdapter(AnyPositions)
 
 

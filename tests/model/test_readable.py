@@ -20,7 +20,7 @@ TARGETS = [[2, 21, 22], [2, 23, 24, 25, 26]]
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-@pytest.mark.parametrize("kind, block", [*NORM.items(), ("rope", "today"), ("relative", "today")])
+@pytest.mark.parametrize("kind, block", [*NORM.items(), ("rope", "today"), ("relative", "today"), ("offset", "today")])
 def test_production_equals_the_readable_model(kind, block, architecture):
     torch.manual_seed(0)
     of_block = {"post": {"norm": "post"}, "pre": {"norm": "pre", "activation": "gelu"}, "today": TODAY}

@@ -4,6 +4,7 @@ every implementation of attention; known faults of other implementations; labels
 
 import cmath
 import math
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -14,11 +15,12 @@ from rpr.model.positions import COLOURS, SCHEMES, Site, Tables
 from rpr.model.positions.alibi import slopes_of
 from rpr.model.positions.scheme import Rotation
 from rpr.model.rotation import angles, rotate
+from rpr.model.stack import SelfAttention
 from rpr.model.vectors import SinusoidalPositions, sinusoids
 from tests.model.attention_cases import FORMS, assert_same
 from tests.model.scheme_variants import CAUSAL, VARIANTS, variant_scheme
-from tests.shapes import choices, scheme
-from tests.small_models import make_model
+from tests.shapes import changed, choices, scheme
+from tests.small_models import BASIC, make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -259,6 +261,38 @@ def test_learned_positions_start_with_the_standard_deviation_given():
         assert positions.embeddings(16).weight_LM.std().item() == pytest.approx(expected, rel=0.02)
         assert positions.label.endswith("initial std 1") == (given is not None)
     assert scheme("rope", initial_std=1.0).identity() == scheme("rope").identity()
+
+
+def test_docs_print_the_keys_of_every_key_offset():
+    """k_i = (i + 1) (1 .. 8), two documents of two tokens: those of the second one, by loops and in the page."""
+
+    def normed(key):
+        return [x / math.sqrt(sum(y * y for y in key) / 8) for x in key]
+
+    def written(key):
+        return "(" + " ".join(f"{x:.3g}" for x in key) + ")"
+
+    page = Path(__file__).parents[2].joinpath("docs", "positions.md").read_text(encoding="utf-8")
+    plain = [[(i + 1.0) * d for d in range(1, 9)] for i in (2, 3)]
+    for half, moved in {"second_half": (4, 5, 6, 7), "slow_pairs": (2, 3, 6, 7)}.items():
+        for norm in ("none", "before_norm", "after_norm"):
+            keys = [normed(key) for key in plain] if norm == "after_norm" else plain
+            own, following = keys
+            zero = [0.0 if d in moved else x for d, x in enumerate(own)]
+            following = [own[d] if d in moved else x for d, x in enumerate(following)]
+            found = [normed(key) if norm == "before_norm" else key for key in (own, zero, following)]
+            assert f"| `{half}` | {norm} | {' | '.join(map(written, found))} |" in page
+            for first, of_first in (("own", found[0]), ("zero", found[1])):
+                at = {"key_offset_at": norm} if norm != "none" else {}
+                config = scheme("none", key_offset=half, key_offset_first=first, **at)
+                attention = SelfAttention(
+                    changed(BASIC, d_model=8, num_heads=1, qk_norm=norm != "none", norm_epsilon=1e-9),
+                    LayerPositions(config, site(True, heads=1)), causal=True,
+                )  # fmt: skip
+                with torch.no_grad():
+                    attention.qkv.weight.copy_(torch.eye(8).repeat(3, 1))
+                    keys = attention.inputs(torch.tensor([plain]), None).k[0, 0]
+                torch.testing.assert_close(keys, torch.tensor([of_first, found[2]]))
 
 
 @pytest.mark.parametrize("choice", ["absolute", "learned", "shape", "centred"])

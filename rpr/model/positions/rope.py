@@ -81,7 +81,7 @@ class Rope(Scheme):
         return self.absolute != "none" or self.proportion > 0
 
     def rotation(self, site: Site) -> Rotation | None:
-        return None if self.query_log_scale else self._rotation(site)
+        return None if self.query_log_scale or self.key_offset != "none" else self._rotation(site)
 
     def _rotation(self, site: Site) -> Rotation:
         width = round(self.rotated_share * site.d_head)

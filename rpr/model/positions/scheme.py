@@ -159,6 +159,9 @@ class Scheme(StrictModel):
     query_log_floor: PositiveInt
     random_positions: int | None = Field(ge=2)
     initial_std: PositiveFloat | None = None  # of learned absolute vectors; None: 1/sqrt(M)
+    key_offset: Literal["none", "second_half", "slow_pairs"] = "none"
+    key_offset_first: Literal["own", "zero"] = "zero"
+    key_offset_at: Literal["before_norm", "after_norm"] = "after_norm"
 
     @classmethod
     def scheme_name(cls) -> str:
@@ -213,6 +216,10 @@ class Scheme(StrictModel):
             details.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
         if self.initial_std is not None and self.num_learned is not None:
             details.append(f"initial std {self.initial_std:g}")
+        if self.key_offset != "none":
+            norm = self.key_offset_at.replace("_", " the ")
+            how = f"{self.key_offset.replace('_', ' ')}, the first {self.key_offset_first}, {norm}"
+            details.append(f"half of each key from the token before ({how})")
         if self._draws:
             details.append(f"random positions below {self.random_positions} in training")
         return details
@@ -241,6 +248,8 @@ class Scheme(StrictModel):
             unread |= {"query_log_scale", "query_log_floor"}
         if not self._draws:
             unread.add("random_positions")
+        if self.key_offset == "none":
+            unread |= {"key_offset_first", "key_offset_at"}
         return self.model_dump(mode="json", exclude=unread)
 
     @property
@@ -281,6 +290,8 @@ class Scheme(StrictModel):
 
     def problem(self, site: Site) -> str | None:
         """Why the scheme cannot be used at this site, as `setting: reason; remedy`; None if it can."""
+        if self.key_offset != "none" and site.d_head % 4:
+            return f"key_offset: a head's {site.d_head} dimensions are no multiple of 4; choose another model.num_heads"
         if site.causal or not self.CAUSAL_ONLY:
             return None
         return (
@@ -321,7 +332,7 @@ class Scheme(StrictModel):
     def acts_in_layers(self) -> bool:
         """Whether it changes self-attention, and not the embeddings alone."""
         hooks = (self.has_tables, self.changes_queries, self.has_projections, self.has_scores)
-        return any(hooks) or self.query_log_scale > 0
+        return any(hooks) or self.query_log_scale > 0 or self.key_offset != "none"
 
     @property
     def not_fused(self) -> str | None:

@@ -93,7 +93,8 @@ class Vectors(Scheme):
 
     @property
     def ordered(self) -> bool:
-        return self.absolute != "none" or (self.has_tables and self.clip_distance > 0)
+        beside = self.absolute != "none" or self.key_offset != "none"
+        return beside or (self.has_tables and self.clip_distance > 0)
 
     @property
     def has_bias(self) -> bool:
