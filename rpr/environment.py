@@ -25,17 +25,12 @@ _OF_OTHERS = re.compile(
 # each shape, and batches have many shapes: its caches of 1,024 each grew to over 1 GB.
 MEMORY_VARIABLES = {"THP_MEM_ALLOC_ENABLE": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 _OF_WANDB_RUN = re.compile(r"WANDB_(RUN_ID|SWEEP_ID|SWEEP_PARAM_PATH|RESUME|RESUME_FROM|FORK_FROM|LAUNCH\w*|SERVICE)")
+_FOREIGN = (_OF_TORCHRUN, _OF_OTHERS, _OF_WANDB_RUN)
 
 
 def is_first_rank() -> bool:
     """Whether this process is the first of torchrun's, or is not one of them."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def _started_by_wandb_agent() -> bool:
-    """Whether `wandb agent` started this process for one run of its sweep: it has written the run's parameters."""
-    named = os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID")
-    return bool(named) and Path(os.environ.get("WANDB_SWEEP_PARAM_PATH", "")).is_file()
 
 
 def set_up() -> None:
@@ -53,10 +48,7 @@ def hide_foreign() -> None:
     """Remove the variables of other programs, before a library reads them; called once the settings, which may name
     them, are composed. Folders may name them later: `user_path` finds them under another name.
     """
-    foreign = [_OF_TORCHRUN, _OF_OTHERS]
-    if not _started_by_wandb_agent():
-        foreign.append(_OF_WANDB_RUN)
-    for name in [name for name in os.environ if any(of.fullmatch(name) for of in foreign)]:
+    for name in [name for name in os.environ if any(of.fullmatch(name) for of in _FOREIGN)]:
         os.environ[HIDDEN + name] = os.environ.pop(name)
 
 
@@ -67,9 +59,3 @@ def for_child() -> dict[str, str]:
     foreign = (_OF_TORCHRUN, _OF_OTHERS)
     own = {name: value for name, value in os.environ.items() if not any(of.fullmatch(name) for of in foreign)}
     return own | {"PYTHONSAFEPATH": "1"}
-
-
-def forget_wandb_run() -> None:
-    """From now on no process continues the W&B run that the environment names: each job of a sweep has its own."""
-    for name in [name for name in os.environ if _OF_WANDB_RUN.fullmatch(name)]:
-        del os.environ[name]

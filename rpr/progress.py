@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 import time
@@ -17,7 +16,6 @@ from rpr.io.escape import escape_control_characters
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_DRAWINGS = 0.2
 SECONDS_BEFORE_A_BAR = 0.5  # shorter work shows none
-_BAR_COLUMNS = 10  # at least
 _LOCK = threading.RLock()  # of all bars: a sweep's are drawn by a thread of their own
 _open_bars = 0
 _stderr: Any = None  # the stream that bars are drawn on, while there are any
@@ -102,7 +100,7 @@ class Progress:
 
     def _show(self) -> None:
         of_all = "" if self._total is None else f"/{self._total:,}"
-        parts = [f"{self._done:,}{of_all} {self._unit}", self.left]  # the first that do not fit are left out
+        parts = [f"{self._done:,}{of_all} {self._unit}", self.left]
         for name, value in {f"{self._unit}/s": self._rate or None, **self._fields}.items():
             if value is not None:
                 parts.append(f"{_format(value)} {name}" if name.endswith("/s") else f"{name} {_format(value)}")
@@ -111,16 +109,11 @@ class Progress:
             self._printed = self._done
             print(f"{self._description}: {', '.join(parts)}", file=sys.stderr, flush=True)
             return
-        # As many of the parts as leave room for the bar; of a long description its end.
-        columns = _columns()
-        start = self._description if len(self._description) <= columns // 3 else self._description[-columns // 3 :]
-        room = columns - len(start) - len(": 100%|| ") - _BAR_COLUMNS
-        fitting = [part for at, part in enumerate(parts) if at == 0 or len(", ".join(parts[: at + 1])) <= room]
-        text = ", ".join(fitting).replace("{", "{{").replace("}", "}}")
+        text = ", ".join(parts).replace("{", "{{").replace("}", "}}")
         bar_format = "{desc}: " + ("" if self._total is None else "{percentage:3.0f}%|{bar}| ") + text
         with _LOCK:
             if self._bar is None:
-                self._bar = _add_bar(self._total, self._done, start, self._keep, bar_format)
+                self._bar = _add_bar(self._total, self._done, self._description, self._keep, bar_format)
             self._bar.n, self._bar.total, self._bar.bar_format = self._done, self._total, bar_format
             self._bar.refresh()
 
@@ -167,14 +160,6 @@ def bars(unit: str, name: str, *, keep: bool = True) -> Iterator[Callable[[int, 
             by_part[part].reach(done, total)
 
         yield show
-
-
-def _columns() -> int:
-    """Of the terminal."""
-    try:
-        return os.get_terminal_size((_stderr if _open_bars else sys.stderr).fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
 
 
 @contextmanager

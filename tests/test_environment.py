@@ -68,16 +68,6 @@ def test_torchruns_variables_reach_its_ranks_alone(monkeypatch):
     assert is_first_rank() and not TORCHRUN.keys() & os.environ.keys()
 
 
-def test_run_of_wandb_agent_is_kept_until_a_sweep_starts(monkeypatch, tmp_path):
-    (tmp_path / "config.yaml").touch()
-    agent = {"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r", "WANDB_SWEEP_PARAM_PATH": str(tmp_path / "config.yaml")}
-    assert set_up(monkeypatch, agent) == agent
-    environment.forget_wandb_run()
-    assert not agent.keys() & os.environ.keys()
-    (tmp_path / "config.yaml").unlink()
-    assert set_up(monkeypatch, agent) == {}
-
-
 def test_commit_is_of_this_checkout_in_a_git_hook(monkeypatch, tmp_path):
     before = provenance.git_state()
     subprocess.run(["git", "init", "-q", tmp_path], check=True)

@@ -72,16 +72,6 @@ def test_bar(clock):
         assert screen(terminal.read())[0].startswith("translating:  75%|") and terminal.read().endswith("\n")
 
 
-def test_bar_leaves_out_what_does_not_fit(clock, monkeypatch):
-    monkeypatch.setattr(progress, "_columns", lambda: 80)
-    name = "multi30k_en_de-tiny-absolute_and_relative-k16-s1"
-    with on_terminal() as terminal, Progress(200, "steps", name) as bar:
-        clock.now = 2.0
-        bar.update(100, loss=3.5, BLEU=20.0, **{"target tokens/s": 1234.5})
-        (line,) = screen(terminal.read())
-        assert line.startswith(name[-27:]) and line.endswith("| 100/200 steps, 0:00:02 left")
-
-
 def test_two_bars_with_printed_lines_above(clock):
     with on_terminal() as terminal:
         with Progress(None, "checks", "all") as bar, Progress(4, "steps", "one", keep=False) as inner:

@@ -1,8 +1,7 @@
 """The command line: argv -> sub-command -> Hydra -> typed configuration -> rpr.commands."""
 
-import contextlib
+import argparse
 import importlib
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from typing import Any, NoReturn
 
 from rpr import environment
 from rpr.cli.positionals import take_schemes_dir, to_overrides
-from rpr.compose import hydra_bridge
 from rpr.compose.composition import (
     as_yaml,
     compose,
@@ -64,13 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     stdio.replace_unencodable()
     stdio.outlive_readers("stderr", *(["stdout"] if {*arguments[:1]} <= {*RESUMABLE} else []))
     environment.set_up()
-    # Hydra's own re-runs of sys.argv, and torchrun -m rpr, name the command this way.
-    name = arguments[0].removeprefix("--config-name=") if arguments else "--help"
+    name = arguments[0] if arguments else "--help"
     code = 0
     try:
-        _check_names(arguments[: arguments.index("--")] if "--" in arguments else arguments)
         with exit_on_sigterm():
-            code = _answer(name, take_schemes_dir(arguments[1:]))
+            code = _run(name, take_schemes_dir(arguments[1:]))
         stdio.flush_stdout()
         return code if arguments else 2
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -94,37 +90,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         stdio.detach_stdout()
 
 
-def _check_names(arguments: Sequence[str]) -> None:
-    """The current folder must exist, and records hold its name and these words. (Files to translate have any name.)"""
-    try:
-        for word in (os.getcwd(), *arguments):
-            os.fsencode(word).decode("utf-8")
-    except OSError as error:
-        raise ConfigError(f"the current folder cannot be read ({error.strerror}); change to one that exists") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{word}: not UTF-8, which records cannot hold; rename the file or folder") from None
-
-
-def _answer(name: str, arguments: list[str]) -> int:
-    """A command, --help or --version; returns the exit code."""
+def _run(name: str, arguments: list[str]) -> int:
+    """Check the flags and overrides of a command, compose and validate its configuration, and run it; or answer --help
+    and --version. Returns the exit code.
+    """
+    # 1. What is no command with settings of its own.
     if name in ("-h", "--help"):
         print(*_USAGE, sep="\n")
-    elif name == "--version":
+        return 0
+    if name == "--version":
         print(f"rpr-cli {__version__}")
-    elif name not in COMMANDS:
+        return 0
+    if name not in COMMANDS:
         raise ConfigError(f"no such command {name!r}" + did_you_mean(name, COMMANDS))
-    elif name == "sweep":
+    if name == "sweep":
         from rpr.sweep import command
 
         return command.run(arguments)
-    else:
-        return _run(name, to_overrides(name, arguments))
-    return 0
-
-
-def _run(name: str, arguments: list[str]) -> int:
-    """Check the flags and overrides of a command, compose and validate its configuration, and run it."""
-    # 1. Flags, and what they ask for instead of a run of the command.
+    # 2. Flags, and what they ask for instead of a run of the command.
+    arguments = to_overrides(name, arguments)
     flags = _parse_flags(name, arguments)
     overrides = flags.overrides
     if name == "train" and any(override_key(word) == "run" for word in overrides):
@@ -138,67 +122,54 @@ def _run(name: str, arguments: list[str]) -> int:
         from rpr.sweep import command
 
         return command.run_multirun(overrides, config_dir)
-    config_name = flags.config_name or name
-    if flags.help or flags.cfg or flags.info or flags.hydra_help:
-        stdio.flush_stdout(_shown(flags, config_name, config_dir))  # at once: Hydra reports a closed pipe at every line
+    if flags.help:
+        from rpr.cli.help import command_help
+
+        print(command_help(name, overrides, config_dir))
+        return 0
+    if flags.cfg:
+        print(as_yaml(name, overrides, config_dir, resolve=flags.resolve), end="")
         return 0
     if own := next(filter(is_hydra_override, overrides), None):
         raise ConfigError(f"{override_key(own)}: has no effect on a single {name}; use it with -m")
-    # 2. The typed configuration.
+    # 3. The typed configuration, and the command.
     from rpr.validation import validate
 
     if name == "train":
         from rpr.commands import train
 
-        job = compose_train(overrides, config_dir, config_name)
+        job = compose_train(overrides, config_dir)
         if same := job.without_effect(overrides):
             note(f"without effect on this run: {', '.join(same)}")
         environment.hide_foreign()
-        train.run(job, command=recorded_command(overrides, config_dir, flags.config_name))
+        train.run(job, command=recorded_command(overrides, config_dir))
         return 0
-    inputs: list[Any] = [validate(_config_class(name), compose(config_name, overrides, config_dir))]
+    inputs: list[Any] = [validate(_config_class(name), compose(name, overrides, config_dir))]
     if name == "bench":
         inputs.append({each: _compose_position(each, overrides, config_dir) for each in inputs[0].variants})
-    # 3. The command.
     environment.hide_foreign()
     importlib.import_module(f"rpr.commands.{name}").run(*inputs)
     return 0
 
 
-def _shown(flags: Any, config_name: str, config_dir: Path | None) -> str:
-    """The answer to --help, --cfg, --info or --hydra-help."""
-    if flags.help:
-        from rpr.cli.help import command_help
-
-        return command_help(config_name, flags.overrides, config_dir)
-    if flags.cfg == "job" and not flags.package:
-        return as_yaml(config_name, flags.overrides, config_dir, resolve=flags.resolve)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        hydra_bridge.answer(config_name, flags, flags.overrides, config_dir)
-    return printed.getvalue()
-
-
-def _parse_flags(name: str, arguments: list[str]) -> Any:
-    """Parse the arguments into Hydra's flags and overrides. Raises ConfigError for an unknown flag, or one that
-    does not go with the command.
+def _parse_flags(name: str, arguments: list[str]) -> argparse.Namespace:
+    """The flags and overrides among the arguments. Raises ConfigError for an unknown flag, or one that does not go with
+    the command.
     """
 
     def reject(message: str) -> NoReturn:
-        raise ConfigError(f"{name}: {message}; write settings as key=value (flags: rpr-cli {name} --hydra-help)")
+        raise ConfigError(f"{name}: {message}; write settings as key=value (rpr-cli {name} --help)")
 
-    if name == "train":
-        from rpr.sweep import spec
-
-        settings = () if {"-m", "--multirun"} & {*arguments} else map(override_key, spec.SETTINGS)
-        if misplaced := {*spec.FLAGS, *settings} & {*map(override_key, arguments)}:
-            raise ConfigError(f"{min(misplaced)}: belongs to rpr-cli sweep; add a sweep, e.g. rpr-cli sweep quick")
-    parser = hydra_bridge.flag_parser()
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error = reject  # type: ignore[method-assign]  # argparse would print several lines and end the process
-    flags: Any = parser.parse_intermixed_args(arguments)  # settings may stand between flags
-    if flags.multirun and (name != "train" or flags.config_name or flags.cfg or flags.info or flags.help):
-        raise ConfigError("-m: goes with train alone, without --config-name, --cfg, --info and --help")
-    if flags.experimental_rerun or flags.shell_completion or flags.config_path:
-        raise ConfigError("--experimental-rerun, --shell-completion and --config-path are Hydra's, not rpr-cli's")
+    for flag, short in {"--help": "-h", "--multirun": "-m", "--resolve": "-r"}.items():
+        parser.add_argument(flag, short, action="store_true")
+    parser.add_argument("--cfg", "-c", choices=["job"])
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("overrides", nargs="*")
+    flags = parser.parse_intermixed_args(arguments)  # settings may stand between flags
+    if flags.multirun and (name != "train" or flags.cfg or flags.help):
+        raise ConfigError("-m: goes with train alone, without --cfg and --help")
     return flags
 
 
@@ -206,16 +177,12 @@ def _resume(arguments: list[str]) -> None:
     """`rpr-cli train run=FOLDER`: everything else is in the run's record."""
     from rpr.commands import train
 
-    run_dir = arguments[0].partition("=")[2].strip("'")
-    if len(arguments) > 1:
-        others = [argument for argument in arguments if override_key(argument) != "run"] or arguments[1:]
+    if others := [word for word in arguments if override_key(word) != "run"]:
         raise ConfigError(
             f"run: {' '.join(others)} cannot be changed when a run is resumed; "
             "give run=... alone, or leave it out to start a new run"
         )
-    if not run_dir:
-        raise ConfigError("run: no value given; give the folder of a run, e.g. run=runs/NAME-HASH")
-    train.resume(user_path(run_dir))
+    train.resume(user_path(arguments[-1].partition("=")[2].strip("'")))
 
 
 def _config_class(name: str) -> Any:

@@ -38,7 +38,7 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
         about, blocks = _read(Path(group) / choice, config_dir)
         settings = {key: block for key, block in blocks.items() if key not in _NAMES}
         lines += ["", f"{group}.* of {group}={choice}:", *(f"  # {line}" for line in about), *_indented(settings)]
-    lines += ["", f"rpr-cli {name} --cfg job prints the composed configuration; --hydra-help lists Hydra's flags."]
+    lines += ["", f"rpr-cli {name} --cfg job prints the composed configuration."]
     width = shutil.get_terminal_size((10**6, 0)).columns  # of a window; in a file each line stays whole
     return "\n".join(part for line in "\n".join(lines).split("\n") for part in _wrapped(line, width))
 

@@ -2,7 +2,6 @@
 
 import os
 
-from rpr.compose.composition import override_key
 from rpr.compose.hydra_bridge import quote_text
 from rpr.errors import ConfigError
 from rpr.paths import SCHEMES_DIR, schemes_dir, user_path
@@ -10,8 +9,8 @@ from rpr.paths import SCHEMES_DIR, schemes_dir, user_path
 OF_ONE_RUN = ("evaluate", "export", "generate", "report", "rerun", "train", "translate", "verify")
 OF_RUNS = ("compare", "diff", "runs")
 FREE_TEXTS = ("prompt=", "stop=")  # of generate
-# Hydra's flags whose value may be the next word.
-_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-name", "-cn", "--config-dir", "-cd", "--info", "-i")
+# Flags whose value may be the next word.
+_WITH_VALUE = ("--cfg", "-c", "--config-dir", "-cd")
 
 
 def take_schemes_dir(arguments: list[str]) -> list[str]:
@@ -29,11 +28,11 @@ def take_schemes_dir(arguments: list[str]) -> list[str]:
 
 def to_overrides(name: str, arguments: list[str]) -> list[str]:
     """Replace positional arguments by overrides: the runs of the commands above, and files after `--` of `translate`.
-    Raises ConfigError for too many of them, or a duplicate.
+    Raises ConfigError for too many of them.
     """
     if name == "translate" and "--" in arguments:
         at = arguments.index("--")
-        return [*_with_runs(name, arguments[:at]), *_files(arguments[:at], arguments[at + 1 :])]
+        return [*_with_runs(name, arguments[:at]), *_files(arguments[at + 1 :])]
     if name == "generate":  # texts are quoted here, as no one can quote a text for both a shell and Hydra
         texts = [word for word in arguments if word.startswith(FREE_TEXTS)]
         quoted = [f"{key}={quote_text(text)}" for key, _, text in (word.partition("=") for word in texts)]
@@ -59,22 +58,13 @@ def _with_runs(name: str, arguments: list[str]) -> list[str]:
         raise ConfigError(
             f"{name}: {' and '.join(runs)} are words without =; give settings as KEY=VALUE, one run's folder{files}"
         )
-    _reject_duplicate(others, "run" if name in OF_ONE_RUN else "runs")
     if name == "train":  # `run=FOLDER` is read as it is, not by Hydra
         return [*others, f"run={runs[0]}"]
     given = ",".join(quote_text(run) for run in runs)
     return [*others, f"run={given}" if name in OF_ONE_RUN else f"runs=[{given}]"]
 
 
-def _files(others: list[str], files: list[str]) -> list[str]:
+def _files(files: list[str]) -> list[str]:
     if not 1 <= len(files) <= 2:
         raise ConfigError(f"--: {len(files)} files after it, expected IN or IN OUT")
-    places = list(zip(("input", "output"), files, strict=False))
-    for key, _ in places:
-        _reject_duplicate(others, key)
-    return [f"{key}={quote_text(file)}" for key, file in places]
-
-
-def _reject_duplicate(arguments: list[str], key: str) -> None:
-    if any(override_key(argument) == key for argument in arguments):
-        raise ConfigError(f"{key}: given both as a positional argument and as {key}=...; remove one of them")
+    return [f"{key}={quote_text(file)}" for key, file in zip(("input", "output"), files, strict=False)]

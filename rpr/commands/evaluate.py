@@ -27,11 +27,12 @@ _LONGEST_NAME = 200  # bytes; file systems allow 255
 
 
 def run(config: EvaluateConfig) -> None:
-    """Prints the scores and writes them with the hypotheses to <run>/evaluations/<settings>; if these are too many for
-    the name of a folder, their beginning and a hash.
+    """Prints the scores and writes them with the hypotheses to <run>/evaluations/<typed settings>; if these are too
+    many for the name of a folder, their beginning and a hash.
 
     The run's record is not changed.
     """
+    # 1. The run's settings with the typed ones.
     run_dir = user_path(config.run).absolute()
     trained = loading.config_of(run_dir, config)
     names = {*OF_TRANSLATIONS, *REPORTED, "text_tokens", "matmul_precision"}
@@ -47,26 +48,20 @@ def run(config: EvaluateConfig) -> None:
     check_tokenizer(trained)
     documents = trained.data.kind is TEXT
     _check_effect(config, run_dir.name, trained)
-    search = [f"beam{evaluation.beam_size}", f"alpha{evaluation.length_penalty:g}"]
-    search += [f"min{evaluation.min_length}"] if evaluation.min_length else []
-    if documents:
-        search = [f"tokens{evaluation.text_tokens}", *map(str, evaluation.context_lengths)]
-        search += [] if evaluation.stride is None else [f"stride{evaluation.stride}"]
+    # 2. Its data and weights.
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     if config.position:
         checkpoint += f", positions: {position.label}"
     system = evaluated_model(trained, model, checkpoint)
-    settings = [f"average{config.average_checkpoints or trained.optim.average_checkpoints}", *search]
-    if system.precision != "32":  # next to the results of exact float32, not over them
-        settings.append("precision" + re.sub(r"\W+", "-", system.precision))
-    settings += [f"{key}-{value}" for key, value in sorted((config.position or {}).items())]
-    settings += [] if config.bleu_tokenizer is None else [config.bleu_tokenizer]
-    settings += [] if config.bootstrap_samples is None else [f"samples{config.bootstrap_samples}"]
-    settings += [] if config.length_buckets is None else ["-".join(map(str, ["buckets", *config.length_buckets]))]
-    settings += config.splits or []  # so that the scores of other splits are kept
-    if loading.corpus_change(run_dir, loading.record_of(run_dir), data):  # and those of the run's own corpus
-        settings.append(f"corpus-{data.meta.key[:12]}")
-    name = "-".join(settings)
+    # 3. A folder for what is typed, and for what else makes another result of it.
+    typed = config.model_dump(include={*names, "splits", "average_checkpoints", "position"}, exclude_none=True)
+    typed |= {"precision": system.precision} if system.precision != "32" else {}
+    if loading.corpus_change(run_dir, loading.record_of(run_dir), data):  # the scores of the run's own corpus are kept
+        typed["corpus"] = data.meta.key[:12]
+    name = re.sub(r"[^\w.]+", "-", json.dumps(typed)).strip("-") or "as_trained"
+    if len(name.encode()) > _LONGEST_NAME:
+        name = f"{name[:40]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    # 4. What cannot be scored is refused before anything is.
     for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
         data.split(split) if documents else data.text(split)
     check_scorable(trained, data)
@@ -74,8 +69,7 @@ def run(config: EvaluateConfig) -> None:
         check_hooks(*tried)
     for line in lifecycle.untrained(trained) if config.context_lengths else ():
         note(f"warning: {line}")
-    if len(name.encode()) > _LONGEST_NAME:
-        name = f"{name[:40]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    # 5. Score, write, print.
     out_dir = run_dir / "evaluations" / name
     with exclusive(out_dir, "*"):
         scored = score_run(trained, data, system, out_dir)

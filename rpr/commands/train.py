@@ -25,7 +25,7 @@ from rpr.records import provenance
 from rpr.records.position import check_same_code
 from rpr.records.record import LOG_NAME, RECORD_NAME, RerunOf, read_record, write_record
 from rpr.runs import lifecycle
-from rpr.signals import die_with_parent, exit_on_sigterm
+from rpr.signals import die_with_parent, exit_on_sigterm, stop_before
 
 if TYPE_CHECKING:  # numpy and torch: invalid settings are reported without waiting for their import
     from rpr.data.cache import PreparedData
@@ -54,14 +54,45 @@ def run(
     Returns its folder: `run_dir`, or the configured one. `rerun_of` is the record that this run repeats. Raises
     BusyError if another process is working on the run, RprError if the input is invalid, or the run failed.
     """
+    from rpr.runs import locks
+
     run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
+    hardware, reported, sweep_job = config.hardware, sweep_job is not None, sweep_job or SweepJob()
     # 1. again=true: the folder of an earlier run is out of the way until the new one has started.
-    if config.again and config.hardware.num_nodes > 1:
+    if config.again and hardware.num_nodes > 1:
         raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
     with lifecycle.set_aside(run_dir, config.position) if config.again else contextlib.nullcontext():
         # 2. A run that has finished is reported.
-        if not _report_if_finished(config, run_dir):
-            _train(config, command, run_dir, sweep_job, rerun_of)
+        if _report_if_finished(config, run_dir):
+            return run_dir
+        # 3. What the run needs is there; of several SLURM nodes only the first goes on: it keeps the record.
+        if not _is_first_node(config, run_dir):
+            return run_dir
+        # 4. A sweep says for all its jobs what evaluation would read untrained.
+        for line in () if reported else lifecycle.untrained(config):
+            note(f"warning: {line}")
+        # 5. One process at a time works in the run's folder; the lock's previous holder may have finished the run.
+        created = lifecycle.create_run_dir(run_dir)
+        with locks.acquire(run_dir) as lock, exit_on_sigterm():
+            if _report_if_finished(config, run_dir):
+                return run_dir
+            # 6. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
+            with lifecycle.rollback_on_error(run_dir, created):
+                data = _prepare(config)
+                at_once = sweep_job.concurrent_jobs
+                job = lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=at_once)
+            # 7. Train in processes of their own, one for each rank, or in this one.
+            log = run_dir / LOG_NAME if reported else None
+            with _failure_recorded(run_dir):
+                if hardware.num_ranks > 1 or sweep_job.in_launcher:
+                    _run_worker(job, hardware, keep_open=(lock, *sweep_job.keep_open), log=log)
+                else:
+                    if log is not None:
+                        _redirect_output(log)
+                    work(config, run_dir, data)
+        # 8. The result; of a sweep's job the sweep reports it.
+        if not reported:
+            print_result(run_dir)
     return run_dir
 
 
@@ -72,55 +103,6 @@ def resume(run_dir: Path) -> Path:
     record = record_of(run_dir)
     config = config_from_record(record.config, run_dir / RECORD_NAME)
     return run(config, command=record.command, run_dir=run_dir.absolute())
-
-
-def _train(
-    config: TrainConfig, command: str, run_dir: Path, sweep_job: SweepJob | None, rerun_of: RerunOf | None
-) -> None:
-    from rpr.runs import locks, runtime
-    from rpr.scoring.metrics import check_tokenizer
-    from rpr.scoring.run import check_scorable
-    from rpr.training import launch
-
-    # 3. What can be known now is there: the scores' tokenizer, the devices, the other nodes. Of several SLURM nodes
-    #    the first keeps the record.
-    check_tokenizer(config)
-    config.logger.check_installed()
-    hardware = config.hardware
-    slurm = launch.slurm_job(hardware) if hardware.num_nodes > 1 else None
-    if slurm is not None and slurm.node > 0:
-        _run_as_later_node(config, run_dir, slurm.hostnames)
-        return
-    runtime.check_devices(hardware)
-    if slurm is not None:
-        launch.check_hosts(slurm.hostnames)
-    # 4. A sweep says for all its jobs what evaluation would read untrained.
-    reported, sweep_job = sweep_job is not None, sweep_job or SweepJob()
-    for line in () if reported else lifecycle.untrained(config):
-        note(f"warning: {line}")
-    # 5. One process at a time works in the run's folder; the lock's previous holder may have finished the run.
-    created = lifecycle.create_run_dir(run_dir)
-    with locks.acquire(run_dir) as lock, exit_on_sigterm():
-        if _report_if_finished(config, run_dir):
-            return
-        # 6. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
-        with lifecycle.rollback_on_error(run_dir, created):
-            data = _prepare(config)
-            check_scorable(config, data)
-            shared_by = sweep_job.concurrent_jobs
-            job = lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=shared_by)
-        # 7. Train in processes of their own, one for each rank, or in this one.
-        log = run_dir / LOG_NAME if reported else None
-        with _failure_recorded(run_dir):
-            if hardware.num_ranks > 1 or sweep_job.in_launcher:
-                _run_worker(job, hardware, keep_open=(lock.descriptor, *sweep_job.keep_open), log=log)
-            else:
-                if log is not None:
-                    _redirect_output(log)
-                work(config, run_dir, data)
-    # 8. The result; of a sweep's job the sweep reports it.
-    if not reported:
-        print_result(run_dir)
 
 
 def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
@@ -144,24 +126,31 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
     return True
 
 
-def _run_as_later_node(config: TrainConfig, run_dir: Path, hosts: Sequence[str]) -> None:
-    """A SLURM node after the first, which keeps the record.
-
-    On a failure the process exits with a non-zero code, so that SLURM ends the job: submitit would take a raised error
-    for a result, and the first node would wait for this one.
+def _is_first_node(config: TrainConfig, run_dir: Path) -> bool:
+    """Check what can be known before the corpus is prepared: the scores' tokenizer, the devices, the other nodes. A
+    SLURM node after the first then trains; on a failure its process exits with a non-zero code, so that SLURM ends the
+    job: submitit would take a raised error for a result, and the first node would wait for this one.
     """
     from rpr.runs import runtime
+    from rpr.scoring.metrics import check_tokenizer
     from rpr.training import launch
 
+    check_tokenizer(config)
+    config.logger.check_installed()
+    slurm = launch.slurm_job(config.hardware) if config.hardware.num_nodes > 1 else None
     try:
         runtime.check_devices(config.hardware)
-        launch.check_hosts(hosts)
-        _prepare(config)
-        _run_worker(run_dir / lifecycle.JOB_NAME, config.hardware)
+        launch.check_hosts(() if slurm is None else slurm.hostnames)
+        if slurm is not None and slurm.node > 0:
+            _prepare(config)
+            _run_worker(run_dir / lifecycle.JOB_NAME, config.hardware)
     except RprError as error:
+        if slurm is None or slurm.node == 0:
+            raise
         note(str(error))
         time.sleep(launch.GRACE_SECONDS)  # the first node may have an error of its own to report
         raise SystemExit(FAULT_EXIT) from None
+    return slurm is None or slurm.node == 0
 
 
 def _redirect_output(log: Path) -> None:
@@ -248,6 +237,7 @@ def _prepare(config: TrainConfig) -> PreparedData:
     from rpr.data.corpus import splits_of_files
     from rpr.model.scheme_check import check_hooks
     from rpr.scoring.metrics import check_tokenizer
+    from rpr.scoring.run import check_scorable
 
     for tried in config.sites:
         check_hooks(*tried)
@@ -259,6 +249,7 @@ def _prepare(config: TrainConfig) -> PreparedData:
         note(f"data: {data.meta.name}: {remark}")
     if config.data.kind is not TEXT:
         check_tokenizer(config, data.text("validation")[1])
+    check_scorable(config, data)
     return data
 
 
@@ -271,24 +262,27 @@ def _failure_recorded(run_dir: Path) -> Iterator[None]:
 
     try:
         yield
-    except Exception as error:
-        if not (run_dir / RECORD_NAME).exists():
+    except BaseException as error:
+        # 1. A signal in whose course another error was raised, as that of a killed loader process, is the cause.
+        stop = error if isinstance(error, RprError) else stop_before(error) or error
+        failure = isinstance(stop, Exception)
+        if failure and not (run_dir / RECORD_NAME).exists():
             raise RunError(
                 f"{run_dir}: the run's folder was moved or removed while it trained; put it back, and the same command "
                 "resumes from the last checkpoint"
             ) from None
+        # 2. The first rank, which may only have met the end of another.
         if is_first_rank():
-            earlier = lifecycle.mark_stopped(run_dir, error)
-            if reason_of(error) is None and earlier.status == "failed":
+            earlier = lifecycle.mark_stopped(run_dir, stop)
+            if failure and reason_of(stop) is None and earlier.status == "failed":
                 raise RunError(earlier.error or "") from None
-        else:
+        # 3. Another rank.
+        elif failure:
             time.sleep(launch.GRACE_SECONDS)
             with contextlib.suppress(RecordError):  # a node without the first one's file system
-                lifecycle.mark_stopped(run_dir, error, rank=os.environ["RANK"])
-        raise
-    except BaseException as stop:  # Ctrl-C, SIGTERM
-        if is_first_rank():
-            lifecycle.mark_stopped(run_dir, stop)
+                lifecycle.mark_stopped(run_dir, stop, rank=os.environ["RANK"])
+        if stop is not error:
+            raise stop from None
         raise
 
 

@@ -29,17 +29,9 @@ def typed_choices(overrides: Sequence[str]) -> list[str]:
     """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
     `position@position.encoder=rope`, and `position.encoder=null` as its deletion; the last one for a stack counts.
     """
-    stacks = {at: match for at, word in enumerate(overrides) if (match := _SIDE.fullmatch(word))}
-    last = {match[1]: at for at, match in stacks.items()}
-    rewritten = []
-    for at, word in enumerate(overrides):
-        if (match := stacks.get(at)) is None:
-            rewritten.append(word)
-        elif last[match[1]] == at:
-            rewritten.append(
-                f"~position@{match[1]}" if match[2].lower() == "null" else f"position@{match[1]}={match[2]}"
-            )
-    return rewritten
+    stacks = {match[1]: match[2] for word in overrides if (match := _SIDE.fullmatch(word))}
+    choices = [f"~position@{at}" if name.lower() == "null" else f"position@{at}={name}" for at, name in stacks.items()]
+    return [*(word for word in overrides if not _SIDE.fullmatch(word)), *choices]
 
 
 def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
@@ -57,11 +49,9 @@ def _check_choice(word: str) -> None:
     key, _, choice = word.partition("=")
     group, _, package = key.lstrip("+~").partition("@")
     if choice.strip("'\"").startswith(("[", "{")) and "." not in group and (data_dir("conf") / group).is_dir():
-        layers = f"; layers in turn: {package or group}=pattern '{package or group}.layers={choice}'"
-        raise ConfigError(
-            f"{package or group}: {choice} would mix the settings of several choices; give one"
-            f"{layers if group == 'position' and '[' in choice else ''}"
-        )
+        name = package or group
+        layers = f"; layers in turn: {name}=pattern '{name}.layers=[A,B]'" if group == "position" else ""
+        raise ConfigError(f"{name}: {choice} would mix the settings of several choices; give one{layers}")
 
 
 def choices_of(group: str, config_dir: Path | None = None) -> list[str]:
@@ -84,25 +74,18 @@ def as_yaml(name: str, overrides: Sequence[str], config_dir: Path | None = None,
 
 def _compose_settings(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> Any:
     """As `compose`, with interpolations. A decoder-only model for which no corpus is chosen learns python_library."""
-    from omegaconf import OmegaConf
-
     rewritten = typed_choices(overrides)
     for word in rewritten:
         _check_choice(word)
-    of_entries = [word for word in rewritten if _ENTRY.match(word)]  # which exist once the layers are known
-    others = [word for word in rewritten if word not in of_entries]
+    others = [word for word in rewritten if not _ENTRY.match(word)]
     settings = hydra_bridge.compose_quickly(name, others, config_dir)
     chosen = name != "train" or any(re.match(r"data(=|\.synthetic\.)", word.lstrip("+")) for word in rewritten)
     if not chosen and settings.model.architecture == "decoder_only" and settings.data.text is None:
         return _compose_settings(name, ["data=python_library", *overrides], config_dir)
-    if entries := list(_entries_of_layers(settings, config_dir)):
+    entries = [*_entries_of_layers(settings, config_dir), *filter(_ENTRY.match, rewritten)]
+    if entries:  # which exist once the layers are known
         settings = hydra_bridge.compose_quickly(name, [*others, *entries], config_dir)
     _set_rate_aside(settings, {override_key(word) for word in rewritten})
-    for word in of_entries:
-        override = hydra_bridge.parse(word)
-        if OmegaConf.select(settings, override.key_or_group, default=...) is ...:
-            raise ConfigError(f"{override.key_or_group}: no such setting of the layers' entries; see --cfg job")
-        OmegaConf.update(settings, override.key_or_group, override.value())
     return settings
 
 
@@ -129,16 +112,14 @@ def _entries_of_layers(settings: Any, config_dir: Path | None) -> Iterator[str]:
             yield f"+position@{path}.entries.{entry}={choice}"
 
 
-def compose_train(
-    overrides: Sequence[str], config_dir: Path | None = None, config_name: str | None = None
-) -> TrainConfig:
+def compose_train(overrides: Sequence[str], config_dir: Path | None = None) -> TrainConfig:
     """Compose and validate one job of train, without a comma list. Raises ConfigError for invalid settings, RprError if
     it cannot start from the run that `from` names.
     """
     from rpr.config.train import TrainConfig, too_few_samples
     from rpr.validation import validate
 
-    settings = compose(config_name or "train", overrides, config_dir)
+    settings = compose("train", overrides, config_dir)
     run = settings.get("from")
     config = validate(TrainConfig, {**settings, "from": None})
     if problem := too_few_samples(config.evaluation.bootstrap_samples):
@@ -196,16 +177,15 @@ def is_hydra_override(override: str) -> bool:
     return key.startswith(("hydra/", "hydra.")) and key != "hydra.searchpath"
 
 
-def recorded_command(overrides: Sequence[str], config_dir: Path | None, config_name: str | None = None) -> str:
+def recorded_command(overrides: Sequence[str], config_dir: Path | None) -> str:
     """As `train_command`, for a record: what belongs to this call alone is left out."""
     own = ("sweep", "again", "stop_after_minutes")
-    return train_command([word for word in overrides if override_key(word) not in own], config_dir, config_name)
+    return train_command([word for word in overrides if override_key(word) not in own], config_dir)
 
 
-def train_command(overrides: Sequence[str], config_dir: Path | None = None, config_name: str | None = None) -> str:
+def train_command(overrides: Sequence[str], config_dir: Path | None = None) -> str:
     """The command line that trains with these settings, for a shell."""
-    flags = {"--config-dir": config_dir, "--config-name": config_name}
-    given = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    given = [] if config_dir is None else [f"--config-dir={config_dir}"]
     if (folder := schemes_dir()) is not None:
         given.append(f"schemes_dir={folder}")
     return shlex.join(["rpr-cli", "train", *given, *overrides])

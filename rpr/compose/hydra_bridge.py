@@ -2,12 +2,10 @@
 (tests/test_source_rules.py).
 """
 
-import argparse
 import copy
 import functools
 import re
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +13,6 @@ from typing import Any
 
 from rpr.errors import ConfigError
 from rpr.paths import choice_dirs, data_dir
-
-
-def flag_parser() -> argparse.ArgumentParser:
-    """Hydra's argument parser: its flags, followed by overrides."""
-    from hydra._internal.utils import get_args_parser
-
-    parser: argparse.ArgumentParser = get_args_parser()
-    return parser
 
 
 def quote_value(value: str) -> str:
@@ -92,19 +82,12 @@ def _initialized(config_name: str, config_dir: Path | None = None) -> Iterator[A
 
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None, *, with_hydra: bool = False) -> Any:
     """Compose one job's settings with Hydra, `with_hydra` also its own as `settings.hydra`; `config_dir` is a folder
-    with more choices. Raises ConfigError if a folder of hydra.searchpath does not exist, or a choice inherits from
-    itself.
+    with more choices.
     """
     from hydra import compose as hydra_compose
 
-    try:
-        with _initialized(name, config_dir), warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # a folder of hydra.searchpath that does not exist
-            return hydra_compose(name, _readable(overrides), return_hydra_config=with_hydra)
-    except UserWarning as warning:
-        raise ConfigError(f"hydra: {warning}") from None
-    except RecursionError:
-        raise ConfigError(f"defaults: a file that {name} reads inherits from itself; correct its defaults") from None
+    with _initialized(name, config_dir):
+        return hydra_compose(name, _readable(overrides), return_hydra_config=with_hydra)
 
 
 def compose_quickly(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> Any:
@@ -159,17 +142,6 @@ def launch(
         context = HydraContext(hydra.config_loader, Callbacks())
         launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=settings)
         return list(launcher.launch([_readable(job) for job in jobs], initial_job_idx=0))
-
-
-def answer(config_name: str, flags: argparse.Namespace, overrides: Sequence[str], config_dir: Path | None) -> None:
-    """Let Hydra answer --cfg, --info or --hydra-help on stdout."""
-    with _initialized(config_name, config_dir) as hydra:
-        if flags.hydra_help:
-            hydra.hydra_help(config_name, flag_parser(), flags)
-        elif flags.cfg:
-            hydra.show_cfg(config_name, _readable(overrides), flags.cfg, flags.package, flags.resolve)
-        else:
-            hydra.show_info(flags.info, config_name, _readable(overrides))
 
 
 def is_parsing_error(error: BaseException) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rpr.compose.composition import choices_of
 from rpr.compose.hydra_bridge import is_parsing_error
 from rpr.errors import did_you_mean, reason_of
 from rpr.io.escape import escape_control_characters
@@ -50,23 +49,7 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
     if isinstance(error, (HydraException, OmegaConfBaseException)) or is_parsing_error(error):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
         text = "; ".join(line.rstrip(".;") for line in lines)
-        return _unknown_key(text, kind) or _no_choice(text) or text
-    return None
-
-
-def _no_choice(text: str) -> str | None:
-    """The message for a group without a choice, or with several."""
-    if match := re.match(r"Error resolving interpolation '([^']+)', possible interpolation keys: (.*)", text):
-        group = next(name for name in re.findall(r"\w+(?=\})", match[1]) if name not in match[2].split(", "))
-        return f"{group}: nothing is selected, but other settings need it; add {group}=NAME (a file of conf/{group}/)"
-    if match := re.match(r"Ambiguous value for argument '([^']+)'", text):
-        return f"{match[1]}: several values; add -m to train one run for each, or write a list as KEY=[A,B]"
-    if text == "ConfigLoader is not set":
-        return "glob: choices are not matched by a pattern; list them, e.g. position=absolute,relative"
-    if text.startswith("Config group override must be"):
-        return f"{text}; write GROUP=CHOICE, e.g. model=tiny"
-    if match := re.match(r"In '[\w/]+': Could not load '(?!hydra/)([\w/]+)/([^'/]*)'", text):
-        return _no_such_choice(match[1], match[2], choices_of(match[1]))
+        return _unknown_key(text, kind) or text
     return None
 
 

@@ -14,8 +14,7 @@ from rpr.validation import StrictModel
 
 def _of_one_process(hardware: HardwareConfig) -> HardwareConfig:
     if hardware.num_ranks > 1:
-        ranks = f"devices: the {hardware.num_ranks} of {hardware.name} are for training"
-        raise ValueError(f"{ranks}; this command runs in one process: choose hardware=cpu or 1xgpu")
+        raise ValueError(f"devices: {hardware.name} is for training; this command has one process: choose cpu or 1xgpu")
     return hardware
 
 
@@ -193,10 +192,7 @@ class ReportConfig(StrictModel):
         if self.sweep is not None and not NAME.fullmatch(self.sweep):
             yield f"sweep: {self.sweep!r} is not a valid sweep name; give one such as quick"
         if self.sweep is not None and self.run is not None:
-            yield (
-                f"run and sweep: {self.run} and {self.sweep} are both given; a report is on one run's positions or on "
-                "a sweep's records: remove one of them"
-            )
+            yield f"run and sweep: {self.run} and {self.sweep} are both given; remove one of them"
 
 
 class LayerBenchConfig(StrictModel):

@@ -51,11 +51,8 @@ class ModelConfig(StrictModel):
 
     def problems(self) -> Iterator[str]:
         if self.d_model % self.num_heads:
-            divisors = [str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0]
-            yield (
-                f"num_heads: {self.num_heads} does not divide model.d_model = {self.d_model}; "
-                f"choose one of {', '.join(divisors)}"
-            )
+            divisors = ", ".join(str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0)
+            yield f"num_heads: {self.num_heads} does not divide d_model = {self.d_model}; choose one of {divisors}"
         if self.d_model % 2:
             yield f"d_model: {self.d_model} is odd; sinusoids come in pairs: choose an even width"
 
@@ -95,20 +92,11 @@ class OptimConfig(StrictModel):
 
     def problems(self) -> Iterator[str]:
         if (self.learning_rate_scale is None) == (self.learning_rate is None):
-            yield (
-                "learning_rate_scale and optim.learning_rate: set exactly one of them, the other to null: a factor of "
-                "the paper's learning rate, or the highest one itself"
-            )
+            yield "learning_rate_scale and optim.learning_rate: set exactly one of them, the other to null"
         if (self.checkpoint_every_n_steps is None) == (self.checkpoint_every_n_minutes is None):
-            yield (
-                "checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: "
-                "set exactly one of them, the other to null"
-            )
+            yield "checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: set exactly one, the other to null"
         if self.average_checkpoints > self.keep_checkpoints:
-            yield (
-                f"average_checkpoints: {self.average_checkpoints} is more than the "
-                f"optim.keep_checkpoints = {self.keep_checkpoints} that are kept; raise keep_checkpoints"
-            )
+            yield f"average_checkpoints: {self.average_checkpoints} is more than optim.keep_checkpoints; raise that one"
 
     @property
     def rate_setting(self) -> str:
@@ -166,11 +154,11 @@ NOT_DECIDING = ("name", "stop_after_minutes", "sweep", "again", "runs_dir", "log
 REPORTED = ("bootstrap_samples", "length_buckets", "context_lengths", "stride")
 
 
-def too_few_samples(samples: int | None) -> str | None:
-    """Why a bootstrap of so many samples gives no interval, or None. Records may have any number."""
+def too_few_samples(samples: int | None) -> str:
+    """Why a bootstrap of so many samples gives no interval; empty if it does. Records may have any number."""
     if not samples or samples >= 100:
-        return None
-    return f"bootstrap_samples: {samples} are too few for the ends of a 95% interval; choose 100 or more, or 0 for none"
+        return ""
+    return f"bootstrap_samples: {samples} are too few for a 95% interval; choose 100 or more, or 0 for none"
 
 
 class EvaluationConfig(StrictModel):
@@ -197,12 +185,7 @@ class EvaluationConfig(StrictModel):
             if lengths != sorted(set(lengths)):
                 yield f"{key}: {lengths} is not ascending; give lengths like [10,20,40], or [] for none"
         if self.stride is not None and (not self.context_lengths or self.context_lengths[-1] % self.stride):
-            yield (
-                f"stride: {self.stride} does not divide the longest of evaluation.context_lengths = "
-                f"{list(self.context_lengths)}; choose one that does, or null for no sliding windows"
-            )
-        if len(set(self.test_splits)) < len(self.test_splits):
-            yield f"test_splits: [{','.join(self.test_splits)}] names a split twice; name each once"
+            yield f"stride: {self.stride} does not divide the longest context length; choose one that does"
         if "train" in self.test_splits:
             yield "test_splits: train is not scored, as its text is not kept; name other splits"
 
@@ -211,16 +194,13 @@ def check_attention(hardware: HardwareConfig, stacks: Sequence[StackShape]) -> N
     """Raises ConfigError if the configured attention does not support the positions or the heads of these stacks."""
     if hardware.attention != "triton":
         return
-    for stack in stacks:
-        if what := stack.scheme.not_fused:
-            raise ConfigError(
-                f"hardware.attention: triton does not support the {what} of position={stack.scheme.name}; choose auto"
-            )
+    for scheme in (stack.scheme for stack in stacks):
+        if what := scheme.not_fused:
+            rule = f"triton does not support the {what} of position={scheme.name}"
+            raise ConfigError(f"hardware.attention: {rule}; choose attention=auto")
     if (width := stacks[0].site.d_head) > WIDEST_TRITON_HEAD:
-        raise ConfigError(
-            f"hardware.attention: triton supports heads of width {WIDEST_TRITON_HEAD} at most, but "
-            f"model.d_model / model.num_heads is {width}; choose attention=auto, or more heads"
-        )
+        rule = f"triton supports heads of width {WIDEST_TRITON_HEAD} at most, not {width}"
+        raise ConfigError(f"hardware.attention: {rule}; choose attention=auto, or more heads")
 
 
 class Origin(StrictModel):
@@ -274,10 +254,7 @@ class TrainConfig(StrictModel):
             return settings
         sides = [side for side in ("encoder", "decoder") if position.get(side)]
         if sides and model.get("architecture") == "decoder_only":
-            raise ValueError(
-                f"position.{sides[0]}: model.architecture=decoder_only has a single stack, which reads source and "
-                "target; choose its positions with position=..."
-            )
+            raise ValueError(f"position.{sides[0]}: model.architecture=decoder_only has one stack; choose position=...")
         if model.get("bos_vector", "") is not None:
             return settings
         return {**sections, "model": {**model, "bos_vector": "zero" if data.get("text") is None else "learned"}}
@@ -286,24 +263,15 @@ class TrainConfig(StrictModel):
         parts = {"data.name": self.data.name, "model.name": self.model.name, "position.name": self.position.name}
         for key, name in {"name": self.name, "sweep": self.sweep, **parts}.items():
             if name is not None and not NAME.fullmatch(name):
-                yield (
-                    f"{key}: {name!r} is not a valid folder name; "
-                    "use letters, digits, '.', '_' and '-', starting with a letter or digit"
-                )
+                yield f"{key}: {name!r} is not a valid folder name; use letters, digits, '.', '_' and '-'"
         for key, name in (("name", self.label), ("sweep", self.sweep or "")):
             if len(name) > LONGEST_NAME:
                 yield f"{key}: {name[:20]}... has {len(name)} characters; the maximum is {LONGEST_NAME}"
         microbatches, ranks = self.optim.microbatches_per_step, self.hardware.num_ranks
         if microbatches % ranks and ranks % microbatches:
-            yield (
-                f"hardware: {ranks} devices cannot share optim.microbatches_per_step = {microbatches} equally; "
-                "choose a number that divides it or is a multiple of it"
-            )
+            yield f"hardware: {ranks} devices cannot share optim.microbatches_per_step = {microbatches}; choose others"
         if self.data.kind is TEXT and self.model.architecture != "decoder_only":
-            yield (
-                f"data: {self.data.name} has documents, not pairs, which model.architecture={self.model.architecture} "
-                "cannot learn; choose model.architecture=decoder_only"
-            )
+            yield f"data: {self.data.name} has documents, not pairs; choose model.architecture=decoder_only"
         if self.data.kind is not TEXT and self.evaluation.context_lengths:
             yield "evaluation.context_lengths: only documents are scored by context; set it to []"
         same, longest = self.position.encoder == self.position.decoder, max(self.longest_row, self.longest_context)
@@ -419,14 +387,13 @@ def _keys(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def config_from_record(settings: Mapping[str, Any], path: Path | None = None) -> TrainConfig:
-    """The configuration of a record. Raises RecordError if this version
-    cannot read it, with the record's path; ConfigError as `validate` if none is given.
+    """The configuration of a record. Raises RecordError with its path if this version cannot read it; ConfigError as
+    `validate` if no path is given.
     """
     try:
         return validate(TrainConfig, settings)
     except ConfigError as error:
         if path is None:
             raise
-        raise RecordError(
-            f"{path}: this version of rpr cannot read its configuration ({error}); use the version that wrote it"
-        ) from None
+        reason = f"this version of rpr cannot read its configuration ({error})"
+        raise RecordError(f"{path}: {reason}; use the version that wrote it") from None

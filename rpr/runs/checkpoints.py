@@ -11,7 +11,6 @@ from torch import Tensor
 from rpr.errors import DataError, RunError
 
 STEP = re.compile(r"step=?(\d+)\.ckpt")
-_RESUME_KEYS = ("global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers", "pytorch-lightning_version")
 PREFIX = "model."  # of the Transformer's weights in a LightningModule's state
 
 
@@ -26,18 +25,15 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
     read now (an unavailable disk, no memory) but may be intact.
     """
     try:
-        # The one place where it may be called.
-        loaded: dict[str, Any] = torch.load(  # noqa: TID251
-            str(path), map_location="cpu", weights_only=True, mmap=mapped
-        )
+        loaded = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)  # noqa: TID251 (the one place)
     except FileNotFoundError:
         raise DataError(f"{path}: no such checkpoint") from None
     except Exception as error:  # damaged bytes are executed as pickle opcodes and can raise anything
         if isinstance(error, MemoryError) or getattr(error, "errno", None) not in (None, errno.EINVAL):
             raise RunError(f"{path}: cannot be read now ({error}); fix this and rerun the same command") from None
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
         raise DataError(
-            f"{path}: cannot be read as a checkpoint ({reason[:120]}); move it away to use an earlier one"
+            f"{path}: cannot be read as a checkpoint ({reason}); move it away to use an earlier one"
         ) from None
     if not isinstance(loaded, dict) or not isinstance(loaded.get("state_dict"), dict):
         raise DataError(f"{path}: contains no state_dict; give a checkpoint that rpr-cli train wrote")
@@ -70,16 +66,13 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
 
 
 def check_resumable(path: Path, own: dict[str, Tensor]) -> None:
-    """Raises DataError if a training, whose LightningModule has the state `own`, cannot resume from a checkpoint: it is
-    another model's, or lacks something.
+    """Raises DataError if a checkpoint is of another model than the training, whose LightningModule has the state
+    `own`.
     """
-    checkpoint = load_checkpoint(path, mapped=True)
-    lacking = [name for name in _RESUME_KEYS if name not in checkpoint]
-    reason = f"it has no {lacking[0]}" if lacking else "its weights have other names or sizes"
-    if lacking or _shapes(checkpoint["state_dict"]) != _shapes(own):
+    if _shapes(load_checkpoint(path, mapped=True)["state_dict"]) != _shapes(own):
         raise DataError(
-            f"{path}: this run cannot resume from it ({reason}); move it away to resume from the previous checkpoint, "
-            "or from scratch if there is none"
+            f"{path}: its weights have other names or sizes than this run's; move it away to resume from the previous "
+            "checkpoint, or from scratch if there is none"
         )
 
 

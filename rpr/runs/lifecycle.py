@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rpr.config.train import REPORTED, TrainConfig
-from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, RprError, TimeLimitReached, reason_of
+from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, TimeLimitReached, reason_of
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
@@ -19,7 +19,6 @@ from rpr.records import provenance
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Git, Record, RerunOf, read_record, varying, write_record
 from rpr.runs import locks
 from rpr.runs.locks import LOCK_NAME
-from rpr.signals import stop_before
 
 if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does not wait for
     from rpr.config.data import DataConfig
@@ -158,14 +157,16 @@ def start_record(
     """
     import yaml
 
+    from rpr.data.windows import unigram_bits
     from rpr.runs.checkpoints import checkpoints
     from rpr.runs.loading import corpus_change
     from rpr.runs.origin import check_same_vocabulary
 
+    # 1. A run that has a checkpoint continues, on the same corpus.
     path, sides = run_dir / RECORD_NAME, (config.position.encoder, config.position.decoder)
     settings = config.model_dump(mode="json") | {"again": False}
     earlier = read_record(path) if path.exists() else None
-    continued = None  # without a checkpoint the run begins again
+    continued = None
     if checkpoints(run_dir / "checkpoints"):
         continued = earlier
         if change := corpus_change(run_dir, earlier, data):
@@ -173,11 +174,16 @@ def start_record(
     elif config.origin is not None:
         check_same_vocabulary(config.origin, data.vocabulary)
     check_test_splits(config, data.splits)
+    # 2. What it has in common with the earlier record.
+    sweeps = earlier.sweeps if earlier else _sweeps_of_set_aside(run_dir)
+    if config.sweep is not None and config.sweep not in sweeps:
+        sweeps = (*sweeps, config.sweep)
+    most: int | None = concurrent_jobs  # unknown if it was for an earlier part of the run
+    if continued is not None:
+        most = None if continued.concurrent_jobs is None else max(concurrent_jobs, continued.concurrent_jobs)
+    # 3. The files.
     try:
         remove_leftovers(run_dir, *_WRITTEN)
-        sweeps = earlier.sweeps if earlier else _sweeps_of_set_aside(run_dir)
-        if config.sweep is not None and config.sweep not in sweeps:
-            sweeps = (*sweeps, config.sweep)
         record = Record(
             name=config.label,
             run_id=config.run_id,
@@ -196,13 +202,22 @@ def start_record(
             schemes=codes(sides),
             device=config.hardware.name,
             hardware=config.hardware.name,
-            concurrent_jobs=_concurrent_jobs(continued, concurrent_jobs),
+            concurrent_jobs=most,
             seed=config.seed,
             started=continued.started if continued else provenance.now(),
             finished=None,
             steps=None,
             parameters=None,
-            data=_data_record(data),
+            data=Data(
+                name=data.meta.name,
+                synthetic=data.meta.synthetic,
+                train_pairs=len(data.split("train")),
+                dropped_pairs=sum(sum(lost.values()) for lost in data.meta.dropped.values()),
+                vocabulary_size=len(data.vocabulary),
+                key=data.meta.key,
+                notes=data.meta.notes,
+                unigram_bits=unigram_bits(data),
+            ),
             training=None,
             wandb=None,
         )
@@ -228,28 +243,6 @@ def _git(run_dir: Path, resumed: Record | None) -> Git:
     return git.model_copy(update={"dirty": resumed.git.dirty or git.dirty})
 
 
-def _concurrent_jobs(earlier: Record | None, now: int) -> int | None:
-    """The most jobs that shared the run's device at any time; unknown if it was for an earlier part of the run."""
-    if earlier is None:
-        return now
-    return None if earlier.concurrent_jobs is None else max(now, earlier.concurrent_jobs)
-
-
-def _data_record(data: PreparedData) -> Data:
-    from rpr.data.windows import unigram_bits
-
-    return Data(
-        name=data.meta.name,
-        synthetic=data.meta.synthetic,
-        train_pairs=len(data.split("train")),
-        dropped_pairs=sum(sum(lost.values()) for lost in data.meta.dropped.values()),
-        vocabulary_size=len(data.vocabulary),
-        key=data.meta.key,
-        notes=data.meta.notes,
-        unigram_bits=unigram_bits(data),
-    )
-
-
 def mark_stopped(run_dir: Path, error: BaseException, *, rank: str | None = None, is_earlier: bool = False) -> Record:
     """Set the record's status to failed or interrupted, with the reason; returns it as it was. The first report stays:
     that of the training process, or of the `rank` that failed first. A time limit replaces it, and any report if it
@@ -267,11 +260,7 @@ def mark_stopped(run_dir: Path, error: BaseException, *, rank: str | None = None
 
 
 def _end_of(error: BaseException) -> tuple[str, str]:
-    """The status of a run that this error ends, and why: the one place where that is decided. A signal in whose course
-    another error was raised is the cause of both.
-    """
-    if not isinstance(error, RprError):
-        error = stop_before(error) or error
+    """The status of a run that this error ends, and why: the one place where that is decided."""
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         signal = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
         return "interrupted", f"{signal}; the same command resumes from the last checkpoint, if any"

@@ -25,10 +25,6 @@ _REMEDY = "restore the run's own copy, or remove it to use that of the run's cor
 
 def record_of(run_dir: Path, setting: str = "run") -> Record:
     """The record in a run's folder, which this setting names; raises RecordError if there is no readable one."""
-    if run_dir.name == RECORD_NAME and run_dir.is_file():
-        raise RecordError(f"{setting}: {run_dir} is the record itself; give its folder, {setting}={run_dir.parent}")
-    if run_dir.is_file() and run_dir.suffix == ".json":
-        raise RecordError(f"{setting}: {run_dir} has no checkpoints beside it; repeat its run: rpr-cli rerun {run_dir}")
     if not (run_dir / RECORD_NAME).exists():
         raise RecordError(
             f"{setting}: {run_dir} has no {RECORD_NAME}; give the folder of a run, e.g. {setting}=runs/NAME-HASH"
@@ -55,8 +51,8 @@ def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfi
 
 
 def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
-    """The run's own copy; for older runs without one, that of its token cache, which is prepared if necessary. Raises
-    DataError if the copy is damaged, or as `check_corpus`.
+    """The run's own copy; without one, that of its token cache, which is prepared if necessary. Raises DataError if the
+    copy is damaged, or as `check_corpus`.
     """
     path = run_dir / VOCABULARY_NAME
     if path.exists():
@@ -66,42 +62,26 @@ def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
     return data.vocabulary
 
 
-def check_same_vocabulary(run_dir: Path, record: Record | None, data: PreparedData) -> None:
-    """Raises DataError if token ids mean other pieces than in the run: every translation would be silently wrong."""
-    path = run_dir / VOCABULARY_NAME
-    same_key = record is not None and record.data is not None and record.data.key == data.meta.key
-    try:
-        if not path.exists() or Vocabulary.load(path, _REMEDY).digest == data.meta.vocabulary_digest:
-            return
-    except DataError:
-        if same_key:  # of a damaged file the key is enough; a run that is resumed writes it again
-            return
-        raise
-    again = "or move that run's folder away and train it again"
-    if same_key:
-        raise DataError(
-            f"data: {data.directory} has another vocabulary than {run_dir.name}, though of the same corpus: other "
-            f"versions of sentencepiece or Python built it; delete it and use those in that run's record, {again}"
-        )
-    raise DataError(
-        f"data: {data.meta.name} is not the corpus that {run_dir.name} was trained on (it has another vocabulary); "
-        f"restore the old one, {again}"
-    )
-
-
 def corpus_change(run_dir: Path, record: Record | None, data: PreparedData) -> str | None:
-    """That the corpus is another one than the run's, if it is; raises DataError as `check_same_vocabulary`."""
-    check_same_vocabulary(run_dir, record, data)
-    if record is None or record.data is None or record.data.key == data.meta.key:
+    """That the corpus is another one than the run's, if it is. Raises DataError if token ids mean other pieces than in
+    the run: every translation would be silently wrong.
+    """
+    path, name = run_dir / VOCABULARY_NAME, data.meta.name
+    trained_on = record.data.key if record is not None and record.data is not None else None
+    if path.exists() and Vocabulary.load(path, _REMEDY).digest != data.meta.vocabulary_digest:
+        how = f"{name} is not the corpus that {run_dir.name} was trained on (it has another vocabulary)"
+        if trained_on == data.meta.key:
+            how = f"other versions of sentencepiece or Python built another vocabulary in {data.directory}"
+        raise DataError(f"data: {how}; restore the old one, or move that run's folder away and train it again")
+    if trained_on in (None, data.meta.key):
         return None
-    keys = f"key {record.data.key[:12]}, now {data.meta.key[:12]}"
-    return f"data: {data.meta.name} has changed since {run_dir.name} was started ({keys})"
+    keys = f"key {str(trained_on)[:12]}, now {data.meta.key[:12]}"
+    return f"data: {name} has changed since {run_dir.name} was started ({keys})"
 
 
 def check_corpus(run_dir: Path, data: PreparedData) -> None:
-    """`check_same_vocabulary`, before a trained run is used; with a line on stderr if it is another corpus even so, as
-    all of bytes have one vocabulary. Raises DataError, too, if it is another one and the run has no copy of its
-    vocabulary, RecordError if the folder holds no readable record.
+    """`corpus_change`, before a trained run is used: a line on stderr says so, as all of bytes have one vocabulary.
+    Raises DataError, too, if the run has no copy of its vocabulary, RecordError if there is no readable record.
     """
     if change := corpus_change(run_dir, record_of(run_dir), data):
         if not isinstance(data.vocabulary, ByteVocabulary) and not (run_dir / VOCABULARY_NAME).exists():

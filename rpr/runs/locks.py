@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from rpr.errors import BusyError
 from rpr.io.escape import escape_control_characters, note
@@ -54,18 +53,12 @@ class Holder:
         return (self.host, self.boot) == (socket.gethostname(), _boot())
 
 
-class RunLock(NamedTuple):
-    """A lock that is held. Processes that inherit `descriptor` hold it too."""
-
-    descriptor: int
-    holder: Holder
-
-
 @contextmanager
-def acquire(folder: Path) -> Iterator[RunLock]:
-    """Hold the lock of the run in `folder`, which must exist and be writable (OSError); raises BusyError if another
-    process holds it. When another machine has taken over the lock, because this one seemed dead (it may have been
-    suspended), this process ends as by SIGTERM. The lock's file stays, empty: deleting it would let two processes in.
+def acquire(folder: Path) -> Iterator[int]:
+    """Hold the lock of the run in `folder`, which must exist and be writable (OSError); yields the descriptor, with
+    which child processes hold it, too. Raises BusyError if another process holds it. When another machine has taken
+    over the lock, because this one seemed dead (it may have been suspended), this process ends as by SIGTERM. The
+    lock's file stays, empty: deleting it would let two processes in.
     """
     path, released = folder / LOCK_NAME, threading.Event()
     holder = Holder(socket.gethostname(), os.getpid(), provenance.now(), uuid.uuid4().hex, _boot())
@@ -78,7 +71,7 @@ def acquire(folder: Path) -> Iterator[RunLock]:
         heartbeat = threading.Thread(target=_beat, args=(path, holder, released), name="run lock", daemon=True)
         heartbeat.start()
         try:
-            yield RunLock(descriptor, holder)
+            yield descriptor
         finally:
             released.set()
             heartbeat.join()
@@ -162,19 +155,16 @@ def with_killed_runs(found: Found) -> Found:
 
 def _boot() -> str:
     """Empty where /proc hides it: then the host name alone decides."""
-    try:
+    with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+    return ""
 
 
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
+    except OSError as error:  # no such process, unless it is another user's
+        return isinstance(error, PermissionError)
     return True
 
 

@@ -80,7 +80,6 @@ def _run(
     jobs = [job for row in _selected_rows(rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])]
     made = [(job, compose_train(job, config_dir)) for job in jobs]
     environment.hide_foreign()
-    environment.forget_wandb_run()
     options = options.with_jobs_of([config.hardware for _, config in made])
     before = status.load_status(sweep.name, made)
     status.print_cautions(before)

@@ -181,7 +181,7 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     }
     init = partial(
         wandb.init,
-        project=config.logger.project,  # under `wandb agent`, W&B uses the agent's project, entity and ID instead
+        project=config.logger.project,
         entity=config.logger.entity,
         name=config.label,
         dir=str(run_dir),

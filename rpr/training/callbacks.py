@@ -14,7 +14,6 @@ import torch
 
 from rpr.config.train import HardwareConfig
 from rpr.data.batches import Batch
-from rpr.errors import RunError
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.files import SHOWN_METRICS, read_metrics
@@ -37,7 +36,7 @@ class Stopwatch(StepCallback):
         self.hardware = hardware
         self.earlier_peak = 0  # bytes
         self.seconds = 0.0
-        self.processor_seconds: float | None = 0.0  # of all threads of this process; None if unknown
+        self.processor_seconds = 0.0  # of all threads of this process
         self.steps = 0
         self.source_tokens = 0
         self.target_tokens = 0
@@ -52,11 +51,9 @@ class Stopwatch(StepCallback):
         return measured | {"earlier_peak": self.peak_memory()[0], "device": device_name(self.hardware)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        here = device_name(self.hardware)
-        state = {"processor_seconds": None, "earlier_peak": 0, "device": here, **state_dict}  # older ones lack these
-        if state["device"] == here:
+        if state_dict["device"] == device_name(self.hardware):
             for name in (*_MEASURED, "earlier_peak"):
-                setattr(self, name, state[name])
+                setattr(self, name, state_dict[name])
 
     def peak_memory(self) -> tuple[int, str]:
         """Of all parts in bytes, and what was counted."""
@@ -71,8 +68,7 @@ class Stopwatch(StepCallback):
     def _add_until(self, until: tuple[float, float]) -> None:
         assert self._since is not None
         self.seconds += until[0] - self._since[0]
-        if self.processor_seconds is not None:
-            self.processor_seconds += until[1] - self._since[1]
+        self.processor_seconds += until[1] - self._since[1]
         self._since = None
 
     def resume(self, *_: Any, **__: Any) -> None:
@@ -88,7 +84,7 @@ class Stopwatch(StepCallback):
         """Mean number of cores used (CPU time over wall time) until the last pause: less than the threads on a shared
         machine.
         """
-        return None if self.processor_seconds is None or self.seconds <= 0 else self.processor_seconds / self.seconds
+        return self.processor_seconds / self.seconds if self.seconds > 0 else None
 
     def reading(self) -> tuple[float, int, int, int]:
         """Seconds, steps, source tokens and target tokens measured so far."""
@@ -187,14 +183,8 @@ class Metrics(StepCallback):
     def _write(self, trainer: pl.Trainer, step: int, row: dict[str, Any]) -> None:
         row = {name: value for name, value in row.items() if math.isfinite(value)}  # JSON has no NaN
         line = {"step": step, "time": round(time.monotonic() - self.started, 3), **row}
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise RunError(
-                f"{self.path}: cannot be written ({error.strerror}); the checkpoints are intact: fix this, and the "
-                "same command resumes from the last one"
-            ) from None
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
         if trainer.logger is not None:
             trainer.logger.log_metrics(row, step=step)
         if self._progress is not None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from rpr.config.train import TrainConfig
 from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_batches
@@ -90,8 +89,6 @@ class TranslationData(pl.LightningDataModule):
 
     def _loader(self, split: Any, sampler: Iterable[Any], workers: int | None = None) -> DataLoader[Batch]:
         num_workers = self.config.hardware.num_workers if workers is None else workers
-        # Of an iterator whose processes cannot start: its __del__ would print a second error.
-        _MultiProcessingDataLoaderIter._shutdown = True
         return DataLoader(
             TranslationDataset(split),
             sampler=sampler,

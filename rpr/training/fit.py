@@ -1,7 +1,6 @@
 """Train one run, from the prepared data to its last checkpoint; resumes from the newest checkpoint there is."""
 
 import logging
-import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +19,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
 from rpr.environment import is_first_rank
-from rpr.errors import DataError, InterruptedRun, RunError
+from rpr.errors import DataError, RunError
 from rpr.io.escape import note
 from rpr.io.resources import reset_resident_peak
 from rpr.model.positions import codes
@@ -29,12 +28,12 @@ from rpr.records.files import read_metrics
 from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints
 from rpr.runs.origin import start_from
-from rpr.signals import die_on_sigterm, stop_before
+from rpr.signals import die_on_sigterm
 from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
 from rpr.training.datamodule import TranslationData
 from rpr.training.guards import NonFiniteGuard
 from rpr.training.module import TranslationModule
-from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint, system_error
+from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint
 
 PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed"}
 EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"
@@ -55,6 +54,7 @@ def fit(
     model, RecordError if metrics.jsonl is damaged, InterruptedRun if config.stop_after_minutes have passed, RunError if
     the loss or a gradient became non-finite, or a checkpoint could not be written.
     """
+    # 1. The model, its batches, and the callbacks, of which the guard comes before those that write.
     _silence_lightning()
     reset_resident_peak()  # preparing the corpus, or an earlier job of a sweep, is not part of the run's peak
     optim = config.optim
@@ -66,7 +66,6 @@ def fit(
     stopwatch = Stopwatch(config.hardware)
     guard = NonFiniteGuard(run_dir, optim, batches)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
-    # The order matters: the guard comes before the callbacks that write.
     callbacks: list[pl.Callback] = [
         SeveralRanks(data.meta.key, partial(_settings_and_code, config)),
         SameMatmuls(),
@@ -75,11 +74,13 @@ def fit(
         Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate, batches.bytes_per_token()),
         PeriodicCheckpoint(folder, optim, stopwatch, guard.before_saving, config.stop_after_minutes),
     ]
+    # 2. Where to start: the newest checkpoint, the weights of another run, or chance.
     newest = _newest_readable(folder)
     if newest is not None:
         checkpoints.check_resumable(newest, module.state_dict())
     elif config.origin is not None:
         start_from(config.origin, module.model, run_dir)
+    # 3. Train.
     trainer = _trainer(config, run_dir, callbacks, logger)
     try:
         trainer.fit(module, batches, ckpt_path=newest, weights_only=True)
@@ -87,28 +88,7 @@ def fit(
         if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning turned it into an exit code
             raise KeyboardInterrupt from None
         raise
-    except RuntimeError as error:
-        if "combined_loader" in str(error):  # Lightning's own, in the course of the first
-            raise RunError(
-                f"hardware.num_workers: {config.hardware.num_workers} processes cannot be started "
-                f"({system_error(error)}); give them shared memory (/dev/shm), or choose hardware.num_workers=0"
-            ) from None
-        if not str(error).startswith("DataLoader "):
-            if config.hardware.num_ranks > 1 and re.search("timed out|timeout", str(error), re.IGNORECASE):
-                raise RunError(
-                    f"the {config.hardware.num_ranks} ranks waited for each other for too long "
-                    f"({str(error).splitlines()[0]}); the same command resumes from the last checkpoint, if any"
-                ) from None
-            raise
-        if (stop := stop_before(error)) is not None:  # which ended the workers too
-            raise stop from None
-        # By a signal, as the system sends it when memory runs out: the run can go on.
-        how = InterruptedRun if "killed by signal" in str(error) else RunError
-        reason = str(error).strip().split(". ")[0].rstrip(".")
-        raise how(
-            f"{reason}; the same command resumes from the last checkpoint; if it happens again, give more memory, or "
-            "begin another run, from step 0, without such processes: hardware.num_workers=0"
-        ) from None
+    # 4. What was measured.
     seconds, steps, source, target = stopwatch.reading()
     measured = steps > 0 and seconds > 0
     peak, kind = stopwatch.peak_memory()
@@ -187,18 +167,12 @@ class SeveralRanks(pl.Callback):
             return
         die_on_sigterm()
         starts: list[Any] = [None] * trainer.world_size
-        own = (trainer.global_step, self._corpus_key, self._settings_and_code())
+        own = (self._settings_and_code(), self._corpus_key, trainer.global_step)
         torch.distributed.all_gather_object(starts, own)
-        for rank, (step, key, settings_and_code) in enumerate(starts):
-            if settings_and_code != starts[0][2]:
-                raise RunError(
-                    f"ranks 0 and {rank} have different settings, code or packages; give every node the same command "
-                    "and installation"
-                )
-            if key != starts[0][1]:
-                raise RunError(f"data: ranks 0 and {rank} have different corpora; {_SHARED}")
-            if step != starts[0][0]:
-                raise RunError(f"runs_dir: rank 0 starts at step {starts[0][0]}, rank {rank} at step {step}; {_SHARED}")
+        for rank, start in enumerate(starts):
+            for what, here, there in zip(_ALIKE, starts[0], start, strict=True):
+                if here != there:
+                    raise RunError(f"ranks 0 and {rank} have different {what}; give every node the same")
 
 
 class SameMatmuls(pl.Callback):
@@ -214,7 +188,11 @@ class SameMatmuls(pl.Callback):
             note(f"hardware.matmul_precision: the run began with {began} and keeps it; here auto would be {here}")
 
 
-_SHARED = "data.path, data.cache_dir and runs_dir must have the same contents on every node"
+_ALIKE = (
+    "settings, code or packages",
+    "corpora (data.path, data.cache_dir)",
+    "checkpoints (runs_dir)",
+)
 
 
 def _last(rows: list[dict[str, Any]], name: str) -> float | None:

@@ -93,12 +93,10 @@ class NonFiniteGuard(StepCallback):
             text = json.dumps(document | {"pairs": texts}, indent=1, ensure_ascii=False) + "\n"
             # A window of bytes may begin inside a character, whose lone surrogate JSON escapes as Python does.
             replace_file(report, text.encode("utf-8", "backslashreplace").decode())
-        first = ", ".join(map(str, pairs[:3])) + ", ..." * (len(pairs) > 3)
         raise RunError(
             f"step {step.step}: the loss or its gradient is not finite (loss {step.loss:g}, gradient norm "
-            f"{step.gradient_norm:g}; {len(pairs)} {self.batches.items} of the token cache: {first}, written to "
-            f"{report.name}); {self._last_good_checkpoint()}; check these {self.batches.items}, or lower "
-            f"{self.optim.rate_setting} (a new run, from step 0)"
+            f"{step.gradient_norm:g}; its {len(pairs)} {self.batches.items} are in {report.name}); "
+            f"{self._last_good_checkpoint()}; check these {self.batches.items}, or lower {self.optim.rate_setting}"
         )
 
     def _last_good_checkpoint(self) -> str:

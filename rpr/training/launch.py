@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from rpr.config.train import HardwareConfig
 from rpr.environment import for_child
@@ -40,17 +40,33 @@ def run_worker(
     """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it. Returns 0 or the exit code
     of the first rank that failed; as in a shell, 128 + N means killed by signal N. The worker inherits the file
     descriptors `keep_open` (locks, held as long as it lives); its stdout and stderr are appended to `log`, or, without
-    one, are this process's. Raises ConfigError for several nodes unless SLURM has started this process on each,
-    RunError if they did not connect to each other in time.
+    one, are this process's. If this process exits first, it ends the worker, too. Raises ConfigError for several nodes
+    unless SLURM has started this process on each, RunError if they did not connect to each other in time,
+    TimeLimitReached at SLURM's.
     """
-    command = [sys.executable, "-P", "-m", module, str(job)]
-    environment = for_child()
+    command, environment, grace = [sys.executable, "-P", "-m", module, str(job)], for_child(), GRACE_SECONDS
     if hardware.num_ranks > 1:
-        command = [sys.executable, "-P", "-m", "rpr.training.launch", *_torchrun(hardware), "-m", module, str(job)]
+        command[3:3] = ["rpr.training.launch", *_torchrun(hardware), "-m"]
         environment.setdefault("OMP_NUM_THREADS", str(hardware.threads or 1))
-    with contextlib.nullcontext() if log is None else log.open("ab") as file:
-        grace = GRACE_SECONDS if hardware.num_ranks == 1 else TORCHRUN_GRACE_SECONDS
-        code = _wait(command, environment, grace, keep_open, file)
+        grace = TORCHRUN_GRACE_SECONDS
+    with contextlib.nullcontext() if log is None else log.open("ab") as output:
+        worker = subprocess.Popen(
+            command,
+            env=environment,
+            preexec_fn=partial(_in_child, os.getpid()),
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the worker cleanly
+            pass_fds=tuple(keep_open),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        with unhandled_sigcont(), exit_on_sigterm():
+            code = worker.wait()
+    except Exception as error:  # from submitit's handler of SIGUSR2
+        raise TimeLimitReached(f"the SLURM time limit was reached ({error}); {_RESUMES}") from None
+    finally:
+        if worker.poll() is None:
+            terminate([worker], grace)
     if code == _NODES_APART_EXIT and hardware.num_nodes > 1:
         raise RunError(
             f"hardware.num_nodes: the {hardware.num_nodes} nodes did not connect to each other within "
@@ -107,46 +123,15 @@ def slurm_job(hardware: HardwareConfig) -> JobEnvironment:
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
-    """Check that the host name of every node resolves here: torchrun would retry silently for an hour. Raises
-    ConfigError if one does not.
-    """
+    """Raises ConfigError if a host name does not resolve here: torchrun would retry silently for an hour."""
     for host in hosts:
         try:
             socket.getaddrinfo(host, None)
         except OSError as error:
             raise ConfigError(
                 f"hardware.num_nodes: {socket.gethostname()} cannot resolve the host name of node {host} "
-                f"({error.strerror}); the nodes of a job connect by the names that SLURM gives them: add them to DNS "
-                "or to /etc/hosts on every node"
+                f"({error.strerror}); add SLURM's names of the nodes to DNS or to /etc/hosts on every node"
             ) from None
-
-
-def _wait(
-    command: list[str], environment: dict[str, str], grace: float, keep_open: Sequence[int], output: BinaryIO | None
-) -> int:
-    """Wait for the command, which ends with its training or with an error, as all of its own waits have limits; if this
-    process exits first, end the child too, which has `grace` seconds to obey.
-
-    The child has a session of its own: Ctrl-C reaches this process alone, which then terminates the child cleanly.
-    """
-    prepare_child = partial(_in_child, os.getpid())
-    child = subprocess.Popen(
-        command,
-        env=environment,
-        preexec_fn=prepare_child,
-        start_new_session=True,
-        pass_fds=tuple(keep_open),
-        stdout=output,
-        stderr=output,
-    )
-    try:
-        with unhandled_sigcont(), exit_on_sigterm():
-            return child.wait()
-    except Exception as error:  # from submitit's handler of SIGUSR2
-        raise TimeLimitReached(f"the SLURM time limit was reached ({error}); {_RESUMES}") from None
-    finally:
-        if child.poll() is None:
-            terminate([child], grace)
 
 
 def terminate(
@@ -171,16 +156,13 @@ def _in_child(parent: int) -> None:
 
 
 def _torchrun_without_traceback(arguments: list[str]) -> int:
-    quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
-    if quiet:
-        os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # no C++ stacks with an error that is caught below
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # no C++ stacks with an error that is caught below
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
-    if quiet:
-        del os.environ["TORCH_CPP_LOG_LEVEL"]  # the ranks keep their logs
+    del os.environ["TORCH_CPP_LOG_LEVEL"]  # the ranks keep their logs
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
         main(arguments)
@@ -190,10 +172,9 @@ def _torchrun_without_traceback(arguments: list[str]) -> int:
     except SignalException:
         return SIGTERM_EXIT
     except DistError as error:  # before any rank has started
-        reason = str(error).splitlines()[0]
-        if "timed out" in reason.lower():
+        if "timed out" in str(error).lower():
             return _NODES_APART_EXIT
-        print(f"rpr-cli: torchrun: {reason}", file=sys.stderr, flush=True)
+        print(f"rpr-cli: torchrun: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
         return 1
     return 0
 

@@ -1,7 +1,5 @@
 """Writing checkpoints: when, how many are kept, and each one atomically; and stopping with one at a time limit."""
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,6 @@ from rpr.config.train import OptimConfig
 from rpr.data.batches import Batch
 from rpr.errors import InterruptedRun, RunError
 from rpr.io.atomic import remove_leftovers, replacing
-from rpr.io.escape import note
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.signals import signals_deferred
 from rpr.training.callbacks import Stopwatch
@@ -37,9 +34,8 @@ class AtomicCheckpointIO(CheckpointIO):
                 with replacing(Path(path)) as temporary, temporary.open("wb") as file:
                     torch.save(checkpoint, file)
             except (OSError, RuntimeError) as error:  # torch's writer wraps the system's error in its own
-                reason = system_error(error)
                 raise RunError(
-                    f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are intact: "
+                    f"{path}: this checkpoint cannot be written ({_system_error(error)}); the earlier ones are intact: "
                     "fix this, and the same command resumes from the last one"
                 ) from None
 
@@ -52,14 +48,12 @@ class AtomicCheckpointIO(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-def system_error(error: BaseException) -> str:
+def _system_error(error: BaseException) -> str:
     """The system's words for an error, or for the one in whose course it was raised."""
     cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
+    while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
-    return " ".join(str(error).split())[:120]
+    return cause.strerror if isinstance(cause, OSError) and cause.strerror else " ".join(str(error).split())[:120]
 
 
 class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
@@ -91,17 +85,8 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
         self._saved_at = time.monotonic()
         if not trainer.is_global_zero:
             return
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self._folder, "step*.ckpt")
-            with tempfile.TemporaryFile(dir=self._folder):  # now, not when the first checkpoint is due
-                pass
-        except OSError as error:
-            raise RunError(
-                f"{self._folder}: checkpoints cannot be written there ({error.strerror}); "
-                "make the folder writable or choose another runs_dir"
-            ) from None
-        self._warn_if_disk_is_short(trainer)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self._folder, "step*.ckpt")
 
     def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
         step, limit = trainer.global_step, self._stop_after_minutes
@@ -141,20 +126,6 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
             for old in superseded(self._folder, self._optim):
                 old.unlink(missing_ok=True)
         self._stopwatch.resume()
-
-    def _warn_if_disk_is_short(self, trainer: pl.Trainer) -> None:
-        """Warn if the disk cannot hold the checkpoints to be kept (weights and both of Adam's moments)."""
-        existing = checkpoints(self._folder)
-        size = sum(3 * parameter.nbytes for parameter in trainer.lightning_module.parameters())
-        keep = self._optim.keep_checkpoints
-        # While the newest is written, there is one more than are kept.
-        needed = (keep + 1 - min(len(existing), keep)) * size
-        free = shutil.disk_usage(self._folder).free
-        if needed > free:
-            note(
-                f"{self._folder}: keeping {keep} checkpoints needs {keep * size / 1e9:.1f} GB, but only "
-                f"{free / 1e9:.1f} GB are free; lower optim.keep_checkpoints or choose another runs_dir"
-            )
 
 
 def superseded(folder: Path, optim: OptimConfig) -> list[Path]:

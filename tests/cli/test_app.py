@@ -166,8 +166,8 @@ def test_multirun_is_a_sweep(started, capsys):
     ]
     err = capsys.readouterr().err
     assert "4 jobs: 4 new" in err and f"  to retry: {started[-1]} sweep=" in err
-    assert app.main(["train", f"--config-dir={folder}", *choices, "seed=7", "--config-name=train"]) == 0
-    assert shlex.split(started[-1])[2:] == [own, "--config-name=train", *choices, "seed=7"]
+    assert app.main(["train", f"--config-dir={folder}", *choices, "seed=7"]) == 0
+    assert shlex.split(started[-1])[2:] == [own, *choices, "seed=7"]
 
 
 def test_failed_job_does_not_stop_the_others(monkeypatch, capfd):

@@ -61,31 +61,3 @@ def test_what_stdout_cannot_encode_is_replaced(monkeypatch, encoding, now_a_pipe
     print("1 ± 2 → \udcff", flush=True)
     text = "1 ± 2 → ?" if encoding == "utf-8" else "1 ? 2 ? ?" if encoding == "ascii" else "1 ± 2 ? ?"
     assert raw.getvalue().decode(encoding) == text + "\n"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("train", "runs_dir=X"), ("train", "-m", "seed=1", "runs_dir=X"), ("train", "run=X"), ("evaluate", "X"),
-     ("sweep", "X.yaml"), ("sweep", "quick", "runs_dir=X"), ("translate", "X", "--", "in", "out")],
-)  # fmt: skip
-def test_name_that_is_not_utf8_is_refused_in_one_line(monkeypatch, tmp_path, cli, words):
-    monkeypatch.chdir(tmp_path)
-    out, err = cli(*(word.replace("X", "f\udce9") for word in words), code=2)
-    assert out == "" and err.startswith("rpr-cli: ") and err.count("\n") == 1 and list(tmp_path.iterdir()) == []
-    assert err.endswith(": not UTF-8, which records cannot hold; rename the file or folder\n")
-
-
-@pytest.mark.parametrize("name, message", [
-    ("gone", "the current folder cannot be read (No such file or directory); change to one that exists"),
-    ("f\udce9", r"/f\udce9: not UTF-8, which records cannot hold; rename the file or folder"),
-])  # fmt: skip
-def test_current_folder_that_cannot_be_used_is_refused_in_one_line(monkeypatch, tmp_path, capfd, name, message):
-    folder = tmp_path / name
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    if name == "gone":
-        folder.rmdir()
-    assert app.main(["train", "--cfg", "job"]) == 2
-    monkeypatch.undo()
-    out, err = capfd.readouterr()
-    assert out == "" and err.startswith("rpr-cli: ") and err.endswith(f"{message}\n") and err.count("\n") == 1

@@ -58,7 +58,7 @@ def exit_code(arguments, stdout, monkeypatch):
     return code
 
 
-@pytest.mark.parametrize("arguments", ["--help", "train --help", "train --info config", "sweep quick --dry-run"])
+@pytest.mark.parametrize("arguments", ["--help", "train --help", "sweep quick --dry-run"])
 def test_closed_pipe_is_no_error(arguments, monkeypatch, capsys):
     assert exit_code(arguments, pipe_without_reader(), monkeypatch) == 0
     assert capsys.readouterr().err == ""
@@ -103,7 +103,7 @@ def test_closed_pipe_keeps_the_exit_code_of_a_failure(monkeypatch):
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("arguments", ["--help", "train --cfg all"])
+@pytest.mark.parametrize("arguments", ["--help", "train --cfg job"])
 def test_full_disk_is_reported_in_one_line(arguments, monkeypatch, capsys):
     assert exit_code(arguments, FULL.open("w", buffering=2**20), monkeypatch) == 2
     err = capsys.readouterr().err

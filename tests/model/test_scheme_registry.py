@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from rpr.cli.positionals import to_overrides
 from rpr.compose.composition import compose_train, expand_multirun
 from rpr.errors import ConfigError
 from rpr.model.positions import SCHEMES, Sides, Site, changed_after_training, codes, source
@@ -283,18 +282,7 @@ def test_each_layer_may_have_its_own_scheme():
     assert flat(two)["rope_2_base"] == 9 and flat(two)["layers"] == "rope_1,rope_2"
 
 
-def test_null_leaves_out_a_stack_of_ones_own_configuration(tmp_path):
-    (tmp_path / "mine.yaml").write_text("defaults: [train, {override position@position.encoder: rope}, _self_]\n")
-    assert compose_train([], tmp_path, "mine").position.encoder.name == "rope"
-    for words in (["--config-name=mine"], ["--config-name", "mine", "position.encoder=t5"]):
-        *_, without = to_overrides("train", [*words, "position.encoder=null"])
-        assert compose_train([without], tmp_path, "mine") == compose_train([])
-
-
-def test_layers_of_ones_own_configuration(tmp_path):
-    """Where no setting of positions is typed, and where their choices are beside --config-dir."""
-    (tmp_path / "mine.yaml").write_text("defaults: [train, {override position: relative_rope}, _self_]\n")
-    assert compose_train([], tmp_path, "mine") == compose_train(["position=relative_rope"])
+def test_layers_of_a_choice_in_another_folder(tmp_path):
     (tmp_path / "position").mkdir()
     (tmp_path / "position" / "halves.yaml").write_text("defaults: [relative_rope, _self_]\nname: halves\n")
     words = [f"hydra.searchpath=[file://{tmp_path}]", "position=halves"]

@@ -26,7 +26,7 @@ import subprocess, sys
 from pathlib import Path
 from rpr.runs.locks import acquire
 with acquire(Path(sys.argv[1])) as lock:
-    child = subprocess.Popen(["sleep", "60"], pass_fds=(lock.descriptor,)) if len(sys.argv) > 2 else None
+    child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,)) if len(sys.argv) > 2 else None
     print(child.pid if child else "held", flush=True)
     sys.stdin.readline()
 """
@@ -77,8 +77,8 @@ def test_lock_is_exclusive_and_released(tmp_path):
         assert_busy(tmp_path, rf"process {process.pid} on .*, since 20.*; wait for it")
         process.communicate("\n", timeout=10)
         assert (tmp_path / LOCK_NAME).read_text() == ""
-    with acquire(tmp_path) as lock:
-        assert current_holder(tmp_path) == lock.holder and lock.holder.pid == os.getpid()
+    with acquire(tmp_path):
+        assert current_holder(tmp_path).pid == os.getpid()
     assert current_holder(tmp_path) is None
 
 

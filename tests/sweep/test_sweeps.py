@@ -15,7 +15,7 @@ from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
 from rpr.paths import sweep_files
 from rpr.records.record import find_records, read_record, write_record
 from rpr.report.published import published
-from rpr.runs.locks import acquire, with_killed_runs
+from rpr.runs.locks import acquire, current_holder, with_killed_runs
 from rpr.sweep import spec, status
 from rpr.sweep.status import Job, last_lines, unique_jobs
 from tests.fake_records import fake_document, make_record, make_run
@@ -117,10 +117,12 @@ def test_job_state(tiny_config, changed, state):
 
     job = Job((), tiny_config(), run_dir)
     assert job.read().state == state == (reported() or "finished").split(":")[0]
-    with acquire(run_dir) as lock:
+    with acquire(run_dir):
         assert changed or "still running" in str(reported())
         now = job.read()
-        assert (now.state, now.holder) == (("finished", None) if state == "finished" else ("running", lock.holder))
+        assert (now.state, now.holder) == (
+            ("finished", None) if state == "finished" else ("running", current_holder(run_dir))
+        )
 
 
 def test_job_state_without_a_record_or_with_a_damaged_one(tiny_config, tmp_path):
@@ -129,8 +131,8 @@ def test_job_state_without_a_record_or_with_a_damaged_one(tiny_config, tmp_path)
         return (now.state, now.record, now.holder)
 
     assert status_in(tmp_path / "nowhere") == ("new", None, None)
-    with acquire(tmp_path) as lock:
-        assert status_in(tmp_path) == ("running", None, lock.holder)
+    with acquire(tmp_path):
+        assert status_in(tmp_path) == ("running", None, current_holder(tmp_path))
     run_dir = make_run(tiny_config())
     (run_dir / "record.json").write_text('{"schema": 1, "na')
     with pytest.raises(RecordError, match="truncated or not JSON"):
@@ -255,7 +257,8 @@ def sweep_jobs(*seeds):
 def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
     make_run(configured("seed=1"), status="finished")
     others = [make_run(configured(f"seed={seed}")) for seed in (2, 3)]
-    with acquire(others[0]) as lock:
+    with acquire(others[0]):
+        holder = current_holder(others[0])
         with acquire(others[1]):
             assert status.print_summary("mine", sweep_jobs(1, 2, 3), {}, (), None) == 1
             err = capsys.readouterr().err
@@ -264,7 +267,7 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
         make_run(configured("seed=3"), status="finished")
         assert status.print_summary("mine", sweep_jobs(1, 2, 3), {}, (), None) == 1
         assert capsys.readouterr().err.splitlines() == [
-            f"rpr-cli: {others[0].name}: in use by {lock.holder}",
+            f"rpr-cli: {others[0].name}: in use by {holder}",
             "sweep mine: 3 jobs: 2 finished, 1 running in another process",
             "  the sweep is incomplete while another process runs its jobs; rerun the command later",
         ]

@@ -55,7 +55,6 @@ def write_bad_files(here, model):
     choices = {
         "model/evil.yaml": f"{model}\n{CALLS}",
         "../hidden/model/tiny.yaml": model,
-        "model/itself.yaml": "defaults: [itself, _self_]\nname: itself\n",
     }
     for name, text in choices.items():
         (here / "confdir" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -108,7 +108,7 @@ def test_vocabulary_of_another_version_of_sentencepiece_is_refused(run, refused)
     """The key of the token cache is the same, but not what its token ids mean."""
     replace_vocabulary(run)
     message = refused("evaluate", f"run={run}", "hardware.threads=1")
-    assert message.startswith("data: /") and f"has another vocabulary than {run.name}, though of the same" in message
+    assert message.startswith("data: other versions of sentencepiece or Python built another vocabulary in /")
 
 
 @pytest.mark.parametrize("old_record", [False, True], ids=["corpus recorded", "corpus not recorded"])
@@ -123,8 +123,6 @@ def test_interrupted_run_resumes_only_with_same_corpus(original, interrupted, re
     assert files(interrupted) == before
     write("old")
     vocabulary = before[Path("vocabulary.model")]
-    if not old_record:
-        (interrupted / "vocabulary.model").write_bytes(vocabulary[:100])  # to be rewritten
     assert app.main(COMMAND) == 0
     assert record(interrupted).scores == scores and record(interrupted).data == data
     assert files(interrupted)[Path("vocabulary.model")] == vocabulary

@@ -214,11 +214,10 @@ def test_folders_that_are_refused_and_configuration_that_is_printed(home):
         "rope.py: has the name of a module of rpr": ["schemes_dir=hiding"],
         "no such choice": [*own, "position=nope"],
         "size: 3": [*own, "position=window", "--cfg", "job"],
-        "name:": [*own, "--cfg=job", "--package=position"],
         "my-window:": [*own, "position=pattern", "position.layers=[my-window,rope]", "--cfg=job"],
     }
     heads, answers = answers_of(home, [["train", *words] for words in expected.values()], ROOT)
-    assert heads == ["train 2"] * 4 + ["train 0"] * 3, answers
+    assert heads == ["train 2"] * 4 + ["train 0"] * 2, answers
     for message, answer in zip(expected, answers, strict=True):
         assert message.format(home=home) in answer, answer
     assert all(answer.startswith("rpr-cli: ") for answer in answers[:4])

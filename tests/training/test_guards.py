@@ -43,7 +43,7 @@ def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
     assert [step for step, _ in checkpoints(tmp_path / "checkpoints")] == [1, 2, 3]
     report = json.loads((tmp_path / "not_finite_step00000004.json").read_text())
     train = small_data.split("train")
-    assert len(report["pairs"]) > 10 and f"{len(report['pairs'])} pairs of the token cache" in message
+    assert len(report["pairs"]) > 10 and f"its {len(report['pairs'])} pairs are in not_finite_step" in message
     config = tiny_config(*RECIPE)
     batches = TrainingBatches(train, config.optim.max_tokens_per_microbatch, 2, config.seed)
     of_step = [int(pair) for part in batches.step_microbatches(BAD_STEP - 1) for pair in part]

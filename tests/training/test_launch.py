@@ -60,7 +60,9 @@ def test_unknown_node_name_is_reported_by_every_node(four_nodes, monkeypatch, ca
         train.run(four_nodes, command="rpr-cli train")
     printed = capsys.readouterr().err
     start = f"rpr-cli: hardware.num_nodes: {socket.gethostname()} cannot resolve the host name of node gpu07.invalid ("
-    assert printed.startswith(start) and printed.endswith(": add them to DNS or to /etc/hosts on every node\n")
+    assert printed.startswith(start) and printed.endswith(
+        "; add SLURM's names of the nodes to DNS or to /etc/hosts on every node\n"
+    )
     monkeypatch.setenv("SLURM_NODEID", "0")
     with pytest.raises(ConfigError) as refusal:
         train.run(four_nodes, command="rpr-cli train")
