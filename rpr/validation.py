@@ -102,9 +102,7 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
         return str(Problem(f"{key}.{type_}", value.get(type_) if isinstance(value, Mapping) else value, rule))
     remedy = "give a list, e.g. [a,b]" if type_ == "tuple_type" else ""
     if type_ == "string_type" and isinstance(value, (bool, int, float)):
-        of_list = isinstance(problem["loc"][-1], int)
-        setting = f"{key.removesuffix(f'.{last}')}=['...']" if of_list else f"{key}='...'"
-        remedy = f'write it in quotes, and these in quotes for the shell: "{setting}"'
+        remedy = f"write it in quotes, and these in quotes for the shell: \"{key}='...'\""
     return str(Problem(key, value, rule, remedy))
 
 

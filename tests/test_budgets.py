@@ -9,7 +9,7 @@ ROOMS = {
     "rpr": 1_100,
     "rpr/checks": 450,
     "rpr/cli": 360,
-    "rpr/commands": 2_120,
+    "rpr/commands": 2_090,
     "rpr/compose": 430,
     "rpr/config": 780,
     "rpr/data": 3_620,
@@ -24,11 +24,11 @@ ROOMS = {
     "rpr/sweep": 1_330,
     "rpr/tables": 420,
     "rpr/tracking": 680,
-    "rpr/training": 1_200,
+    "rpr/training": 1_160,
     "tests": 2_580,
     "tests/checks": 410,
-    "tests/cli": 570,
-    "tests/config": 350,
+    "tests/cli": 540,
+    "tests/config": 320,
     "tests/data": 1_970,
     "tests/decode": 370,
     "tests/export": 600,
@@ -44,7 +44,7 @@ ROOMS = {
     "tests/sweep": 760,
     "tests/system": 4_160,
     "tests/tracking": 460,
-    "tests/training": 830,
+    "tests/training": 800,
 }
 
 

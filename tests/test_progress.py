@@ -143,7 +143,7 @@ def test_lines_of_a_sweep(clock, jobs, write, capsys, monkeypatch):
         assert capsys.readouterr() == ("", "")
         write(0, 100, "finished")
         sweep._poll()
-        done = f"job1: sacreBLEU test 30.00: {jobs[0].run_dir.name} (1 of 3 jobs, 0:01:36 left)\n"
+        done = f"job1: BLEU test 30.00: {jobs[0].run_dir.name} (1 of 3 jobs, 0:01:36 left)\n"
         assert capsys.readouterr() == (done, "")
         clock.now = 120.0
         write(1, 75, "failed", error="no \x1b luck")
@@ -193,7 +193,7 @@ def test_bars_of_a_sweep(clock, jobs, write):
         clock.now = 32.0
         sweep._poll()
         done, total, second = screen(terminal.read())
-        assert done.startswith("job1: sacreBLEU test 30.00: ") and done.endswith("(1 of 3 jobs, 0:00:45 left)")
+        assert done.startswith("job1: BLEU test 30.00: ") and done.endswith("(1 of 3 jobs, 0:00:45 left)")
         assert total.startswith("sweep mine:  42%|") and second.startswith("job2:  25%|")
         sweep.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
         assert [line[:12] for line in screen(terminal.read())] == [done[:12], "sweep mine: "]

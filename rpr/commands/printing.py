@@ -39,21 +39,9 @@ def window() -> tuple[int, int]:
     return columns, lines
 
 
-def headline(record: Record, run_dir: Path) -> str:
-    """The result of a run in one line."""
-    synthetic = " (synthetic data)" if record.synthetic else ""
-    metric = record.kind.metric
-    digits = score_digits(metric)
-    scores = [f"{score.split} {score.score:.{digits}f}" for score in record.scores if score.metric == metric]
-    measured = ", ".join(scores) or "not measured"
-    return f"{record.name}{synthetic}: {METRIC_NAMES[metric]} {measured}: {escape_control_characters(str(run_dir))}"
-
-
-def print_result(run_dir: Path) -> None:
-    """The result of a run on stdout: its headline scores with their intervals, how it was trained, what is next."""
-    record = read_record(run_dir / RECORD_NAME)
-    # 1. The scores, those of findings first.
-    kind, training = record.kind, record.training
+def headline(record: Record) -> str:
+    """The scores of a run with their intervals, those of findings first."""
+    kind = record.kind
     scores = [score for score in record.scores if score.metric == kind.metric]
     scores.sort(key=lambda score: [*kind.splits, score.split].index(score.split))
     texts = [
@@ -61,14 +49,19 @@ def print_result(run_dir: Path) -> None:
         for score in scores
     ]
     made_up = " (synthetic data)" if record.synthetic else ""
-    print(f"{record.name}{made_up}: {kind.heading} {', '.join(texts) or 'not measured'}")
-    # 2. The training.
+    return f"{record.name}{made_up}: {kind.heading} {', '.join(texts) or 'not measured'}"
+
+
+def print_result(run_dir: Path) -> None:
+    """The result of a run on stdout: its scores, how it was trained, what is next."""
+    record = read_record(run_dir / RECORD_NAME)
+    print(headline(record))
+    training = record.training
     if training is not None:
         parts = [f"{record.steps or record.max_steps:,} steps in {training.seconds / 60:,.1f} minutes"]
         parts += [f"{training.steps_per_second:.3g} steps/s"] if training.steps_per_second else []
         parts += [f"{training.peak_memory_bytes / 1e6:,.0f} MB"] if training.peak_memory_bytes else []
         print(f"  {', '.join(parts)}, on {record.device}")
-    # 3. Where it is, and the next command.
     folder = Path(os.path.relpath(run_dir)) if run_dir.is_relative_to(Path.cwd()) else run_dir
     where = f"sweep={record.sweeps[-1]}" if record.sweeps else f"runs_dir={shlex.quote(str(folder.parent))}"
     print(escape_control_characters(f"  {folder}; all runs: rpr-cli report {where}"))

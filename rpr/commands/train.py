@@ -178,7 +178,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     from rpr.scoring.run import evaluated_model, score_run, validation_bleu
     from rpr.tracking import tensorboard_logger, wandb_logger
     from rpr.training import fit
-    from rpr.training.saving import superseded
+    from rpr.training.callbacks import superseded
 
     # 1. The process, and what a later command needs beside the weights.
     runtime.set_up(config.hardware)

@@ -32,8 +32,14 @@ def run(config: TranslateConfig) -> None:
         if os.isatty(source):
             note("reading from the terminal: press Enter to translate a line, Ctrl-D to quit")
         shows = config.output is not None or not sys.stdout.isatty()
-        warnings = _Warnings(name)
+        warned: Counter[str] = Counter()
         done = 0
+
+        def warn(line: int, problem: str, consequence: str) -> None:
+            warned[problem] += 1
+            if warned[problem] <= MAX_WARNINGS:
+                note(f"warning: {name}, line {line}: {problem}; {consequence}")
+
         with Progress(None, "lines", "translating", lines="slow" if shows else "none") as bar:
             for lines in batches(source, config.lines_per_batch):
                 # 2. The lines as text.
@@ -45,18 +51,20 @@ def run(config: TranslateConfig) -> None:
                 rows = zip(lines, texts, translations, strict=True)
                 for number, (line, text, (translation, finished)) in enumerate(rows, done + 1):
                     if text.encode("utf-8", "surrogatepass") != line:
-                        warnings.add(number, "not valid UTF-8", "invalid bytes are read as U+FFFD")
+                        warn(number, "not valid UTF-8", "invalid bytes are read as U+FFFD")
                     if not finished:
-                        warnings.add(number, "no end within the length limit", "the translation is cut off there")
+                        warn(number, "no end within the length limit", "the translation is cut off there")
                     if not translation and text.strip():
-                        warnings.add(number, "an empty translation", "min_length=1 requires at least one token")
+                        warn(number, "an empty translation", "min_length=1 requires at least one token")
                 # 4. Whole lines: what an interruption leaves in the buffer is written when it is closed.
                 output.write("".join(f"{translation}\n" for translation, _ in translations).encode())
                 output.flush()
                 done += len(lines)
                 if shows:
                     bar.update(len(lines))
-        warnings.close()
+        for problem, number in warned.items():
+            if number > MAX_WARNINGS:
+                note(f"warning: {name}, {number - MAX_WARNINGS} more lines: {problem}")
 
 
 def _open_input(path: str | None, files: ExitStack) -> tuple[int, str]:
@@ -83,21 +91,3 @@ def _open_output(path: str | None, source: int, files: ExitStack) -> IO[bytes]:
     except OSError as error:
         raise ConfigError(f"output: {path} cannot be written ({error.strerror}); give another file") from None
     return file
-
-
-class _Warnings:
-    """The first of each kind on stderr; of further ones only their number."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._counts: Counter[str] = Counter()
-
-    def add(self, line: int, problem: str, consequence: str) -> None:
-        self._counts[problem] += 1
-        if self._counts[problem] <= MAX_WARNINGS:
-            note(f"warning: {self.name}, line {line}: {problem}; {consequence}")
-
-    def close(self) -> None:
-        for problem, number in self._counts.items():
-            if number > MAX_WARNINGS:
-                note(f"warning: {self.name}, {number - MAX_WARNINGS} more lines: {problem}")

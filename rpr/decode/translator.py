@@ -21,7 +21,7 @@ from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, TextVocabulary, Vocabulary
 from rpr.decode.engine import Engine, engine_of, search_of
 from rpr.decode.exported import is_export, load_exported_model, read_export
-from rpr.errors import ConfigError, RecordError, did_you_mean
+from rpr.errors import ConfigError, Problem, RecordError, did_you_mean
 from rpr.kinds import TEXT
 from rpr.model.beam_search import Search
 from rpr.paths import data_dir, user_path
@@ -137,7 +137,7 @@ def _changed(search: Search, **given: Any) -> Search:
     search = replace(search, **{key: value for key, value in given.items() if value is not None})
     for name, least in (("beam_size", 1), ("length_penalty", 0)):
         if not getattr(search, name) >= least:  # NaN is not
-            raise ConfigError(f"{name}: invalid value {getattr(search, name)}: must be at least {least}")
+            raise ConfigError(Problem(name, getattr(search, name), f"must be at least {least}"))
     return search
 
 

@@ -74,10 +74,9 @@ def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
 
 @contextlib.contextmanager
 def set_aside(run_dir: Path, positions: Positions) -> Iterator[None]:
-    """Within this context the folder of an earlier run of the same settings is out of the way (again=true); a later
-    report skips it. If the new run ends before its record starts, the earlier one returns to its place. One that
-    again=true itself began and that has not finished stays, to be resumed, if the code of its positions is the same.
-    Raises BusyError if another process is working on it, ConfigError if it cannot be moved.
+    """Within this context the folder of an earlier run of the same settings is out of the way (again=true). If the new
+    run ends before its record starts, the earlier one returns to its place. One that again=true itself began and that
+    has not finished stays, to be resumed, if the code of its positions is the same. Raises BusyError, ConfigError.
     """
     earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rpr import environment
 from rpr.compose.composition import compose_train, expand_multirun, is_hydra_override, override_key
-from rpr.errors import ConfigError, RunError
+from rpr.errors import ConfigError, Problem, RunError
 from rpr.model.positions import of_user
 from rpr.sweep import spec
 from rpr.sweep.by_size import chosen_settings
@@ -169,10 +169,10 @@ def _split_settings(settings: Sequence[str]) -> tuple[list[str], Options, bool]:
     known = {override_key(word) for word in spec.SETTINGS}
     own = {override_key(word): word.partition("=")[2] for word in settings if override_key(word) in known}
     if own.get("retry_failed", "true") not in ("true", "false"):
-        raise ConfigError(f"retry_failed: invalid value {own['retry_failed']!r}: expected true or false")
+        raise ConfigError(Problem("retry_failed", own["retry_failed"], "expected true or false"))
     value = own.get("jobs", "1")
     if not (value.isdecimal() and int(value) > 0):
-        raise ConfigError(f"jobs: invalid value {value!r}: expected the number of jobs to run at a time, e.g. jobs=2")
+        raise ConfigError(Problem("jobs", value, "expected the number of jobs to run at a time", "e.g. jobs=2"))
     named = parse_gpus(own["gpus"]) if "gpus" in own else ()
     options = Options(int(own["jobs"]) if "jobs" in own else None, named)
     return [word for word in settings if override_key(word) not in own], options, own.get("retry_failed") == "true"

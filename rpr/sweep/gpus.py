@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rpr.errors import ConfigError
+from rpr.errors import ConfigError, Problem
 from rpr.io.escape import note
 from rpr.io.locks import try_lock
 
@@ -64,7 +64,7 @@ def parse_gpus(typed: str) -> tuple[str, ...]:
     """`0,0,1` as names of GPUs; raises ConfigError if one is invalid."""
     gpus = tuple(word.strip() for word in typed.strip("[]").split(","))
     if not all(map(GPU.fullmatch, gpus)):
-        raise ConfigError(f"gpus: invalid value {typed}: expected GPUs as nvidia-smi -L lists them: gpus=0,1")
+        raise ConfigError(Problem("gpus", typed, "expected GPUs as nvidia-smi -L lists them", "e.g. gpus=0,1"))
     return gpus
 
 

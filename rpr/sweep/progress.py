@@ -62,7 +62,8 @@ class SweepProgress:
             assert job.record is not None
             with above_bars(), contextlib.suppress(OSError):  # a closed pipe is reported at the end
                 if job.record.status == "finished":
-                    print(f"{headline(job.record, shown_path(job.run_dir))} ({jobs} jobs{left})", flush=True)
+                    where = escape_control_characters(str(shown_path(job.run_dir)))
+                    print(f"{headline(job.record)}: {where} ({jobs} jobs{left})", flush=True)
                 else:
                     why = escape_control_characters(f"{job.run_dir.name}: {job.record.outcome}")
                     print(f"{self._name}: {why} ({jobs} jobs{left})", file=sys.stderr, flush=True)

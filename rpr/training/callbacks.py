@@ -1,4 +1,6 @@
-"""Callbacks around the training steps: timing, the metrics file, BLEU on validation sentences."""
+"""Callbacks around the training steps: timing, the guard against non-finite steps, the metrics file with BLEU on
+validation sentences, and checkpoints: when, how many are kept, and each one atomically.
+"""
 
 import json
 import math
@@ -7,20 +9,26 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.io import CheckpointIO
+from torch import Tensor
 
-from rpr.config.train import HardwareConfig
+from rpr.config.train import HardwareConfig, OptimConfig
 from rpr.data.batches import Batch
-from rpr.io.atomic import replace_file
+from rpr.errors import InterruptedRun, RunError
+from rpr.io.atomic import remove_leftovers, replace_file, replacing
 from rpr.progress import Progress
 from rpr.records.files import SHOWN_METRICS, read_metrics
+from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.runtime import device_name, peak_memory
-from rpr.training.guards import LOG_EVERY, NonFiniteGuard
+from rpr.signals import signals_deferred
+from rpr.training.datamodule import TranslationData
 from rpr.training.module import StepCallback, TranslationModule, as_translation_module, learning_rate
 
+LOG_EVERY = 25  # steps between two lines of metrics.jsonl, and between two reads from a GPU
 WARM_UP_STEPS = 10  # excluded from every speed, while allocators, caches and kernels warm up
 _MEASURED = ("seconds", "processor_seconds", "steps", "source_tokens", "target_tokens")
 
@@ -34,12 +42,8 @@ class Stopwatch(StepCallback):
 
     def __init__(self, hardware: HardwareConfig) -> None:
         self.hardware = hardware
-        self.earlier_peak = 0  # bytes
-        self.seconds = 0.0
-        self.processor_seconds = 0.0  # of all threads of this process
-        self.steps = 0
-        self.source_tokens = 0
-        self.target_tokens = 0
+        self.seconds = self.processor_seconds = 0.0  # the latter of all threads of this process
+        self.steps = self.source_tokens = self.target_tokens = self.earlier_peak = 0  # the peak in bytes
         self._seen = 0
         self._since: tuple[float, float] | None = None  # clock and processor time when it was last started
         self._last_step = _now()
@@ -108,12 +112,87 @@ class Stopwatch(StepCallback):
         self._last_step = _now()
 
 
-class Metrics(StepCallback):
-    """Writes a line of metrics.jsonl every LOG_EVERY steps and at each validation, mirrors it to W&B, and updates the
-    progress bar.
+class Step(NamedTuple):
+    step: int
+    loss: float  # per target token
+    gradient_norm: float  # before clipping
 
-    `translate` computes validation BLEU with the current weights; None for no BLEU. `bytes_per_token` is of validation
-    documents.
+
+class NonFiniteGuard(StepCallback):
+    """Raises RunError at a step whose loss or gradient is not finite. These stay on their device and are read together
+    every LOG_EVERY steps, since each read synchronises a GPU; steps not yet logged are saved in checkpoints.
+    """
+
+    def __init__(self, run_dir: Path, optim: OptimConfig, batches: TranslationData) -> None:
+        self.run_dir, self.optim, self.batches = run_dir, optim, batches
+        self._unread: list[tuple[int, Tensor, Tensor]] = []  # step, mean loss of its microbatches, gradient norm
+        self._read: list[Step] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"read": [list(step) for step in self._read]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._read = [Step(*step) for step in state_dict["read"]]
+
+    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
+        assert module.gradient_norm is not None
+        loss = torch.stack(module.micro_losses).mean()  # each is scaled to a whole step
+        self._unread.append((trainer.global_step, loss, module.gradient_norm))
+        module.micro_losses.clear()
+        if trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOG_EVERY == 0:
+            self.read(trainer, module)
+
+    def before_saving(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuse a checkpoint of non-finite weights, as after too large a step, or of unchecked steps."""
+        self.read(trainer, pl_module)
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in pl_module.parameters()):
+            raise RunError(
+                f"step {trainer.global_step}: weights are not finite; {self._last_good_checkpoint()}; "
+                f"lower {self.optim.rate_setting}"
+            )
+
+    def take(self) -> list[Step]:
+        """The steps read since the last call."""
+        steps, self._read = self._read, []
+        return steps
+
+    def read(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Read and check every step not yet read; called on all ranks together."""
+        if not self._unread:
+            return
+        steps, shares, norms = zip(*self._unread, strict=True)
+        losses = trainer.strategy.reduce(torch.stack(shares), reduce_op="mean")
+        rows = torch.stack([losses, torch.stack(norms).to(losses.dtype)]).tolist()
+        self._unread = []
+        for step in map(Step, steps, *rows):
+            if not (math.isfinite(step.loss) and math.isfinite(step.gradient_norm)):
+                self._stop(trainer, step)
+            self._read.append(step)
+
+    on_validation_start = read
+
+    def _stop(self, trainer: pl.Trainer, step: Step) -> None:
+        pairs = self.batches.pairs_of_step(step.step - 1)
+        report = self.run_dir / f"not_finite_step{step.step:08d}.json"
+        if trainer.is_global_zero:
+            texts = [{"pair": pair, **self.batches.text_of_pair(pair)} for pair in pairs]
+            document = {"step": step.step, "loss": str(step.loss), "gradient_norm": str(step.gradient_norm)}
+            replace_file(report, json.dumps(document | {"pairs": texts}, indent=1) + "\n")
+        raise RunError(
+            f"step {step.step}: the loss or its gradient is not finite (loss {step.loss:g}, gradient norm "
+            f"{step.gradient_norm:g}; its {len(pairs)} {self.batches.items} are in {report.name}); "
+            f"{self._last_good_checkpoint()}; check these {self.batches.items}, or lower {self.optim.rate_setting}"
+        )
+
+    def _last_good_checkpoint(self) -> str:
+        saved = checkpoints(self.run_dir / "checkpoints")
+        return f"the last good checkpoint is {saved[-1][1].name}" if saved else "there is no checkpoint yet"
+
+
+class Metrics(StepCallback):
+    """Writes a line of metrics.jsonl every LOG_EVERY steps and at each validation, mirrors it to the logger, and
+    updates the progress bar. `translate` computes validation BLEU with the current weights, if wanted;
+    `bytes_per_token` is of validation documents.
     """
 
     def __init__(
@@ -124,11 +203,8 @@ class Metrics(StepCallback):
         translate: Callable[[Any], float] | None,
         bytes_per_token: float | None = None,
     ) -> None:
-        self.path = path
-        self.stopwatch = stopwatch
-        self.guard = guard
-        self.translate = translate
-        self.bytes_per_token = bytes_per_token
+        self.path, self.stopwatch, self.guard = path, stopwatch, guard
+        self.translate, self.bytes_per_token = translate, bytes_per_token
         self.started = time.monotonic()  # wall-clock time may be set back
         self._last = (0.0, 0, 0, 0)
         self._progress: Progress | None = None  # on the first rank
@@ -197,6 +273,128 @@ class Metrics(StepCallback):
             self._progress.close()
 
     on_exception = on_train_end
+
+
+class AtomicCheckpointIO(CheckpointIO):
+    """Writes each checkpoint completely and to disk under its name, or not at all, as Lightning's own writer does not
+    across file systems; reads plain data only.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        with signals_deferred():
+            try:
+                Path(path).parent.stat()  # a run's folder that was moved away is not made again
+                with replacing(Path(path)) as temporary, temporary.open("wb") as file:
+                    torch.save(checkpoint, file)
+            except (OSError, RuntimeError) as error:  # torch's writer wraps the system's error in its own
+                raise RunError(
+                    f"{path}: this checkpoint cannot be written ({_system_error(error)}); the earlier ones are intact: "
+                    "fix this, and the same command resumes from the last one"
+                ) from None
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return load_checkpoint(Path(path))
+
+    def remove_checkpoint(self, path: Any) -> None:
+        Path(path).unlink(missing_ok=True)
+
+
+def _system_error(error: BaseException) -> str:
+    """The system's words for an error, or for the one in whose course it was raised."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause.strerror if isinstance(cause, OSError) and cause.strerror else " ".join(str(error).split())[:120]
+
+
+class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
+    """Writes checkpoints every N steps or minutes and at the last step, which is validated in any case, and keeps the
+    last of them, as `optim` says. After `stop_after_minutes`, but at the last step, it stops this process's training
+    with a checkpoint: InterruptedRun.
+
+    They are written between steps: within a step, gradients of some microbatches would be lost. At a step with a
+    validation the checkpoint is written after it: a run resumed from it does not validate there again, and would lack
+    the validation's results. `before_saving` is called first on every rank, and may raise.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        optim: OptimConfig,
+        stopwatch: Stopwatch,
+        before_saving: Callable[[pl.Trainer, pl.LightningModule], None],
+        stop_after_minutes: float | None,
+    ) -> None:
+        self._folder, self._optim = folder, optim
+        self._stopwatch, self._before_saving = stopwatch, before_saving
+        self._stop_after_minutes, self._started = stop_after_minutes, time.monotonic()
+        self._stop_due = self._save_due = False  # at the end of the step, or of its validation
+        self._saved_at = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._saved_at = time.monotonic()
+        if not trainer.is_global_zero:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self._folder, "step*.ckpt")
+
+    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
+        step, limit = trainer.global_step, self._stop_after_minutes
+        self._stop_due = limit is not None and step != trainer.max_steps and _have_passed(limit, self._started, trainer)
+        self._save_due = self._stop_due or self._is_due(trainer, step)
+        if step == trainer.max_steps:
+            trainer.should_stop = True  # Lightning then validates, whatever the interval
+        elif step % self._optim.validate_every_n_steps:
+            self._save_and_stop(trainer, module)
+
+    def _save_and_stop(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._save_due:
+            self._save(trainer, pl_module)
+        if self._stop_due:
+            step = f"{trainer.global_step} of {trainer.max_steps}"
+            raise InterruptedRun(
+                f"stop_after_minutes: {self._stop_after_minutes:g} minutes have passed at step {step}; "
+                "the same command resumes"
+            )
+
+    on_validation_end = _save_and_stop
+
+    def _is_due(self, trainer: pl.Trainer, step: int) -> bool:
+        if step == trainer.max_steps:
+            return True
+        if self._optim.checkpoint_every_n_steps is not None:
+            return step % self._optim.checkpoint_every_n_steps == 0
+        assert self._optim.checkpoint_every_n_minutes is not None
+        return _have_passed(self._optim.checkpoint_every_n_minutes, self._saved_at, trainer)
+
+    def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._stopwatch.pause()
+        self._before_saving(trainer, pl_module)
+        trainer.save_checkpoint(self._folder / f"step{trainer.global_step:08d}.ckpt")
+        self._saved_at = time.monotonic()
+        if trainer.is_global_zero:
+            for old in superseded(self._folder, self._optim):
+                old.unlink(missing_ok=True)
+        self._stopwatch.resume()
+
+
+def superseded(folder: Path, optim: OptimConfig) -> list[Path]:
+    """All checkpoints but the newest and the last ones on schedule: with the one that a time limit adds off schedule,
+    the final average would be of other steps than if training had never stopped.
+    """
+    saved, every = checkpoints(folder), optim.checkpoint_every_n_steps
+    on_schedule = [path for step, path in saved if every is None or step % every == 0 or step == optim.max_steps]
+    return [path for _, path in saved[:-1] if path not in on_schedule[-optim.keep_checkpoints :]]
+
+
+def _have_passed(minutes: float, since: float, trainer: pl.Trainer) -> bool:
+    """The same answer on every rank, by the first rank's clock."""
+    if trainer.world_size > 1 and trainer.strategy.root_device.type == "cuda" and trainer.global_step % LOG_EVERY:
+        return False  # the broadcast synchronises the GPU
+    passed: bool = trainer.strategy.broadcast(time.monotonic() - since >= 60 * minutes)
+    return passed
 
 
 def _now() -> tuple[float, float]:

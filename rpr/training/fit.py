@@ -29,11 +29,16 @@ from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints
 from rpr.runs.origin import start_from
 from rpr.signals import die_on_sigterm
-from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
+from rpr.training.callbacks import (
+    WARM_UP_STEPS,
+    AtomicCheckpointIO,
+    Metrics,
+    NonFiniteGuard,
+    PeriodicCheckpoint,
+    Stopwatch,
+)
 from rpr.training.datamodule import TranslationData
-from rpr.training.guards import NonFiniteGuard
 from rpr.training.module import TranslationModule
-from rpr.training.saving import AtomicCheckpointIO, PeriodicCheckpoint
 
 PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed"}
 EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -47,14 +46,6 @@ def test_help_and_version(cli):
     assert cli(code=2).out.startswith("usage: ")
 
 
-def test_caches_of_onednn_are_bounded_unless_the_user_set_them(monkeypatch):
-    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")  # so that it is restored
-    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-    assert app.main(["--version"]) == 0
-    assert (os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], os.environ["LRU_CACHE_CAPACITY"]) == ("64", "7")
-
-
 def test_cfg_job_prints_the_composed_configuration(cli, started):
     out, err = cli("train", "--cfg", "job", "--resolve", "model=big", "hardware=8xgpu")
     shown = yaml.safe_load(out)
@@ -81,15 +72,11 @@ def test_cfg_job_prints_the_layers_of_a_pattern(words, path, value, cli):
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ("model.architecture=decoder_only", "python_library"),
         ("model.architecture='decoder_only' seed=2 --resolve", "python_library"),
         ("model=base model.architecture=decoder_only", "python_library"),
         ("model.architecture=decoder_only data=reverse", "reverse"),
         ("data=text data.path=. model.architecture=decoder_only", "text"),
-        ("model.architecture=encoder_decoder", "synthetic"),
         ("model.architecture=decoder_only model.architecture=encoder_decoder", "synthetic"),
-        ("model.architecture=encoder_decoder model.architecture=decoder_only", "python_library"),
-        ("model=base", "wmt14_en_de"),
     ],
 )
 def test_a_decoder_only_model_learns_the_standard_library_unless_another_corpus_is_chosen(cli, words, name):

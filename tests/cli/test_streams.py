@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rpr import __version__
 from rpr.cli import app
-from tests.processes import SCRIPT
 
 FULL = Path("/dev/full")
 PROBE = """
@@ -64,12 +62,6 @@ def test_closed_pipe_is_no_error(arguments, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_closed_pipe_is_no_error_for_the_installed_script():
-    with pipe_without_reader() as closed:
-        ended = run([SCRIPT, "--help"], stdout=closed, stderr=subprocess.PIPE)
-    assert (ended.returncode, ended.stderr) == (0, "")
-
-
 LASTING = """
 import sys
 from rpr.io import stdio
@@ -115,13 +107,6 @@ def test_what_is_printed_to_a_closed_stdout_is_discarded(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", None)
     assert exit_code("translate run=x", None, monkeypatch) == 2
     assert capsys.readouterr().err == "rpr-cli: input: stdin is closed; give a file as input=FILE\n"
-
-
-def test_unneeded_streams_may_be_closed():
-    ended = run(closing("<&-", SCRIPT, "--version"), capture_output=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"rpr-cli {__version__}\n", "")
-    ended = run(closing("2>&-", SCRIPT, "trian"), stdout=subprocess.PIPE)
-    assert (ended.returncode, ended.stdout) == (2, "")
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", ""])

@@ -5,9 +5,7 @@ from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
-import hydra
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
@@ -19,7 +17,7 @@ from rpr.config import train as config
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import ConfigError
 from rpr.model.positions import COLOURS
-from rpr.paths import SCHEMES_DIR, data_dir
+from rpr.paths import data_dir
 from rpr.validation import validate
 from tests.fake_records import edited
 from tests.model.scheme_variants import CAUSAL
@@ -74,18 +72,6 @@ def composed(command, *choices):
     return OmegaConf.to_container(hydra_bridge.compose(command, choices), resolve=True)
 
 
-def test_folders_of_the_user_are_not_offered_to_other_programs(tmp_path, monkeypatch):
-    monkeypatch.setenv(SCHEMES_DIR, str(tmp_path))
-
-    def searched():
-        return [entry.path for entry in GlobalHydra.instance().config_loader().get_search_path().get_path()]
-
-    with hydra_bridge._initialized("train"):
-        assert f"file://{tmp_path}" in searched()
-    with hydra.initialize_config_dir(str(tmp_path), version_base="1.3"):
-        assert str(tmp_path) in searched() and f"file://{tmp_path}" not in searched()
-
-
 def settings_of(typed):
     """What a command line composes to; composed once per choices of groups."""
     command, *words = shlex.split(typed)
@@ -127,13 +113,6 @@ def test_models_of_the_paper(model, shape, position, steps, averaged, interval):
     if interval is not None:  # the paper's ten minutes, at 1.0 s a step of its eight GPUs
         assert (optim.checkpoint_every_n_minutes, optim.checkpoint_every_n_steps) == (None, interval)
         assert optim.keep_checkpoints == 20
-
-
-def test_the_literal_ten_minutes_are_an_option_of_the_big_model():
-    settings = "optim.checkpoint_every_n_steps=null optim.checkpoint_every_n_minutes=10"
-    assert settings in (CONF / "optim" / "big.yaml").read_text()
-    optim = train("model=big", *settings.split()).optim
-    assert (optim.checkpoint_every_n_minutes, optim.checkpoint_every_n_steps) == (10, None)
 
 
 def test_big_model_has_less_dropout_for_french():
@@ -230,16 +209,6 @@ def test_typed_configuration_is_frozen_and_has_neither_defaults_nor_extra_keys(p
     del plain["model"]["norm_type"], plain["model"]["qk_norm"]
     assert validate(TrainConfig, plain) == config
     assert validate(TrainConfig, edited(plain, {"model.qk_norm": True})).run_id != config.run_id
-
-
-def test_every_key_is_set_once():
-    """A command's own keys are neither those of shared.yaml nor those of a group; OmegaConf refuses repeated ones."""
-    shared = set(OmegaConf.load(CONF / "shared.yaml")) - {"defaults", "hydra"}
-    for command in set(app.COMMANDS) - {"sweep"}:
-        content = OmegaConf.load(CONF / f"{command}.yaml")
-        own = set(content) - {"defaults"}
-        groups = {key for entry in content["defaults"] if not isinstance(entry, str) for key in entry}
-        assert not own & shared and not own & groups, command
 
 
 # --- run ids

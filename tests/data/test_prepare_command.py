@@ -41,18 +41,16 @@ def test_text_output(overrides, cli):
 def test_json_output(overrides, cli):
     document = json.loads(cli("prepare", *overrides, "format=json").out)  # nothing else is printed
     data = prepare(config(overrides).data)
-    assert document["data"]["key"] == data.meta.key and document["data"]["vocabulary_size"] == 200
+    assert document["key"] == data.meta.key and document["vocabulary_size"] == 200
     train = data.split("train")
-    assert document["data"]["splits"]["train"] == {
+    assert document["splits"]["train"] == {
         "pairs": 600,
         "source": {"mean_pieces": train.source_lengths.mean(), "longest": train.source_lengths.max()},
         "target": {"mean_pieces": train.target_lengths.mean(), "longest": train.target_lengths.max()},
     }
     files = [file.stat().st_size for file in data.directory.iterdir() if file.name != "meta.json"]
-    assert document["data"]["bytes"] == sum(files)
-    assert document["build"] == {"processes": 1}
-    assert document["config"]["format"] == "json" and document["git"].keys() == {"commit", "dirty"}
-    assert document["peak_bytes"] > 1e7
+    assert document["bytes"] == sum(files)
+    assert document["processes"] == 1 and document["peak_bytes"] > 1e7
 
 
 def test_each_stage_has_its_own_progress(monkeypatch, capsys):

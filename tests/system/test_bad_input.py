@@ -159,7 +159,7 @@ def test_invalid_remembered_digests_are_recomputed(tmp_path, corpus, cli):
     for text in ("{}", "{", "[]", '{"PATH": [1]}', '{"PATH": "x"}', '{"PATH": [0, 0, "0"]}', "\xff"):
         (tmp_path / "cache").mkdir(exist_ok=True)
         (tmp_path / "cache" / "digests.json").write_text(text.replace("PATH", str(source)), "latin-1")
-        keys.add(json.loads(cli(*corpus).out)["data"]["key"])
+        keys.add(json.loads(cli(*corpus).out)["key"])
     assert len(keys) == 1
 
 

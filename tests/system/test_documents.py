@@ -160,7 +160,7 @@ def test_commands_speak_of_documents_and_windows(trained, corpus, tmp_path, caps
 
 def test_prepare_counts_documents(corpus, cli):
     words = ["data=text", f"data.path={corpus}", f"data.cache_dir={corpus.parent / 'cache'}", "format=json"]
-    splits = json.loads(cli("prepare", *words).out)["data"]["splits"]
+    splits = json.loads(cli("prepare", *words).out)["splits"]
     assert sum(split["documents"] for split in splits.values()) == 60
     assert splits["train"].keys() == {"documents", "target"}
 

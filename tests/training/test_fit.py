@@ -9,8 +9,6 @@ import os
 import re
 import shutil
 import signal
-import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,18 +16,16 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_fabric.plugins.environments import SLURMEnvironment
 
 from rpr.commands import train as train_command
 from rpr.data.cache import prepare
 from rpr.decode.engine import Engine
 from rpr.errors import DataError, InterruptedRun, RunError
-from rpr.io.resources import resident_peak
 from rpr.records.files import read_metrics
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.scoring.run import evaluated_model
 from rpr.signals import exit_on_sigterm
-from rpr.training import fit, saving
+from rpr.training import callbacks, fit
 from rpr.training.module import TranslationModule
 from tests.fake_records import fake_document
 
@@ -122,14 +118,6 @@ def test_run_resumed_on_another_device_multiplies_as_it_began(config, small_data
     assert torch.get_float32_matmul_precision() == training.matmul_precision == "highest"
     assert_same_result(full, run_dir, assert_same)
     assert "the run began with highest and keeps it; here auto would be medium" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the peak cannot be reset")
-def test_peak_memory_is_that_of_the_training_alone(config, small_data, full, tmp_path):
-    """Not of preparing the corpus in the same process."""
-    len(bytearray(b"x") * 500_000_000)
-    before = resident_peak()
-    assert fit.fit(config, small_data, copy_run(full, tmp_path / "run", 8))[2].peak_memory_bytes < before - 2e8
 
 
 def test_checkpoints_of_which_none_is_readable_are_kept(config, small_data, full, tmp_path):
@@ -260,21 +248,8 @@ def test_checkpoint_is_finished_before_a_signal_acts(number, stop, tmp_path, mon
     before = signal.signal(signal.SIGCHLD, worker_died)
     try:
         with pytest.raises(stop, match="143|DataLoader worker"), exit_on_sigterm():
-            saving.AtomicCheckpointIO().save_checkpoint({"state_dict": {"weight": torch.ones(3)}}, path)
+            callbacks.AtomicCheckpointIO().save_checkpoint({"state_dict": {"weight": torch.ones(3)}}, path)
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert [*tmp_path.iterdir()] == [path]
     assert load_checkpoint(path)["state_dict"]["weight"].sum() == 3
-
-
-def test_a_command_srun_on_the_path_is_no_matter(monkeypatch, tmp_path):
-    """As on each login node of a cluster."""
-    (tmp_path / "srun").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        SLURMEnvironment._validate_srun_used()
-        assert len(seen) == 1
-        fit._silence_lightning()
-        SLURMEnvironment._validate_srun_used()
-        assert len(seen) == 1

@@ -10,7 +10,6 @@ from rpr.data.batches import TrainingBatches
 from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints
 from rpr.training import fit
-from rpr.training.datamodule import TranslationData
 from rpr.training.module import TranslationModule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,16 +50,6 @@ def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
     for entry in report["pairs"]:
         assert small_data.vocabulary.encode(entry["source"], eos=True) == train.row("source", entry["pair"]).tolist()
         assert small_data.vocabulary.encode(entry["target"], eos=True) == train.row("target", entry["pair"]).tolist()
-
-
-@pytest.mark.usefixtures("bad_step")
-def test_windows_that_begin_inside_a_character_are_written(tiny_config, small_data, tmp_path, monkeypatch):
-    cut = "дом".encode()[1:].decode(errors="surrogateescape")
-    monkeypatch.setattr(TranslationData, "text_of_pair", lambda self, pair: {"source": "", "target": cut})
-    with pytest.raises(RunError, match=r"^step 4: "):
-        fit.fit(tiny_config(*RECIPE), small_data, tmp_path)
-    report = json.loads((tmp_path / "not_finite_step00000004.json").read_text("utf-8"))
-    assert {pair["target"] for pair in report["pairs"]} == {cut}
 
 
 def test_non_finite_weights_are_not_saved(tiny_config, small_data, tmp_path):
