@@ -1,32 +1,26 @@
 """rpr-cli rerun: repeat a run from its record in a new folder, and compare the results."""
 
-import os
-import re
 import shlex
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from rpr.commands import train
 from rpr.commands.diff import lines_of, read_run_files
 from rpr.compose.hydra_bridge import quote_value
 from rpr.config.commands import RerunConfig
-from rpr.config.data import NAME
-from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
+from rpr.config.train import TrainConfig, config_from_record
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RecordError
 from rpr.io.escape import note
-from rpr.model.positions import changed_code
+from rpr.model.positions import codes
 from rpr.paths import schemes_dir, user_path
 from rpr.records import provenance
-from rpr.records.difference import FIGURES, SCORES, Difference, difference
-from rpr.records.record import RECORD_NAME, Git, Record, RerunOf, read_record
+from rpr.records.difference import ABSENT, Curve, Row, curves, difference, reproduced
+from rpr.records.record import RECORD_NAME, Record, RerunOf, read_record
 from rpr.runs import runtime
 from rpr.runs.checkpoints import checkpoints
 from rpr.runs.origin import weights_of
-
-NAMES = ("record", "rerun")
-_PLAIN = re.compile(r"[\w./+@%-]+")  # a value that needs no quotes
 
 
 def run(config: RerunConfig) -> None:
@@ -35,32 +29,33 @@ def run(config: RerunConfig) -> None:
     Differences from the record (commit, versions, machine, corpus) are reported on stderr before any work. With
     `strict` they are an error instead, and different results end the command with exit code 1.
     """
+    # 1. What is repeated, and whether it can be.
     path, record, metrics = read_run_files(config.run)
     typed = _configuration(config, path, record)
     runtime.check_devices(typed.hardware)
+    if record.outcome is not None and config.strict:
+        raise RecordError(f"{path}: {record.outcome}; strict=true needs the record of a finished run: omit strict")
     if record.outcome is not None:
-        if config.strict:
-            raise RecordError(
-                f"{path}: {record.outcome}; strict=true needs the record of a finished run, because machine, corpus "
-                "and scores are written at its end: omit strict"
-            )
         note(f"{path}: {record.outcome}; it has no results to compare with")
-    deviations = list(_deviations(record, typed, provenance.git_state()))
+    # 2. What is not as recorded.
+    deviations = _deviations(record, typed)
     if config.strict and deviations:
         raise RecordError(f"{path}: strict=true, and not as recorded: {'; '.join(deviations)}")
     for line in deviations:
         note(f"not as recorded: {line}")
-    run_dir = _folder(config, path, record, typed)
+    # 3. The run.
+    run_dir = _folder(config, typed)
     if typed.origin is not None and not checkpoints(run_dir / "checkpoints"):
         weights_of(typed.origin)  # raises before the corpus is prepared
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)
     run_dir = train.run(typed, command=_command(config), run_dir=run_dir, rerun_of=rerun_of)
     if record.outcome is not None:
         return
+    # 4. Its results and those of the record.
     _, again, metrics_again = read_run_files(run_dir)
-    differences = difference(record, again, metrics, metrics_again)
-    print("\n".join(["", *_outcome(differences)]))
-    if config.strict and not differences.reproduced:
+    rows, losses = difference(record, again), curves(metrics, metrics_again)
+    print("\n".join(["", *_outcome(rows, losses)]))
+    if config.strict and not reproduced(rows, losses):
         note(f"{run_dir.name}: its results differ from those of {path}")
         raise SystemExit(1)
 
@@ -71,10 +66,8 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
     """
     typed = config_from_record(record.config, path)
     given = {"path": config.data_path, "cache_dir": config.cache_dir}
-    library = typed.data.text is not None and typed.data.text.python_library
-    if config.data_path is not None and (typed.data.generated or library):
-        what = "Python's standard library" if library else "generated, not read"
-        raise ConfigError(f"data_path: the record's corpus is {what}; omit data_path")
+    if config.data_path is not None and typed.data.path is None:
+        raise ConfigError("data_path: the record's corpus is not read from a path; omit data_path")
     changes = {
         "data": typed.data.model_copy(update={key: value for key, value in given.items() if value is not None}),
         "logger": typed.logger.model_copy(update={"mode": "none"}),
@@ -87,79 +80,63 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
 
 def _command(config: RerunConfig) -> str:
     given = config.model_dump(include={"data_path", "cache_dir", "runs_dir"}, exclude_none=True)
-    settings = [f"{key}={text if _PLAIN.fullmatch(text) else quote_value(text)}" for key, text in given.items()]
+    settings = [f"{key}={quote_value(text)}" for key, text in given.items()]
     if (folder := schemes_dir()) is not None:
         settings.append(f"schemes_dir={folder}")
     return shlex.join(["rpr-cli", "rerun", config.run, *settings, *(["strict=true"] if config.strict else [])])
 
 
-def _folder(config: RerunConfig, path: Path, record: Record, typed: TrainConfig) -> Path:
-    """The folder of an unfinished rerun of the same record, to resume it; else the first without a record."""
-    stem = f"{record.name}-{record.run_id}-rerun"
-    if not NAME.fullmatch(stem):
-        raise RecordError(
-            f"{path}: its name and run_id make {stem!r}, which is not a valid folder name; correct the record"
-        )
-    for number in count(1):
-        folder = user_path(config.runs_dir).absolute() / f"{stem}{number}"
-        if not (folder / RECORD_NAME).exists():
-            break
-        earlier = read_record(folder / RECORD_NAME)
-        itself = path.resolve() == (folder / RECORD_NAME).resolve()
-        unlike = config.strict and (earlier.git, earlier.versions) != (provenance.git_state(), provenance.versions())
-        if earlier.status != "finished" and earlier.run_id == typed.run_id and not itself and not unlike:
+def _folder(config: RerunConfig, typed: TrainConfig) -> Path:
+    """The first folder without a record, or with that of an unfinished rerun, which is resumed."""
+    stem = user_path(config.runs_dir).absolute() / f"{typed.run_dir_name}-rerun"
+    for folder in (Path(f"{stem}{number}") for number in count(1)):
+        earlier = read_record(folder / RECORD_NAME) if (folder / RECORD_NAME).exists() else None
+        if earlier is not None and earlier.status != "finished" and earlier.run_id == typed.run_id:
             note(f"{folder.name}: resuming an unfinished rerun of this record")
+            break
+        if earlier is None:
             break
     return folder
 
 
-def _deviations(record: Record, typed: TrainConfig, git: Git) -> Iterator[str]:
-    """A line for each difference from the record: of the checkout, the versions, the machine (of a finished run) and
-    the corpus. Raises DataError if that cannot be read.
+def _deviations(record: Record, typed: TrainConfig) -> list[str]:
+    """A line for each difference between the record and one made here, of the checkout, the versions, the positions'
+    code, and the corpus; of a finished run also of the machine. Raises DataError if the corpus cannot be read.
     """
-    if record.git.dirty:
-        yield "commit: the recorded checkout had uncommitted changes"
-    if git.dirty:
-        yield "commit: this checkout has uncommitted changes"
-    changes = changed_code((typed.position.encoder, typed.position.decoder), record.schemes)
-    yield from (f"position: {change}" for change in changes)
-    recorded, here = ({"commit": (of.commit or "no checkout")[:12]} for of in (record.git, git))
-    recorded |= record.versions
-    here |= provenance.versions()
+    git = provenance.git_state()
+    here: dict[str, Any] = {"git": git, "versions": provenance.versions()}
+    if record.schemes is not None:
+        here["schemes"] = codes((typed.position.encoder, typed.position.decoder))
     if record.status == "finished":
-        recorded["device"], here["device"] = record.device, _device(typed.hardware)
-        used = "float32 matmuls"  # which hardware.matmul_precision=auto leaves to the device
-        if record.training is not None and record.training.matmul_precision is not None:
-            recorded[used], here[used] = record.training.matmul_precision, runtime.matmul_precision(typed.hardware)
-    try:
-        key = cache_key(typed.data)
-    except DataError as error:
-        if typed.data.path is None:
-            raise
-        raise DataError(f"{error}; if the corpus has moved, set data_path=...") from None
+        here["device"] = runtime.device_name(typed.hardware)
+    if record.training is not None and record.training.matmul_precision is not None:
+        used = {"matmul_precision": runtime.matmul_precision(typed.hardware)}
+        here["training"] = record.training.model_copy(update=used)
     if record.data is not None:
-        recorded["data"], here["data"] = (f"key {of[:12]}" for of in (record.data.key, key))
-    for name in dict.fromkeys([*recorded, *here]):
-        if recorded.get(name) != here.get(name):
-            yield f"{name}: {recorded.get(name, 'nothing')} in the record, {here.get(name, 'nothing')} here"
+        here["data"] = record.data.model_copy(update={"key": _key(typed)})
+    rows = [row for row in difference(record, record.model_copy(update=here)) if not row.same]
+    values = [[row.name, *("nothing" if of.value is ABSENT else of.value for of in (row.a, row.b))] for row in rows]
+    if record.git.dirty and git.dirty:
+        values.append(["git.dirty", True, True])
+    return [f"{name}: {recorded} in the record, {now} here" for name, recorded, now in values]
 
 
-def _device(hardware: HardwareConfig) -> str:
-    """The device that the rerun will record; several processes have one thread each by default."""
-    if hardware.num_ranks > 1 and hardware.threads is None:
-        hardware = hardware.model_copy(update={"threads": int(os.environ.get("OMP_NUM_THREADS", "1"))})
-    return runtime.device_name(hardware)
+def _key(typed: TrainConfig) -> str:
+    try:
+        return cache_key(typed.data)
+    except DataError as error:
+        moved = "" if typed.data.path is None else "; if the corpus has moved, set data_path=..."
+        raise DataError(f"{error}{moved}") from None
 
 
-def _outcome(differences: Difference) -> list[str]:
-    """One line on whether the results are the same, and the differences."""
-    if not differences.reproduced:
-        return ["Different:", *lines_of(differences, NAMES)]
-    logged = sum(curve.equal for curve in differences.curves)
+def _outcome(rows: list[Row], losses: list[Curve]) -> list[str]:
+    """One line on whether the results are the same, and the differences if they are not."""
+    if not reproduced(rows, losses):
+        return ["Different:", *lines_of(rows, losses, ("record", "rerun"))]
+    scores, logged = sum(row.kind == "score" and row.same for row in rows), sum(curve.equal for curve in losses)
     also = f", and {logged} logged losses" if logged else ""
-    figures, scores = differences.of(FIGURES), sum(pair.same for pair in differences.of(SCORES))
-    speeds = [pair for pair in figures if pair.name == "steps_per_second" and pair.difference is not None]
+    speeds = [row for row in rows if row.name == "steps_per_second" and row.difference is not None]
     return [
         f"Bit-identical: {scores} score{'s' * (scores != 1)}, training and validation loss{also}.",
-        *(f"steps/s: {pair.a.value:.3f} and {pair.b.value:.3f} ({pair.difference:+.3f})" for pair in speeds),
+        *(f"steps/s: {row.a.value:.3f} and {row.b.value:.3f} ({row.difference:+.3f})" for row in speeds),
     ]

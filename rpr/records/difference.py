@@ -1,21 +1,20 @@
-"""The one difference of two run records: flat, by part and dotted name, with what must not be subtracted; and which of
-several read another corpus. Pure functions of the records.
+"""The difference of two run records: flat, a row for each key, with what must not be subtracted; and which of several
+records read another corpus. Pure functions of the records.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from rpr.records.record import Record, flat
-from rpr.records.scores import BITS_PER_BYTE, Interval
+from rpr.records.scores import BITS_PER_BYTE, Interval, score_digits
 
 ABSENT: Any = object()  # the value of a key that a record does not have
 LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
-SCORES, FIGURES = "scores", "figures"  # the parts whose values are subtracted
 _SPEEDS = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
 _FINAL_LOSSES = ("train_loss", "validation_loss")
 _MEASURED = (*_FINAL_LOSSES, *_SPEEDS, "peak_memory_bytes", "seconds", "padding_waste")
+_DIGITS = {"steps_per_second": 3, "train_loss": 6, "validation_loss": 6, "padding_waste": 4, "seconds": 1}
 _HOW_MEASURED = ("excludes", "measured_steps", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
 _HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "min_length", "precision")
 _SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must not be subtracted
@@ -23,20 +22,26 @@ _SAME_TEXT = ("test_set", "num_bytes", "num_documents", "training_length", "prec
 
 
 class Fact(NamedTuple):
-    """What a record says of one key. Two figures whose `how` has other values are not comparable."""
+    """What a record says of one key. Figures with other values of the same key in `how` must not be subtracted."""
 
     value: Any = ABSENT
+    kind: Literal["setting", "score", "figure"] = "setting"
     how: Mapping[str, Any] = {}
     interval: Interval | None = None
+    digits: int = 0
 
 
-class Pair(NamedTuple):
+class Row(NamedTuple):
     """One key of two records."""
 
-    part: str
     name: str
     a: Fact
     b: Fact
+
+    @property
+    def kind(self) -> str:
+        """Of the record that has it."""
+        return self.b.kind if self.a.value is ABSENT else self.a.kind
 
     @property
     def same(self) -> bool:
@@ -45,61 +50,106 @@ class Pair(NamedTuple):
 
     @property
     def unlike(self) -> str | None:
-        """Why two figures are not comparable; None if they are."""
+        """Why two figures must not be subtracted; None if they may be."""
         how = [(key, value, self.b.how[key]) for key, value in self.a.how.items() if key in self.b.how]
         return "; ".join(f"{key} {value} and {other}" for key, value, other in how if value != other) or None
 
     @property
     def difference(self) -> float | None:
-        """b - a of figures that both are there and comparable."""
-        there = self.part in (SCORES, FIGURES) and ABSENT not in (self.a.value, self.b.value)
+        """b - a of scores and figures that both are there and alike."""
+        there = self.kind != "setting" and ABSENT not in (self.a.value, self.b.value)
         return float(self.b.value - self.a.value) if there and not self.unlike else None
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One loss of both metrics files: the first `equal` lines are the same, the last of them at step `equal_until`; in
-    the next one, if there is one in both, they have `parted`.
+class Curve(NamedTuple):
+    """A loss of two metrics files: the first `equal` lines are the same, up to step `until`; then they have `parted`,
+    if both go on.
     """
 
     name: str
     equal: int
-    equal_until: int | None
+    until: int | None
     parted: bool
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Every key of either record, part by part, and the curves of their losses."""
-
-    pairs: tuple[Pair, ...]
-    curves: tuple[Curve, ...]
-
-    def of(self, part: str) -> list[Pair]:
-        """The keys of one part."""
-        return [pair for pair in self.pairs if pair.part == part]
-
-    @property
-    def reproduced(self) -> bool:
-        """Whether the training loss exists, and the second record has all scores and losses of the first, the same to
-        the last bit. A version of more metrics adds scores. (Scores by length are of the same translations.)
-        """
-        losses = [pair for pair in self.of(FIGURES) if pair.name in _FINAL_LOSSES]
-        scores = [pair for pair in self.of(SCORES) if pair.a.value is not ABSENT]
-        measured = any(pair.name == "train_loss" for pair in losses)
-        return measured and not any(curve.parted for curve in self.curves) and all(p.same for p in (*scores, *losses))
+def difference(first: Record, second: Record) -> list[Row]:
+    """Every key of either record: of settings, versions and the like, then of scores and of other figures."""
+    a, b = facts(first), facts(second)
+    return [Row(name, a.get(name, Fact()), b.get(name, Fact())) for name in dict.fromkeys([*a, *b])]
 
 
-def difference(
-    first: Record, second: Record, first_metrics: Sequence[Any] = (), second_metrics: Sequence[Any] = ()
-) -> Difference:
-    """Compare two records; `*_metrics` are the lines of their metrics files, empty if there is no file."""
-    a, b = ({(part, name): fact for part, name, fact in _facts(record)} for record in (first, second))
-    keys = dict.fromkeys([*a, *b])
-    parts = list(dict.fromkeys(part for part, _ in keys))
-    ordered = sorted(keys, key=lambda key: parts.index(key[0]))
-    pairs = tuple(Pair(*key, a.get(key, Fact()), b.get(key, Fact())) for key in ordered)
-    return Difference(pairs, tuple(_curves(first_metrics, second_metrics)))
+def curves(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """The losses in the lines of two metrics files that both have."""
+    compared = []
+    for name in LOSSES:
+        a, b = ([(line["step"], line[name]) for line in lines if name in line] for lines in (first, second))
+        if pairs := list(zip(a, b, strict=False)):
+            # As text, NaN is equal to NaN.
+            equal = next((number for number, pair in enumerate(pairs) if len({*map(str, pair)}) > 1), len(pairs))
+            compared.append(Curve(name, equal, a[equal - 1][0] if equal else None, equal < len(pairs)))
+    return compared
+
+
+def reproduced(rows: Sequence[Row], losses: Sequence[Curve]) -> bool:
+    """Whether the second record has all scores and losses of the first, which has a training loss, to the last bit. A
+    version of more metrics adds scores.
+    """
+    final = [row for row in rows if row.name in _FINAL_LOSSES]
+    scores = [row for row in rows if row.kind == "score" and row.a.value is not ABSENT]
+    measured = any(row.name == "train_loss" for row in final)
+    return measured and not any(curve.parted for curve in losses) and all(row.same for row in (*scores, *final))
+
+
+def facts(record: Record) -> dict[str, Fact]:
+    """Everything that a record says, by dotted name."""
+    # 1. What it was.
+    shown, corpus = record.shown(), record.data and record.data.key[:12]
+    run = {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command}
+    # Until a run is finished, `device` is only the name of the configured hardware.
+    run |= {"device": shown.device} if record.status == "finished" else {}
+    sections = {
+        "run": run,
+        "git": record.git.model_dump(),
+        "versions": record.versions,
+        "code": record.schemes or {},
+        "corpus": record.data.model_dump(mode="json", exclude={"name", "synthetic"}) if record.data else {},
+        "measured": _fields(record.training, _HOW_MEASURED),
+        "decoded": decoding(shown),
+    }
+    described = shown.config | {name: section for name, section in sections.items() if section}
+    found = {name: Fact(value) for name, value in flat(described).items()}
+    # 2. Scores. Of another corpus other pairs are held out, and other documents are scored.
+    of_corpus = {} if corpus is None else {"corpus.key": corpus}
+    for score in record.scores:
+        other_items = record.corpus is not None or score.test_set.startswith("held-out-")
+        how = _fields(score, _SAME_TEST) | (of_corpus if other_items else {})
+        name = f"{score.split}/{score.metric}"
+        found[name] = Fact(score.score, "score", how, score.interval, score_digits(score.metric))
+    for scores in record.by_context:
+        # Which bytes are scored depends on the longest windows.
+        longest = {"longest context": max(windows.length for windows in scores.scores)}
+        for windows in scores.scores:
+            how = _fields(scores, _SAME_TEXT) | (of_corpus if record.corpus is not None else {}) | longest
+            how |= {"stride": scores.stride} if windows.windows == "sliding" else {}
+            name = f"{scores.split}, {windows.windows} {windows.length}"
+            found[name] = Fact(windows.bits_per_byte, "score", how, windows.interval, score_digits(BITS_PER_BYTE))
+    # 3. Other figures: losses of one corpus, speeds of a device that as many jobs shared.
+    jobs = {} if record.concurrent_jobs is None else {"concurrent_jobs": record.concurrent_jobs}
+    conditions = dict.fromkeys(_FINAL_LOSSES, of_corpus) | {"seconds": jobs}
+    conditions |= dict.fromkeys(_SPEEDS, _fields(record.training, ("excludes",)) | jobs)
+    conditions |= {"peak_memory_bytes": _fields(record.training, ("peak_memory_kind",))}
+    figures = {"steps": record.steps, "parameters": record.parameters, **_fields(record.training, _MEASURED)}
+    measured = {name: value for name, value in figures.items() if value is not None}
+    return found | {
+        name: Fact(value, "figure", conditions.get(name, {}), digits=_DIGITS.get(name, 0))
+        for name, value in measured.items()
+    }
+
+
+def decoding(record: Record) -> dict[str, Any]:
+    """How the translations of a record were decoded: each field's value, or a list if its scores have several."""
+    fields = {name: list(dict.fromkeys(getattr(score, name) for score in record.scores)) for name in _HOW_DECODED}
+    return {name: values[0] if len(values) == 1 else values for name, values in fields.items() if values}
 
 
 def corpus_differences(records: Sequence[Record]) -> list[str | None]:
@@ -118,69 +168,5 @@ def corpus_differences(records: Sequence[Record]) -> list[str | None]:
     ]
 
 
-def decoding(record: Record) -> dict[str, Any]:
-    """How the translations of a record were decoded: each field's value, or a list if its scores have several."""
-    fields = {name: list(dict.fromkeys(getattr(score, name) for score in record.scores)) for name in _HOW_DECODED}
-    return {name: values[0] if len(values) == 1 else values for name, values in fields.items() if values}
-
-
-def _facts(record: Record) -> Iterator[tuple[str, str, Fact]]:
-    """Everything that a record says, as part, name and fact."""
-    # 1. What it was, part by part.
-    shown, corpus = record.shown(), record.data and record.data.key[:12]
-    run = {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command}
-    # Until a run is finished, `device` is only the name of the configured hardware.
-    run |= {"device": shown.device} if record.status == "finished" else {}
-    data = {} if record.data is None else record.data.model_dump(mode="json", exclude={"name", "synthetic"})
-    for part, tree in {
-        "settings": shown.config,
-        "run": run,
-        "git": record.git.model_dump(),
-        "versions": record.versions,
-        "schemes": record.schemes or {},
-        "data": data,
-        "measuring": _fields(record.training, _HOW_MEASURED),
-        "decoding": decoding(shown),
-    }.items():
-        yield from ((part, name, Fact(value)) for name, value in flat(tree).items())
-    # 2. Scores. Of another corpus other pairs are held out, and other documents are scored.
-    of_corpus = {} if corpus is None else {"data.key": corpus}
-    for score in record.scores:
-        other_items = record.corpus is not None or score.test_set.startswith("held-out-")
-        how = _fields(score, _SAME_TEST) | (of_corpus if other_items else {})
-        yield SCORES, f"{score.split}/{score.metric}", Fact(score.score, how, score.interval)
-    for scores in record.by_context:
-        # Which bytes are scored depends on the longest windows.
-        longest = {"longest context": max(windows.length for windows in scores.scores)}
-        for windows in scores.scores:
-            how = _fields(scores, _SAME_TEXT) | (of_corpus if record.corpus is not None else {}) | longest
-            how |= {"stride": scores.stride} if windows.windows == "sliding" else {}
-            name = f"{scores.split}, {windows.windows} {windows.length}/{BITS_PER_BYTE}"
-            yield SCORES, name, Fact(windows.bits_per_byte, how, windows.interval)
-    # 3. Other figures: losses of one corpus, speeds of a device that as many jobs shared.
-    jobs = {} if record.concurrent_jobs is None else {"concurrent_jobs": record.concurrent_jobs}
-    conditions = dict.fromkeys(_FINAL_LOSSES, of_corpus) | {"seconds": jobs}
-    conditions |= dict.fromkeys(_SPEEDS, _fields(record.training, ("excludes",)) | jobs)
-    conditions |= {"peak_memory_bytes": _fields(record.training, ("peak_memory_kind",))}
-    figures = {"steps": record.steps, "parameters": record.parameters, **_fields(record.training, _MEASURED)}
-    for name, value in figures.items():
-        if value is not None:
-            yield FIGURES, name, Fact(value, conditions.get(name, {}))
-
-
 def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
     return {} if section is None else {name: getattr(section, name) for name in names}
-
-
-def _curves(first: Sequence[Any], second: Sequence[Any]) -> Iterator[Curve]:
-    for name in LOSSES:
-        a, b = (
-            [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
-            for rows in (first, second)
-        )
-        if a and b:
-            pairs = list(zip(a, b, strict=False))
-            # As text NaN is equal to NaN.
-            differ = (number for number, (p, q) in enumerate(pairs) if p != q and str(p) != str(q))
-            equal = next(differ, len(pairs))
-            yield Curve(name, equal, a[equal - 1][0] if equal else None, equal < len(pairs))
