@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rpr.cli import app
 from rpr.commands import bench as benchmark
-from rpr.commands.bench import WARM_UP, LayerCase, layer_cases, peak_bytes, take_turns, training_steps
+from rpr.commands.bench import WARM_UP, peak_bytes, take_turns, training_steps
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
 from rpr.errors import ConfigError
@@ -37,19 +37,14 @@ def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
 
     # b takes 2, 4 and 1 times as long as a.
     steps = {"a": step_of("a", 1.0, 3.0, 4.0, 4.0, 0.5, 1.5), "b": step_of("b", 4.0, 4.0, 10.0, 22.0, 1.0, 1.0)}
-    done = []
-    timings = take_turns(steps, rounds=3, steps_per_round=2, device=CPU, progress=done.append)
+    timings = take_turns(steps, rounds=3, steps_per_round=2, device=CPU)
     warm = WARM_UP + 1  # and once for memory
     assert called == ["a"] * warm + ["b"] * warm + ["a", "a", "b", "b"] * 3
-    assert done == [1, 2, 3]
     # a: 2, 4 and 1 seconds a step; b: 4, 16 and 1
-    assert list(timings) == ["a", "b"]
-    assert timings["a"].seconds == 2.0
-    assert (timings["a"].ratio, timings["a"].ratio_min, timings["a"].ratio_max) == (1.0, 1.0, 1.0)
-    assert timings["b"].seconds == 4.0
-    assert timings["b"].rounds == (4.0, 16.0, 1.0)
-    assert (timings["b"].ratio, timings["b"].ratio_min, timings["b"].ratio_max) == (0.5, 0.25, 1.0)
-    assert (timings["a"].peak_bytes, timings["b"].peak_bytes) == (7 * warm, 7 * 2 * warm)
+    assert timings == {
+        "a": ((2.0, 4.0, 1.0), (1.0, 1.0, 1.0), 7 * warm),
+        "b": ((4.0, 16.0, 1.0), (0.5, 0.25, 1.0), 7 * 2 * warm),
+    }
 
 
 def test_a_step_without_memory_has_no_timing_and_the_others_have():
@@ -151,22 +146,13 @@ def test_hooks_are_tried_up_to_the_longest_sequence(monkeypatch):
         )
 
 
-def test_layer_cases_have_constant_positions():
-    config = bench("layer.lengths=[4,10,64]", "layer.positions=40", "layer.clip_distances=[0,7]")
-    sizes = [(10, 4), (4, 10), (1, 64)]
-    assert list(layer_cases(config)) == [
-        LayerCase(batch, length, clip_distance, causal)
-        for causal in (False, True)
-        for clip_distance in (0, 7)
-        for batch, length in sizes
-    ]
-
-
 def test_layers_of_a_pattern_are_measured_each():
     mixed = positions("rope_none", "fox", architecture="decoder_only")
     config = bench("layer.algorithms=[attend]")
-    causal = benchmark.layer_steps(config, mixed, LayerCase(1, 4, 0, True), CPU)
-    assert [*causal] == ["rope_none: RoPE", "rope_none: none", "fox"]
-    assert [*benchmark.layer_steps(config, mixed, LayerCase(1, 4, 0, False), CPU)] == [*causal][:2]
-    of_fox = {name: mixed[name] for name in ("fox", "rope_none")}
-    assert not benchmark.layer_steps(config, of_fox, LayerCase(1, 4, 0, False), CPU), "nothing to compare with"
+
+    def layers(variants, causal):
+        return [*benchmark.layer_steps(config, variants, batch=1, length=4, clip_distance=0, causal=causal, device=CPU)]
+
+    assert layers(mixed, True) == ["rope_none: RoPE", "rope_none: none", "fox"]
+    assert layers(mixed, False) == ["rope_none: RoPE", "rope_none: none"]
+    assert not layers({name: mixed[name] for name in ("fox", "rope_none")}, False), "nothing to compare with"

@@ -9,9 +9,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -29,7 +27,6 @@ from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Positions, Scheme, Site
 from rpr.model.scheme_check import check_hooks
 from rpr.model.transformer import build_model
-from rpr.paper import RELATIVE_SPEED
 from rpr.progress import Progress
 from rpr.records.provenance import git_state, versions
 from rpr.runs import runtime
@@ -37,7 +34,37 @@ from rpr.tables.render import wrapped
 from rpr.training.loss import label_smoothed_loss
 
 WARM_UP = 3
-OUT_OF_MEMORY = {"problem": "out of memory"}  # in a row, in place of figures
+Steps = dict[str, Callable[[], None]]  # of each variant
+
+
+class BatchShape(NamedTuple):
+    """Sentences of a batch, and the tokens of each in source and target."""
+
+    sentences: int
+    source: int
+    target: int
+
+
+class Case(NamedTuple):
+    """One batch on which all variants are timed: what distinguishes it, its steps, the operations of one step, the
+    target tokens of a batch (None: of a layer alone), and the rounds.
+    """
+
+    columns: dict[str, Any]
+    steps: Callable[[], Steps]
+    operations: int
+    tokens: int | None
+    rounds: int
+
+
+class Timing(NamedTuple):
+    """The seconds of a step in each round, those of the first variant relative to them, and the peak memory in bytes of
+    tensors, above those allocated before.
+    """
+
+    seconds: tuple[float, ...]
+    ratios: tuple[float, ...]
+    peak_bytes: int
 
 
 def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
@@ -55,114 +82,112 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     # 2. What a reader needs to know of the machine, with the settings that were used.
     runtime.set_up(config.hardware)
     hardware = config.hardware.model_copy(update={"matmul_precision": runtime.matmul_precision(config.hardware)})
-    config = config.model_copy(update={"hardware": hardware})
+    config, device = config.model_copy(update={"hardware": hardware}), runtime.torch_device(hardware)
+    size = config.model.d_model * (16 if hardware.accelerator == "gpu" else 4)
     document: dict[str, Any] = {
-        "device": runtime.device_name(config.hardware),
+        "device": runtime.device_name(hardware),
         "git": git_state().model_dump(),
         "versions": versions(),
         "config": config.model_dump(mode="json"),
+        "products": {"size": size, "operations_per_second": matmul_rate(hardware, device, size)},
     }
-    size = config.model.d_model * (16 if config.hardware.accelerator == "gpu" else 4)
-    rate = matmul_rate(config.hardware, runtime.torch_device(config.hardware), size)
-    document["products"] = {"size": size, "operations_per_second": rate}
     # 3. The parts, row by row.
-    shape = BatchShape(config.sentences, config.length, config.length)
-    measures: dict[str, Any] = {"step": partial(_steps, shape, "step"), "context": _contexts, "layer": _layers}
-    parts = [part for part in measures if part in config.parts]
+    cases = [(part, case) for part in config.parts for case in _cases(part, config, positions, device)]
     try:
-        for part in parts:
-            rows = document[part] = []
-            for row in measures[part](config, positions, rate):
-                rows.append(row)
-    except (KeyboardInterrupt, SystemExit):
-        if any(document.get(part) for part in parts):
-            _print(document, config.format)
-        raise
-    _print(document, config.format)
-
-
-def _print(document: dict[str, Any], format: str) -> None:
-    print(json.dumps(document, indent=2) if format == "json" else as_text(document), flush=True)
-
-
-COLUMNS: dict[str, Callable[[Any], str]] = {
-    "length": str,
-    "batch": str,
-    "clip_distance": str,
-    "causal": lambda causal: "causal" if causal else "",
-    "variant": str,
-    "steps_per_second": "{:.3f}".format,
-    "target_tokens_per_second": "{:,.0f}".format,
-    "seconds": "{:.5f}".format,
-    "relative_speed": "{:.3f}".format,
-    "relative_time": "{:.3f}".format,
-    "min": "{:.3f}".format,
-    "max": "{:.3f}".format,
-    "utilisation": "{:.1%}".format,
-    "peak_megabytes": "{:,.0f}".format,
-    "extra_megabytes": "{:,.1f}".format,
-    "relative_memory": "{:.3f}".format,
-    "problem": str,
-}
+        with Progress(len(cases), "cases", "bench") as bar:
+            for part, case in cases:
+                bar.update(0, **case.columns)
+                document.setdefault(part, []).extend(_rows(case, config, document["products"], device))
+                bar.update()
+    finally:
+        if any(part in document for part in config.parts):
+            print(json.dumps(document, indent=2) if config.format == "json" else as_text(document), flush=True)
 
 
 def as_text(document: dict[str, Any]) -> str:
     """The document's tables."""
     import pandas
 
-    config = document["config"]
-    hardware, model, layer = (config[part] for part in ("hardware", "model", "layer"))
-    products = document.get("products")  # older documents lack it
-    rate = (
-        products and f"{products['size']} x {products['size']}: {products['operations_per_second'] / 1e12:.3g} TFLOP/s"
-    )
-    head = (
-        f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} "
-        f"(matmuls: {hardware['matmul_precision']}), attention={hardware['attention']}; "
-        f"utilisation is relative to a matmul{f' of {rate}' if rate else ''}; "
-        f"relative: vs {config['variants'][0]}, the median over rounds, from min to max; "
-        f"the paper: {RELATIVE_SPEED:.2f} of absolute's speed (base, P100 GPUs)"
-    )
-    titles = {
+    config, products = document["config"], document["products"]
+    hardware, model = config["hardware"], config["model"]
+    parts = wrapped([
+        f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} (matmuls: "
+        f"{hardware['matmul_precision']}), attention={hardware['attention']}; utilisation is relative to a product of "
+        f"{products['size']} x {products['size']} at {products['operations_per_second'] / 1e12:.3g} TFLOP/s; relative: "
+        f"vs {config['variants'][0]}, the median over rounds, from min to max"
+    ])  # fmt: skip
+    for part, title in {
         "step": f"Training step: model={model['name']}, {config['sentences']} sentences of {config['length']}",
         "context": f"Training step by length of the context: model={model['name']}, decoder-only",
-        "layer": f"One self-attention layer, forward and backward: d {model['d_model']}, {model['num_heads']} heads, "
-        f"about {layer['positions']} positions",
-    }
-    parts = ["\n".join(wrapped([head]))]
-    for part, title in titles.items():
+        "layer": f"One self-attention layer, forward and backward: d {model['d_model']}, {model['num_heads']} heads",
+    }.items():
         if rows := document.get(part):
-            shown = {key: form for key, form in COLUMNS.items() if any(key in row for row in rows)}
-            cells = [{key: form(row[key]) if key in row else "–" for key, form in shown.items()} for row in rows]
-            frame = pandas.DataFrame(cells).rename(columns=lambda key: key.replace("_", " "))
-            parts.append(f"{title}\n{frame.to_string(index=False)}")
-    return "\n\n".join(parts)
+            cells = [{key: _text(value) for key, value in row.items() if key != "round_seconds"} for row in rows]
+            frame = pandas.DataFrame(cells).fillna("–").rename(columns=lambda key: key.replace("_", " "))
+            parts += ["", title, frame.to_string(index=False)]
+    return "\n".join(parts)
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds and memory of one execution, and its speed relative to the first of its group."""
-
-    seconds: float  # median over rounds
-    ratio: float  # seconds of the group's first / seconds: above 1 is faster; median over rounds
-    ratio_min: float
-    ratio_max: float
-    peak_bytes: int  # of tensors, above those allocated before
-    rounds: tuple[float, ...]  # seconds, in order
+def _text(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def take_turns(
-    steps: dict[str, Callable[[], None]],
-    *,
-    rounds: int,
-    steps_per_round: int,
-    device: torch.device,
-    progress: Callable[[int], None] = lambda done: None,
-) -> dict[str, Timing]:
+def _cases(part: str, config: BenchConfig, positions: dict[str, Positions], device: torch.device) -> Iterator[Case]:
+    if part == "layer":
+        layer = config.layer
+        for causal, k, length in itertools.product(layer.causal, layer.clip_distances, layer.lengths):
+            batch = max(1, layer.positions // length)
+            columns: dict[str, Any] = {"length": length, "batch": batch, "clip_distance": k, "causal": causal}
+            operations = layer_flops(config.model.d_model, batch, length)
+            steps = partial(layer_steps, config, positions, device=device, **columns)
+            yield Case(columns, steps, operations, None, layer.rounds)
+        return
+    batch = config.context.positions
+    of_contexts = [BatchShape(max(1, batch // length), 0, length) for length in config.context.lengths]
+    for shape in of_contexts if part == "context" else [BatchShape(config.sentences, config.length, config.length)]:
+        columns = {"length": shape.target, "batch": shape.sentences} if part == "context" else {}
+        operations = step_flops(config.model, config.data.vocabulary_size, shape)
+        steps = partial(training_steps, config, positions, shape, device)
+        yield Case(columns, steps, operations, shape.sentences * shape.target, config.rounds)
+
+
+def _rows(case: Case, config: BenchConfig, products: dict[str, Any], device: torch.device) -> Iterator[dict[str, Any]]:
+    """A row for each variant; those that ran out of memory have a problem in place of figures."""
+    steps: Steps = dict.fromkeys(config.variants, lambda: None)
+    timings: dict[str, Timing] = {}
+    try:
+        steps = case.steps()
+        timings = take_turns(steps, rounds=case.rounds, steps_per_round=config.steps_per_round, device=device)
+    except torch.OutOfMemoryError:  # of the baseline: without it there is nothing to compare with
+        pass
+    for name in steps:
+        if (timing := timings.get(name)) is None:
+            yield {**case.columns, "variant": name, "problem": "out of memory"}
+            continue
+        seconds, baseline = statistics.median(timing.seconds), next(iter(timings.values()))
+        speed = {"seconds": seconds}
+        if case.tokens is not None:
+            speed = {"steps_per_second": 1 / seconds, "target_tokens_per_second": case.tokens / seconds}
+        yield {
+            **case.columns,
+            "variant": name,
+            **speed,
+            "utilisation": case.operations / (products["operations_per_second"] * seconds),
+            "peak_megabytes": timing.peak_bytes / 1e6,
+            "relative_speed": statistics.median(timing.ratios),
+            "min": min(timing.ratios),
+            "max": max(timing.ratios),
+            "relative_memory": timing.peak_bytes / baseline.peak_bytes,
+            "round_seconds": timing.seconds,
+        }
+
+
+def take_turns(steps: Steps, *, rounds: int, steps_per_round: int, device: torch.device) -> dict[str, Timing]:
     """Time all steps in turn, round by round; the first is the baseline. Those that run out of a GPU's memory have no
     timing; raises torch.OutOfMemoryError if the baseline does.
     """
-    baseline, *_ = steps
     peaks = {}
     for name, step in steps.items():
         try:
@@ -170,29 +195,28 @@ def take_turns(
                 step()
             peaks[name] = peak_bytes(step, device)
         except torch.OutOfMemoryError:
-            if name == baseline:
+            if not peaks:
                 raise
     seconds: dict[str, list[float]] = {name: [] for name in peaks}
-    for done in range(1, rounds + 1):
-        for name, own in seconds.items():
-            own.append(_seconds(steps[name], device, steps_per_round))
-        progress(done)
-    first = seconds[baseline]
-    timings = {}
-    for name, own in seconds.items():
-        ratios = [base / its for base, its in zip(first, own, strict=True)]
-        medians = statistics.median(own), statistics.median(ratios)
-        timings[name] = Timing(*medians, min(ratios), max(ratios), peaks[name], tuple(own))
-    return timings
+    for _, name in itertools.product(range(rounds), peaks):
+        seconds[name].append(_seconds(steps[name], device, steps_per_round))
+    first = next(iter(seconds.values()), [])
+    return {
+        name: Timing(
+            tuple(seconds[name]), tuple(base / taken for base, taken in zip(first, seconds[name], strict=True)), peak
+        )
+        for name, peak in peaks.items()
+    }
 
 
 def _seconds(step: Callable[[], object], device: torch.device, times: int = 1) -> float:
     """Of one step, as the mean over a number of times."""
-    _synchronise(device)
+    synchronise: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    synchronise()
     started = time.perf_counter()
     for _ in range(times):
         step()
-    _synchronise(device)
+    synchronise()
     return (time.perf_counter() - started) / times
 
 
@@ -204,14 +228,6 @@ def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> fl
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = [_seconds(lambda: torch.mm(a, b), device) for _ in range(13)]
     return 2 * size**3 / statistics.median(seconds[3:])
-
-
-class BatchShape(NamedTuple):
-    """Sentences of a batch, and the tokens of each in source and target."""
-
-    sentences: int
-    source: int
-    target: int
 
 
 def step_flops(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> int:
@@ -249,18 +265,14 @@ def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
         return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()
-    results = recorded.profiler.kineto_results
-    changes = sorted((e for e in results.events() if e.name() == "[memory]"), key=lambda event: event.start_ns())
-    current = peak = 0
-    for change in changes:
-        current += change.nbytes()
-        peak = max(peak, current)
-    return peak
+    events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = (event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    return int(max(itertools.accumulate(changes, initial=0)))
 
 
 def training_steps(
     config: BenchConfig, positions: dict[str, Positions], shape: BatchShape, device: torch.device
-) -> dict[str, Callable[[], None]]:
+) -> Steps:
     """A step of each variant on the same batch: forward, label-smoothed loss, backward and Adam."""
     torch.manual_seed(config.seed)
     vocabulary_size, smoothing = config.data.vocabulary_size, config.optim.label_smoothing
@@ -285,38 +297,29 @@ def training_steps(
     return {name: step_of(position) for name, position in positions.items()}
 
 
-@dataclass(frozen=True)
-class LayerCase:
-    """One self-attention layer with its projections, without dropout, norm and residual."""
-
-    batch: int
-    length: int
-    clip_distance: int
-    causal: bool
-
-
-def layer_cases(config: BenchConfig) -> Iterable[LayerCase]:
-    layer = config.layer
-    for causal, clip_distance, length in itertools.product(layer.causal, layer.clip_distances, layer.lengths):
-        yield LayerCase(max(1, layer.positions // length), length, clip_distance, causal)
-
-
 def layer_steps(
-    config: BenchConfig, positions: dict[str, Positions], case: LayerCase, device: torch.device
-) -> dict[str, Callable[[], None]]:
-    """Forward and backward of each variant that the case allows, of none if it does not allow the first; those with
-    tables once per requested algorithm.
+    config: BenchConfig,
+    positions: dict[str, Positions],
+    *,
+    batch: int,
+    length: int,
+    clip_distance: int,
+    causal: bool,
+    device: torch.device,
+) -> Steps:
+    """Forward and backward of one self-attention layer with its projections, without dropout, norm and residual: of
+    each variant that allows it, of none if the first does not; those with tables once per requested algorithm.
 
     The keys are variant names, of a pattern with the scheme of each kind of layer, and with the algorithm in brackets
     unless it is `attend` with the hardware's implementation.
     """
     torch.manual_seed(config.seed)
     d_model = config.model.d_model
-    x = torch.randn(case.batch, case.length, d_model, device=device, requires_grad=True)
-    cotangent = torch.randn(case.batch, case.length, d_model, device=device)
+    x = torch.randn(batch, length, d_model, device=device, requires_grad=True)
+    cotangent = torch.randn(batch, length, d_model, device=device)
     qkv = nn.Linear(d_model, 3 * d_model, bias=False, device=device)
     output = nn.Linear(d_model, d_model, bias=False, device=device)
-    site = Site(1, config.model.num_heads, d_model, case.causal)
+    site = Site(1, config.model.num_heads, d_model, causal)
 
     def layer_step(scheme: Scheme, algorithm: str) -> Callable[[], None]:
         implementation = config.hardware.attention if algorithm == "attend" else cast(Implementation, algorithm)
@@ -326,7 +329,7 @@ def layer_steps(
 
         def step() -> None:
             with _autocast(config.hardware, device):
-                given = layer_positions.inputs(x, *split_heads(qkv(x), site.num_heads))._replace(causal=case.causal)
+                given = layer_positions.inputs(x, *split_heads(qkv(x), site.num_heads))._replace(causal=causal)
                 y = output(attend(given).transpose(1, 2).flatten(-2))
             torch.autograd.grad(y, parameters, cotangent.to(y.dtype))
 
@@ -334,18 +337,17 @@ def layer_steps(
 
     steps = {}
     for name, position in positions.items():
-        parts = (position.decoder if case.causal else position.encoder).parts
+        parts = (position.decoder if causal else position.encoder).parts
         for scheme in parts:
             if scheme.problem(site) is not None:  # of causal attention alone
                 continue
             if scheme.k is not None:
-                scheme = scheme.model_copy(update={"clip_distance": case.clip_distance})
+                scheme = scheme.model_copy(update={"clip_distance": clip_distance})
             for algorithm in sorted(config.layer.algorithms, key=lambda name: name != "attend"):  # the baseline first
                 if (not scheme.has_tables and algorithm != "attend") or (algorithm == "triton" and scheme.not_fused):
                     continue
                 label = name if len(parts) == 1 else f"{name}: {scheme.label}"
-                label = label if algorithm == "attend" else f"{label} ({algorithm})"
-                steps[label] = layer_step(scheme, algorithm)
+                steps[label if algorithm == "attend" else f"{label} ({algorithm})"] = layer_step(scheme, algorithm)
         if not steps:  # nothing to compare with
             break
     return steps
@@ -353,82 +355,3 @@ def layer_steps(
 
 def _autocast(hardware: HardwareConfig, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=hardware.precision == "bf16")
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def _contexts(config: BenchConfig, positions: dict[str, Positions], rate: float) -> Iterator[dict[str, Any]]:
-    """Steps on text alone, at each length of the context."""
-    for length in config.context.lengths:
-        shape = BatchShape(max(1, config.context.positions // length), 0, length)
-        for row in _steps(shape, f"context of {length}", config, positions, rate):
-            yield {"length": length, "batch": shape.sentences, **row}
-
-
-def _steps(
-    shape: BatchShape, what: str, config: BenchConfig, positions: dict[str, Positions], rate: float
-) -> list[dict[str, Any]]:
-    device, timings = runtime.torch_device(config.hardware), dict[str, Timing]()
-    with suppress(torch.OutOfMemoryError), Progress(config.rounds, "rounds", what) as bar:
-        timings = take_turns(
-            training_steps(config, positions, shape, device),
-            rounds=config.rounds,
-            steps_per_round=config.steps_per_round,
-            device=device,
-            progress=lambda done: bar.reach(done, config.rounds),
-        )
-    operations = step_flops(config.model, config.data.vocabulary_size, shape)
-    return [
-        {
-            "variant": name,
-            "steps_per_second": 1 / timing.seconds,
-            "target_tokens_per_second": shape.sentences * shape.target / timing.seconds,
-            "utilisation": operations / (rate * timing.seconds),
-            "peak_megabytes": timing.peak_bytes / 1e6,
-            "relative_speed": timing.ratio,
-            "min": timing.ratio_min,
-            "max": timing.ratio_max,
-            "relative_memory": timing.peak_bytes / timings[config.variants[0]].peak_bytes,
-            "round_seconds": timing.rounds,
-        }
-        if (timing := timings.get(name)) is not None
-        else {"variant": name, **OUT_OF_MEMORY}
-        for name in positions
-    ]
-
-
-def _layers(config: BenchConfig, positions: dict[str, Positions], rate: float) -> Iterator[dict[str, Any]]:
-    device = runtime.torch_device(config.hardware)
-    cases = list(layer_cases(config))
-    with Progress(len(cases), "cases", "layer") as bar:
-        for case in cases:
-            bar.update(0, **asdict(case))
-            steps: dict[str, Any] = dict(positions)
-            timings = dict[str, Timing]()
-            with suppress(torch.OutOfMemoryError):
-                steps = layer_steps(config, positions, case, device)
-                if steps:
-                    timings = take_turns(
-                        steps, rounds=config.layer.rounds, steps_per_round=config.steps_per_round, device=device
-                    )
-            operations = layer_flops(config.model.d_model, case.batch, case.length)
-            baseline = next(iter(steps), "")
-            for name in steps:
-                if (timing := timings.get(name)) is None:
-                    yield {**asdict(case), "variant": name, **OUT_OF_MEMORY}
-                    continue
-                yield {
-                    **asdict(case),
-                    "variant": name,
-                    "seconds": timing.seconds,
-                    "utilisation": operations / (rate * timing.seconds),
-                    "relative_time": 1 / timing.ratio,
-                    "min": 1 / timing.ratio_max,
-                    "max": 1 / timing.ratio_min,
-                    "extra_megabytes": (timing.peak_bytes - timings[baseline].peak_bytes) / 1e6,
-                    "round_seconds": timing.rounds,
-                }
-            bar.update()
