@@ -18,7 +18,7 @@ from rpr.tracking.wandb_client import first_line, has_key, tear_down, without_lo
 
 TIMEOUT_SECONDS = 10  # of each request
 MAX_RUNS_READ = 20  # the newest, for what they are scored by: each may be a request
-# What runs are compared by, with the curve in training. Tasks have BLEU too, documents no other.
+# What runs are compared by, the first that a run has, with the curve in training. Tasks have BLEU too, documents not.
 METRICS = {
     EXACT_MATCH: naming.VALIDATION_BLEU,
     BITS_PER_BYTE: naming.VALIDATION_BITS,
@@ -43,46 +43,37 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
             raise ConfigError(f"WANDB_MODE: {settings.mode}: a dashboard is saved on W&B's server; unset it")
         if not has_key(settings):
             raise ConfigError("logger: no W&B key found; set WANDB_API_KEY, or run `wandb login`")
-        try:
-            api = wandb.Api(timeout=TIMEOUT_SECONDS)
-            entity = str(logger.entity or api.settings["entity"] or api.default_entity)  # WANDB_ENTITY, as for runs
-            runs = api.runs(
-                f"{entity}/{logger.project}", filters={} if sweep is None else {"group": sweep}, order="-created_at"
-            )
-            scores = _scores([*itertools.islice(runs, MAX_RUNS_READ)])
-            address = "" if scores is None else report(entity, logger.project, sweep, title, scores).save().url
-        except Exception as error:  # no network, a rejected key, no such project, a server of another version, ...
-            raise ConfigError(
-                f"logger: the report was not saved ({first_line(error)}); check the network, the key, logger.project "
-                f"and the server ({without_login(settings.base_url)}, set by WANDB_BASE_URL)"
-            ) from None
-        if scores is None:  # W&B would create an empty project and an empty report
-            raise ConfigError(
-                f"{'logger.project' if sweep is None else 'sweep'}: {entity}/{logger.project} has no runs"
-                + ("" if sweep is None else f" of sweep {sweep}")
-                + "; train with logger=wandb first"
-            )
-        return without_login(address)
+        api = wandb.Api(timeout=TIMEOUT_SECONDS)
+        entity = str(logger.entity or api.settings["entity"] or api.default_entity)  # WANDB_ENTITY, as for runs
+        of_sweep = {} if sweep is None else {"group": sweep}
+        runs = api.runs(f"{entity}/{logger.project}", filters=of_sweep, order="-created_at")
+        if not (newest := [*itertools.islice(runs, MAX_RUNS_READ)]):  # W&B would create an empty project
+            what = "logger.project" if sweep is None else f"sweep: {sweep}"
+            raise ConfigError(f"{what}: {entity}/{logger.project} has no such runs; train with logger=wandb first")
+        return without_login(report(entity, logger.project, sweep, title, _scores(newest)).save().url)
+    except ConfigError:
+        raise
+    except Exception as error:  # no network, a rejected key, no such project, a server of another version, ...
+        raise ConfigError(
+            f"logger: the report was not saved ({first_line(error)}); check the network, the key, logger.project and "
+            "the server (WANDB_BASE_URL)"
+        ) from None
     finally:
         tear_down()
 
 
-def _scores(runs: Sequence[Any]) -> list[Score] | None:
-    """The scores that these runs are compared by, the first metric that each has; BLEU on test if none has one yet.
-    None without a run.
-    """
+def _scores(runs: Sequence[Any]) -> list[Score]:
+    """The scores that these runs are compared by; BLEU on test if none has one yet."""
     known = [(metric, split) for metric in METRICS for split in SPLITS]
     compared: set[Score] = set()
     for names in (set(run.summary.keys()) for run in runs):
         scored = [score for score in known if naming.score_name(score[1], score[0]) in names]
         compared.update(score for score in scored if score[0] == scored[0][0])
-    return ([score for score in known if score in compared] or [(HEADLINE_METRIC, "test")]) if runs else None
+    return [score for score in known if score in compared] or [(HEADLINE_METRIC, "test")]
 
 
 def report(entity: str, project: str, sweep: str | None, title: str | None, scores: Sequence[Score]) -> Any:
-    """The report of runs with these scores, not yet saved: its table, best run first, scores over k, means over the
-    seeds trained alike, curves, speed, and differing settings.
-    """
+    """The report of runs with these scores, not yet saved."""
     wr, expr = _library("reports.v2"), _library("expr")
     scope = f"sweep {sweep}" if sweep else f"project {project}"
     titles = {naming.score_name(split, metric): f"{METRIC_NAMES[metric]} {{}}, {split}" for metric, split in scores}

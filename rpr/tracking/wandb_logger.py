@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -38,28 +39,22 @@ class WandbMirror(WandbLogger):
     def __init__(self, run: Any, run_dir: Path, *, missing_from: int | None) -> None:
         """`missing_from`: the first step of an earlier part of the run that W&B lacks, as a kill can lose rows."""
         super().__init__(project=run.project, save_dir=run_dir, log_model=False, experiment=run)
-        self._run, self.run_dir = run, run_dir
+        self._run, self.run_dir, self._missing_from = run, run_dir, missing_from
         self._next_step: int = run.starting_step
-        self._missing_from = missing_from
-        self._broken = False
-        self._service = service()
+        self._broken, self._service = False, service()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="W&B mirror", daemon=True)
         self._thread.start()
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         assert step is not None
-        row = dict(metrics)
-        self._jobs.put(lambda: self._log(row, step))
+        self._jobs.put(partial(self._log, dict(metrics), step))
 
     def _log(self, row: dict[str, Any], step: int) -> None:
         self._catch_up(until=step)
-        if step >= self._next_step:
-            self._run.log({**row, STEP: step}, step=step)  # W&B sends the row when the step increases
-            self._next_step = step
-        else:
-            self._run.log({**row, STEP: step})
-            self._next_step += 1
+        in_order = step >= self._next_step  # W&B sends a row when the step increases
+        self._run.log({**row, STEP: step}, **({"step": step} if in_order else {}))
+        self._next_step = step if in_order else self._next_step + 1
 
     def _catch_up(self, until: int) -> None:
         missing_from, self._missing_from = self._missing_from, None
@@ -90,19 +85,15 @@ class WandbMirror(WandbLogger):
         _report(f"{reason}; the run is complete in {self.run_dir}, and `{sync}` uploads what W&B has on disk")
 
     def log_results(self) -> None:
-        """Log the scores of a finished run, with tables and charts; call it once its record has them."""
+        """Log the scores of a finished run, with tables; call it once its record has them."""
         self._jobs.put(self._log_results)
 
     def _log_results(self) -> None:
-        """An error here does not end the mirroring: the summary is still to come."""
-        try:
-            record = read_record(self.run_dir / RECORD_NAME)
-            step = record.steps or self._next_step
-            self._catch_up(until=step + 1)  # no training was left
-            self._log(final_row(record), step)
-            self._log(tables(record, self.run_dir), step)
-        except Exception as error:
-            _report(f"{first_line(error)}; W&B lacks some tables of the results; they are in {self.run_dir}")
+        record = read_record(self.run_dir / RECORD_NAME)
+        step = record.steps or self._next_step
+        self._catch_up(until=step + 1)  # no training was left
+        self._log(final_row(record), step)
+        self._log(tables(record, self.run_dir), step)
 
     def finish(self, summary: Mapping[str, Any], *, failed: bool) -> None:
         """Write the summary and close the run, so that this process can start another; returns within its
@@ -139,19 +130,21 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
             _report("disabled by WANDB_MODE; only the local record is written")
             return None
         # 2. Online, if nothing speaks against it.
-        if config.logger.mode == "online" and settings.mode in ("offline", "dryrun"):
-            _report("offline by WANDB_MODE or `wandb offline`")
-        elif config.logger.mode == "online" and not has_key(settings):
-            _report("no key found (WANDB_API_KEY, or `wandb login`); the run is logged offline")
-        elif config.logger.mode == "online":
-            parts = _parts(run_dir)
-            try:
-                return _mirror(config, run_dir, synthetic, online=True)
-            except Exception as error:  # no network, a wrong key, no write access, ...
-                _report(f"{first_line(error)}; the run is logged offline")
-            tear_down()  # its service process holds the run's ID and would reject it
-            for part in _parts(run_dir) - parts:  # empty: `wandb sync` must not find it
-                shutil.rmtree(part, ignore_errors=True)
+        if config.logger.mode == "online":
+            parts, problem = _parts(run_dir), ""
+            if settings.mode in ("offline", "dryrun"):
+                problem = "offline by WANDB_MODE or `wandb offline`"
+            elif not has_key(settings):
+                problem = "no key found (WANDB_API_KEY, or `wandb login`)"
+            else:
+                try:
+                    return _mirror(config, run_dir, synthetic, online=True)
+                except Exception as error:  # no network, a wrong key, no write access, ...
+                    problem = first_line(error)
+                tear_down()  # its service process holds the run's ID and would reject it
+                for part in _parts(run_dir) - parts:  # empty: `wandb sync` must not find it
+                    shutil.rmtree(part, ignore_errors=True)
+            _report(f"{problem}; the run is logged offline")
         # 3. Else on disk.
         return _mirror(config, run_dir, synthetic, online=False)
     except Exception as error:
@@ -165,20 +158,6 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
 
     earlier, commit = _parts(run_dir), git_state().commit
     names = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
-    options: dict[str, Any] = {
-        "silent": True,
-        "console": "off",
-        "x_disable_stats": not config.logger.system_metrics,
-        "save_code": False,
-        "disable_code": True,  # no patch of uncommitted changes either
-        # Of the checkout of this package, not of one around the current folder; no remote URL.
-        **({"disable_git": True} if commit is None else {"git_commit": commit, "git_remote_url": ""}),
-        "program": "rpr-cli",
-        "init_timeout": INIT_TIMEOUT_SECONDS,
-        "finish_timeout": config.logger.finish_timeout_seconds,
-        "finish_timeout_raises": True,
-        "x_transaction_log_flush_interval": FLUSH_SECONDS,
-    }
     init = partial(
         wandb.init,
         project=config.logger.project,
@@ -189,48 +168,36 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         group=config.sweep,
         job_type="train",
         tags=[*(name[:LONGEST_TAG] for name in names), *config.logger.tags],
-        settings=wandb.Settings(**{key: options[key] for key in options if key in wandb.Settings.model_fields}),
+        settings=wandb.Settings(
+            silent=True,
+            console="off",
+            x_disable_stats=not config.logger.system_metrics,
+            save_code=False,
+            disable_code=True,  # no patch of uncommitted changes either
+            # Of the checkout of this package, not of one around the current folder; no remote URL.
+            **({"disable_git": True} if commit is None else {"git_commit": commit, "git_remote_url": ""}),
+            program="rpr-cli",
+            init_timeout=INIT_TIMEOUT_SECONDS,
+            finish_timeout=config.logger.finish_timeout_seconds,
+            finish_timeout_raises=True,
+            x_transaction_log_flush_interval=FLUSH_SECONDS,
+        ),
     )
-    typed = sys.argv
-    with contextlib.suppress(Exception):  # W&B shows it as the run's command
-        sys.argv = shlex.split(read_record(run_dir / RECORD_NAME).command)
+    # Of an earlier start each part has a log that is named by the run's ID, in a folder named by time.
+    logs = [log for part in earlier for log in part.glob(f"run-{config.run_id}*.wandb")]
+    newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=None)
+    run_id = config.run_id if newest is None else newest.stem.removeprefix("run-")
+    begins = online and not earlier and "WANDB_RUN_ID" not in os.environ
     try:
-        if online and not earlier and "WANDB_RUN_ID" not in os.environ:
-            run = _new_run(init, config.run_id)
-        else:
-            run = init(id=_newest_id(earlier, config.run_id), resume="allow")
-    finally:
-        sys.argv = typed
+        run: Any = init(id=run_id, resume="never" if begins else "allow")
+    except wandb.errors.UsageError:  # it exists, of another training of these settings: their curves would mix
+        run = init(id=f"{run_id}-{int(time.time())}", resume="never")
     define(run)
     run.config.update({**flat(config), **sections(config)}, allow_val_change=True)
     if online:
         _report(without_login(run.url))
     # Online, the server knows where its history ends; the parts of an offline run are sent one after another.
     return WandbMirror(run, run_dir, missing_from=run.starting_step if online or not earlier else None)
-
-
-def _new_run(init: Callable[..., Any], run_id: str) -> Any:
-    """A W&B run for a training that begins, with the ID `HASH-2` if an earlier one of the same settings has `HASH`:
-    in one run the curves of both would mix.
-    """
-    import wandb
-
-    chosen, number = run_id, 1
-    while True:
-        try:
-            return init(id=chosen, resume="never")
-        except wandb.errors.UsageError as error:
-            if "already exists" not in str(error):
-                raise
-        number += 1
-        chosen = f"{run_id}-{number}"
-
-
-def _newest_id(parts: set[Path], run_id: str) -> str:
-    """The ID of the newest of a run's parts, of which each has a log that is named by it, in a folder named by time."""
-    logs = [log for part in parts for log in part.glob(f"run-{run_id}*.wandb")]
-    newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=None)
-    return run_id if newest is None else newest.stem.removeprefix("run-")
 
 
 def reference(logger: WandbMirror) -> WandbRun:

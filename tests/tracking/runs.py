@@ -38,7 +38,7 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
     """The only run below the folder: identity, configuration, history, summary, exit code (None: never ended)."""
     (path,) = (path for path in run_dir.glob(f"wandb/{pattern}/run-*.wandb") if not path.parent.is_symlink())
     found: dict[str, Any] = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}}
-    found |= {"command": [], "commit": "", "stats": set()}
+    found |= {"commit": "", "stats": set()}
     for record in records(path):
         match record.WhichOneof("record_type"):
             case "run":
@@ -53,8 +53,6 @@ def read_back(run_dir: Path, pattern: str = "offline-run-*") -> dict[str, Any]:
             case "metric":
                 found["axes"][record.metric.name or record.metric.glob_name] = record.metric.step_metric
             case "environment":
-                parts = (record.environment.program, *record.environment.args)
-                found["command"] += [part for part in parts if part]
                 found["commit"] += record.environment.git.commit
                 assert not record.environment.git.remote_url
             case "stats":

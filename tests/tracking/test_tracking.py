@@ -1,10 +1,8 @@
 """A trained run as W&B has it on disk, against its own files; calls that hang or fail; the axis after a resume."""
 
-import itertools
 import json
 import signal
 import sys
-import threading
 import time
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -14,8 +12,7 @@ import pytest
 from rpr.commands import train
 from rpr.config.train import Origin
 from rpr.records.record import read_record
-from rpr.tracking import naming, wandb_client, wandb_logger
-from tests.fake_records import fake_by_length, fake_record, fake_score
+from rpr.tracking import naming, wandb_logger
 from tests.tracking.runs import messages, read_back, tables_of
 
 pytestmark = pytest.mark.usefixtures("wandb_home")
@@ -45,8 +42,7 @@ def test_offline_run_has_what_the_runs_own_files_have(tiny_config, small_data, c
     """Without a key it does not prompt for one on the terminal, of which nothing can be read here."""
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     config = tiny_config(*RECIPE)
-    typed = list(sys.argv)
-    run_dir = train.run(config, command="rpr-cli train seed=1 'logger.tags=[a, b]'")
+    run_dir = train.run(config, command="rpr-cli train seed=1")
     assert messages(capsys) == [
         "no key found (WANDB_API_KEY, or `wandb login`); the run is logged offline",
         where_it_is(run_dir),
@@ -59,7 +55,6 @@ def test_offline_run_has_what_the_runs_own_files_have(tiny_config, small_data, c
     assert set(run.tags) == {"synthetic", "tiny", "relative", "synthetic data", "tried"}
     assert found["config"].items() >= {**FLAT, "run_id": config.run_id}.items()
     assert found["config"]["optim"]["max_steps"] == 25
-    assert found["command"] == ["rpr-cli", "train", "seed=1", "logger.tags=[a, b]"] and sys.argv == typed
     assert found["commit"] == (record.git.commit or "") and found["exit"] == 0
     assert {"proc.memory.rssMB", "memory_percent"} <= found["stats"] and not list(run_dir.rglob("*.patch"))
     # 2. Every number of metrics.jsonl is logged at its step, which is also the axis of every chart.
@@ -71,22 +66,20 @@ def test_offline_run_has_what_the_runs_own_files_have(tiny_config, small_data, c
     mirrored = {(line[step], name, line[name]) for line in found["history"] for name in line.keys() & metrics}
     assert mirrored == written and {"train/loss", *naming.BEST, naming.STEPS_PER_SECOND} <= metrics
     assert [line["_step"] for line in found["history"]] == [line[step] for line in found["history"]]
-    # 3. Scores, tables and charts are those of the record. W&B draws a single row as a bar.
+    # 3. Scores and tables are those of the record.
     assert found["summary"][naming.STEPS_PER_SECOND] == record.training.steps_per_second, "of the whole training"
     for score in record.scores:
         assert found["summary"][naming.score_name(score.split, score.metric)] == score.score
     tables = tables_of(run_dir)
-    charts = {f"Custom Chart Tables/charts/{name}_table" for name in ("bleu_by_k", "bleu_by_length")}
-    assert tables.keys() == {"results/scores", "results/translations", "results/bleu_by_length", *charts}
+    assert tables.keys() == {"results/scores", "results/translations", "results/bleu_by_length"}
     columns = ["split", "test set", "metric", "score", "low", "high", "sentences", "checkpoint", "signature"]
     assert tables["results/scores"]["columns"] == columns
     shown = [[row[0], row[2], row[3]] for row in tables["results/scores"]["data"]]
     assert shown == [[score.split, score.metric, score.score] for score in record.scores]
     translations = tables["results/translations"]
-    numbers = [row[1] for row in translations["data"]]
-    assert len({after - before for before, after in itertools.pairwise(numbers)}) <= 2, "evenly spaced"
     kinds = ("sources", "references", "hypotheses")
     texts = [(run_dir / f"test.{kind}.txt").read_text().split("\n") for kind in kinds]
+    numbers = [row[1] for row in translations["data"]]
     assert translations["data"] == [["test", number, *(text[number - 1] for text in texts)] for number in numbers]
 
 
@@ -137,7 +130,6 @@ def test_wandb_mode_is_respected(mode, configured, line, tiny_config, tmp_path, 
     if logger is not None:
         logger.finish({}, failed=False)
     assert (logger is not None) == (mode == "dryrun") and line in messages(capsys)[0]
-    assert threading.active_count() < 20
 
 
 def test_unreachable_server_falls_back_to_offline(tiny_config, tmp_path, monkeypatch, capsys):
@@ -153,30 +145,6 @@ def test_unreachable_server_falls_back_to_offline(tiny_config, tmp_path, monkeyp
     assert line.endswith("; the run is logged offline") and last == where_it_is(run_dir)
     found = read_back(run_dir, "*run-*")  # the online part was removed
     assert found["run"].run_id == config.run_id and [row["_step"] for row in found["history"]] == [25]
-
-
-def test_key_lookup(monkeypatch, tmp_path):
-    """In ~/.netrc, by the server's name, and in the environment."""
-    import wandb
-
-    def found():
-        servers = ("https://api.wandb.ai", "http://wandb.example:8080")
-        return [wandb_client.has_key(wandb.Settings(base_url=server)) for server in servers]
-
-    for place, expected in {"api.wandb.ai": [True, False], "wandb.example:8080": [False, True]}.items():
-        (tmp_path / "home" / ".netrc").write_text(f"machine {place} login user password {'k' * 40}\n")
-        assert found() == expected
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert found() == [True, True]
-
-
-def test_a_task_and_missing_results_have_the_tables_that_they_can(tmp_path):
-    from rpr.tracking.wandb_tables import tables
-
-    lengths = fake_by_length(30.0, unit="symbols of the answer")
-    named = tables(fake_record(scores=[], by_length=lengths), tmp_path)
-    assert named["results/bleu_by_length"].columns[0] == "length" and "results/scores" not in named
-    assert naming.final_row(fake_record("absolute", scores=[fake_score("test", 3.0)])) == {"test/sacrebleu": 3.0}
 
 
 @pytest.mark.parametrize("overrides, variant", [
@@ -199,11 +167,3 @@ def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):
     origin = {"run": "r", "run_id": "a", "seed": 1, "positions": "RoPE", "steps": 9, "weights": "w"}
     started = [tiny_config().model_copy(update={"origin": Origin(**origin, settings_id=one)}) for one in ("a", "b")]
     assert len({*map(naming.configuration, started)}) == 2, "of RoPE after 9 steps in two recipes"
-
-
-def test_flat_keys_do_not_hide_sections(tiny_config):
-    config = tiny_config()
-    flat, sections = naming.flat(config), naming.sections(config)
-    assert not flat.keys() & sections.keys()
-    whole = json.loads(config.model_dump_json())
-    assert {**sections, "seed": flat["seed"], "sweep": flat["sweep"]} == whole
