@@ -172,11 +172,8 @@ def test_a_sweep_that_trains_again_begins_at_its_first_step(jobs, write):
     assert [SweepProgress("mine", [job])._done for job in (jobs[0], again)] == [100, 0]
 
 
-def test_bars_of_a_sweep(clock, jobs, write):
+def test_bar_of_a_sweep(clock, jobs, write):
     with on_terminal() as terminal:
-        with SweepProgress("mine", jobs):
-            pass
-        assert terminal.read() == ""
         sweep = SweepProgress("mine", jobs)
         sweep._thread.start()
         for now, step in ((30.0, 25), (31.0, 50)):
@@ -184,17 +181,9 @@ def test_bars_of_a_sweep(clock, jobs, write):
             write(0, step, "running")
             write(1, 25, "running")
             sweep._poll()
-        total, first, second = screen(terminal.read())
+        (total,) = screen(terminal.read())
         assert total.startswith("sweep mine:  25%|")
-        assert first.startswith("job1:  50%|") and second.startswith("job2:  25%|")
         assert total.endswith("| 75/300 steps, 0:01:33 left, 2.419 steps/s, jobs 0 of 3")
-        assert first.endswith("| 50/100 steps, 0:00:02 left, 25 steps/s, loss 5.5, BLEU 12.5, 900 target tokens/s")
-        write(0, 100, "finished")
-        clock.now = 32.0
-        sweep._poll()
-        done, total, second = screen(terminal.read())
-        assert done.startswith("job1: BLEU test 30.00: ") and done.endswith("(1 of 3 jobs, 0:00:45 left)")
-        assert total.startswith("sweep mine:  42%|") and second.startswith("job2:  25%|")
         sweep.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-        assert [line[:12] for line in screen(terminal.read())] == [done[:12], "sweep mine: "]
+        assert [line[:12] for line in screen(terminal.read())] == ["sweep mine: "]
         assert terminal.read().endswith("\n")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rpr import environment
 from rpr.compose.composition import compose_train, expand_multirun, is_hydra_override, override_key
 from rpr.errors import ConfigError, Problem, RunError
+from rpr.io.escape import note
 from rpr.model.positions import of_user
 from rpr.sweep import spec
 from rpr.sweep.by_size import chosen_settings
@@ -79,6 +80,8 @@ def _run(
         print(f"{sweep.name}: {line}", file=sys.stderr)
     jobs = [job for row in _selected_rows(rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])]
     made = [(job, compose_train(job, config_dir)) for job in jobs]
+    if same := set.intersection(*(set(config.without_effect(job)) for job, config in made)):
+        note(f"without effect on these runs: {', '.join(sorted(same))}")
     environment.hide_foreign()
     options = options.with_jobs_of([config.hardware for _, config in made])
     before = status.load_status(sweep.name, made)

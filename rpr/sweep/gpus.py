@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -66,21 +65,6 @@ def parse_gpus(typed: str) -> tuple[str, ...]:
     if not all(map(GPU.fullmatch, gpus)):
         raise ConfigError(Problem("gpus", typed, "expected GPUs as nvidia-smi -L lists them", "e.g. gpus=0,1"))
     return gpus
-
-
-def check_present(gpus: Sequence[str]) -> None:
-    """Raises ConfigError if this machine lacks one of them. Without nvidia-smi only the first job will tell."""
-    if not gpus:
-        return
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return
-    # CUDA_VISIBLE_DEVICES accepts a UUID's beginning.
-    lacking = [gpu for gpu in gpus if not re.search(rf"^GPU {gpu}:|UUID: {gpu}", listed, re.MULTILINE)]
-    if lacking:
-        numbers = ", ".join(re.findall(r"^GPU (\d+):", listed, re.MULTILINE)) or "none"
-        raise ConfigError(f"gpus: this machine has no GPU {', '.join(lacking)} (nvidia-smi -L lists: {numbers})")
 
 
 @contextmanager

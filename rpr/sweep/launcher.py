@@ -19,7 +19,7 @@ from rpr.errors import BusyError, ConfigError, RunError
 from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.sweep import pool, slurm
-from rpr.sweep.gpus import Options, check_present
+from rpr.sweep.gpus import Options
 from rpr.sweep.status import Job
 
 _HARDWARE = ("hardware", "hardware.devices", "hardware.num_nodes")  # what may decide the launcher and its request
@@ -93,7 +93,6 @@ class Launcher:
 
             for machine in hardware:
                 runtime.check_devices(machine)
-            check_present(self._options.gpus)
 
     def run(self, jobs: Sequence[Job], sweep: str) -> dict[tuple[str, ...], RunError]:
         """Run all jobs in the given order and wait for them; a failed job does not stop the others. Returns the

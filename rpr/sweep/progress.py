@@ -1,5 +1,5 @@
-"""Progress of a sweep, read from its runs' own files: on a terminal a bar for the sweep and one for each running job;
-everywhere a line at the end of each job, with the time left.
+"""Progress of a sweep, read from its runs' own files: a bar on a terminal, and everywhere a line at the end of each
+job, with the time left.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ from rpr.errors import RecordError
 from rpr.io.escape import escape_control_characters
 from rpr.paths import shown_path
 from rpr.progress import Progress, above_bars
-from rpr.records.files import SHOWN_METRICS
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Record, read_record
 from rpr.sweep.status import Job
 
@@ -44,8 +43,6 @@ class SweepProgress:
         self._thread.join()  # it only reads files and prints
         if error is None:
             self._poll()
-        for job in self._jobs:
-            job.close()
         self._bar.close()
 
     def _follow(self) -> None:
@@ -58,7 +55,6 @@ class SweepProgress:
         self._bar.reach(self._done, sum(job.steps for job in self._jobs), jobs=jobs)
         left = f", {self._bar.left}" if self._bar.left else ""
         for job in ended:
-            job.close()
             assert job.record is not None
             with above_bars(), contextlib.suppress(OSError):  # a closed pipe is reported at the end
                 if job.record.status == "finished":
@@ -73,15 +69,11 @@ class _JobProgress:
     """One job: its `step` of `steps`, and its record once it has started."""
 
     def __init__(self, job: Job) -> None:
-        self.run_dir, self.steps = job.run_dir, job.config.optim.max_steps
-        self.step, self.record, self.ended = 0, None, False
-        self._fields: dict[str, float | None] = dict.fromkeys(SHOWN_METRICS.values())
-        self._bar: Progress | None = None
+        self.run_dir, self.steps, self.step, self.ended = job.run_dir, job.config.optim.max_steps, 0, False
+        self.record: Record | None = None
         self._written = self._record_written()  # before this sweep started
         if not job.config.again:  # whose old file is set aside
-            self._read_metrics()
-
-    record: Record | None
+            self._read_step()
 
     @property
     def is_done(self) -> bool:
@@ -96,21 +88,13 @@ class _JobProgress:
                 self.record = read_record(self.run_dir / RECORD_NAME)
         if self.record is None:
             return False
-        self._read_metrics()
+        self._read_step()
         self.ended = self.record.status != "running"
-        if self.ended:  # nothing left to do: after a failure without the steps that it did not take
-            if self.record.status != "finished":
-                self.steps = self.step
+        if self.record.status == "finished":
             self.step = self.steps
-        else:
-            if self._bar is None:
-                self._bar = Progress(self.steps, "steps", self.record.name, done=self.step, keep=False, lines="none")
-            self._bar.reach(self.step, self.steps, **self._fields)
+        elif self.ended:  # nothing left to do, without the steps that it did not take
+            self.steps = self.step
         return self.ended
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
     def _record_written(self) -> int | None:
         try:
@@ -118,12 +102,10 @@ class _JobProgress:
         except OSError:
             return None
 
-    def _read_metrics(self) -> None:
-        """Of the file's last lines: there are thousands, and each has a step."""
+    def _read_step(self) -> None:
+        """Of the last whole line of its metrics."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # reported when the run is read
             with (self.run_dir / METRICS_NAME).open("rb") as file:
                 file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
                 *lines, _ = file.read().split(b"\n")  # the last line may not be whole yet
-            for row in map(json.loads, lines[1:] if len(lines) > 1 else lines):
-                self.step = min(row["step"], self.steps)
-                self._fields |= {SHOWN_METRICS[name]: row[name] for name in SHOWN_METRICS if name in row}
+            self.step = min(json.loads(lines[-1])["step"], self.steps)

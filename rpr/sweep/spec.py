@@ -1,18 +1,15 @@
 """Sweep files, from sweeps/ or the user's own, and the settings and flags of `rpr-cli sweep`."""
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import yaml
 
 from rpr.compose.composition import override_key, typed_choices
 from rpr.config.data import NAME
 from rpr.errors import ConfigError, did_you_mean
-from rpr.paths import data_dir, sweep_files, user_path
+from rpr.paths import sweep_files, user_path
 from rpr.sweep.by_size import SizeRow, read_rows
 
 SETTINGS = ("jobs=", "gpus=", "retry_failed=true")
@@ -84,42 +81,11 @@ def read(name: str) -> SweepSpec:
     for number, row in enumerate([common, *lines]):
         reject_repeated(row, f"{path}: jobs, line {number}: " if number else f"{path}: overrides: ")
     rows = tuple((*common, *row) for row in lines)
-    # 3. What reports look for in it.
-    _check_for_reports(content, path, rows, path.resolve() in {file.resolve() for file in files.values()})
     try:
         by_size = read_rows(content["by_size"]) if "by_size" in content else ()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{path}: by_size: {error}") from None
     return SweepSpec(path.stem, str(content.get("description", "")), rows, by_size)
-
-
-def _check_for_reports(content: dict[str, Any], path: Path, rows: Sequence[Sequence[str]], found: bool) -> None:
-    """Raises ConfigError unless reports can choose by the settings of `best_of`, know the positions of `baseline`, and
-    find the file.
-    """
-    from rpr.config.train import TrainConfig
-    from rpr.validation import settings_at
-
-    if best_of := content.get("best_of"):
-        known = {f"{part}.{name}" for part in ("model", "data", "optim") for name in settings_at(TrainConfig, [part])}
-        if not isinstance(best_of, list) or not all(str(key) in known for key in best_of):
-            raise ConfigError(
-                f"{path}: best_of: must be a list of settings of model, data or optim that the jobs vary, "
-                "e.g. [optim.learning_rate_scale]"
-            )
-    if baseline := content.get("baseline"):
-        words = [word for row in rows for word in row if word.startswith("position=")]
-        positions = {name for word in words for name in word[9:].split(",")}
-        if re.sub(r"-k\d+$", "", str(baseline)) not in positions:
-            raise ConfigError(
-                f"{path}: baseline: {baseline} must be a value of position= in the jobs, with -kN for one clip distance"
-                + did_you_mean(str(baseline), positions)
-            )
-    if (best_of or baseline) and not found:
-        raise ConfigError(
-            f"{path}: {'best_of' if best_of else 'baseline'}: has no effect here, as reports look for it in "
-            f"{data_dir('sweeps')} and, with schemes_dir=DIR, in DIR/sweeps; move the file to one of them"
-        )
 
 
 def reject_repeated(overrides: Sequence[str], where: str = "") -> None:

@@ -6,7 +6,6 @@ from the runs' own records and locks, which the runs themselves write, however t
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import shlex
 import sys
@@ -24,7 +23,7 @@ from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
 from rpr.io.escape import escape_control_characters, note
 from rpr.paths import user_path
 from rpr.records.position import check_same_code
-from rpr.records.record import LOG_NAME, RECORD_NAME, Record, read_record
+from rpr.records.record import LOG_NAME, RECORD_NAME, Record
 from rpr.runs import lifecycle
 from rpr.runs.locks import Holder, current_holder, current_record
 
@@ -64,31 +63,19 @@ class Job:
 
 
 def unique_jobs(made: Iterable[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
-    """The jobs of a sweep, each run once: settings that apply to all jobs can make two of them identical. One that has
-    finished as a run of another name has that one's folder, but with again=true, which trains in its own.
-    """
+    """The jobs of a sweep, each run once: settings that apply to all jobs can make two of them identical."""
     jobs: dict[tuple[Path, str], Job] = {}
     for overrides, config in made:
         run_dir = user_path(config.runs_dir).absolute() / config.run_dir_name
         jobs.setdefault((run_dir.parent, config.run_id), Job(tuple(overrides), config, run_dir))
-    for root in {root for root, _ in jobs}:
-        for folder in sorted(root.iterdir()) if root.is_dir() else []:
-            key = root, folder.name.rpartition("-")[2]  # a folder's name ends with the run id
-            if (job := jobs.get(key)) is None or job.config.again or job.run_dir.exists():
-                continue
-            with contextlib.suppress(RecordError):  # not of this sweep: no reason to stop
-                record = read_record(folder / RECORD_NAME)
-                if record.status == "finished" and record.run_id == job.config.run_id:
-                    jobs[key] = replace(job, run_dir=folder)
     return [*jobs.values()]
 
 
 def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
     """Read the status of every job; check that its corpus exists, and that its record, if any, can be read. Raises
-    ConfigError if a record is damaged, a corpus has changed since its run, or several jobs have one name; RecordError
-    if the code of a run's positions has changed; DataError if a corpus on disk cannot be read.
+    ConfigError if a record is damaged, or a corpus has changed since its run; RecordError if the code of a run's
+    positions has changed; DataError if a corpus on disk cannot be read.
     """
-    _check_names([config for _, config in made])
     key_of = functools.cache(cache_key)  # once for a corpus, which may have many files
     for _, config in made:  # one on the hub is checked by the first job that needs it
         if config.data.path:
@@ -116,16 +103,6 @@ def print_cautions(jobs: Sequence[Job]) -> None:
     unfinished = [job.config for job in jobs if job.state != "finished"]
     for line, number in Counter(line for config in unfinished for line in lifecycle.untrained(config)).items():
         note(f"warning: {line} ({number} of {len(unfinished)} jobs)")
-
-
-def _check_names(configs: Sequence[TrainConfig]) -> None:
-    names = {config.run_id: config.name for config in configs}
-    for name, count in Counter(name for name in names.values() if name is not None).items():
-        if count > 1:
-            raise ConfigError(
-                f"name: {name} would be shared by {count} of the {len(names)} jobs, but run names must be unique; "
-                "leave name out to name each job after its settings"
-            )
 
 
 def prepare_launch(sweep: str, jobs: Sequence[Job], *, retry_failed: bool) -> list[Job]:

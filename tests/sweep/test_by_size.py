@@ -27,13 +27,6 @@ def test_row_is_that_of_the_number_of_training_pairs(tmp_path, pairs, steps):
     assert "optim.max_steps=10" not in chosen_settings(read_rows(ROWS), data, ["optim.max_steps=99"])[0]
 
 
-def test_row_of_text_is_that_of_its_bytes(tmp_path):
-    (tmp_path / "text.txt").write_bytes(b"abcd")
-    data = compose_train(["data=text", f"data.path={tmp_path}/text.txt", "model.architecture=decoder_only"]).data
-    settings, line = chosen_settings(read_rows(ROWS), data, [])
-    assert settings == ["optim.max_steps=20"] and line.startswith("4 bytes of text")
-
-
 @pytest.mark.parametrize("rows", [[], [ROWS[0]], [ROWS[1], ROWS[0]], [{"up_to": float("inf")}], "all"])
 def test_rows_out_of_order_or_without_an_end_are_refused(tmp_path, rows):
     (tmp_path / "mine.yaml").write_text(f"jobs: [seed=1]\nby_size: {rows}".replace("inf", ".inf"))

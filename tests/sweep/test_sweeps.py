@@ -1,24 +1,19 @@
 """Sweep files, the state of their jobs, runs that several jobs or names share, the summary."""
 
 import functools
-import os
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
-from rpr.cli import app
 from rpr.compose import composition
-from rpr.data import cache
-from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
 from rpr.paths import sweep_files
-from rpr.records.record import find_records, read_record, write_record
+from rpr.records.record import find_records, read_record
 from rpr.report.published import published
 from rpr.runs.locks import acquire, current_holder, with_killed_runs
 from rpr.sweep import spec, status
 from rpr.sweep.status import Job, last_lines, unique_jobs
-from tests.fake_records import fake_document, make_record, make_run
+from tests.fake_records import make_run
 
 NEED_A_PATH = ("shakespeare", "compare_k", "compare_schemes")
 
@@ -74,16 +69,6 @@ def test_every_job_of_a_sweep_is_a_valid_run_of_its_own(name):
     if name == "quick":
         kinds = [(one.position.name, one.position.has_tables and one.position.clip_distance) for one in configs]
         assert kinds == [("absolute", False), *[("relative", k) for k in (0, 16)]]
-
-
-def test_custom_sweep_file(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("overrides:\njobs:\n  - position=none,absolute seed=1,2\n  - name='two words' optim.max_steps=5\n")
-    plan = spec.read(str(file))
-    assert (plan.name, plan.description) == ("mine", "")
-    assert plan.rows == (("position=none,absolute", "seed=1,2"), ("name=two words", "optim.max_steps=5"))
-    assert len(jobs(str(file))) == 5
-    assert len(jobs(str(file), "data.synthetic.seed=1,2,3")) == 15
 
 
 def test_two_sweeps_of_one_name_are_refused(tmp_path):
@@ -143,54 +128,18 @@ def test_duplicate_jobs_are_removed(tiny_config):
     pairs = [((f"seed={seed}",), tiny_config(f"seed={seed}")) for seed in (1, 2)]
     named = (("seed=1", "name=x"), tiny_config("seed=1", "name=x"))
     assert [job.overrides for job in unique_jobs([*pairs, named, pairs[1]])] == [("seed=1",), ("seed=2",)]
-    assert [job.run_dir.name for job in unique_jobs([named])] == [f"x-{pairs[0][1].run_id}"]
-
-
-def test_finished_run_is_found_under_another_name(tiny_config):
-    config, named = tiny_config(), tiny_config("name=foo")
-    root = Path(config.runs_dir)
-    own = root / f"foo-{config.run_id}"
-
-    def found():
-        [job] = unique_jobs([((), named)])
-        return job.run_dir
-
-    assert found() == own
-    make_run(config, status="failed", error="step 7: the gradient is not finite")
-    for name in (f"a-{config.run_id}-rerun1", "b-00000000"):  # a rerun, another run
-        write_record(root / name / "record.json", make_record(config, status="finished"))
-    (root / f"c-{config.run_id}").mkdir()  # damaged
-    (root / f"c-{config.run_id}" / "record.json").write_text("{")
-    assert found() == own
-    make_run(config, status="finished")
-    assert found() == root / config.run_dir_name
-    assert [job.run_dir for job in unique_jobs([((), tiny_config("name=foo", "again=true"))])] == [own]
-    make_run(named, status="running")
-    assert found() == own
-
-
-def test_the_files_of_a_corpus_are_listed_once_for_all_finished_runs(tmp_path, monkeypatch):
-    """Hashing them reads the state of each, of which a corpus of documents has many."""
-    for file in ("train.en", "train.de", "validation.en", "validation.de", "test.en", "test.de"):
-        (tmp_path / file).write_text(f"{file} one\n{file} two\n")
-    words = ["data=multi30k_en_de", *(f"{key}={tmp_path}" for key in ("data.path", "data.cache_dir", "runs_dir"))]
-    made = [((f"seed={seed}",), configured(*words, f"seed={seed}")) for seed in (1, 2, 3)]
-    for _, config in made:
-        make_run(config, status="finished", data=fake_document()["data"] | {"key": cache_key(config.data)})
-    counting = MagicMock(side_effect=cache.fingerprint)
-    monkeypatch.setattr(cache, "fingerprint", counting)
-    assert [job.state for job in status.load_status("mine", made)] == ["finished"] * 3
-    assert counting.call_count == 1
 
 
 @pytest.mark.usefixtures("in_tmp_path")
 def test_dry_run_lists_jobs_with_their_status_and_the_tokens_left(cli):
     make_run(configured("seed=1", "name=bar"), status="finished")
     make_run(configured("seed=2"), status="interrupted", error="why")
-    Path("mine.yaml").write_text("jobs: [name=foo seed=1, seed=2, seed=3]")
+    Path("mine.yaml").write_text("jobs: [name=bar seed=1, seed=2, seed=3 position=none]")
+    _, err = cli("sweep", "--dry-run", "mine.yaml", "evaluation.length_penalty=0", "evaluation.beam_size=1")
+    assert "rpr-cli: without effect on these runs: evaluation.length_penalty\n" in err
     *commented, total = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()
     assert commented[::2] == ["# 1 of 3, finished", "# 2 of 3, interrupted, will resume", "# 3 of 3, new"]
-    assert commented[5] == "rpr-cli train seed=3 sweep=mine"
+    assert commented[5] == "rpr-cli train seed=3 position=none sweep=mine"
     tokens = "to train: at most 3.28 M tokens a side"  # 2 jobs of 3,200 steps of 512
     assert total == f"# 3 jobs: 1 new, 1 finished, 1 interrupted, will resume; {tokens}"
 
@@ -224,16 +173,6 @@ def test_settings_that_no_row_has_together_are_refused(cli):
     for given in (["seed=1", "optim.max_steps=5"], ["optim.max_steps=5", "seed=1"]):
         message = cli("sweep", "mine.yaml", *given, "--dry-run", code=2).err
         assert message.startswith(f"rpr-cli: {' and '.join(given)}: no row of the sweep has them together; ")
-
-
-@pytest.mark.usefixtures("in_tmp_path")
-def test_name_shared_by_several_jobs_is_refused(cli):
-    Path("mine.yaml").write_text("jobs: [name=one seed=1, name=two seed=2]")
-    assert cli("sweep", "mine.yaml", "name=foo", code=2).err.startswith(
-        "rpr-cli: name: foo would be shared by 2 of the 2 jobs, but run names "
-    )
-    assert app.main(["sweep", "mine.yaml", "name=foo", "seed=1", "--dry-run"]) == 0  # two rows, and one run
-    assert os.listdir() == ["mine.yaml"]
 
 
 # --- what is said before a launch
