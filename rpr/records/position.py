@@ -4,18 +4,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from rpr.config.train import Origin
 from rpr.errors import RecordError
-from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, Sides, changed_code
+from rpr.model.positions import COLOURS, SCHEMES, AnyPositions, Positions, Scheme, changed_code
 from rpr.records.record import Record
 from rpr.validation import validate
 
 OTHER = "other"
-_OFF = (False, None, "", "none")  # values with which a setting unknown to this version has no effect
+_OFF = (False, None, "", "none")  # values of settings that say nothing
 # Settings of every scheme, unused.
 _COMMON = {"query_log_scale": 0, "random_positions": None, "key_offset": "none", "initial_std": None}
 _ADAPTER: TypeAdapter[Positions] = TypeAdapter(AnyPositions)
@@ -83,21 +82,9 @@ def called(name: str, records: Iterable[Record]) -> list[Record]:
 
 
 def positions_of(records: Sequence[Record]) -> list[Position]:
-    """The variant of each run.
-
-    Settings unknown to this version (from a record of a later one) distinguish variants if they differ among these
-    records, and describe a scheme whose name is also unknown. If all records have the same value, or one that switches
-    the setting off, they have no effect. Versions of a scheme's code distinguish variants likewise, where records name
-    them.
-    """
-    read = [_read(json.dumps(run.config["position"], sort_keys=True)) for run in records]
-    others = [unknown for _, unknown in read]
-    varying = {key for key in set[str]().union(*others) if len({unknown.get(key) for unknown in others}) > 1}
-    codes = code_differences(records)
-    return [
-        _with_code(_position(known, unknown, varying, run, origin), code)
-        for (known, unknown), code, run, origin in zip(read, codes, records, origins_of(records), strict=True)
-    ]
+    """The variant of each run. Versions of a scheme's code distinguish variants where these records name several."""
+    codes, origins = code_differences(records), origins_of(records)
+    return [_with_code(_position(run, origin), code) for run, code, origin in zip(records, codes, origins, strict=True)]
 
 
 def _with_code(position: Position, versions: Mapping[str, str]) -> Position:
@@ -159,41 +146,27 @@ def _as_published(scheme: Scheme) -> bool:
 
 
 @lru_cache(maxsize=4096)  # a report has thousands of records, of a few variants
-def _read(settings: str) -> tuple[Positions | None, dict[str, str]]:
-    """The settings known to this version, and the others that are not off."""
-    given: dict[str, Any] = json.loads(settings)
-    of_names: dict[str, type[Scheme] | type[Sides]] = {**SCHEMES, "sides": Sides}
-    scheme = of_names.get(str(given["scheme"]))
-    fields = set() if scheme is None else set(scheme.model_fields)
-    unknown = {key: str(given[key]) for key in sorted(given.keys() - fields) if given[key] not in _OFF}
+def _read(settings: str) -> Positions | None:
+    """None for a scheme or a setting unknown to this version, as a user's scheme whose folder is not given."""
     try:
-        known = None if scheme is None else _ADAPTER.validate_python({key: given[key] for key in fields & given.keys()})
+        return _ADAPTER.validate_json(settings)
     except ValidationError:
-        known = None
-    return known, unknown
+        return None
 
 
-def _position(
-    known: Positions | None, unknown: Mapping[str, str], varying: Set[str], record: Record, origin: str
-) -> Position:
-    name = record.setting("position.name")
-    if known is None:
-        parts = [str(name), *(f"{key} = {value}" for key, value in unknown.items() if key != "name")]
-        settings = json.dumps(record.config["position"], sort_keys=True)
+def _position(record: Record, origin: str) -> Position:
+    settings, name = json.dumps(record.config["position"], sort_keys=True), record.setting("position.name")
+    if (known := _read(settings)) is None:
+        given = ((key, value) for key, value in json.loads(settings).items() if key != "name" and value not in _OFF)
+        parts = [str(name), *(f"{key} = {value}" for key, value in given)]
         position = Position(OTHER, record.label or ", ".join(parts), None, None, settings)
     else:
-        of_scheme = name not in COLOURS and not isinstance(known, Sides)
-        more = [(key, value) for key, value in unknown.items() if of_scheme or key in varying]
-        kind, label = known.kind, known.label
-        if more:
-            parts = [] if label == "none" else [label]
-            kind, label = OTHER, ", ".join([*parts, *(f"{key} = {value}" for key, value in more)])
-        identity = json.dumps([known.scheme, known.identity(), *more], sort_keys=True)
-        common = [(getattr(side, key), off) for side in (known.encoder, known.decoder) for key, off in _COMMON.items()]
-        plain = all(value == off for value, off in common)
-        as_published = all(map(_as_published, (known.encoder, known.decoder)))
+        identity = json.dumps([known.scheme, known.identity()], sort_keys=True)
+        sides = (known.encoder, known.decoder)
+        plain = all(getattr(side, key) == off for side in sides for key, off in _COMMON.items())
+        published = all(map(_as_published, sides))
         position = Position(
-            kind, label, known.k, known.sharing, identity, known.encoder.ordered, plain=plain, as_published=as_published
+            known.kind, known.label, known.k, known.sharing, identity, known.encoder.ordered, "", plain, published
         )
     if not origin:
         return position

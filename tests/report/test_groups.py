@@ -8,7 +8,6 @@ from rpr.records.scores import ByLength
 from rpr.report import groups
 from rpr.report.findings import findings
 from rpr.report.groups import run_groups, run_key
-from rpr.report.plot_style import variant_colours
 from rpr.report.score_table import build_tables
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import group_of
@@ -220,32 +219,14 @@ def test_missing_score_has_a_reason():
     assert group.score(relative, "long").reason == "not evaluated on long"
 
 
-def test_unknown_position_setting_marks_only_rows_that_differ():
-    def changed(record, **settings):
-        position = {**record.config["position"], **settings}
-        return record.model_copy(update={"config": {**record.config, "position": position}})
-
-    def shown(records):
-        groups = run_groups(records, published=True)
-        variants = [(one.position.kind, one.label, variant_colours(group.variants)[one.label])
-                    for group in groups for one in group.variants]  # fmt: skip
-        return variants, [(grid.name, len(grid.rows)) for grid in build_tables(groups).sections["paper"]]
-
-    plain = [fake_record("absolute"), fake_record("none"), *(fake_record("relative", k) for k in (0, 2, 16))]
-    before = shown(plain)
-    for value in (10_000, "none", True):
-        assert shown([changed(record, rotary=value) for record in plain]) == before
-    scheme = changed(fake_record("none", seed=2, scores={"test": 35.0}), rotary=True, name="rotary")
-    after = shown([*plain, scheme])
-    assert after[0] == [*before[0], ("other", "rotary = True", after[0][-1][2])]
-    assert after[1] == before[1]
-    one, other = positions_of([fake_record("relative"), changed(fake_record("relative"), rotary_base=500)])
-    assert (one.kind, other.kind, other.label) == ("relative", "other", "relative, k = 16, rotary_base = 500")
-    assert position_of(changed(fake_record("none"), name="mine")).kind == "none"
+def test_unknown_schemes_and_settings_are_variants_of_their_own():
     labelled = fake_record(label="Spiral, 3 arms", **{"config.position": {"name": "s", "scheme": "s", "arms": 3}})
     assert position_of(labelled).label == "Spiral, 3 arms", "a report needs no schemes_dir"
     spiral = position_of(fake_record(**{"config.position": {"name": "spiral", "scheme": "spiral", "arms": 3}}))
     assert (spiral.kind, spiral.label) == ("other", "spiral, arms = 3, scheme = spiral")
+    one, other = positions_of([fake_record("relative"), fake_record("relative", settings={"position.rotary": 500})])
+    assert (one.kind, other.kind) == ("relative", "other") and "rotary = 500" in other.label
+    assert position_of(fake_record("none", settings={"position.name": "mine"})).kind == "none"
 
 
 @pytest.mark.parametrize("changes", [{"splits": ["test"], "test_sets": ["x"]}, {"longest_training_source": 21}, {}])
