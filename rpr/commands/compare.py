@@ -83,30 +83,24 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
     if not runs_dir.is_dir():
         raise RunError(f"runs_dir: {runs_dir} does not exist; train the sweep first (rpr-cli sweep {sweep})")
     records, problems, _ = with_killed_runs(find_records(runs_dir, sweep))
-    for line in (*problems, *(f"{record.name}: {record.outcome}" for _, record in records if record.outcome)):
-        print(f"left out: {line}", file=sys.stderr)
-    finished = [(path, record) for path, record in records if record.outcome is None]
-    compared = [
-        (path, record)
-        for path, record in finished
-        if any(can_be_compared(path, split) for split in {score.split for score in record.scores})
-    ]
-    if not compared:
-        files = "the translations next to them, or SPLIT.documents.txt of language models"
-        why = f"only records, but compare needs {files}," if finished else "no finished run"
-        raise RunError(f"sweep {sweep}: {why} in {runs_dir}; train it first (rpr-cli sweep {sweep})")
-    for path, record in finished:
-        if (path, record) not in compared:
+    runs, left_out, unread = list[Run](), [*problems], list[RecordError]()
+    for path, record in records:
+        if record.outcome is not None:
+            left_out.append(f"{record.name}: {record.outcome}")
+        elif not any(can_be_compared(path, score.split) for score in record.scores):
             what = "translations" if record.kind is not TEXT else "documents with their nats"
-            print(f"left out: {record.name}: no {what} beside its record", file=sys.stderr)
-    runs, unread = list[Run](), list[RecordError]()
-    for path, record in compared:
-        try:
-            runs.append(as_run(path, record))
-        except RecordError as error:  # of another version
-            unread.append(error)
+            left_out.append(f"{record.name}: no {what} beside its record")
+        else:
+            try:
+                runs.append(as_run(path, record))
+            except RecordError as error:  # of another version
+                unread.append(error)
     if not runs:
-        raise unread[0]
-    for problem in unread:
-        print(f"left out: {escape_control_characters(str(problem))}", file=sys.stderr)
+        files = "the translations next to them, or SPLIT.documents.txt of language models"
+        finished = any(record.outcome is None for _, record in records)
+        why = f"only records, but compare needs {files}," if finished else "no finished run"
+        train = RunError(f"sweep {sweep}: {why} in {runs_dir}; train it first (rpr-cli sweep {sweep})")
+        raise unread[0] if unread else train
+    for line in (*left_out, *map(str, unread)):
+        print(f"left out: {escape_control_characters(line)}", file=sys.stderr)
     return runs
