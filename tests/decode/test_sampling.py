@@ -166,9 +166,3 @@ def test_what_a_model_cannot_continue_is_refused():
     for changes in ({}, {"temperature": 1.0}):
         with pytest.raises(RunError, match="not finite"):
             continuations(Engine(model), VOCABULARY, [[BOS]], settings(**changes), 99)
-
-
-def test_prompts_of_too_many_scores_are_refused():
-    engine = Engine(make_model("cope"))
-    with pytest.raises(ConfigError, match=r"^prompt: cope holds the scores .* too many for 4097 \(a prompt\)"):
-        continuations(engine, VOCABULARY, [[BOS], [BOS] * 4097], settings(), 10_000)

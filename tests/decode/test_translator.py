@@ -19,7 +19,7 @@ from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS
 from rpr.decode import translator as module
 from rpr.decode.engine import Engine, length_batches
-from rpr.errors import ConfigError, DataError, RecordError, RunError
+from rpr.errors import ConfigError, RecordError, RunError
 from rpr.model.beam_search import Hypothesis, Search, beam_search
 from rpr.runs import runtime
 from rpr.scoring.run import evaluated_model
@@ -77,19 +77,6 @@ def test_model_without_finite_probabilities_is_an_error(translator, beam_size):
     search = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1)
     with pytest.raises(RunError, match="probabilities are not finite"):
         Engine(model).search([[5, EOS]], search)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_training_mode_is_restored(translator, training):
-    model = copy.deepcopy(translator.engine.model).train(training)
-    model.encoder[0].train(not training)  # frozen parts keep their own mode
-
-    def stop(done, total):
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        Engine(model).search([[5, EOS]], translator.search, progress=stop)
-    assert (model.training, model.encoder[0].training) == (training, not training)
 
 
 def test_batches_are_complete_and_within_the_budget():
@@ -181,14 +168,3 @@ def test_export_translates_as_its_run(exported, translator):
     for settings in ({"average_checkpoints": 2}, {"cache_dir": "cache"}):
         with pytest.raises(ConfigError, match=f"^{next(iter(settings))}: .* is an export of one model with its vocab"):
             Translator.from_run(folder, **settings)
-
-
-def test_an_export_for_other_programs_is_refused(exported):
-    pytest.importorskip("ctranslate2")
-    with pytest.raises(DataError, match="is no safetensors export, which alone rpr reads; export the run again"):
-        Translator.from_run(exported("ctranslate2"))
-
-
-def test_name_that_rpr_does_not_have_is_no_import():
-    with pytest.raises(ImportError, match="cannot import name 'Translater' from 'rpr'"):
-        exec("from rpr import Translater", {})

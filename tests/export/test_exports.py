@@ -90,11 +90,9 @@ GRID = {
     "keys_and_values-k_3-post_norm": {},
     "keys-k_0-pre_norm": {"relative_values": False, "clip_distance": 0, "norm": "pre"},
     "values-k_16-pre_norm": {"relative_keys": False, "clip_distance": 16, "norm": "pre"},
-    "one_table_for_all_layers": {"tables": "shared_by_heads_and_layers"},
     "no_positions": NO_TABLES,
     "sinusoidal": SINUSOIDAL,
     "learned-pre_norm-fewer_than_pieces": {**LEARNED, "norm": "pre", "max_positions": 8},
-    "learned-more_than_2048": {**LEARNED, "max_positions": 3000},
 }
 
 
@@ -140,7 +138,6 @@ def test_ctranslate2_searches_within_the_models_limits(extra, min_length, export
 
 @pytest.mark.parametrize("changes, message", [
     ({"tables": "per_head"}, "CTranslate2 has one table for a layer's heads: 3 of 4 would be lost"),
-    ({"absolute": "sinusoidal"}, "CTranslate2 would omit position.absolute=sinusoidal beside relative tables"),
     ({"absolute": "learned"}, "CTranslate2 would omit position.absolute=learned beside relative tables"),
 ])  # fmt: skip
 def test_unsupported_positions_are_refused(changes, message, export_inputs, tmp_path):
@@ -167,21 +164,6 @@ def test_contents_of_an_export(exported, export_inputs):
     ):  # fmt: skip
         assert part in text
     assert "Differences from rpr" not in text
-
-
-def test_card_shows_text_of_records_literally(export_inputs, tmp_path):
-    inputs, odd = export_inputs(make_model()), "a|b `c` 'd' e: #1 ![f](g) <h>\n\n| next"
-    score = dataclasses.replace(inputs.record.scores[0], test_set=odd, signature=odd)
-    config = {**inputs.record.config, "data": {**inputs.record.config["data"], "name": odd}}
-    changes = {"name": odd, "command": f"rpr-cli train {odd}", "scores": (score,), "config": config}
-    inputs = dataclasses.replace(inputs, record=inputs.record.model_copy(update=changes))
-    export("safetensors", tmp_path / "out", inputs)
-    text, shown = (tmp_path / "out" / "README.md").read_text("utf-8"), r"a\|b \`c\` 'd' e: \#1 ![f\](g) &lt;h> \| next"
-    for line in (
-        f"# {shown}", f"- Command: rpr-cli train {shown}", f"- Data: {shown} (synthetic)",
-        f"| {shown} | sacrebleu | 12.35 | 3 | step 7 | 4 | 0.6 | {shown} |",
-    ):  # fmt: skip
-        assert line in text.split("\n")
 
 
 def test_repeated_export_is_identical_and_replaces_the_earlier_one(exported, export_inputs):
@@ -293,9 +275,7 @@ def test_nan_and_shorter_translations_fail_parity():
 @pytest.mark.parametrize("changes, message", [
     ({"version": VERSION + 1, "rpr": "9.9"}, f"format version {VERSION + 1} by rpr 9.9; rpr .* reads {VERSION}: use"),
     ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
-    ({"schemes": {"window": "0"}}, "config.json: needs the position scheme window; give its folder as schemes_dir=DIR"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
-    ({"more": 1}, "damaged \\(more: no such field\\)"),
     ({"shape": {}}, "damaged \\(vocabulary_size: missing"),
     ({"format": "other"}, "is no safetensors export, which alone rpr reads; export the run again"),
 ])  # fmt: skip
@@ -310,37 +290,23 @@ def test_invalid_settings_are_errors(changes, message, exported):
 TABLE = "decoder.0.self_attention.tables.keys"
 
 
-def changed_weights(path: Path, name: str, weight: torch.Tensor | None) -> None:
-    weights = {key: value.clone() for key, value in load_file(path).items() if key != name}  # the file is replaced
-    save_file(weights if weight is None else weights | {name: weight}, path)
-
-
-DAMAGES = {
-    "cut": (
-        lambda path: path.write_bytes(path.read_bytes()[:-100]),
-        r"model.safetensors: cannot be read \(.+\); export",
-    ),
-    "missing": (Path.unlink, r"model.safetensors: cannot be read \(.+\); export the run again \(rpr-cli e"),
-    "shape": (lambda path: changed_weights(path, TABLE, torch.zeros(6, 8)), rf"{TABLE} is \[6, 8\], expected \[7, 8\]"),
-    "absent": (lambda path: changed_weights(path, TABLE, None), rf"{TABLE} is absent, expected \[7, 8\]; export"),
-    "more": (lambda path: changed_weights(path, "more", torch.zeros(1)), r"more is \[1\], expected absent; export"),
-}
-
-
-@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_damaged_weights_are_an_error(damage, message, exported):
-    damage(exported / "model.safetensors")
+@pytest.mark.parametrize("weight, message", [
+    (torch.zeros(6, 8), rf"{TABLE} is \[6, 8\], expected \[7, 8\]"),
+    (None, rf"{TABLE} is absent, expected \[7, 8\]; export"),
+    ("cut", r"model.safetensors: cannot be read \(.+\); export the run again \(rpr-cli e"),
+])  # fmt: skip
+def test_damaged_weights_are_an_error(weight, message, exported):
+    path = exported / "model.safetensors"
+    if weight == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    else:
+        others = {key: value.clone() for key, value in load_file(path).items() if key != TABLE}  # the file is replaced
+        save_file(others if weight is None else others | {TABLE: weight}, path)
     with pytest.raises(DataError, match=message):
         load_exported_model(exported)
 
 
-def test_damaged_vocabulary_and_settings_are_errors(exported):
-    (exported / "vocabulary.model").unlink()
-    with pytest.raises(DataError, match=r"vocabulary.model: cannot be read \(.*\); export the run again"):
-        read_export(exported).vocabulary()
+def test_damaged_vocabulary_is_an_error(exported):
     Vocabulary.learn(count_words(["ab abc b c"]), 8).save(exported / "vocabulary.model")
     with pytest.raises(DataError, match="vocabulary.model: has 8 pieces but the model has 100; export the run again"):
         read_export(exported).vocabulary()
-    (exported / "config.json").write_text('{"format": "rpr-ex')
-    with pytest.raises(DataError, match=r"config.json: damaged \(.*\); export the run again"):
-        read_export(exported)

@@ -1,13 +1,12 @@
 """Scores by source length: bucket edges by hand, each bucket against the metrics on its sentences; scores of tasks."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rpr.commands.printing import length_grid, score_grid
+from rpr.commands.printing import score_grid
 from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
 from rpr.data.generated import TASKS
@@ -16,7 +15,6 @@ from rpr.scoring.lengths import by_length, task_lengths
 from rpr.scoring.metrics import all_scores
 from rpr.scoring.run import EvaluatedModel, score_run
 from rpr.scoring.significance import WILSON
-from tests.fake_records import fake_by_length, fake_record
 
 REFERENCES = [f"Satz {number} hat {'viele ' * (number % 5)}Wörter und endet hier ." for number in range(40)]
 HYPOTHESES = [line.replace("endet", "steht") if number % 3 else line for number, line in enumerate(REFERENCES)]
@@ -48,21 +46,6 @@ def test_bucket_scores_equal_the_metrics_on_its_sentences():
         assert (interval is None) == (len(chosen) == 1), "one sentence has no interval"
         assert scores["exact_match"].interval.method == WILSON, "but for that of a share"
         assert interval is None or interval.low <= scores["chrf"].score <= interval.high
-
-
-def test_length_grid():
-    buckets = by_length([LENGTHS], [scored(slice(None))], [10, 25], 25, samples=0)
-    assert buckets[0].scores[0].interval is None
-    found = replace(fake_record(by_length=fake_by_length(longest_training_source=25)).by_length, buckets=buckets)
-    grid = length_grid(found)
-    assert grid.title == "By source length (pieces of the source, EOS included), test and long together:"
-    assert [column.heading for column in grid.columns] == ["pieces", "sacreBLEU", "chrF", "sentences"]
-    labels, bleu, _, sentences = zip(*grid.cells, strict=True)
-    assert [label.value for label in labels] == ["1–10", "11–25", "over 25"]
-    assert [one.value.value for one in bleu] == [bucket.scores[0].score for bucket in found.buckets]
-    assert sentences[0].value.value == 6 and sentences[2].value.value == 19
-    remarks = [one.remarks for one in sentences]
-    assert remarks == [(), (), ("longer than any source of the training data, whose longest has 25",)]
 
 
 @pytest.mark.parametrize("kind, source, target, length", [
