@@ -15,7 +15,6 @@ from rpr.errors import ConfigError, Problem, RunError
 from rpr.io.escape import note
 from rpr.model.positions import of_user
 from rpr.sweep import spec
-from rpr.sweep.by_size import chosen_settings
 from rpr.sweep.gpus import Options, parse_gpus
 
 if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
@@ -75,7 +74,7 @@ def _run(
     rows = sweep.rows
     if sweep.by_size:
         first = expand_multirun([*_selected_rows(rows, overrides)[0], f"sweep={sweep.name}"])[0]
-        by_size, line = chosen_settings(sweep.by_size, compose_train(first, config_dir).data, overrides)
+        by_size, line = spec.settings_by_size(sweep.by_size, compose_train(first, config_dir).data, overrides)
         rows = tuple((*row, *by_size) for row in rows)
         print(f"{sweep.name}: {line}", file=sys.stderr)
     jobs = [job for row in _selected_rows(rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])]

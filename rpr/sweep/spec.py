@@ -7,15 +7,25 @@ from dataclasses import dataclass
 import yaml
 
 from rpr.compose.composition import override_key, typed_choices
-from rpr.config.data import NAME
+from rpr.config.data import NAME, DataConfig
 from rpr.errors import ConfigError, did_you_mean
 from rpr.paths import sweep_files, user_path
-from rpr.sweep.by_size import SizeRow, read_rows
 
 SETTINGS = ("jobs=", "gpus=", "retry_failed=true")
 FLAGS = ("--dry-run",)
 _KEYS = ("description", "overrides", "jobs", "by_size", "best_of", "baseline", "paper")
 _NOT_TEXT = ("null", "true", "false", "nan", "inf")  # in Hydra's overrides
+
+
+@dataclass(frozen=True)
+class SizeRow:
+    """A row of `by_size` in a sweep's file: settings for training data of up to `up_to` sentence pairs, or bytes of
+    text; `takes` says how long jobs take.
+    """
+
+    up_to: float
+    settings: str
+    takes: str
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,10 @@ def read(name: str) -> SweepSpec:
         reject_repeated(row, f"{path}: jobs, line {number}: " if number else f"{path}: overrides: ")
     rows = tuple((*common, *row) for row in lines)
     try:
-        by_size = read_rows(content["by_size"]) if "by_size" in content else ()
+        by_size = tuple(SizeRow(**row) for row in content.get("by_size", ()))
+        limits = [row.up_to for row in by_size]
+        if limits != sorted({*limits}) or ("by_size" in content and limits[-1:] != [float("inf")]):
+            raise ValueError("up_to must grow from row to row and end with .inf")
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{path}: by_size: {error}") from None
     return SweepSpec(path.stem, str(content.get("description", "")), rows, by_size)
@@ -103,3 +116,19 @@ def check_name(name: str, problem: str) -> None:
     """Raise a ConfigError that begins with `problem` unless sweep=NAME can select a sweep of this name."""
     if not NAME.fullmatch(name) or not name[0].isalpha() or name.lower() in _NOT_TEXT:
         raise ConfigError(f"{problem}; start with a letter, and use letters, digits, '.', '_' and '-'")
+
+
+def settings_by_size(rows: Sequence[SizeRow], data: DataConfig, typed: Sequence[str]) -> tuple[list[str], str]:
+    """The settings of the first row that the training data fits into, but for those typed, and a line that says so.
+    Raises DataError if there is no corpus.
+    """
+    from rpr.data.corpus import corpus_files, load_corpus
+
+    if data.text is None:
+        size, unit = len(load_corpus(data).splits["train"]), "training pairs"
+    else:
+        size, unit = sum(file.stat().st_size for file in corpus_files(data).splits["train"]), "bytes of text"
+    row = next(row for row in rows if size <= row.up_to)
+    keys = {override_key(word) for word in typed}
+    settings = [word for word in shlex.split(row.settings) if override_key(word) not in keys]
+    return settings, f"{size:,} {unit}: {' '.join(settings)}; {row.takes}. Longer training may change the order."

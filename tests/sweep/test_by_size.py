@@ -6,13 +6,13 @@ from rpr.cli import app
 from rpr.compose.composition import compose_train
 from rpr.errors import ConfigError
 from rpr.sweep import spec
-from rpr.sweep.by_size import chosen_settings, read_rows
 from tests.data.helpers import write_lines
 
 ROWS = [
     {"up_to": 3, "settings": "optim.max_steps=10 seed=7", "takes": "a minute"},
     {"up_to": float("inf"), "settings": "optim.max_steps=20", "takes": "an hour"},
 ]
+MADE = [spec.SizeRow(**row) for row in ROWS]
 
 
 @pytest.mark.parametrize("pairs, steps", [(3, "10"), (4, "20")])
@@ -20,11 +20,11 @@ def test_row_is_that_of_the_number_of_training_pairs(tmp_path, pairs, steps):
     for split, count in (("train", pairs), ("validation", 1), ("test", 1)):
         write_lines(tmp_path / split, [(f"one {split} {n}", "eins") for n in range(count)])
     data = compose_train(["data=custom", f"data.path={tmp_path}", f"data.cache_dir={tmp_path}/cache"]).data
-    settings, line = chosen_settings(read_rows(ROWS), data, [])
+    settings, line = spec.settings_by_size(MADE, data, [])
     assert f"optim.max_steps={steps}" in settings and line.startswith(
         f"{pairs} training pairs: optim.max_steps={steps}"
     )
-    assert "optim.max_steps=10" not in chosen_settings(read_rows(ROWS), data, ["optim.max_steps=99"])[0]
+    assert "optim.max_steps=10" not in spec.settings_by_size(MADE, data, ["optim.max_steps=99"])[0]
 
 
 @pytest.mark.parametrize("rows", [[], [ROWS[0]], [ROWS[1], ROWS[0]], [{"up_to": float("inf")}], "all"])
