@@ -42,7 +42,7 @@ DIFFERENCES = (
 )
 
 
-def unrepresentable(config: TransformerConfig) -> str | None:
+def unrepresentable(config: TransformerConfig, _tokenizer: str = "") -> str | None:
     """One line on why CTranslate2 cannot represent a model of this shape; None if it can."""
     if refused := config.block_refused("CTranslate2"):
         return refused

@@ -9,6 +9,7 @@ zero vector of BOS; other biases than those of the feed-forward layers are zero.
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def position_rows(config: TransformerConfig, longest: int) -> int | None:
     return max(POSITION_ROWS, longest, stack.scheme.num_learned or 0)
 
 
-def write_model(model: Transformer, folder: Path, longest: int) -> None:
+def write_model(model: Transformer, _names: Sequence[str], folder: Path, longest: int) -> None:
     """Write config.json, generation_config.json, model.safetensors and the tokenizer to an existing `folder`."""
     config = model.config
     (stack,) = model.stacks()

@@ -55,6 +55,7 @@ _TEMPLATES = Environment(
     keep_trailing_newline=True,
 )
 _TEMPLATES.filters["digits"] = score_digits
+_PROGRAMS: dict[str, Any] = {"ctranslate2": ctranslate2, "transformers": transformers}
 # The comparison; and the fraction of greedy translations that int8 does not change, if CTranslate2's Translator reads
 # the export and supports int8 here.
 Proof = tuple[Parity, float | None]
@@ -75,9 +76,7 @@ def check_supported(kind: Kind, config: TransformerConfig, tokenizer: str) -> No
     """
     if kind == "safetensors":
         return
-    of_transformers = kind == "transformers"
-    reason = transformers.unrepresentable(config, tokenizer) if of_transformers else ctranslate2.unrepresentable(config)
-    if reason is not None:
+    if (reason := _PROGRAMS[kind].unrepresentable(config, tokenizer)) is not None:
         raise ConfigError(reason)
     library(kind)
 
@@ -153,12 +152,9 @@ def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
             save_file(weights, folder / WEIGHTS_NAME, metadata={"format": "pt"})
         except SafetensorError as error:  # the safetensors writer wraps OSError
             raise OSError(reason_of(error)) from None
-    elif kind == "transformers":
-        transformers.write_model(model, folder, longest(trained))
     else:
-        ctranslate2.write_model(
-            model, [vocabulary.piece(index) for index in range(len(vocabulary))], folder, longest(trained)
-        )
+        names = [vocabulary.piece(index) for index in range(len(vocabulary))]
+        _PROGRAMS[kind].write_model(model, names, folder, longest(trained))
     vocabulary.save(folder / VOCABULARY_NAME)
     if kind != "safetensors":
         return
@@ -185,10 +181,7 @@ def longest(trained: TrainedModel) -> int:
 
 def export_rows(kind: Kind, trained: TrainedModel) -> int | None:
     """The number of positions of the exported model; None: unlimited."""
-    if kind == "safetensors":
-        return None
-    rows = ctranslate2.position_rows if kind == "ctranslate2" else transformers.position_rows
-    return rows(trained.model.config, longest(trained))
+    return None if kind == "safetensors" else _PROGRAMS[kind].position_rows(trained.model.config, longest(trained))
 
 
 def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) -> dict[str, Any]:

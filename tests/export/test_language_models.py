@@ -144,7 +144,7 @@ def test_yarn_has_the_same_factor_for_versions_that_take_it_from_the_lengths(tmp
     """transformers 4.53 computes it so, and 5 warns if the two differ."""
     positions = scheme("rope", scaling="yarn", scaling_factor=4, trained_length=20)
     shape = {"norm": "pre", "architecture": "decoder_only", "vocabulary_size": len(BYTES)}
-    transformers.write_model(make_model(decoder_positions=positions, **shape), tmp_path, 1 + CONTEXT)
+    transformers.write_model(make_model(decoder_positions=positions, **shape), [], tmp_path, 1 + CONTEXT)
     settings = json.loads((tmp_path / "config.json").read_text())
     rope = settings["rope_scaling"]
     assert settings["max_position_embeddings"] / rope["original_max_position_embeddings"] == rope["factor"]
@@ -190,7 +190,7 @@ def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tmp_path):
 def test_generated_tokens_are_compared_too(inputs, tmp_path, monkeypatch):
     """CTranslate2 scores targets with the right bias, and reads prompts with another."""
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
-    monkeypatch.setattr(ctranslate2, "unrepresentable", lambda config: None)
+    monkeypatch.setattr(ctranslate2, "unrepresentable", lambda config, tokenizer="": None)
     with pytest.raises(RunError, match="the ctranslate2 export does not match the model"):
         export("ctranslate2", tmp_path / "out", inputs(scheme("t5")))
 
