@@ -71,14 +71,12 @@ def _curve_line(curve: Curve) -> str:
 
 
 def _aligned(heading: list[str], table: list[list[str]]) -> list[str]:
-    """Lines of a table, its first column at most _NAME wide; none without a row."""
     rows = [[shortened(row[0], _NAME), *row[1:]] for row in (heading, *table)] if table else []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _texts(row: Row, width: int) -> list[str]:
-    """Both values in columns of this width, from where they differ if they are longer."""
     a, b = (
         DASH if value is ABSENT else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for value in (row.a.value, row.b.value)

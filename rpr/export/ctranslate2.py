@@ -155,7 +155,6 @@ def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
 
 
 def _set(spec: Any, name: str, module: nn.Module) -> None:
-    """The weights of a module, at its place in a spec."""
     for part in name.split("."):
         spec = spec[int(part)] if part.isdigit() else getattr(spec, part)
     spec_names = {"weight": "gamma", "bias": "beta"} if name.endswith("norm") else {}
@@ -191,7 +190,6 @@ def _tables(attention: SelfAttention, max_distance: int) -> Tables:
 
 
 def _needs_vectors(scheme: Scheme, tables: Tables) -> bool:
-    """Whether the layers need vectors by distance; also true without any positions, else CTranslate2 adds sinusoids."""
     if scheme.absolute != "none":
         return False
     has_vectors = tables.keys is not None or tables.values is not None

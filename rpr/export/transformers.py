@@ -175,7 +175,6 @@ def _weights(model: Transformer, rotation: Rotation | None, rows: int | None) ->
 
 
 def _by_head(weight: Tensor, rotation: Rotation, site: Site) -> Tensor:
-    """The rows of q, k and v head by head, with the pairs that rotate at (i, i + width / 2)."""
     width = rotation.width
     order = [*range(0, width, 2), *range(1, width, 2)] if rotation.interleaved else [*range(width)]
     qkv_3HDM = weight.detach().clone().view(3, site.num_heads, site.d_head, site.d_model)

@@ -187,7 +187,6 @@ def commit_records(records: Iterable[tuple[Path, Record]], folder: Path) -> None
 
 
 def _main(runs_dir: str, sweep: str, folder: str) -> None:
-    """Add a sweep's finished runs to its committed folder."""
     records = [*find_records(Path(folder)).records, *find_records(Path(runs_dir), sweep).records]
     by_name = {f"{record.name}-{record.run_id}": (path, record) for path, record in records if record.outcome is None}
     if not by_name:

@@ -147,7 +147,6 @@ def _as_published(scheme: Scheme) -> bool:
 
 @lru_cache(maxsize=4096)  # a report has thousands of records, of a few variants
 def _read(settings: str) -> Positions | None:
-    """None for a scheme or a setting unknown to this version, as a user's scheme whose folder is not given."""
     try:
         return _ADAPTER.validate_json(settings)
     except ValidationError:

@@ -405,7 +405,6 @@ def _texts(root: Path, problems: list[str], others: list[Path]) -> Iterator[tupl
 
 
 def _same_inputs(record: Record, other: Record) -> bool:
-    """Whether two records of a run may be of the same corpus and the same code of its positions."""
     inputs = ((run.data and run.data.key, run.schemes) for run in (record, other))
     return all(None in pair or pair[0] == pair[1] for pair in zip(*inputs, strict=True))
 

@@ -175,7 +175,6 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
 
 
 def _distinct(choices: Sequence[Sequence[str]]) -> list[str]:
-    """Of each one's names, which become longer, the first that no other has; the last if there is none."""
     names = [first for first, *_ in choices]
     for longer in zip(*(rest for _, *rest in choices), strict=True):
         names = [other if names.count(name) > 1 else name for name, other in zip(names, longer, strict=True)]
@@ -254,7 +253,6 @@ def _settings_except_positions(run: Run) -> str:
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
-    """The settings that decide a result, besides positions and seed, with the precision of the arithmetic."""
     training = run.record.training
     used = (training.matmul_precision if training else None) or "highest"  # `auto` leaves it to the device
     arithmetic = {"hardware.precision": run.config.hardware.precision, "hardware.matmul_precision": used}

@@ -166,7 +166,6 @@ def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 
 def _language_of(code: str) -> str:
-    """The two letters of `de_DE`, `deu_Latn`, ... where a tokenizer has rules for them; else the code's first part."""
     first = re.split(r"[-_]", code.strip().lower())[0]
     return _TWO_LETTERS.get(first, first)
 

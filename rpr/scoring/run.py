@@ -149,7 +149,6 @@ def _score(
 
 
 def _decoding(config: TrainConfig, system: EvaluatedModel) -> dict[str, Any]:
-    """How the translations were made, as records have it; documents are scored without a search."""
     search = {"beam_size": 1, "length_penalty": 0.0}
     if config.data.kind is not TEXT:
         search = config.evaluation.model_dump(include={"beam_size", "length_penalty", "min_length"})

@@ -27,7 +27,6 @@ _REQUESTED = ("partition", "account", "qos", "nodes", "gpus_per_node", "cpus_per
 
 
 def _of_machine(job: Sequence[str]) -> tuple[str, ...]:
-    """The overrides of a job that decide where it runs."""
     return tuple(word for word in job if override_key(word) in (*_HARDWARE, "runs_dir", "hydra.searchpath"))
 
 

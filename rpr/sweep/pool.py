@@ -96,7 +96,6 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
 
 
 def _relay(lines: IO[bytes]) -> None:
-    """Print what a job says before its log begins, above the bars of this process."""
     with lines:
         for line in lines:
             with progress.above_bars(), contextlib.suppress(OSError):

@@ -103,7 +103,6 @@ class _JobProgress:
             return None
 
     def _read_step(self) -> None:
-        """Of the last whole line of its metrics."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # reported when the run is read
             with (self.run_dir / METRICS_NAME).open("rb") as file:
                 file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))

@@ -205,7 +205,6 @@ def _reason(record: Record | None, problem: RunError | None) -> str:
 
 
 def _counts(jobs: Sequence[Job], names: Mapping[State, str]) -> str:
-    """`9 jobs: 3 finished, 6 new`."""
     by_state = Counter(job.state for job in jobs)
     parts = [f"{by_state[state]} {names[state]}" for state in get_args(State) if by_state[state]]
     return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}: {', '.join(parts)}"

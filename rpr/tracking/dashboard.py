@@ -113,5 +113,4 @@ def report(entity: str, project: str, sweep: str | None, title: str | None, scor
 
 
 def _library(name: str) -> Any:
-    """A module of wandb-workspaces, an optional extra whose type hints do not export all documented names."""
     return importlib.import_module(f"wandb_workspaces.{name}")

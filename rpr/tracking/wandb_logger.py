@@ -207,7 +207,6 @@ def reference(logger: WandbMirror) -> WandbRun:
 
 
 def _parts(run_dir: Path) -> set[Path]:
-    """W&B's folders of this run, one for each start."""
     return {path for path in run_dir.glob("wandb/*run-*-*") if not path.is_symlink()}
 
 
