@@ -28,14 +28,6 @@ from rpr.runs import lifecycle
 from rpr.runs.locks import Holder, current_holder, current_record
 
 State = Literal["new", "finished", "failed", "interrupted", "running"]
-_BEFORE: Mapping[State, str] = {
-    "new": "new",
-    "finished": "finished",
-    "interrupted": "interrupted, will resume",
-    "failed": "failed before",
-    "running": "running in another process",
-}
-_AFTER: Mapping[State, str] = {**_BEFORE, "new": "never started", "interrupted": "interrupted", "failed": "failed"}
 _LAST_LINES = 5
 
 
@@ -107,7 +99,7 @@ def print_cautions(jobs: Sequence[Job]) -> None:
 
 def prepare_launch(sweep: str, jobs: Sequence[Job], *, retry_failed: bool) -> list[Job]:
     """Print the status of the sweep and add finished runs to it; returns the jobs to launch."""
-    _print(f"sweep {sweep}: {_counts(jobs, _BEFORE)}")
+    _print(f"sweep {sweep}: {_counts(jobs)}")
     _add_finished_runs(sweep, jobs)
     return [job for job in jobs if job.state in ("new", "interrupted", *(("failed",) if retry_failed else ()))]
 
@@ -124,14 +116,14 @@ def commands(jobs: Sequence[Job], of_launcher: Sequence[str], config_dir: Path |
     """The commands of the jobs, below a comment each with its status; at the end the tokens of those not finished."""
     lines = []
     for number, job in enumerate(jobs, start=1):
-        lines.append(f"# {number} of {len(jobs)}, {_BEFORE[job.state]}")
+        lines.append(f"# {number} of {len(jobs)}, {job.state}")
         lines.append(_command(job, of_launcher, config_dir))
     left = [job.config for job in jobs if job.state != "finished"]
     recipes = [config.optim for config in left]
     tokens = sum(one.max_steps * one.microbatches_per_step * one.max_tokens_per_microbatch for one in recipes)
     side = " a side" if any(config.model.architecture == "encoder_decoder" for config in left) else ""
     amount = f"; to train: at most {tokens / 1e6:,.2f} M tokens{side}" if left else ""
-    return [*lines, f"# {_counts(jobs, _BEFORE)}{amount}"]
+    return [*lines, f"# {_counts(jobs)}{amount}"]
 
 
 def print_summary(
@@ -159,7 +151,7 @@ def print_summary(
             for line in last_lines(job.run_dir):
                 _print(f"    {line}")
             _print(f"  to retry: {_command(job, of_launcher, config_dir)}")
-    _print(f"sweep {sweep}: {_counts(jobs, _AFTER)}")
+    _print(f"sweep {sweep}: {_counts(jobs)}")
     if any(job.state == "failed" for job in jobs):
         _print("  retry_failed=true runs failed jobs again, from their last checkpoint")
     if elsewhere:
@@ -204,9 +196,9 @@ def _reason(record: Record | None, problem: RunError | None) -> str:
     return recorded or "never started"
 
 
-def _counts(jobs: Sequence[Job], names: Mapping[State, str]) -> str:
+def _counts(jobs: Sequence[Job]) -> str:
     by_state = Counter(job.state for job in jobs)
-    parts = [f"{by_state[state]} {names[state]}" for state in get_args(State) if by_state[state]]
+    parts = [f"{by_state[state]} {state}" for state in get_args(State) if by_state[state]]
     return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}: {', '.join(parts)}"
 
 

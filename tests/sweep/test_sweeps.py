@@ -138,10 +138,10 @@ def test_dry_run_lists_jobs_with_their_status_and_the_tokens_left(cli):
     _, err = cli("sweep", "--dry-run", "mine.yaml", "evaluation.length_penalty=0", "evaluation.beam_size=1")
     assert "rpr-cli: without effect on these runs: evaluation.length_penalty\n" in err
     *commented, total = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()
-    assert commented[::2] == ["# 1 of 3, finished", "# 2 of 3, interrupted, will resume", "# 3 of 3, new"]
+    assert commented[::2] == ["# 1 of 3, finished", "# 2 of 3, interrupted", "# 3 of 3, new"]
     assert commented[5] == "rpr-cli train seed=3 position=none sweep=mine"
     tokens = "to train: at most 3.28 M tokens a side"  # 2 jobs of 3,200 steps of 512
-    assert total == f"# 3 jobs: 1 new, 1 finished, 1 interrupted, will resume; {tokens}"
+    assert total == f"# 3 jobs: 1 new, 1 finished, 1 interrupted; {tokens}"
 
 
 @pytest.mark.usefixtures("in_tmp_path")
@@ -201,13 +201,13 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
         with acquire(others[1]):
             assert status.print_summary("mine", sweep_jobs(1, 2, 3), {}, (), None) == 1
             err = capsys.readouterr().err
-            assert "sweep mine: 3 jobs: 1 finished, 2 running in another process\n" in err
+            assert "sweep mine: 3 jobs: 1 finished, 2 running\n" in err
             assert "  the sweep is incomplete while another process runs its jobs; " in err
         make_run(configured("seed=3"), status="finished")
         assert status.print_summary("mine", sweep_jobs(1, 2, 3), {}, (), None) == 1
         assert capsys.readouterr().err.splitlines() == [
             f"rpr-cli: {others[0].name}: in use by {holder}",
-            "sweep mine: 3 jobs: 2 finished, 1 running in another process",
+            "sweep mine: 3 jobs: 2 finished, 1 running",
             "  the sweep is incomplete while another process runs its jobs; rerun the command later",
         ]
     make_run(configured("seed=2"), status="finished")
@@ -234,7 +234,7 @@ def test_summary_of_a_failed_job(capsys, problem, printed):
     assert lines[0] == f"rpr-cli: failed: {failed.name}: {printed}"
     assert lines[2] == f"rpr-cli: failed: {configured('seed=2').run_dir_name}: never started"
     assert lines[-2:] == [
-        "sweep mine: 2 jobs: 1 never started, 1 failed",
+        "sweep mine: 2 jobs: 1 new, 1 failed",
         "  retry_failed=true runs failed jobs again, from their last checkpoint",
     ]
 

@@ -205,7 +205,7 @@ def test_sweep_repeated_after_kill_trains_no_job_twice(jobs, tmp_path, wait_for)
     process.kill()
     process.communicate()
     code, err = finish(jobs.start(*command))
-    assert "sweep mine: 2 jobs: 1 new, 1 running in another process\n" in err
+    assert "sweep mine: 2 jobs: 1 new, 1 running\n" in err
     assert code == 0 or "the sweep is incomplete: 1 of its jobs is running in another process" in err
     assert wait_for(lambda: not jobs.queued(), 120)
     code, err = finish(jobs.start(*command))

@@ -79,7 +79,7 @@ def test_failed_job_waits_for_retry(fork_server, sweep_file, tmp_path):
     assert "sweep mine: 2 jobs: 1 finished, 1 failed\n" in err
     assert err.endswith("retry_failed=true runs failed jobs again, from their last checkpoint\n")
     _, err = finish(sweep(), 1)
-    assert "\nsweep mine: 2 jobs: 1 finished, 1 failed before\n" in err and "job 1 of" not in err
+    assert "\nsweep mine: 2 jobs: 1 finished, 1 failed\n" in err and "job 1 of" not in err
     assert "training: 5/5 steps" not in err
     # A retry finishes a job whose error is gone.
     name, _ = found["finished"]
