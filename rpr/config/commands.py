@@ -123,7 +123,6 @@ class RerunConfig(StrictModel):
     run: str = Field(min_length=1)
     data_path: str | None = Field(min_length=1)
     cache_dir: str | None = Field(min_length=1)
-    strict: bool
     runs_dir: str = Field(min_length=1)
 
 
