@@ -8,14 +8,14 @@ import json
 import lzma
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import from_json
 
-from rpr.errors import DataError, RecordError
+from rpr.errors import DataError
 from rpr.io.atomic import replace_file
 from rpr.records.record import (
     METRICS_NAME,
@@ -36,6 +36,7 @@ SHOWN_METRICS = {  # columns that a progress bar shows, with their labels
     "target_tokens_per_second": "target tokens/s",
     "validation/loss": "validation loss",
 }
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
@@ -86,7 +87,7 @@ def metrics_of(record: Path) -> list[dict[str, Any]]:
     """The metrics of a record's run, a dict for each logged step; empty without any. Raises as `read_metrics`."""
     if (name := record_name(record)) is None:
         return read_metrics(run_file(record, METRICS_NAME))
-    rows = _table(record.with_name(METRICS_TABLE)).get(name, [])
+    rows = _committed(_table, record.with_name(METRICS_TABLE)).get(name, [])
     return [{key: value for key, value in row.items() if value is not None} for row in rows]
 
 
@@ -107,7 +108,7 @@ def write_split(run_dir: Path, split: str, texts: Texts) -> None:
 def has_translations(record: Path, split: str) -> bool:
     """Whether the translations of a split are beside a record."""
     if (name := record_name(record)) is not None:
-        return (name, split) in _hypotheses(record.with_name(HYPOTHESES))
+        return (name, split) in _committed(_hypotheses, record.with_name(HYPOTHESES))
     return all(file.is_file() for file in _text_files(record, split))
 
 
@@ -119,7 +120,7 @@ def read_translations(record: Path, split: str) -> Texts:
             "run is scored: omit it, choose other splits=[...], or move its folder away and train it again"
         )
     if (name := record_name(record)) is not None:
-        return _hypotheses(record.with_name(HYPOTHESES))[name, split]
+        return _committed(_hypotheses, record.with_name(HYPOTHESES))[name, split]
     # Split only at newlines: splitlines() also splits at unusual separators that occur in real sentences.
     texts = Texts(*(_text(file).removesuffix("\n").split("\n") for file in _text_files(record, split)))
     if len(texts.hypotheses) != len(texts.references):
@@ -133,7 +134,7 @@ def read_translations(record: Path, split: str) -> Texts:
 def read_documents(record: Path, split: str) -> list[DocumentNats]:
     """The documents of a split, empty if there are none beside the record. Raises DataError if they are damaged."""
     if (name := record_name(record)) is not None:
-        rows = _table(record.with_name(DOCUMENTS_TABLE)).get(name, [])
+        rows = _committed(_table, record.with_name(DOCUMENTS_TABLE)).get(name, [])
         return [DocumentNats(row["document"], row["bytes"], row["nats"]) for row in rows if row["split"] == split]
     if not (file := run_file(record, documents_file(split))).is_file():
         return []
@@ -204,18 +205,19 @@ def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
         replace_file(path, sink.getvalue().to_pybytes())
 
 
-def _table(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each run in a committed table; empty without the file."""
+def _committed(read: Callable[[Path, int], dict[_K, _T]], path: Path) -> dict[_K, _T]:
+    """What is in a file of a committed sweep, read once while it does not change; empty without the file."""
     try:
-        return _read_table(path, os.stat(path).st_mtime_ns)
+        return read(path, os.stat(path).st_mtime_ns)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:  # pyarrow's errors are of these two
-        raise RecordError(f"{path}: cannot be read ({error}); restore it") from None
+    except (OSError, ValueError, LookupError, lzma.LZMAError) as error:  # pyarrow's errors are of the first two
+        raise refusal(f"{path}: cannot be read ({error}); restore it, or omit the run") from None
 
 
 @lru_cache(maxsize=8)
-def _read_table(path: Path, _changed: int) -> dict[str, list[dict[str, Any]]]:
+def _table(path: Path, _changed: int) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each run."""
     import pyarrow.parquet as pq
 
     rows: dict[str, list[dict[str, Any]]] = {}
@@ -224,18 +226,9 @@ def _read_table(path: Path, _changed: int) -> dict[str, list[dict[str, Any]]]:
     return rows
 
 
-def _hypotheses(path: Path) -> dict[tuple[str, str], Texts]:
-    """The translations in a committed archive by run and split; empty without the file."""
-    try:
-        return _read_hypotheses(path, os.stat(path).st_mtime_ns)
-    except FileNotFoundError:
-        return {}
-    except (OSError, lzma.LZMAError, ValueError, LookupError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); restore it, or omit the run") from None
-
-
 @lru_cache(maxsize=2)
-def _read_hypotheses(path: Path, _changed: int) -> dict[tuple[str, str], Texts]:
+def _hypotheses(path: Path, _changed: int) -> dict[tuple[str, str], Texts]:
+    """The translations by run and split."""
     lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
     texts = {line["texts"]: line for line in lines if "sources" in line}
     made = ((line, texts[line["texts"]]) for line in lines if "run" in line)
