@@ -1,7 +1,6 @@
 """Weights & Biases: mirrors a run, and never blocks it, never ends it, and is never read back."""
 
 import contextlib
-import os
 import queue
 import shlex
 import shutil
@@ -187,7 +186,7 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     logs = [log for part in earlier for log in part.glob(f"run-{config.run_id}*.wandb")]
     newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=None)
     run_id = config.run_id if newest is None else newest.stem.removeprefix("run-")
-    begins = online and not earlier and "WANDB_RUN_ID" not in os.environ
+    begins = online and not earlier
     try:
         run: Any = init(id=run_id, resume="never" if begins else "allow")
     except wandb.errors.UsageError:  # it exists, of another training of these settings: their curves would mix
