@@ -57,8 +57,10 @@ class StrictModel(BaseModel):
         unused = {key for key in later if getattr(self, key) == type(self).model_fields[key].default}
         return {key: value for key, value in written(self).items() if key not in unused}
 
-    def problems(self) -> Iterable[str]:
-        """What is wrong with valid settings together, as `setting: rule; remedy`; the first one is reported."""
+    def problems(self) -> Iterable[str | Problem]:
+        """What is wrong with valid settings together, of several settings as `settings: rule; remedy`; the first one is
+        reported.
+        """
         return ()
 
 

@@ -19,7 +19,7 @@ ROOMS = {
     "rpr/model": 5_870,
     "rpr/records": 1_490,
     "rpr/report": 3_730,
-    "rpr/runs": 1_000,
+    "rpr/runs": 980,
     "rpr/scoring": 1_310,
     "rpr/sweep": 1_190,
     "rpr/tables": 420,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -80,12 +79,12 @@ def run(
             with lifecycle.rollback_on_error(run_dir, created):
                 data = _prepare(config)
                 at_once = sweep_job.concurrent_jobs
-                job = lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=at_once)
+                lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=at_once)
             # 7. Train in processes of their own, one for each rank, or in this one.
             log = run_dir / LOG_NAME if reported else None
             with _failure_recorded(run_dir):
                 if hardware.num_ranks > 1 or sweep_job.in_launcher:
-                    _run_worker(job, hardware, keep_open=(lock, *sweep_job.keep_open), log=log)
+                    _run_worker(run_dir, hardware, keep_open=(lock, *sweep_job.keep_open), log=log)
                 else:
                     if log is not None:
                         _redirect_output(log)
@@ -143,7 +142,7 @@ def _is_first_node(config: TrainConfig, run_dir: Path) -> bool:
         launch.check_hosts(() if slurm is None else slurm.hostnames)
         if slurm is not None and slurm.node > 0:
             _prepare(config)
-            _run_worker(run_dir / lifecycle.JOB_NAME, config.hardware)
+            _run_worker(run_dir, config.hardware)
     except RprError as error:
         if slurm is None or slurm.node == 0:
             raise
@@ -161,14 +160,14 @@ def _redirect_output(log: Path) -> None:
             os.dup2(file.fileno(), stream.fileno())
 
 
-def _run_worker(job: Path, hardware: HardwareConfig, **options: Any) -> None:
+def _run_worker(run_dir: Path, hardware: HardwareConfig, **options: Any) -> None:
     """Run `work` in processes of its own; `options` as run_worker takes them. Raises RunError with the error in the
     run's record, ProcessEnded for another exit code, InterruptedRun if a signal ended it.
     """
     from rpr.training import launch
 
-    if code := launch.run_worker("rpr.commands.train", job, hardware, **options):
-        record = read_record(job.parent / RECORD_NAME)
+    if code := launch.run_worker("rpr.commands.train", run_dir, hardware, **options):
+        record = read_record(run_dir / RECORD_NAME)
         raise RunError(record.error) if code == FAULT_EXIT and record.error is not None else launch.ended(code)
 
 
@@ -286,15 +285,15 @@ def _failure_recorded(run_dir: Path) -> Iterator[None]:
         raise
 
 
-def main(job: Path) -> None:
-    """The worker process `python -m rpr.commands.train <run folder>/job.json`, started by rpr.training.launch."""
+def main(run_dir: Path) -> None:
+    """The worker process `python -m rpr.commands.train <run folder>`, started by rpr.training.launch."""
     die_with_parent(os.getppid())
     stdio.outlive_readers("stdout", "stderr")
     with exit_on_sigterm():
-        config = config_from_record(json.loads(job.read_text(encoding="utf-8")))
+        config = config_from_record(read_record(run_dir / RECORD_NAME).config)
         try:
-            with _failure_recorded(job.parent):
-                work(config, job.parent, _prepare(config))
+            with _failure_recorded(run_dir):
+                work(config, run_dir, _prepare(config))
         except Exception as error:
             if reason_of(error) is None:
                 raise

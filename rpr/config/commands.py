@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
 from rpr.config.data import NAME, DataConfig
 from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig, too_few_samples
+from rpr.errors import Problem
 from rpr.validation import StrictModel
 
 
@@ -47,7 +48,7 @@ class EvaluateConfig(OneRunConfig):
     position: dict[str, Any] | None
     format: Literal["table", "json"]
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         if problem := too_few_samples(self.bootstrap_samples):
             yield problem
 
@@ -108,7 +109,7 @@ class CompareConfig(StrictModel):
     format: Literal["table", "markdown", "json"]
     runs_dir: str = Field(min_length=1)
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         if (self.sweep is None) == (len(self.runs) == 0):
             yield "runs and sweep: give the folders of at least two runs, or a sweep's name as sweep=..."
         if len(self.runs) == 1:
@@ -131,7 +132,7 @@ class DiffConfig(StrictModel):
 
     runs: tuple[str, ...]
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         if len(self.runs) != 2:
             yield f"runs: {len(self.runs)} given, expected two: rpr-cli diff runs/A runs/B"
 
@@ -187,9 +188,9 @@ class ReportConfig(StrictModel):
     cache_dir: str | None = Field(min_length=1)
     hardware: OneProcess
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         if self.sweep is not None and not NAME.fullmatch(self.sweep):
-            yield f"sweep: {self.sweep!r} is not a valid sweep name; give one such as quick"
+            yield Problem("sweep", self.sweep, "must be a sweep's name", "give one such as quick")
         if self.sweep is not None and self.run is not None:
             yield f"run and sweep: {self.run} and {self.sweep} are both given; remove one of them"
 
@@ -239,14 +240,12 @@ class BenchConfig(StrictModel):
         lengths = {"step": (joined * self.length,), "context": self.context.lengths, "layer": self.layer.lengths}
         return max(length for part in self.parts for length in lengths[part])
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         if "layer" in self.parts and "attend" not in self.layer.algorithms:
             yield "layer.algorithms: attend is missing, to which the others are compared; add it"
         if "context" in self.parts and self.model.architecture != "decoder_only":
             yield "parts: context is of decoder-only models; add model.architecture=decoder_only"
         if self.hardware.precision == "64":
             yield "hardware.precision: bench supports 32 and bf16; choose one"
-        if len({*self.variants}) < len(self.variants):
-            yield f"variants: [{','.join(self.variants)}] names one twice; name each once"
         if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
             yield "layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu"

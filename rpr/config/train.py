@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from rpr.config.data import LONGEST_NAME, NAME, DataConfig
-from rpr.errors import ConfigError, RecordError
+from rpr.errors import ConfigError, Problem, RecordError
 from rpr.kinds import TEXT
 from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, NormType, StackShape, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme, Site
@@ -49,12 +49,12 @@ class ModelConfig(StrictModel):
     bos_vector: Literal["zero", "learned"] | None  # None until the kind of corpus decides
     relative_defaults: RelativeDefaults
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         if self.d_model % self.num_heads:
             divisors = ", ".join(str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0)
-            yield f"num_heads: {self.num_heads} does not divide d_model = {self.d_model}; choose one of {divisors}"
+            yield Problem("num_heads", self.num_heads, f"must divide d_model = {self.d_model}", f"try {divisors}")
         if self.d_model % 2:
-            yield f"d_model: {self.d_model} is odd; sinusoids come in pairs: choose an even width"
+            yield Problem("d_model", self.d_model, "must be even, as sinusoids come in pairs")
 
     def transformer(self, position: Positions, vocabulary_size: int) -> TransformerConfig:
         """The model with these positions and this vocabulary size."""
@@ -90,13 +90,13 @@ class OptimConfig(StrictModel):
     average_checkpoints: PositiveInt
     validate_every_n_steps: PositiveInt
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         if (self.learning_rate_scale is None) == (self.learning_rate is None):
             yield "learning_rate_scale and optim.learning_rate: set exactly one of them, the other to null"
         if (self.checkpoint_every_n_steps is None) == (self.checkpoint_every_n_minutes is None):
             yield "checkpoint_every_n_steps and optim.checkpoint_every_n_minutes: set exactly one, the other to null"
         if self.average_checkpoints > self.keep_checkpoints:
-            yield f"average_checkpoints: {self.average_checkpoints} is more than optim.keep_checkpoints; raise that one"
+            yield Problem("average_checkpoints", self.average_checkpoints, "must be optim.keep_checkpoints at most")
 
     @property
     def rate_setting(self) -> str:
@@ -122,7 +122,7 @@ class HardwareConfig(StrictModel):
     def precision_is_a_word(cls, value: Any) -> Any:
         return str(value) if isinstance(value, int) else value
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         if self.attention == "triton" and self.accelerator == "cpu":
             yield "attention: triton needs a GPU; choose attention=auto, or hardware=1xgpu"
 
@@ -158,7 +158,7 @@ def too_few_samples(samples: int | None) -> str:
     """Why a bootstrap of so many samples gives no interval; empty if it does. Records may have any number."""
     if not samples or samples >= 100:
         return ""
-    return f"bootstrap_samples: {samples} are too few for a 95% interval; choose 100 or more, or 0 for none"
+    return str(Problem("bootstrap_samples", samples, "must be 100 or more for a 95% interval, or 0 for none"))
 
 
 class EvaluationConfig(StrictModel):
@@ -179,13 +179,13 @@ class EvaluationConfig(StrictModel):
     context_lengths: tuple[PositiveInt, ...]
     stride: PositiveInt | None
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         for key in ("length_buckets", "context_lengths"):
             lengths = list(getattr(self, key))
             if lengths != sorted(set(lengths)):
-                yield f"{key}: {lengths} is not ascending; give lengths like [10,20,40], or [] for none"
+                yield Problem(key, lengths, "must be ascending", "give lengths like [10,20,40], or [] for none")
         if self.stride is not None and (not self.context_lengths or self.context_lengths[-1] % self.stride):
-            yield f"stride: {self.stride} does not divide the longest context length; choose one that does"
+            yield Problem("stride", self.stride, "must divide the longest of evaluation.context_lengths")
         if "train" in self.test_splits:
             yield "test_splits: train is not scored, as its text is not kept; name other splits"
 
@@ -259,14 +259,14 @@ class TrainConfig(StrictModel):
             return settings
         return {**sections, "model": {**model, "bos_vector": "zero" if data.get("text") is None else "learned"}}
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str | Problem]:
         parts = {"data.name": self.data.name, "model.name": self.model.name, "position.name": self.position.name}
         for key, name in {"name": self.name, "sweep": self.sweep, **parts}.items():
             if name is not None and not NAME.fullmatch(name):
-                yield f"{key}: {name!r} is not a valid folder name; use letters, digits, '.', '_' and '-'"
+                yield Problem(key, name, "must be a folder's name", "use letters, digits, '.', '_' and '-'")
         for key, name in (("name", self.label), ("sweep", self.sweep or "")):
             if len(name) > LONGEST_NAME:
-                yield f"{key}: {name[:20]}... has {len(name)} characters; the maximum is {LONGEST_NAME}"
+                yield Problem(key, f"{name[:20]}...", f"must have {LONGEST_NAME} characters at most, not {len(name)}")
         microbatches, ranks = self.optim.microbatches_per_step, self.hardware.num_ranks
         if microbatches % ranks and ranks % microbatches:
             yield f"hardware: {ranks} devices cannot share optim.microbatches_per_step = {microbatches}; choose others"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,19 +23,14 @@ if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does
     from rpr.config.data import DataConfig
     from rpr.data.cache import PreparedData
 
-JOB_NAME = "job.json"
-_WRITTEN = (RECORD_NAME, JOB_NAME, METRICS_NAME, "config.yaml", "not_finite_*", "*.txt", "vocabulary.model")
+_WRITTEN = (RECORD_NAME, METRICS_NAME, "config.yaml", "not_finite_*", "*.txt", "vocabulary.model")
 
 
 def create_run_dir(run_dir: Path) -> list[Path]:
     """Create the run's folder with its lock file; returns the folders that are new, the innermost first."""
     created = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        with (run_dir / LOCK_NAME).open("ab"):
-            pass
-    except OSError as error:
-        raise unwritable(run_dir, error) from None
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / LOCK_NAME).touch()
     return created
 
 
@@ -76,7 +70,7 @@ def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
 def set_aside(run_dir: Path, positions: Positions) -> Iterator[None]:
     """Within this context the folder of an earlier run of the same settings is out of the way (again=true). If the new
     run ends before its record starts, the earlier one returns to its place. One that again=true itself began and that
-    has not finished stays, to be resumed, if the code of its positions is the same. Raises BusyError, ConfigError.
+    has not finished stays, to be resumed, if the code of its positions is the same. Raises BusyError.
     """
     earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
     try:
@@ -100,10 +94,7 @@ def _set_aside(run_dir: Path, earlier: Path, positions: Positions) -> None:
             if unfinished and not changed_code((positions.encoder, positions.decoder), record.schemes):
                 note(f"again=true: {run_dir.name} resumes, which it began at {record.started}")
                 return
-        try:
-            run_dir.rename(earlier)
-        except OSError as error:
-            raise unwritable(run_dir, error) from None
+        run_dir.rename(earlier)
     note(f"again=true: the earlier run is kept in {earlier}")
 
 
@@ -122,11 +113,6 @@ def add_to_sweep(run_dir: Path, sweep: str) -> None:
         record = read_record(path)
         if sweep not in record.sweeps:
             write_record(path, record.model_copy(update={"sweeps": (*record.sweeps, sweep)}))
-
-
-def unwritable(folder: Path, error: OSError) -> ConfigError:
-    """The error for a run's folder, or the folder of runs, that cannot be written."""
-    return ConfigError(f"runs_dir: {folder} cannot be written ({error.strerror}); choose another runs_dir=...")
 
 
 def check_test_splits(config: TrainConfig, splits: Sequence[str]) -> None:
@@ -149,10 +135,10 @@ def start_record(
     *,
     rerun_of: RerunOf | None = None,
     concurrent_jobs: int = 1,
-) -> Path:
+) -> None:
     """Write the run's record, with status running, and its configuration; remove what a killed process left behind. A
-    rerun that is resumed stays a rerun. Returns the path of the job file. Raises DataError if the run was started on
-    another corpus, or if the corpus has none of the splits to score; ConfigError if the folder cannot be written.
+    rerun that is resumed stays a rerun. Raises DataError if the run was started on another corpus, or if the corpus has
+    none of the splits to score.
     """
     import yaml
 
@@ -181,52 +167,46 @@ def start_record(
     if continued is not None:
         most = None if continued.concurrent_jobs is None else max(concurrent_jobs, continued.concurrent_jobs)
     # 3. The files.
-    try:
-        remove_leftovers(run_dir, *_WRITTEN)
-        record = Record(
-            name=config.label,
-            run_id=config.run_id,
-            status="running",
-            error=None,
-            sweeps=sweeps,
-            command=command,
-            again=config.again or (earlier is not None and earlier.again),
-            rerun_of=rerun_of or (earlier.rerun_of if earlier else None),
-            dropped_parameters=earlier.dropped_parameters if earlier else (),
-            new_parameters=earlier.new_parameters if earlier else (),
-            config=settings,
-            git=_git(run_dir, continued),
-            versions=provenance.versions(),
-            label=config.position.label if any(map(of_user, sides)) else None,
-            schemes=codes(sides),
-            device=config.hardware.name,
-            hardware=config.hardware.name,
-            concurrent_jobs=most,
-            seed=config.seed,
-            started=continued.started if continued else provenance.now(),
-            finished=None,
-            steps=None,
-            parameters=None,
-            data=Data(
-                name=data.meta.name,
-                synthetic=data.meta.synthetic,
-                train_pairs=len(data.split("train")),
-                dropped_pairs=sum(sum(lost.values()) for lost in data.meta.dropped.values()),
-                vocabulary_size=len(data.vocabulary),
-                key=data.meta.key,
-                notes=data.meta.notes,
-                unigram_bits=unigram_bits(data),
-            ),
-            training=None,
-            wandb=None,
-        )
-        write_record(path, record)
-        job = run_dir / JOB_NAME
-        replace_file(job, json.dumps(settings, indent=2))
-        replace_file(run_dir / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-    except OSError as error:
-        raise unwritable(run_dir, error) from None
-    return job
+    remove_leftovers(run_dir, *_WRITTEN)
+    record = Record(
+        name=config.label,
+        run_id=config.run_id,
+        status="running",
+        error=None,
+        sweeps=sweeps,
+        command=command,
+        again=config.again or (earlier is not None and earlier.again),
+        rerun_of=rerun_of or (earlier.rerun_of if earlier else None),
+        dropped_parameters=earlier.dropped_parameters if earlier else (),
+        new_parameters=earlier.new_parameters if earlier else (),
+        config=settings,
+        git=_git(run_dir, continued),
+        versions=provenance.versions(),
+        label=config.position.label if any(map(of_user, sides)) else None,
+        schemes=codes(sides),
+        device=config.hardware.name,
+        hardware=config.hardware.name,
+        concurrent_jobs=most,
+        seed=config.seed,
+        started=continued.started if continued else provenance.now(),
+        finished=None,
+        steps=None,
+        parameters=None,
+        data=Data(
+            name=data.meta.name,
+            synthetic=data.meta.synthetic,
+            train_pairs=len(data.split("train")),
+            dropped_pairs=sum(sum(lost.values()) for lost in data.meta.dropped.values()),
+            vocabulary_size=len(data.vocabulary),
+            key=data.meta.key,
+            notes=data.meta.notes,
+            unigram_bits=unigram_bits(data),
+        ),
+        training=None,
+        wandb=None,
+    )
+    write_record(path, record)
+    replace_file(run_dir / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
 
 
 def _git(run_dir: Path, resumed: Record | None) -> Git:

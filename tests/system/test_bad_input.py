@@ -203,9 +203,9 @@ DAMAGES = [
     ("verify", bad.set_config("data.max_length", [1]), "data.max_length: invalid value [1]"),
     ("train", bad.set_config("model._target_", "os.system", **INTERRUPTED), "model._target_: no such setting"),
     ("rerun", bad.set_config("hydra", {"launcher": {"_target_": "os.system"}}), "hydra: no such setting"),
-    ("train", bad.set_config("name", "../../x", **INTERRUPTED), "name: '../../x' is not a valid folder name"),
-    ("rerun", bad.set_config("sweep", "/x"), "sweep: '/x' is not a valid folder name"),
-    ("evaluate", bad.set_config("data.hub_config", "../../x"), "cannot be part of a file name"),
+    ("train", bad.set_config("name", "../../x", **INTERRUPTED), "name: invalid value '../../x': must be a fold"),
+    ("rerun", bad.set_config("sweep", "/x"), "sweep: invalid value '/x': must be a folder's name"),
+    ("evaluate", bad.set_config("data.hub_config", "../../x"), "must be able to stand in a file"),
     ("export", bad.set_config("seed", 1, **FAILED), "failed: why; its weights are not usable: finish the run first"),
     # other files
     ("translate", bad.replace_content("vocabulary.model", lambda old: old[:100]), "model; restore the run's own copy"),
@@ -263,7 +263,7 @@ RESUMED = {
 
 def contents(run):
     """Every file but those that are written at each start."""
-    written = ("record.json", "job.json", "config.yaml", ".lock", "vocabulary.model")
+    written = ("record.json", "config.yaml", ".lock", "vocabulary.model")
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name not in written}
 
 
@@ -308,7 +308,7 @@ def test_resume_skips_damaged_checkpoints_and_replaces_links(run_dir, cli, monke
         bad.interrupt,
         bad.set_config("logger.project", "${oc.env:WANDB_API_KEY}"),
         bad.PICKLED_BY_TORCH,
-        bad.replace_by_link("config.yaml", "job.json", "test.hypotheses.txt", "test.sources.txt"),
+        bad.replace_by_link("config.yaml", "test.hypotheses.txt", "test.sources.txt"),
     )(run_dir)
     before = good.read_bytes()
     good.rename(damaged)

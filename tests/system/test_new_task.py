@@ -103,4 +103,4 @@ def test_task_needs_one_python_and_one_yaml_file(tmp_path):
     assert "data.task.largest_first: no such setting" in texts[2]
     assert "data.task.kind: invalid value 'sorting': no such task; choose one of addition, copy, dupl" in texts[3]
     assert "largest_frist" in texts[4] and "did you mean largest_first" in texts[4]
-    assert "data.max_length: 5 drops the longest training pairs" in texts[5]
+    assert "data.max_length: invalid value 5: drops training pairs" in texts[5]

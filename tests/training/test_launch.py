@@ -132,7 +132,7 @@ def test_end_of_a_worker_without_a_result_is_explained(code, how, tiny_config, t
     write_record(tmp_path / RECORD_NAME, fake_record(status="running"))
     monkeypatch.setattr(launch, "run_worker", lambda *arguments, **options: code)
     with pytest.raises(ProcessEnded, match=f"^the training process {how}the same command resumes from the last check"):
-        train._run_worker(tmp_path / "job.json", tiny_config().hardware)
+        train._run_worker(tmp_path, tiny_config().hardware)
 
 
 def test_slurm_time_limit_interrupts_the_run(worker, tiny_config, tmp_path):
