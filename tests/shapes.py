@@ -24,8 +24,10 @@ NO_VECTORS = {
 def settings_of(choice: str) -> dict[str, Any]:
     """Of a file of conf/position/ and of those that it extends."""
     own: Any = OmegaConf.to_container(OmegaConf.load(Path(data_dir("conf"), "position", f"{choice}.yaml")))
-    inherited = [settings_of(part) for part in own.pop("defaults", ()) if part != "_self_"]
-    return {key: value for part in (*inherited, own) for key, value in part.items()}
+    parts = [part.partition("@entries.") for part in own.pop("defaults", ()) if part != "_self_"]
+    merged = {key: value for choice, _, entry in parts if not entry for key, value in settings_of(choice).items()}
+    entries = {entry: settings_of(choice) | own["entries"].get(entry, {}) for choice, _, entry in parts if entry}
+    return merged | own | ({"entries": entries} if entries else {})
 
 
 def scheme(choice: str, **changes: Any) -> Scheme:
@@ -33,7 +35,8 @@ def scheme(choice: str, **changes: Any) -> Scheme:
     found = {**settings_of(choice), **changes}
     if "layers" in found:  # as compose fills them
         names = {name: name if name in choices() else name.rpartition("_")[0] for name in found["layers"]}
-        found["entries"] = {name: scheme(choice).model_dump() for name, choice in names.items()} | found["entries"]
+        entries = {name: scheme(choice, **found["entries"].get(name, {})) for name, choice in names.items()}
+        found["entries"] = {name: entry.model_dump() for name, entry in entries.items()}
     model_defaults = {"clip_distance": 2, "tables": "per_head"}
     found |= {key: value for key, value in model_defaults.items() if str(found.get(key)).startswith("${")}
     return SCHEMES[found["scheme"]].model_validate(found)

@@ -26,7 +26,7 @@ aten = torch.ops.aten
 VOCABULARY = 50
 DEVICE = torch.device("meta")
 # Without parts of `relative`, and without patterns but one.
-CHOICES = sorted({*choices()} - {"relative_keys", "relative_values", "relative_rope", "rope_none"})
+CHOICES = sorted({*choices()} - {"relative_keys", "relative_values", "relative_rope", "rope_none", "relative_local"})
 SMALL = ("model.d_model=32", "model.num_heads=4", "model.d_ff=32", "model.dropout=0")
 
 
@@ -66,7 +66,11 @@ def make_batch() -> Batch:
 
 def module_of(choice: str) -> TranslationModule:
     causal = choice in ("cope", "fire", "fox", "xpos")
-    words = [f"position{'.decoder' * causal}={choice}", *SMALL, f"model.num_layers={1 + (choice == 'pattern')}"]
+    words = [
+        f"position{'.decoder' * causal}={choice}",
+        *SMALL,
+        f"model.num_layers={ {'pattern': 2, 'rope_local': 4}.get(choice, 1) }",
+    ]
     return TranslationModule(composition.compose_train(words), VOCABULARY)
 
 

@@ -98,8 +98,7 @@ def _set_rate_aside(settings: Any, typed: set[str]) -> None:
 
 def _entries_of_layers(settings: Any, config_dir: Path | None) -> Iterator[str]:
     """The choices that the layers of a pattern name, as overrides: `position.layers=[rope,none]` needs position=rope at
-    position.entries.rope. Names may end in a number: `rope_1` and `rope_2` are two position=rope with settings of their
-    own.
+    position.entries.rope. Names may end in a number: `rope_1` and `rope_2` are two entries of position=rope.
     """
     from omegaconf import OmegaConf
 
@@ -108,8 +107,9 @@ def _entries_of_layers(settings: Any, config_dir: Path | None) -> Iterator[str]:
         section = OmegaConf.select(settings, path)
         layers = section.get("layers") if section and "entries" in section else None
         for entry in dict.fromkeys(map(str, [] if layers is None or isinstance(layers, str) else layers)):
-            choice = entry if entry in known else re.sub(r"_\d+$", "", entry)
-            yield f"+position@{path}.entries.{entry}={choice}"
+            if entry not in section.entries:  # of the choice's own file
+                choice = entry if entry in known else re.sub(r"_\d+$", "", entry)
+                yield f"+position@{path}.entries.{entry}={choice}"
 
 
 def compose_train(overrides: Sequence[str], config_dir: Path | None = None) -> TrainConfig:

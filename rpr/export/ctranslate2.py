@@ -28,11 +28,9 @@ from rpr.model.stack import SelfAttention
 from rpr.model.transformer import StackModules, Transformer
 
 Greedy = tuple[tuple[int, ...], bool]  # the token IDs of a translation, and whether it is finished
-# Rows of an exported table: for sinusoids, for a bias that differs at every distance, and for a learned table with
-# fewer rows (as in our model, its last vector is used for all later positions).
+# Rows of an exported table: for sinusoids, a bias that differs at every distance, and a shorter learned table.
 POSITION_ROWS = 2048
-# Of CTranslate2 from rpr, for model cards and pages.
-DIFFERENCES = (
+DIFFERENCES = (  # of CTranslate2 from rpr, for model cards and pages
     "CTranslate2 ranks by log p / length^alpha; rpr, and the paper, by log p / ((5 + length) / 6)^alpha. Greedy "
     "translations are identical; those of beam search may differ.",
     "CTranslate2 stops once beam_size hypotheses are finished; rpr once no unfinished hypothesis can beat its n-th "
@@ -50,6 +48,7 @@ def unrepresentable(config: TransformerConfig, _tokenizer: str = "") -> str | No
         scheme, site = stack.scheme, stack.site
         rotation = scheme.rotation(site)
         reasons = {
+            "has no windows or sinks (position.window, position.sink)": scheme.windowed,
             "has one scheme for all layers": len(scheme.parts) > 1,
             f"has one table for a layer's heads: {site.num_heads - 1} of {site.num_heads} would be lost (train with "
             "position.tables=shared_by_heads)": scheme.sharing == "per_head",

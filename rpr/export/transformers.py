@@ -53,6 +53,7 @@ def unrepresentable(config: TransformerConfig, tokenizer: str) -> str | None:
         f"model.architecture: {config.architecture}": config.architecture != "decoder_only",
         f"data.tokenizer: {tokenizer}": tokenizer != "bytes",
         f"model.norm: {config.norm}": config.norm != "pre",
+        f"position.window or sink of {scheme.name}": scheme.windowed,
         f"position: {scheme.name}": no_form,
         f"position.absolute: {scheme.absolute} together with {scheme.TITLE}": scheme.changes_queries
         and scheme.absolute != "none",

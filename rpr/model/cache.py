@@ -31,31 +31,41 @@ INITIAL_CAPACITY = 128  # slots of a new cache, and distances that its tables co
 
 
 class KVCache:
-    """Keys and values of one layer's self-attention, in buffers with spare capacity."""
+    """Keys and values of one layer's self-attention, in a buffer with spare capacity; with a window of the last slots
+    alone, which move to its start when it is full, so that it has at most twice as many.
+    """
 
     def __init__(self) -> None:
-        self.used = 0
+        self.used = 0  # of the buffer
         self.bias_BHK: Tensor | None = None  # of the keys, where the positions have one
         # What runs over the text of each hypothesis, by name: its last values, [X, number, ...], 0 before its start.
         self.running: dict[str, Tensor] = {}
         self._both_2BHKD: Tensor | None = None
 
-    def add(self, k_BHND: Tensor, v_BHND: Tensor, bias_BHN: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Append one slot for each hypothesis; return the keys and values of all slots, [B, H, K, D] each."""
+    def add(
+        self, k_BHND: Tensor, v_BHND: Tensor, bias_BHN: Tensor | None = None, last: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Append one slot for each hypothesis; return the keys and values of the `last` slots (None: of all), [B, H, K,
+        D] each. Those before them are gone.
+        """
         batch, heads, more, width = k_BHND.shape
+        slots = self.used + more if last is None else last
         if bias_BHN is not None:
             before = bias_BHN[..., :0] if self.bias_BHK is None else self.bias_BHK[:batch]
-            self.bias_BHK = torch.cat([before, bias_BHN], dim=2)
-        first, self.used = self.used, self.used + more
+            self.bias_BHK = torch.cat([before, bias_BHN], dim=2)[..., -slots:]
         both = self._both_2BHKD
-        if both is None or self.used > both.shape[3]:
-            larger = k_BHND.new_empty(2, batch, heads, max(INITIAL_CAPACITY, 2 * self.used), width)
-            if both is not None:
-                larger[..., :first, :] = both[:, :batch, :, :first]
-            both = self._both_2BHKD = larger
+        capacity, least = 0 if both is None else both.shape[3], max(INITIAL_CAPACITY, 2 * slots)
+        if both is None or self.used + more > capacity or capacity > 2 * least:  # the last after a long prompt
+            kept, old = max(0, slots - more), both
+            if both is None or not least <= capacity <= 2 * least:
+                both = k_BHND.new_empty(2, batch, heads, least, width)
+            if old is not None:
+                both[:, :batch, :, :kept] = old[:, :batch, :, self.used - kept : self.used]
+            self.used, self._both_2BHKD = kept, both
+        self.used += more
         for part, new in zip(both, (k_BHND, v_BHND), strict=True):
-            part[:batch, :, first : self.used] = new
-        keys_BHKD, values_BHKD = both[:, :batch, :, : self.used]
+            part[:batch, :, self.used - more : self.used] = new
+        keys_BHKD, values_BHKD = both[:, :batch, :, self.used - slots : self.used]
         return keys_BHKD, values_BHKD
 
     def last(self, name: str, number: int, like_XP: Tensor) -> Tensor:
@@ -125,6 +135,7 @@ class DecoderState:
     offsets_B: Tensor | None = None
     num_prompt: int = 0
     length: int = 0
+    _slots_before: list[int] = field(default_factory=list)  # each place but the prompts'
     _tables: dict[int, tuple[int, Tables]] = field(default_factory=dict)
     _newest_X: Tensor | None = None  # of the step
     _rows_K: dict[int, Tensor] = field(default_factory=dict)  # of the step, by the number of a table's rows
@@ -164,6 +175,7 @@ class DecoderState:
             self.bias_BNK = self.bias_BNK.expand(-1, hypotheses, -1)
         batch, present, _ = self.bias_BNK.shape
         assert hypotheses == present, f"{hypotheses} hypotheses per sentence fed, but the state has {present}"
+        self._slots_before.append(self.bias_BNK.shape[2])
         own_NN = self.bias_BNK.new_full((hypotheses, hypotheses), -torch.inf).fill_diagonal_(0.0)
         self.bias_BNK = torch.cat([self.bias_BNK, own_NN.expand(batch, -1, -1)], dim=2)
         self.places_K = torch.cat([self.places_K, self.places_K.new_full((hypotheses,), self.length)])
@@ -186,16 +198,23 @@ class DecoderState:
         if cache.bias_BHK is None:
             return None
         bias_BHK = cache.bias_BHK[: len(self.bias_BNK)]
-        descends_BNK = self.bias_BNK[..., : bias_BHK.shape[2]] == 0
+        older_BNK = self.bias_BNK[..., : -self.bias_BNK.shape[1]]
+        descends_BNK = older_BNK[..., older_BNK.shape[2] - bias_BHK.shape[2] :] == 0
         slots_K = torch.arange(bias_BHK.shape[2], device=bias_BHK.device)
         last_BN = torch.where(descends_BNK, slots_K, -1).amax(-1)  # slots are in the order of time
         parents_BHN = torch.take_along_dim(bias_BHK, last_BN.clamp(min=0)[:, None], dim=2)
         return parents_BHN.masked_fill(last_BN[:, None] < 0, 0.0).transpose(1, 2).flatten(0, 1)
 
-    def positions(self) -> tuple[Tensor, Tensor]:
-        """The positions of the newest pieces and of all slots, [B, 1, N, 1] and [B, 1, 1, K]."""
+    def slots_within(self, window: int | None) -> int:
+        """How many of the last slots are of the last `window` places."""
+        first = 0 if window is None else max(0, self.length - window)
+        before = first if first < self.num_prompt else self._slots_before[first - self.num_prompt]
+        return self.bias_BNK.shape[2] - before
+
+    def positions(self, slots: int) -> tuple[Tensor, Tensor]:
+        """The positions of the newest pieces and of the last slots, [B, 1, N, 1] and [B, 1, 1, K]."""
         batch, hypotheses, _ = self.bias_BNK.shape
-        slots_BK = self.places_K.expand(batch, -1)
+        slots_BK = self.places_K[-slots:].expand(batch, -1)
         if self.offsets_B is not None:
             slots_BK = slots_BK - self.offsets_B[:, None]
         return self.newest_X().view(batch, 1, hypotheses, 1), slots_BK[:, None, None]
@@ -251,21 +270,23 @@ class DecoderState:
 
 
 def self_attention(given: AttentionInputs, state: DecoderState) -> Tensor:
-    """Attention of the newest piece of each hypothesis, to which the state has advanced, to all slots of a cache:
-    [B, N, M]. q is [B, H, N, D]; tables are those of `DecoderState.tables`.
+    """Attention of the newest piece of each hypothesis, to which the state has advanced, to the last slots, of which k
+    and v are: [B, N, M]. q is [B, H, N, D]; tables are those of `DecoderState.tables`.
     """
     batch, heads, hypotheses, width = given.q.shape
-    key_rows, value_rows = (  # of each slot
-        None if table is None else table.index_select(-2, state.rows_K(table.shape[-2])) for table in given[3:5]
+    slots = given.k.shape[2]  # the last ones
+    key_rows, value_rows = (
+        None if table is None else table.index_select(-2, state.rows_K(table.shape[-2])[-slots:])
+        for table in given[3:5]
     )
     scale = width**-0.5
     with small_products_exact(given.q):
         q = given.q.reshape(-1, hypotheses, width)
-        seen_BHNK = bias_BHNK = state.bias_BNK[:, None].expand(-1, heads, -1, -1)
+        seen_BHNK = bias_BHNK = state.bias_BNK[:, None, :, -slots:].expand(-1, heads, -1, -1)
         if given.change_scores is not None:  # of scores without minus infinity
             bias_BHNK = torch.zeros_like(seen_BHNK)
         if given.bias_table is not None:
-            bias_HK = given.bias_table.index_select(-1, state.rows_K(given.bias_table.shape[-1]))
+            bias_HK = given.bias_table.index_select(-1, state.rows_K(given.bias_table.shape[-1])[-slots:])
             bias_BHNK = bias_BHNK + bias_HK[:, None]
         if key_rows is not None:
             of_keys, by = q.view(batch, heads, hypotheses, width), scale
@@ -283,7 +304,7 @@ def self_attention(given: AttentionInputs, state: DecoderState) -> Tensor:
                 scores_BHNK = scores_BHNK + key_bias[:, :, None]
             scores_BHNK = given.change_scores(scores_BHNK, seen_BHNK[:, :1] == 0)
             scores = (scores_BHNK + seen_BHNK).flatten(0, 1)
-        p = softmax(scores).to(q.dtype)
+        p = softmax(scores.view(batch, heads, hypotheses, -1), sink_H=given.sink).to(q.dtype).flatten(0, 1)
         z = torch.bmm(p, given.v.flatten(0, 1))
         if value_rows is not None:
             z += times_table(p.view(batch, heads, hypotheses, -1), value_rows).flatten(0, 1)

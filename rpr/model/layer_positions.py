@@ -142,7 +142,7 @@ class LayerPositions(nn.Module):
             at_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device) if given is None else given.positions_P
             change = self.change_scores(q_BHPD, at_P[:, None], at_P)
         of_input = self.of_input(x_BPM)
-        return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, *of_input, labels, change_scores=change)
+        return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, *of_input, labels=labels, change_scores=change)
 
     @property
     def _learned(self) -> dict[str, Tensor]:

@@ -115,14 +115,18 @@ def self_attention(weights: Weights, name: str, eps: float, scheme: Scheme, site
                 e_H = e_H + (queries[0, :, i] * row_of(keys, j - i)).sum(-1)
             if bias_HR is not None:
                 e_H = e_H + row_of(bias_HR[..., None], j - i)[:, 0]
-            rows.append(e_H + (key_bias[:, j] if scheme.has_key_bias else 0))
+            rows.append(e_H + (key_bias[:, j] - key_bias[:, i] if scheme.has_key_bias else 0))
     e_HLL = torch.stack(rows, dim=1).view(site.num_heads, length, length)
-    # 3. The softmax, of a decoder over the positions up to its own.
-    visible_LL = (positions <= positions[:, None]) if site.causal else torch.ones(length, length).bool()
+    # 3. The softmax, of a decoder over the positions up to its own, within a window; a sink is a key of value zero.
+    distances_LL = positions[:, None] - positions
+    visible_LL = (distances_LL.abs() < (scheme.window or length)) & ((distances_LL >= 0) | (not site.causal))
     if scheme.has_scores:
         pairs = Pairs(e_HLL[None], visible_LL, q_HLD[None], positions[:, None], positions)
         e_HLL = scheme.scores(pairs, learned, site)[0]
-    a_HLL = e_HLL.masked_fill(~visible_LL, -math.inf).softmax(dim=-1)
+    e_HLL = e_HLL.masked_fill(~visible_LL, -math.inf)
+    if scheme.sink:
+        e_HLL = torch.cat([e_HLL, weights[f"{name}.sink"][:, None, None].expand(-1, length, 1)], dim=-1)
+    a_HLL = e_HLL.softmax(dim=-1)[..., :length]
     # 4. The weighted sum.
     z_HLD = a_HLL @ v_HLD
     if values is not None:

@@ -23,7 +23,7 @@ from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_of_layers
 from rpr.model.linear import Linear
-from rpr.model.positions import Tables
+from rpr.model.positions import Scheme, Tables
 
 POSITIONS = 0x706F73  # added to the seed
 
@@ -60,12 +60,16 @@ def norm_of(config: TransformerConfig) -> nn.Module:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; its position parameters may be shared with other layers."""
+    """Multi-head self-attention; its position parameters, but not its sink, may be shared with other layers."""
 
-    def __init__(self, config: TransformerConfig, positions: LayerPositions | None, *, causal: bool) -> None:
+    def __init__(
+        self, config: TransformerConfig, positions: LayerPositions | None, scheme: Scheme, *, causal: bool
+    ) -> None:
         super().__init__()
         self.num_heads = config.num_heads
         self.causal = causal
+        self.window = scheme.window
+        self.sink = nn.Parameter(torch.zeros(config.num_heads)) if scheme.sink else None
         self.implementation: Implementation = "auto"
         self.qkv = _projection(config.d_model, 3)
         self.output = _projection(config.d_model, 1)
@@ -89,7 +93,7 @@ class SelfAttention(nn.Module):
         if self.norms or self._offsets_keys:
             q, k = self._normed(q, k, _starts(mask, k), cache)
         inputs = AttentionInputs(q, k, v) if self.tables is None else self.tables.inputs(x_BQM, q, k, v, given)
-        return inputs._replace(mask=mask, causal=self.causal)
+        return inputs._replace(mask=mask, causal=self.causal, window=self.window, sink=self.sink)
 
     @property
     def _offsets_keys(self) -> bool:
@@ -124,6 +128,7 @@ class SelfAttention(nn.Module):
             q, k = self._normed(q, k, starts_X111, cache, prompt=False)
             q_BNHD, k_BNHD = (x.reshape(q_BNHD.shape) for x in (q, k))
         tables, queries_BHNX, bias_BHN1, change = Tables(), None, None, None
+        slots = state.slots_within(self.window)
         if (positions := self.tables) is not None:
             if positions.prepares:
                 # Each row has a position of its own, so the hook gets all rows as one sentence, [1, H, X, D].
@@ -136,10 +141,12 @@ class SelfAttention(nn.Module):
                 None if part is None else part.reshape(*q_BNHD.shape[:3], -1).transpose(1, 2) for part in of_input
             )
             if positions.scheme.has_scores:
-                change = positions.change_scores(q_BNHD.transpose(1, 2), *state.positions())
+                change = positions.change_scores(q_BNHD.transpose(1, 2), *state.positions(slots))
         key_bias_BHN = None if bias_BHN1 is None else bias_BHN1[..., 0]
-        k_BHKD, v_BHKD = cache.add(k_BNHD.transpose(1, 2), v_BNHD.transpose(1, 2), key_bias_BHN)
-        given = AttentionInputs(q_BNHD.transpose(1, 2), k_BHKD, v_BHKD, *tables, queries_BHNX, cache.bias_BHK)
+        k_BHKD, v_BHKD = cache.add(k_BNHD.transpose(1, 2), v_BNHD.transpose(1, 2), key_bias_BHN, slots)
+        given = AttentionInputs(
+            q_BNHD.transpose(1, 2), k_BHKD, v_BHKD, *tables, queries_BHNX, cache.bias_BHK, self.sink
+        )
         out_BNM: Tensor = self.output(decoding.self_attention(given._replace(change_scores=change), state))
         return out_BNM
 
@@ -221,9 +228,11 @@ class Residual(nn.Module):
 class Layer(nn.Module):
     """One layer of a stack; `cross_attention` is None in a stack that attends to no encoder."""
 
-    def __init__(self, config: TransformerConfig, positions: LayerPositions | None, shape: StackShape) -> None:
+    def __init__(
+        self, config: TransformerConfig, positions: LayerPositions | None, scheme: Scheme, shape: StackShape
+    ) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(config, positions, causal=shape.site.causal)
+        self.self_attention = SelfAttention(config, positions, scheme, causal=shape.site.causal)
         self.cross_attention = CrossAttention(config) if shape.cross else None
         self.feed_forward = FeedForward(config)
         self.around_attention = Residual(config)
@@ -268,7 +277,8 @@ class Stack(nn.ModuleList):
     def __init__(self, config: TransformerConfig, shape: StackShape) -> None:
         with apart(config):
             of_layers = positions_of_layers(shape.scheme, shape.site)
-        super().__init__([Layer(config, positions, shape) for positions in of_layers])
+        schemes = shape.scheme.of_layers(config.num_layers)
+        super().__init__(Layer(config, *layer, shape) for layer in zip(of_layers, schemes, strict=True))
 
     @property
     def layers(self) -> list[Layer]:

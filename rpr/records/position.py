@@ -162,11 +162,9 @@ def _position(record: Record, origin: str) -> Position:
     else:
         identity = json.dumps([known.scheme, known.identity()], sort_keys=True)
         sides = (known.encoder, known.decoder)
-        plain = all(getattr(side, key) == off for side in sides for key, off in _COMMON.items())
-        published = all(map(_as_published, sides))
-        position = Position(
-            known.kind, known.label, known.k, known.sharing, identity, known.encoder.ordered, "", plain, published
-        )
+        plain = all(getattr(side, key) == off for side in sides for key, off in {**_COMMON, "windowed": False}.items())
+        published, ordered = all(map(_as_published, sides)), known.encoder.ordered or known.encoder.windowed
+        position = Position(known.kind, known.label, known.k, known.sharing, identity, ordered, "", plain, published)
     if not origin:
         return position
     identity = json.dumps([position.identity, origin])

@@ -31,6 +31,7 @@ def choices(group):
 
 
 GROUPS = {group: choices(group) for group in ("model", "position", "hardware", "data", "optim", "logger", "evaluation")}
+FOUR_LAYERS = {"rope_none", "rope_local", "relative_local"}
 DOCUMENTS = {"python_library", "text", "wikitext103", "fineweb_edu"}
 LOCAL_ONLY = {"custom", "text", "multi30k_en_fr", "wmt_mini_en_de", "wmt_mini_en_fr"}  # refused without data.path
 
@@ -46,7 +47,7 @@ def test_every_choice_composes_and_validates():
         row = {group: names[number % len(names)] for group, names in GROUPS.items()}
         more = ["data.path=/a/folder"] if row["data"] in LOCAL_ONLY else []
         more += ["model.architecture=decoder_only"] if row["data"] in DOCUMENTS else []
-        more += ["model.num_layers=4"] if row["position"] == "rope_none" else []
+        more += ["model.num_layers=4"] if row["position"] in FOUR_LAYERS else []
         more += ["position.encoder=none"] if row["position"] in CAUSAL and row["data"] not in DOCUMENTS else []
         cfg = train(*(f"{group}={choice}" for group, choice in row.items()), *more)
         for group in ("model", "position", "hardware", "data"):

@@ -14,7 +14,7 @@ from rpr.model.attention import attend
 from rpr.model.attention.blocks import blockwise as in_blocks
 from rpr.model.attention.inputs import AttentionInputs
 
-NAMES = ("q", "k", "v", "key_table", "value_table", "bias_table", "distance_queries", "key_bias")
+NAMES = ("q", "k", "v", "key_table", "value_table", "bias_table", "distance_queries", "key_bias", "sink")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Case:
     bias: int | None = None
     queries: int | None = None  # the width of the distance queries
     key_bias: bool = False
+    sink: bool = False
+    window: int | None = None
     causal: bool = False
     mask: str = ""
     labels: str = ""
@@ -65,8 +67,9 @@ class Case:
             table(self.bias, per_head=True),
             None if self.queries is None else normal(self.batch, self.heads, self.num_queries, self.queries),
             normal(self.batch, self.heads, self.num_keys) if self.key_bias else None,
+            normal(self.heads) if self.sink else None,
         ]
-        options: dict[str, Any] = {"causal": self.causal, "first_query": self.first_query}
+        options: dict[str, Any] = {"causal": self.causal, "first_query": self.first_query, "window": self.window}
         sizes = {"B": self.batch, "H": self.heads, "Q": self.num_queries, "K": self.num_keys}
         if self.mask:
             shape = [size if axis in self.mask else 1 for axis, size in sizes.items()]
@@ -82,6 +85,9 @@ class Case:
         visible = visible.expand(self.batch, self.heads, self.num_queries, self.num_keys)
         if self.causal:
             visible = visible & causal_mask(self.num_queries, self.first_query, self.num_keys)
+        if self.window is not None:
+            queries = self.first_query + torch.arange(self.num_queries)
+            visible = visible & ((torch.arange(self.num_keys) - queries[:, None]).abs() < self.window)
         return visible.any(-1, keepdim=True)
 
 
@@ -124,6 +130,19 @@ CASES = {
     "distance queries, labels": Case(4, 6, 2, queries=2, labels="BQK", causal=True),
     "key bias": Case(6, 6, keys=None, values=None, key_bias=True, mask="BK"),
     "key bias, everything": Case(7, 9, 2, keys=3, bias=2, queries=1, key_bias=True, causal=True, mask="BHQK"),
+    "window": Case(9, 9, keys=3, values=2, window=3),
+    "window of 1": Case(6, 6, bias=2, causal=True, window=1),
+    "window, padding": Case(9, 9, keys=2, values=6, causal=True, window=4, mask="BK", per_head=(False, True)),
+    "window, steps with cache": Case(3, 11, 8, keys=4, bias=1, causal=True, window=3),
+    "window, far behind all keys": Case(9, 4, 2, values=2, causal=True, window=3),
+    "window, labels": Case(6, 6, 0, labels="BQK", bias=1, window=2, sink=True, causal=True),
+    "window, everything": Case(
+        13, 13, keys=2, bias=2, queries=2, key_bias=True, sink=True, window=5, mask="BHQK", causal=True
+    ),
+    "window wider than the text": Case(6, 6, keys=2, window=6),
+    "sink": Case(6, 6, keys=1, values=1, sink=True),
+    "sink alone": Case(6, 6, keys=None, values=None, sink=True, causal=True),
+    "sink, clipped on one side": Case(8, 8, keys=2, values=0, bias=1, sink=True, causal=True, per_head=(False, True)),
     "views": Case(5, 5, strided=True, causal=True, mask="BK"),
 }
 
@@ -151,7 +170,8 @@ def blockwise(
 def fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Torch's kernel, as on a GPU, for all that it computes; else `attend`."""
     given = AttentionInputs(q, k, v, **options)
-    return attention._fused(given) if given.positions <= {"bias_table"} else attend(q, k, v, **options)
+    fits = given.positions <= {"bias_table"} and not given.windowed
+    return attention._fused(given) if fits else attend(q, k, v, **options)
 
 
 PASSES = {name: partial(attend, implementation=name) for name in ("dense", "blockwise")}

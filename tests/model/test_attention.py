@@ -58,11 +58,11 @@ def dot(a, b):
 
 def by_loops(case, inputs, options):
     """z and the weights; 0 for a query with no visible key."""
-    q, k, v, key_table, value_table, bias, queries, key_bias = inputs
+    q, k, v, key_table, value_table, bias, queries, key_bias, sink = inputs
     bias = None if bias is None else bias[..., None]
     labels, first_query = options.get("labels"), options["first_query"]
     sizes = (case.batch, case.heads, case.num_queries, case.num_keys)
-    mask = options.get("mask", torch.ones(1, 1, 1, 1)).expand(sizes).tolist()
+    mask, window = options.get("mask", torch.ones(1, 1, 1, 1)).expand(sizes).tolist(), options["window"] or math.inf
     z, weights = torch.zeros(q.shape, dtype=torch.float64), torch.zeros(sizes, dtype=torch.float64)
     for b, h, i in itertools.product(*map(range, sizes[:3])):
         distances = [j - (first_query + i) for j in range(case.num_keys)]
@@ -70,16 +70,18 @@ def by_loops(case, inputs, options):
         query, keys, values = q[b, h, i].tolist(), k[b, h].tolist(), v[b, h].tolist()
         exponentials = {}
         for j, distance in enumerate(distances):
-            if mask[b][h][i][j] and (not options["causal"] or distance <= 0):
+            if mask[b][h][i][j] and (not options["causal"] or distance <= 0) and abs(distance) < window:
                 score = dot(query, keys[j]) / math.sqrt(case.width) + (0 if b_pair is None else b_pair[j][0])
                 if a_key is not None and queries is None:
                     score += dot(query, a_key[j]) / math.sqrt(case.width)
                 elif a_key is not None:
                     score += dot(queries[b, h, i].tolist(), a_key[j])
-                score += 0 if key_bias is None else key_bias[b, h, j].item()
+                own = 0 if sink is None or key_bias is None else key_bias[b, h, min(first_query + i, case.num_keys - 1)]
+                score += 0 if key_bias is None else float(key_bias[b, h, j] - own)
                 exponentials[j] = math.exp(score)
+        total = math.fsum([*exponentials.values(), 0 if sink is None else math.exp(sink[h].item())])
         for j, exponential in exponentials.items():
-            weights[b, h, i, j] = weight = exponential / math.fsum(exponentials.values())
+            weights[b, h, i, j] = weight = exponential / total
             value = values[j] if a_value is None else [x + y for x, y in zip(values[j], a_value[j], strict=True)]
             z[b, h, i] += weight * torch.tensor(value, dtype=torch.float64)
     return z, weights
@@ -90,8 +92,8 @@ def test_all_forms_match_loops_forward_and_reference_backward(case):
     inputs, options = case.inputs()
     z, of_keys = by_loops(case, inputs, options)
     assert_all_forms_agree(case, z)
-    q, k, _, key_table, _, bias, queries, key_bias = inputs
-    more = {"key_table": key_table, "bias_table": bias, "distance_queries": queries, "key_bias": key_bias}
+    more = dict(zip(NAMES[3:], inputs[3:], strict=True)) | {"value_table": None}
+    q, k, *_ = inputs
     actual = weights(q, k, **more, **options) * case.has_visible_key(options)
     torch.testing.assert_close(actual, of_keys, rtol=1e-12, atol=1e-12)
     assert ((actual == 0) == (of_keys == 0)).all()  # hidden keys get exactly 0
@@ -107,6 +109,11 @@ def test_all_forms_match_loops_forward_and_reference_backward(case):
     ((150, 150), {"keys": 64, "values": 3, "bias": 2, "causal": True, "heads": 1}),
     ((210, 210), {"keys": None, "values": None, "bias": 130, "causal": True}),
     ((200, 200), {"keys": 140, "values": None, "bias": 199, "queries": 2, "causal": True, "mask": "K"}),
+    ((301, 301), {"keys": 16, "values": 300, "causal": True, "window": 140, "sink": True}),
+    ((333, 333), {"keys": 200, "values": 140, "bias": 130, "causal": True, "window": 135, "heads": 1, "sink": True}),
+    ((270, 270), {"keys": 16, "values": 64, "bias": 3, "window": 33, "mask": "BK", "sink": True}),
+    ((260, 260), {"keys": None, "values": None, "key_bias": True, "causal": True, "window": 70, "sink": True}),
+    ((140, 300, 160), {"keys": 4, "values": None, "bias": 300, "causal": True, "window": 20}),
 ])  # fmt: skip
 def test_all_forms_match_reference_on_longer_sentences(lengths, options):
     assert_all_forms_agree(Case(*lengths, **options))
@@ -176,6 +183,37 @@ def test_causal_passes_do_not_read_table_rows_of_future_keys(form, case):
     assert not any(of_table[..., of_table.shape[-2] // 2 + 1 :, :].any() for of_table in before[4:])
 
 
+@EACH_PASS
+def test_rows_beyond_the_window_get_no_gradient_and_one_as_wide_as_the_text_changes_no_bit(form):
+    inputs, options = Case(40, 40, keys=9, values=9, bias=9, causal=True, window=4, sink=True).inputs()
+    _, *gradients = results(form, inputs, torch.ones_like(inputs[0]), **options)
+    for of_table in gradients[3:6]:
+        assert not of_table.movedim(-2 if of_table.dim() > 2 or of_table.shape[-1] == 3 else -1, 0)[:6].any()
+    wide, whole = (results(form, inputs, torch.ones_like(inputs[0]), **options | {"window": w}) for w in (40, None))
+    assert all(map(torch.equal, wide, whole))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_weights_of_windows_and_sinks_as_given(form):
+    """12 tokens, q = k = 0: of a decoder with W = 4 each of the last four has 1 / min(i + 1, 4); of an encoder with W =
+    3 query 5 sees 3 to 7. One key of score 0 beside a sink of 1: .268941.
+    """
+    zeros, values = torch.zeros(1, 1, 12, 12, dtype=torch.float64), torch.eye(12, dtype=torch.float64)[None, None]
+    causal = form(zeros, zeros, values, causal=True, window=4)[0, 0]
+    for i in range(12):
+        expected = [1 / min(i + 1, 4) if 0 <= i - j < 4 else 0.0 for j in range(12)]
+        torch.testing.assert_close(causal[i], torch.tensor(expected, dtype=torch.float64))
+    assert form(zeros, zeros, values, window=3)[0, 0, 5].nonzero()[:, 0].tolist() == [3, 4, 5, 6, 7]
+    assert torch.equal(form(zeros, zeros, values, causal=True, window=1)[0, 0], values[0, 0])  # itself alone
+    sink = torch.ones(1, dtype=torch.float64)
+    assert form(*(x[:, :, :1] for x in (zeros, zeros, values)), sink=sink)[0, 0, 0, 0].item() == pytest.approx(
+        0.2689414
+    )
+    none = torch.full((1,), -1e9, dtype=torch.float64)
+    q = torch.randn(1, 1, 12, 12, dtype=torch.float64)
+    torch.testing.assert_close(form(q, q, values, sink=none), form(q, q, values), rtol=1e-12, atol=1e-12)
+
+
 # Choice of implementation
 
 
@@ -212,7 +250,7 @@ def test_plain_attention_of_256_keys_uses_torch_kernel(length, calls):
 
 @EACH_PASS
 def test_gradient_of_one_input_does_not_require_the_others(form):
-    inputs, _ = Case(6, 6, bias=2, queries=2, key_bias=True).inputs()
+    inputs, _ = Case(6, 6, bias=2, queries=2, key_bias=True, sink=True).inputs()
     weight = torch.ones_like(inputs[0])
     _, *expected = results(form, inputs, weight)
     for index in range(len(NAMES)):
@@ -276,6 +314,7 @@ REFUSED = [
     ({"distance_queries": (2, 2, 4, 3)}, r"distance_queries: there is no key_table, whose rows they multiply"),
     ({"distance_queries": (2, 2, 5, 3)}, r"distance_queries: shape \[2, 2, 5, 3\] is not \[2, 2, 4, 3\]"),
     ({"distance_queries": (2, 2, 4, 1), "key_table": (3, 3)}, r"key_table: shape \[3, 3\] is not \[R, 1\] or"),
+    ({"sink": (5,)}, r"sink: shape \[5\] is not \[2\]"),
     ({"key_bias": (2, 4)}, r"key_bias: shape \[2, 4\] is not \[2, 2, 5\]"),
     ({"labels": (4, 5), "dtype": torch.int32}, r"labels: torch.int32 is not int64"),
     ({"labels": (5, 4)}, r"labels: shape \[5, 4\] is not \[4, 5\] or \[2, 4, 5\]"),
@@ -298,7 +337,7 @@ def test_invalid_shape_raises(wrong, message):
 
 def test_triton_with_labels_or_bias_raises():
     (q, k, v, _, _, bias, *_), options = Case(4, 4, bias=1, labels="QK").inputs()
-    message = "triton supports only key and value tables by distance, no labels, score bias or queries of their"
-    for more in ({"labels": options["labels"]}, {"bias_table": bias[:, :3]}):
+    message = "triton supports only key and value tables by distance, no labels, score bias, queries of their own, win"
+    for more in ({"labels": options["labels"]}, {"bias_table": bias[:, :3]}, {"window": 2}, {"sink": torch.ones(2)}):
         with pytest.raises(ValueError, match=message):
             attend(q, k, v, implementation="triton", **more)

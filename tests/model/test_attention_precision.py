@@ -27,7 +27,7 @@ def test_running_sums_as_key_bias_are_not_rounded_by_autocast(monkeypatch):
     monkeypatch.setattr(attention, "LONG", 24)
     monkeypatch.setattr(attention, "STORED_BYTES", 0)
     inputs, options = Case(40, 40, keys=None, values=None, key_bias=True, causal=True, width=8).inputs(torch.float32)
-    inputs[-1] = 300 + torch.rand(2, 2, 40, generator=torch.Generator().manual_seed(2)).cumsum(-1)
+    inputs[7] = 300 + torch.rand(2, 2, 40, generator=torch.Generator().manual_seed(2)).cumsum(-1)
     weight = torch.ones_like(inputs[0])
     exact, *_ = results(reference, [None if x is None else x.double() for x in inputs], weight.double(), **options)
     plain, *_ = results(attention.attend, inputs, weight, **options)
@@ -36,13 +36,14 @@ def test_running_sums_as_key_bias_are_not_rounded_by_autocast(monkeypatch):
     assert (plain - exact).abs().max() < 1e-4 and (rounded - exact).abs().max() < 0.02
 
 
-def test_running_sums_as_key_bias_are_exact_in_bfloat16():
+@pytest.mark.parametrize("more", [{}, {"window": 90, "sink": True}])
+def test_running_sums_as_key_bias_are_exact_in_bfloat16(more):
     """bfloat16 rounds sums of hundreds by whole units, also where their differences are small."""
-    inputs, options = Case(400, 400, keys=None, values=None, key_bias=True, causal=True, width=8).inputs()
-    inputs[-1] = 300 + torch.rand(2, 2, 400, generator=torch.Generator().manual_seed(2)).cumsum(-1)
+    inputs, options = Case(400, 400, keys=None, values=None, key_bias=True, causal=True, width=8, **more).inputs()
+    inputs[7] = 300 + torch.rand(2, 2, 400, generator=torch.Generator().manual_seed(2)).cumsum(-1)
     weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
     right = results(reference, [None if x is None else x.double() for x in inputs], weight, **options)
-    narrow = [None if x is None else x.bfloat16() for x in inputs[:-1]] + [inputs[-1].float()]
+    narrow = [None if x is None else x.float() if place == 7 else x.bfloat16() for place, x in enumerate(inputs)]
     for name, form in FORMS.items():
         for actual, exact in zip(results(form, narrow, weight.bfloat16(), **options), right, strict=True):
             assert (actual.double() - exact).norm() < 0.03 * exact.norm(), name

@@ -53,7 +53,9 @@ def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind):
         assert all("cross" not in name for name, _ in model.named_parameters())
 
 
-@pytest.mark.parametrize("kind", ["none", "learned", "rope", "relative", "t5", "fox", "logits_and_t5"])
+@pytest.mark.parametrize(
+    "kind", ["none", "learned", "rope", "relative", "t5", "fox", "logits_and_t5", "relative_window", "fox_window"]
+)
 @pytest.mark.parametrize("beam", [1, 3])
 def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind, beam):
     model = make_model(kind, activation="gelu")

@@ -48,6 +48,7 @@ BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries, on a
 GPU_STORED_BYTES = 256 * 2**20  # but on a GPU it stores weights of so many bytes a layer
 GPU_BLOCK_SCORES = 2**25  # of all heads and sentences, on a GPU: 64 MiB in bfloat16
 VECTORS = {"key_table", "value_table"}  # the positions that the fused kernel for a GPU computes
+WINDOW_BLOCK = 128  # queries of a block with a window, on a CPU
 CAUSAL = 128  # from this many keys on, blocks of causal attention on a CPU leave out later keys
 
 
@@ -75,16 +76,18 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
     if k_BHKD.shape[0] < q_BHQD.shape[0]:
         k_BHKD, v_BHKD = (x.expand(q_BHQD.shape[0], -1, -1, -1) for x in (k_BHKD, v_BHKD))
         given = given._replace(k=k_BHKD, v=v_BHKD)
+    if given.window is not None and given.window > given.farthest:
+        given = given._replace(window=None)
     if not q_BHQD.numel() or not k_BHKD.numel():
         return reference(given)
     if implementation == "auto" and _fused_is_faster(given):
         return _fused(given)
     if implementation == "auto" and _column_is_faster(given):
         return _with_bias_as_column(given)
-    if implementation == "triton" and not given.positions <= VECTORS:
+    if implementation == "triton" and (given.windowed or not given.positions <= VECTORS):
         raise ValueError(
-            "implementation: triton supports only key and value tables by distance, no labels, score bias or "
-            "queries of their own; choose auto"
+            "implementation: triton supports only key and value tables by distance, no labels, score bias, queries "
+            "of their own, window or sink; choose auto"
         )
     if implementation == "composed" or given.dense_alone or (implementation == "auto" and _composed_is_better(q_BHQD)):
         return composed(given)
@@ -93,7 +96,8 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
 
         return fused_attention(given)
     stored = implementation == "dense" or (implementation == "auto" and _stores_weights(given))
-    return blockwise(given, None if stored and not _leaves_out_later_keys(given) else _block(given), stored=stored)
+    whole = stored and given.window is None and not _leaves_out_later_keys(given)
+    return blockwise(given, None if whole else _block(given), stored=stored)
 
 
 def _leaves_out_later_keys(given: AttentionInputs) -> bool:
@@ -103,6 +107,8 @@ def _leaves_out_later_keys(given: AttentionInputs) -> bool:
 def _block(given: AttentionInputs) -> int:
     """Queries per block: so many that a CPU's caches hold the scores of a head, or that a GPU has enough to do."""
     batch, heads, num_keys, _ = given.k.shape
+    if given.window is not None:
+        return WINDOW_BLOCK if given.q.device.type == "cpu" else max(WINDOW_BLOCK, given.window)
     if _leaves_out_later_keys(given):
         return 64 if num_keys < LONG else 128
     of_a_query = num_keys if given.q.device.type == "cpu" else batch * heads * num_keys
@@ -118,6 +124,7 @@ def _kernel_is_faster(given: AttentionInputs) -> bool:
         given.q.is_cuda
         and bool(positions)
         and positions <= VECTORS
+        and not given.windowed
         and (given.q.dtype in (torch.bfloat16, torch.float16) or tf32)
         and given.q.shape[3] <= WIDEST_TRITON_HEAD
         and max(table.shape[-2] for table in tables) < num_keys  # as wide as that, the side tables are weights too
@@ -148,6 +155,8 @@ def _stores_weights(given: AttentionInputs) -> bool:
     batch, heads, num_queries, _ = given.q.shape
     pairs = num_queries * given.k.shape[2]
     size = batch * heads * pairs * given.q.element_size()
+    if given.window is not None:  # blocks of few keys
+        return pairs < LONG**2
     if given.q.device.type == "cpu":
         return pairs < LONG**2 or (given.causal and size // 2 <= STORED_BYTES)
     return pairs < LONG**2 or size <= GPU_STORED_BYTES
@@ -170,6 +179,8 @@ def _fused_is_faster(given: AttentionInputs) -> bool:
     512.
     """
     num_keys = given.k.shape[2]
+    if given.windowed:
+        return False
     if given.q.device.type != "cpu":
         return given.positions <= {"bias_table"}
     if given.positions:
@@ -187,6 +198,7 @@ def _column_is_faster(given: AttentionInputs) -> bool:
         given.key_bias is not None
         and given.positions == {"key_bias"}
         and given.only_causal
+        and given.sink is None
         and not _stores_weights(given)
         and given.q.device.type == "cpu"
         and given.q.dtype == given.key_bias.dtype
@@ -215,7 +227,8 @@ def _fused(given: AttentionInputs) -> Tensor:
     layout = Layout(given.mask, given.causal, given.first_query, None)
     num_queries, num_keys = given.q.shape[2], given.k.shape[2]
     # An additive mask: a boolean one gives NaN for queries that see no key.
-    bias = layout.mask_bias((0, num_queries, num_keys), like=given.q)
+    (whole,) = layout.blocks(num_queries, num_keys)
+    bias = layout.mask_bias(whole, like=given.q)
     if given.bias_table is not None:
         of_pairs_HQK = bias_of_pairs(given.bias_table, num_queries, num_keys, given.first_query).to(given.q.dtype)
         bias = of_pairs_HQK[None] if bias is None else of_pairs_HQK + bias

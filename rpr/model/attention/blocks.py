@@ -6,8 +6,9 @@ per head is a single batched matmul; the scale is applied while copying q, the a
 softmax and their gradients share one buffer; results are written directly into the caller's layout. A part is a slice
 of the heads and sentences, which bounds the size of the buffers.
 
-Longer sequences are also split into blocks of queries, which need only the keys up to their end if causal. For long
-ones the backward pass recomputes each block's weights: nothing of size [B, H, Q, K] is ever stored.
+Longer sequences are also split into blocks of queries, which need only the keys up to their end if causal, and those of
+their window. For long ones the backward pass recomputes each block's weights: nothing of size [B, H, Q, K] is ever
+stored.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R table rows, W table rows that occur,
@@ -31,13 +32,32 @@ PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/m
 def blockwise(given: AttentionInputs, queries_per_block: int | None, *, stored: bool) -> Tensor:
     """Attention without labels; queries_per_block and stored as in `Layout`."""
     stored = stored and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given[:8])
-    layout = Layout(given.mask, given.causal, given.first_query, queries_per_block, stored)
-    z_BHQD: Tensor = BlockwiseAttention.apply(*given[:8], layout)  # type: ignore[no-untyped-call]
-    return z_BHQD
+    with_sums = given.sink is not None
+    layout = Layout(given.mask, given.causal, given.first_query, queries_per_block, stored, given.window, with_sums)
+    results: Any = BlockwiseAttention.apply(*given[:8], layout)  # type: ignore[no-untyped-call]
+    return _with_sink(given, *results) if with_sums else results
+
+
+def _with_sink(given: AttentionInputs, z_BHQD: Tensor, sums_BHQ: Tensor) -> Tensor:
+    """z with one more key of value zero and of score `sink`, from z without and the logarithms of its sums of
+    exponentials, which are of scores less what the softmax does not see: the product with the key table's anchor.
+    """
+    assert given.sink is not None
+    lengths = given.q.shape[2], given.k.shape[2], given.first_query
+    table, wide = given.key_table, sums_BHQ.dtype
+    if table is not None:
+        edges = Distances.between(*lengths, table.shape[-2], causal=given.causal, window=given.window)
+        if edges.anchor is not None:
+            x_BHQX = given.q * given.q.shape[-1] ** -0.5 if given.distance_queries is None else given.distance_queries
+            anchor = table[..., edges.anchor, :].to(wide)
+            sums_BHQ = sums_BHQ + (x_BHQX * (anchor if anchor.dim() == 1 else anchor[:, None])).sum(-1)
+    share_BHQ = torch.sigmoid(sums_BHQ - given.sink.to(wide)[:, None])
+    return (z_BHQD * share_BHQ[..., None]).to(z_BHQD.dtype)
 
 
 class BlockwiseAttention(torch.autograd.Function):
-    """apply(the differentiable fields of `AttentionInputs` in their order, layout) -> z_BHQD.
+    """apply(the differentiable fields of `AttentionInputs` but the sink in their order, layout) -> z_BHQD; with
+    `layout.with_sums` also [B, H, Q], the logarithm of each query's sum of exponentials, relative as `_with_sink` says.
 
     q, k, v may be any views; tables are [R, D] or [H, R, D], the bias [H, R]; a table and its edges may be None. In
     memory z is [B, Q, H, D], and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D]. Deterministic,
@@ -45,11 +65,13 @@ class BlockwiseAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
+    def forward(ctx: Any, *arguments: Any) -> Any:
         *differentiated, layout = arguments
         given = AttentionInputs(*differentiated)
         batch, heads, num_queries, width = given.q.shape
         z_BHQD = given.q.new_empty(batch, num_queries, heads, width).transpose(1, 2)
+        wide = torch.float32 if given.q.dtype in HALF else given.q.dtype
+        sums_BHQ = given.q.new_empty(batch, heads, num_queries, dtype=wide) if layout.with_sums else None
         saved: list[Tensor | None] = []
         ctx.tables = []
         differentiable = any(ctx.needs_input_grad)
@@ -57,7 +79,7 @@ class BlockwiseAttention(torch.autograd.Function):
             for at in _parts(given.q, given.k.shape[2], layout):
                 part = layout.part(*at)
                 tables = _tables(given, part, at, ctx.needs_input_grad[5])
-                z_GQD, kept = _forward(given, at, tables, part)
+                z_GQD, kept = _forward(given, at, tables, part, None if sums_BHQ is None else sums_BHQ[at])
                 _put(z_BHQD, at, z_GQD)
                 if differentiable:
                     saved += [*kept[:-1], *kept.weights]
@@ -65,11 +87,11 @@ class BlockwiseAttention(torch.autograd.Function):
                 del z_GQD, kept
         ctx.save_for_backward(*differentiated[3:], *saved)
         ctx.layout, ctx.num_keys = layout, given.k.shape[2]
-        return z_BHQD
+        return z_BHQD if sums_BHQ is None else (z_BHQD, sums_BHQ)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dz_BHQD: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dz_BHQD: Tensor, dsums_BHQ: Tensor | None = None) -> tuple[Tensor | None, ...]:
         *tables, queries_BHQX, key_bias_BHK = ctx.saved_tensors[:5]
         saved = ctx.saved_tensors[5:]
         d_queries = d_bias = None
@@ -86,7 +108,9 @@ class BlockwiseAttention(torch.autograd.Function):
             for number, at in enumerate(parts):
                 of_part = saved[number * size : (number + 1) * size]
                 kept = _Kept._make([*of_part[:others], of_part[others:]])
-                of_positions, of_tables = _backward(dz_BHQD[at], ctx.tables[number], kept, ctx.layout.part(*at))
+                dsums_GQ1 = None if dsums_BHQ is None else _heads_first(None, dsums_BHQ[at][..., None])
+                layout = ctx.layout.part(*at)
+                of_positions, of_tables = _backward(dz_BHQD[at], dsums_GQ1, ctx.tables[number], kept, layout)
                 for whole, part in zip((*d_qkv, d_queries, d_bias), of_positions, strict=True):
                     if whole is not None and part is not None:
                         _put(whole, at, part)
@@ -113,8 +137,10 @@ class _Kept(NamedTuple):
     weights: tuple[Tensor, ...]  # P of each block; none if it is recomputed
 
 
-def _forward(given: AttentionInputs, at: Part, tables: PartTables, layout: Layout) -> tuple[Tensor, _Kept]:
-    """z of a part, [G, Q, D]."""
+def _forward(
+    given: AttentionInputs, at: Part, tables: PartTables, layout: Layout, log_sums_BHQ: Tensor | None
+) -> tuple[Tensor, _Kept]:
+    """z of a part, [G, Q, D]; the logarithms of its sums of exponentials are written into `log_sums_BHQ`."""
     keys, values, bias = tables
     q_BHQD = given.q[at]
     q_GQD = _heads_first(torch.mul, q_BHQD, q_BHQD.shape[-1] ** -0.5)  # both terms of equation 5 are scaled
@@ -128,17 +154,16 @@ def _forward(given: AttentionInputs, at: Part, tables: PartTables, layout: Layou
     z_GQD = torch.empty_like(q_GQD)
     whole = layout.queries_per_block is None
     sums_GQW = None if values is None or whole else values.zero_sums(q_GQD)
-    weights_of = _weights_of(kept, keys, bias, layout, num_heads=q_BHQD.shape[1])
+    weights_of = _weights_of(kept, keys, bias, layout, num_heads=q_BHQD.shape[1], log_sums_BHQ=log_sums_BHQ)
     weights = []
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
-        start, stop, num_keys = block
         weights_GQK = weights_of(block)
         if layout.stored:
             weights.append(weights_GQK)
         if whole:
             torch.bmm(weights_GQK, v_GKD, out=z_GQD)
         else:
-            z_GQD[:, start:stop] = torch.bmm(weights_GQK, v_GKD[:, :num_keys])
+            z_GQD[:, block.queries] = torch.bmm(weights_GQK, v_GKD[:, block.keys])
         if values is not None:
             sums_GQW = values.sums(weights_GQK, block, sums_GQW)
     if values is not None and sums_GQW is not None:
@@ -147,7 +172,7 @@ def _forward(given: AttentionInputs, at: Part, tables: PartTables, layout: Layou
 
 
 def _backward(
-    dz_BHQD: Tensor, tables: PartTables, kept: _Kept, layout: Layout
+    dz_BHQD: Tensor, dlog_sums_GQ1: Tensor | None, tables: PartTables, kept: _Kept, layout: Layout
 ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
     """The gradients of a part: of q, k, v, the distance queries and the key bias, [G, ...]; of its tables."""
     keys, values, bias = tables
@@ -170,22 +195,23 @@ def _backward(
         dsums_GQW = None if keys is None or drows_TWX is not None else keys.zero_sums(q_GQD)
     weights_of = None if stored else _weights_of(kept, keys, bias, layout, num_heads=dz_BHQD.shape[1])
     for number, block in enumerate(layout.blocks(q_GQD.shape[1], k_GKD.shape[1])):
-        start, stop, num_keys = block
+        queries, of_keys = block.queries, block.keys
         weights_GQK = stored[number] if weights_of is None else weights_of(block)
-        num_products = q_GQD.shape[0]
-        dscores_GQK = scores_buffer(num_products, stop - start, num_keys, like=q_GQD)
-        torch.bmm(dz_GQD[:, start:stop], v_GKD[:, :num_keys].transpose(1, 2), out=dscores_GQK)
+        dscores_GQK = scores_buffer(q_GQD.shape[0], block.num_queries, block.num_keys, like=q_GQD)
+        torch.bmm(dz_GQD[:, queries], v_GKD[:, of_keys].transpose(1, 2), out=dscores_GQK)
         if values is not None and projected_GQW is not None:
             values.add_to_scores(dscores_GQK, projected_GQW, block)
         _softmax_backward_(dscores_GQK, weights_GQK)
+        if dlog_sums_GQ1 is not None:
+            dscores_GQK.addcmul_(weights_GQK, dlog_sums_GQ1[:, queries].to(weights_GQK.dtype))
         if whole:
             torch.baddbmm(dq_GQD, dscores_GQK, k_GKD, beta=0, alpha=scale, out=dq_GQD)
             dv_GKD = torch.bmm(weights_GQK.transpose(1, 2), dz_GQD)
             dk_GKD = torch.bmm(dscores_GQK.transpose(1, 2), q_GQD)
         else:
-            dq_GQD[:, start:stop] = torch.bmm(dscores_GQK, k_GKD[:, :num_keys]).mul_(scale)
-            dv_GKD[:, :num_keys] += torch.bmm(weights_GQK.transpose(1, 2), dz_GQD[:, start:stop])
-            dk_GKD[:, :num_keys] += torch.bmm(dscores_GQK.transpose(1, 2), q_GQD[:, start:stop])
+            dq_GQD[:, queries] = torch.bmm(dscores_GQK, k_GKD[:, of_keys]).mul_(scale)
+            dv_GKD[:, of_keys] += torch.bmm(weights_GQK.transpose(1, 2), dz_GQD[:, queries])
+            dk_GKD[:, of_keys] += torch.bmm(dscores_GQK.transpose(1, 2), q_GQD[:, queries])
         if keys is not None and drows_TWX is not None:
             keys.add_gradients(dscores_GQK, block, x_GQX, dx_GQX, drows_TWX, alpha)
         elif keys is not None:
@@ -194,9 +220,9 @@ def _backward(
             of_block = bias.gradient(dscores_GQK, block)
             dbias_table = of_block if dbias_table is None else dbias_table + of_block
         if dkey_bias_GK is not None:
-            dkey_bias_GK[:, :num_keys] += dscores_GQK.sum(1, dtype=dkey_bias_GK.dtype)
-            if dscores_GQK.dtype in HALF:  # as `bias_of_keys` says
-                own_Q = own_keys(layout.first_query + start, stop - start, dkey_bias_GK)
+            dkey_bias_GK[:, of_keys] += dscores_GQK.sum(1, dtype=dkey_bias_GK.dtype)
+            if layout.with_sums or dscores_GQK.dtype in HALF:  # as `bias_of_keys` says
+                own_Q = own_keys(layout.first_query + queries.start, block.num_queries, dkey_bias_GK)
                 dkey_bias_GK.index_add_(1, own_Q, dscores_GQK.sum(2, dtype=dkey_bias_GK.dtype), alpha=-1)
     dkey_table = dvalue_table = None
     if keys is not None and drows_TWX is not None:
@@ -211,21 +237,26 @@ def _backward(
 
 
 def _weights_of(
-    kept: _Kept, keys: Table | None, bias: Bias | None, layout: Layout, *, num_heads: int
+    kept: _Kept,
+    keys: Table | None,
+    bias: Bias | None,
+    layout: Layout,
+    *,
+    num_heads: int,
+    log_sums_BHQ: Tensor | None = None,
 ) -> Callable[[Block], Tensor]:
-    """The function that computes P of any block of a part's queries, [G, stop - start, num_keys]."""
+    """The function that computes P of any block of a part's queries, [G, Q, K], and fills `log_sums_BHQ`."""
     q_GQD, k_GKD, _, queries_GQX, key_bias_HBK, *_ = kept
     projected_GQW = None  # for all blocks at once: [G, Q, W] is small, or nothing
     if keys is not None:
         projected_GQW = keys.project(q_GQD if queries_GQX is None else queries_GQX)
 
     def weights(block: Block) -> Tensor:
-        start, stop, num_keys = block
-        scores_GQK = scores_buffer(q_GQD.shape[0], stop - start, num_keys, like=q_GQD)
-        torch.bmm(q_GQD[:, start:stop], k_GKD[:, :num_keys].transpose(1, 2), out=scores_GQK)
+        scores_GQK = scores_buffer(q_GQD.shape[0], block.num_queries, block.num_keys, like=q_GQD)
+        torch.bmm(q_GQD[:, block.queries], k_GKD[:, block.keys].transpose(1, 2), out=scores_GQK)
         if keys is not None and projected_GQW is not None:
             keys.add_to_scores(scores_GQK, projected_GQW, block)
-        scores_HBQK = scores_GQK.view(num_heads, -1, stop - start, num_keys)
+        scores_HBQK = scores_GQK.view(num_heads, -1, block.num_queries, block.num_keys)
         mask_bias = layout.mask_bias(block, like=scores_GQK)
         if bias is not None:
             biases_HBQK = bias.of_pairs(block)
@@ -233,9 +264,14 @@ def _weights_of(
                 biases_HBQK, mask_bias = biases_HBQK + mask_bias, None
             scores_HBQK.add_(biases_HBQK)
         if key_bias_HBK is not None:
-            scores_HBQK.add_(bias_of_keys(key_bias_HBK[..., :num_keys], layout.first_query + start, scores_HBQK))
+            of_block_HBK = key_bias_HBK[..., block.keys]
+            relative = layout.with_sums
+            scores_HBQK.add_(bias_of_keys(of_block_HBK, block.first_query, scores_HBQK, relative=relative))
         if mask_bias is not None:
             scores_HBQK.add_(mask_bias if mask_bias.dim() == 2 else mask_bias.transpose(0, 1))
+        if log_sums_BHQ is not None:
+            of_block_HBQ = scores_HBQK.to(log_sums_BHQ.dtype).logsumexp(-1)
+            log_sums_BHQ[..., block.queries] = of_block_HBQ.transpose(0, 1)
         return torch.softmax(scores_GQK, dim=-1, out=scores_GQK)
 
     return weights
@@ -246,12 +282,12 @@ def _tables(given: AttentionInputs, layout: Layout, at: Part, learned_bias: bool
         if table is None:
             return None
         lengths = given.q.shape[2], given.k.shape[2], layout.first_query
-        edges = Distances.between(*lengths, table.shape[-2], causal=layout.causal)
+        edges = Distances.between(*lengths, table.shape[-2], causal=layout.causal, window=layout.window)
         return Table(table if table.dim() == 2 else table[at[1]], edges, given.q.dtype)
 
     bias = None
     if given.bias_table is not None:
-        bias = Bias(given.bias_table[at[1]], layout.first_query, causal=layout.causal, learned=learned_bias)
+        bias = Bias(given.bias_table[at[1]], layout, learned=learned_bias)
     return table_of(given.key_table), table_of(given.value_table), bias
 
 
@@ -294,7 +330,7 @@ def _parts(x_BHQD: Tensor, num_keys: int, layout: Layout) -> Iterator[Part]:
     if x_BHQD.device.type != "cpu":
         yield slice(0, batch), slice(0, heads)
         return
-    numbers = max(num_queries * width, min(num_queries, layout.queries_per_block or num_queries) * num_keys)
+    numbers = max(num_queries * width, layout.widest(num_queries, num_keys))
     affordable = max(1, PART_BYTES // (numbers * x_BHQD.element_size()))
     heads_at_once = min(heads, max(1, affordable // batch))
     sentences_at_once = -(-batch // -(-batch // affordable))

@@ -12,7 +12,7 @@ form rectangles and triangles. So the result does not depend on the order of thr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -41,7 +41,8 @@ def scores_buffer(num_products: int, num_queries: int, num_keys: int, like: Tens
 class Distances:
     """row(i, j) = clip(j - i, k) + k, with query i at position first_query + i (Shaw et al. 2018, section 3.2).
 
-    With `causal` only keys up to the query's own position are visible, so rows right of the diagonal are never read.
+    With `causal` only keys up to the query's own position are visible, so rows right of the diagonal are never read;
+    with a window no distance beyond it occurs.
     If distances are clipped, one of the outermost rows is the anchor, which needs no column and no triangle: it is left
     out of the matmuls, and the others are taken relative to it. The softmax is invariant to a constant added to all
     keys of a query, and P sums to 1 over the keys. So the scores need only q_i . (w_r - w_anchor), and the values
@@ -53,17 +54,20 @@ class Distances:
     first_query: int
     num_rows: int  # 2k + 1
     causal: bool
+    window: int | None
     anchor: int | None
 
     @staticmethod
-    def between(num_queries: int, num_keys: int, first_query: int, num_rows: int, *, causal: bool) -> Distances:
-        clip_distance = (num_rows - 1) // 2
+    def between(
+        num_queries: int, num_keys: int, first_query: int, num_rows: int, *, causal: bool, window: int | None = None
+    ) -> Distances:
+        whole = Distances(num_queries, num_keys, first_query, num_rows, causal, window, None)
         anchor = None
-        if not causal and num_keys - 1 - first_query > clip_distance:
+        if whole.highest > whole.clip_distance:
             anchor = num_rows - 1
-        elif first_query + num_queries - 1 > clip_distance:
+        elif -whole.lowest > whole.clip_distance:
             anchor = 0
-        return Distances(num_queries, num_keys, first_query, num_rows, causal, anchor)
+        return replace(whole, anchor=anchor)
 
     @property
     def clip_distance(self) -> int:
@@ -72,11 +76,13 @@ class Distances:
     @property
     def lowest(self) -> int:
         """The smallest distance j - i that occurs."""
-        return -(self.first_query + self.num_queries - 1)
+        farthest = self.first_query + self.num_queries - 1
+        return -farthest if self.window is None else -min(farthest, self.window - 1)
 
     @property
     def highest(self) -> int:
         highest = self.num_keys - 1 - self.first_query
+        highest = highest if self.window is None else min(highest, self.window - 1)
         return min(highest, 0) if self.causal else highest
 
     @property
@@ -94,10 +100,6 @@ class Distances:
     def rows(self) -> slice:
         """A slice that contains every row that occurs, one column of `by_row` each, without the anchor."""
         return slice(self.first + self.clip_distance, max(self.first, self.last + 1) + self.clip_distance)
-
-    def queries(self, start: int, stop: int, num_keys: int) -> Distances:
-        """Those of queries start..stop-1 and the first num_keys keys."""
-        return Distances(stop - start, num_keys, self.first_query + start, self.num_rows, self.causal, self.anchor)
 
     def add_to_scores(self, scores_GQK: Tensor, by_row_GQW: Tensor) -> None:
         """scores[g, i, j] += by_row[g, i, row(i, j)], in place; `scores` is from `scores_buffer`."""

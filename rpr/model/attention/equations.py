@@ -53,16 +53,34 @@ def per_position(given: AttentionInputs) -> Tensor:
     return z_BHQD
 
 
-def visible_keys(
-    mask: Tensor | None, causal: bool, first_query: int, num_queries: int, num_keys: int, device: torch.device
-) -> Tensor | None:
-    """`mask` without the later keys if causal; None if every key is visible."""
-    if not causal or first_query + 1 >= num_keys:  # one query at the end of a cache sees everything
-        return mask
-    keys = torch.arange(num_keys, device=device)
+def visible_keys(given: AttentionInputs) -> Tensor | None:
+    """The mask without what causality and the window hide; None if every key is visible."""
+    num_queries, num_keys, mask = given.q.shape[2], given.k.shape[2], given.mask
+    for near_QK in (
+        earlier_keys(given.first_query, num_queries, num_keys, given.q.device) if given.causal else None,
+        keys_within(given.window, given.first_query, num_queries, num_keys, given.q.device),
+    ):
+        if near_QK is not None:
+            mask = near_QK if mask is None else mask & near_QK
+    return mask
+
+
+def earlier_keys(first_query: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
+    """The keys up to each query's own, bool [Q, K]; None if they are all."""
+    if first_query + 1 >= num_keys:  # one query at the end of a cache sees everything
+        return None
     queries = first_query + torch.arange(num_queries, device=device)
-    earlier_QK = keys[None, :] <= queries[:, None]
-    return earlier_QK if mask is None else mask & earlier_QK
+    return torch.arange(num_keys, device=device) <= queries[:, None]
+
+
+def keys_within(
+    window: int | None, first_query: int, num_queries: int, num_keys: int, device: torch.device
+) -> Tensor | None:
+    """The keys at distances below `window` from each query, bool [Q, K]; None if they are all."""
+    if window is None or window > max(first_query + num_queries, num_keys - first_query) - 1:
+        return None
+    queries = first_query + torch.arange(num_queries, device=device)
+    return (torch.arange(num_keys, device=device) - queries[:, None]).abs() < window
 
 
 def masked_score(dtype: torch.dtype) -> float:
@@ -74,32 +92,36 @@ def weights_from(scores_BHQK: Tensor, given: AttentionInputs) -> Tensor:
     if given.key_bias is not None and given.change_scores is not None:
         scores_BHQK = scores_BHQK + given.key_bias[..., None, :]  # the whole: what changes scores may read their size
     elif given.key_bias is not None:
-        scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK)
-    lengths = given.q.shape[2], given.k.shape[2]
-    visible = visible_keys(given.mask, given.causal, given.first_query, *lengths, given.q.device)
+        relative = given.sink is not None
+        scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK, relative=relative)
+    visible = visible_keys(given)
     if given.change_scores is not None:
         every_key = torch.ones(1, 1, dtype=torch.bool, device=scores_BHQK.device)
         scores_BHQK = given.change_scores(scores_BHQK, every_key if visible is None else visible)
-    return softmax(scores_BHQK, visible)
+    return softmax(scores_BHQK, visible, given.sink)
 
 
-def softmax(scores_BHQK: Tensor, visible: Tensor | None = None) -> Tensor:
+def softmax(scores_BHQK: Tensor, visible: Tensor | None = None, sink_H: Tensor | None = None) -> Tensor:
     if visible is not None:
         scores_BHQK = scores_BHQK.masked_fill(~visible, masked_score(scores_BHQK.dtype))
+    if sink_H is not None:  # one more key, whose value is zero
+        column = sink_H.to(scores_BHQK.dtype)[:, None, None].expand(*scores_BHQK.shape[:-1], 1)
+        return softmax(torch.cat([scores_BHQK, column], dim=-1))[..., :-1]
     # float32 whatever the matmul precision: a bfloat16 exponent sum over hundreds of keys loses its tail.
     wide = torch.float64 if scores_BHQK.dtype == torch.float64 else torch.float32
     return scores_BHQK.softmax(dim=-1, dtype=wide).to(scores_BHQK.dtype)
 
 
-def bias_of_keys(key_bias_BHK: Tensor, first_query: int, like_BHQK: Tensor) -> Tensor:
+def bias_of_keys(key_bias_BHK: Tensor, first_query: int, like_BHQK: Tensor, *, relative: bool) -> Tensor:
     """The bias of each key for the queries of these scores, broadcastable to [B, H, Q, K] and of their dtype.
 
-    The softmax is invariant to what is added to all keys of a query. In half precision that is the difference from the
-    query's own key: running sums are large, and their differences are small where it matters. The own key's gradient
-    is the negative sum of the others: that of rounded gradients is not 0, and would count for all earlier keys.
+    The softmax is invariant to what is added to all keys of a query, but for a sink. In half precision, and `relative`,
+    that is the difference from the query's own key: running sums are large, and their differences are small where it
+    matters. The own key's gradient is the negative sum of the others: that of rounded gradients is not 0, and would
+    count for all earlier keys.
     """
     bias_BHQK = key_bias_BHK[..., None, :]
-    if like_BHQK.dtype in HALF:
+    if relative or like_BHQK.dtype in HALF:
         own = own_keys(first_query, like_BHQK.shape[-2], key_bias_BHK)
         bias_BHQK = bias_BHQK - key_bias_BHK[..., own, None]
     return bias_BHQK.to(like_BHQK.dtype)

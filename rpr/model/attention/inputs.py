@@ -21,13 +21,16 @@ class AttentionInputs(NamedTuple):
         bias_table: a bias b for each head and row, [H, R], added to the scaled score; of any k.
         distance_queries: [B, H, Q, X]; they multiply the rows of `key_table`, of width X, in place of the queries, and
             the products are added to the scaled score.
-        key_bias: a bias for each key, [B, H, K], added to the scaled score of every query.
+        key_bias: a bias for each key, [B, H, K], added to the scaled score of every query; beside a sink less that of
+            the query's own key.
+        sink: [H], a logit for each head in the denominator of the softmax alone: a query's weights sum to less than 1.
         labels: int64 [Q, K] or [B, Q, K]: the table row of each pair, in place of clip(j - i, k) + k (a dependency
             tree, a table schema; the tables may then have any number of rows); computed by `composed`.
         mask: bool, broadcastable to [B, H, Q, K]; False hides the key from the query.
         causal: the query at position p sees only keys 0..p; `attend` does not even read the table rows right of the
             diagonal.
         first_query: position of the first query among the keys, e.g. the length of a cache.
+        window: the query at position p sees only keys at distances below it: p - window + 1 .. p + window - 1.
         change_scores: called with the scaled scores [B, H, Q, K], all terms included, and with which keys are visible
             (bool, broadcastable to them), returns other scores; computed by `composed`.
     """
@@ -40,16 +43,23 @@ class AttentionInputs(NamedTuple):
     bias_table: Tensor | None = None
     distance_queries: Tensor | None = None
     key_bias: Tensor | None = None
+    sink: Tensor | None = None
     labels: Tensor | None = None
     mask: Tensor | None = None
     causal: bool = False
     first_query: int = 0
+    window: int | None = None
     change_scores: ChangeScores | None = None
 
     @property
     def positions(self) -> set[str]:
         """The names of the given arguments by which positions enter the scores and values."""
         return {name for name in _OF_POSITIONS if getattr(self, name) is not None}
+
+    @property
+    def windowed(self) -> bool:
+        """Whether fewer keys than the mask and causality leave are visible, or a sink is among them."""
+        return self.window is not None or self.sink is not None
 
     @property
     def dense_alone(self) -> bool:
@@ -59,7 +69,14 @@ class AttentionInputs(NamedTuple):
     @property
     def only_causal(self) -> bool:
         """Whether each key is hidden from the queries before its own, and from no other."""
-        return self.causal and self.mask is None and self.first_query == 0 and self.q.shape[2] == self.k.shape[2]
+        whole = self.mask is None and self.window is None
+        return self.causal and whole and self.first_query == 0 and self.q.shape[2] == self.k.shape[2]
+
+    @property
+    def farthest(self) -> int:
+        """The largest distance between a query and a key that causality does not hide."""
+        after = 0 if self.causal else self.k.shape[2] - 1 - self.first_query
+        return max(self.first_query + self.q.shape[2] - 1, after)
 
     def check_shapes(self) -> None:
         """Raises ValueError for tables, biases, distance queries or labels that do not fit."""
@@ -72,6 +89,7 @@ class AttentionInputs(NamedTuple):
             "bias_table": [(heads, "R")],
             "distance_queries": [(batch, heads, num_queries, of_keys)],
             "key_bias": [(batch, heads, pairs[1])],
+            "sink": [(heads,)],
             "labels": [pairs, (batch, *pairs)],
         }
         for name, valid in shapes.items():

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rpr.model.attention.clipped_distances import Distances
 from rpr.model.attention.distances import bias_of_pairs, sum_by_row
-from rpr.model.attention.equations import masked_score, visible_keys
+from rpr.model.attention.equations import earlier_keys, keys_within, masked_score
 
-Block = tuple[int, int, int]  # first query, last query (exclusive), number of keys it needs
+
+class Block(NamedTuple):
+    """Consecutive queries, and the consecutive keys that they need."""
+
+    queries: slice
+    keys: slice
+    first_query: int  # position of the first query among these keys
+
+    @property
+    def num_queries(self) -> int:
+        return int(self.queries.stop - self.queries.start)
+
+    @property
+    def num_keys(self) -> int:
+        return int(self.keys.stop - self.keys.start)
 
 
 @dataclass(frozen=True)
@@ -24,6 +39,8 @@ class Layout:
     first_query: int
     queries_per_block: int | None  # None: all at once
     stored: bool = False  # whether the weights are stored for the backward pass, or computed again
+    window: int | None = None  # of several blocks
+    with_sums: bool = False  # whether the logarithm of each query's sum of exponentials is a result, too
 
     def part(self, sentences: slice, heads: slice) -> Layout:
         mask = self.mask_BHQK
@@ -36,22 +53,38 @@ class Layout:
         size = self.queries_per_block or num_queries
         for start in range(0, num_queries, size):
             stop = min(start + size, num_queries)
-            needed = num_keys if not self.causal else min(num_keys, self.first_query + stop)
-            yield start, stop, num_keys if self.queries_per_block is None else needed
+            first, end, at = 0, num_keys, self.first_query
+            if self.queries_per_block is not None and self.causal:
+                end = min(end, at + stop)
+            if self.queries_per_block is not None and self.window is not None:
+                end = min(end, at + stop - 1 + self.window)
+                first = max(0, min(at + start + 1 - self.window, end - 1))
+            yield Block(slice(start, stop), slice(first, end), at + start - first)
+
+    def widest(self, num_queries: int, num_keys: int) -> int:
+        """The most scores of a block, of one head and sentence."""
+        queries = min(num_queries, self.queries_per_block or num_queries)
+        keys = num_keys if self.window is None else queries + (1 if self.causal else 2) * (self.window - 1)
+        return queries * min(keys, num_keys)
 
     def mask_bias(self, block: Block, like: Tensor) -> Tensor | None:
         """What hides keys, added to the block's scores; None if every key is visible. For later keys, whose scores may
         be of any size (xPos), minus infinity; a mask, which may hide all keys of a query, is a large negative number.
         """
-        start, stop, num_keys = block
-        mask, bias = self.mask_BHQK, None
+        mask, hidden = self.mask_BHQK, masked_score(like.dtype)
+        lengths = block.first_query, block.num_queries, block.num_keys, like.device
         if mask is not None:
-            mask = mask[..., :num_keys] if mask.shape[-2] == 1 else mask[..., start:stop, :num_keys]
-            bias = like.new_zeros(mask.shape).masked_fill_(~mask, masked_score(like.dtype))
-        earlier = visible_keys(None, self.causal, self.first_query + start, stop - start, num_keys, like.device)
-        if earlier is not None:
-            of_later = like.new_zeros(earlier.shape).masked_fill_(~earlier, -torch.inf)
-            bias = of_later if bias is None else bias + of_later
+            mask = mask if mask.shape[-2] == 1 else mask[..., block.queries, :]
+            mask = mask if mask.shape[-1] == 1 else mask[..., block.keys]
+        bias: Tensor | None = None
+        for visible, value in (
+            (mask, hidden),
+            (keys_within(self.window, *lengths), hidden),
+            (earlier_keys(*lengths) if self.causal else None, -torch.inf),
+        ):
+            if visible is not None:
+                of_hidden = like.new_zeros(visible.shape).masked_fill_(~visible, value)
+                bias = of_hidden if bias is None else bias + of_hidden
         return bias
 
 
@@ -76,24 +109,24 @@ class Table:
         return product_TNW.view(*x_GQD.shape[:2], product_TNW.shape[-1])
 
     def add_to_scores(self, scores_GQK: Tensor, projected_GQW: Tensor, block: Block) -> None:
-        edges = self.edges.queries(*block)
+        edges = self._edges(block)
         if self.edges.in_place:
             for queries, columns, view in edges.diagonals(scores_GQK):
                 rows_GDW = self._rows_of(edges, columns, len(view)).transpose(1, 2)
-                view.baddbmm_(projected_GQW[:, block[0] : block[1]][:, queries], rows_GDW)
+                view.baddbmm_(projected_GQW[:, block.queries][:, queries], rows_GDW)
             return
-        edges.add_to_scores(scores_GQK, projected_GQW[:, block[0] : block[1], self._columns(edges)])
+        edges.add_to_scores(scores_GQK, projected_GQW[:, block.queries, self._columns(edges)])
 
     def zero_sums(self, like_GQD: Tensor) -> Tensor:
         return like_GQD.new_zeros(*like_GQD.shape[:2], self.rows_TWD.shape[1])
 
     def sums(self, weights_GQK: Tensor, block: Block, all_GQW: Tensor | None) -> Tensor:
         """The block's weights summed by row; written into `all_GQW` if there are other blocks."""
-        edges = self.edges.queries(*block)
+        edges = self._edges(block)
         sums = edges.sum_weights(weights_GQK)
         if all_GQW is None:
             return sums
-        all_GQW[:, block[0] : block[1], self._columns(edges)] = sums
+        all_GQW[:, block.queries, self._columns(edges)] = sums
         return all_GQW
 
     def add_product(self, out_GQD: Tensor, sums_GQW: Tensor, *, alpha: float = 1.0) -> None:
@@ -130,17 +163,20 @@ class Table:
         self, dscores_GQK: Tensor, block: Block, x_GQD: Tensor, dx_GQD: Tensor, drows_TWD: Tensor, alpha: float
     ) -> None:
         """Add a block's gradients of what multiplies the rows, and of the rows, where `edges.in_place`."""
-        edges = self.edges.queries(*block)
+        edges = self._edges(block)
         for queries, columns, view in edges.diagonals(dscores_GQK):
-            dx_GQD[:, block[0] : block[1]][:, queries].baddbmm_(
-                view, self._rows_of(edges, columns, len(view)), alpha=alpha
-            )
-            of_rows_GWD = torch.bmm(view.transpose(1, 2), x_GQD[:, block[0] : block[1]][:, queries])
+            dx_GQD[:, block.queries][:, queries].baddbmm_(view, self._rows_of(edges, columns, len(view)), alpha=alpha)
+            of_rows_GWD = torch.bmm(view.transpose(1, 2), x_GQD[:, block.queries][:, queries])
             of_tables = of_rows_GWD.view(len(drows_TWD), -1, *of_rows_GWD.shape[1:]).sum(1, dtype=drows_TWD.dtype)
             drows_TWD[:, self._columns(edges)][:, columns] += of_tables
 
     def zero_rows(self) -> Tensor:
         return torch.zeros_like(self.rows_TWD, dtype=self.table.dtype)
+
+    def _edges(self, block: Block) -> Distances:
+        return replace(
+            self.edges, num_queries=block.num_queries, num_keys=block.num_keys, first_query=block.first_query
+        )
 
     def _rows_of(self, block: Distances, columns: slice, num_products: int) -> Tensor:
         """Some rows of a block, for each product: [G, W, D]."""
@@ -161,22 +197,22 @@ class Table:
 class Bias:
     """The bias of a part, for any block of its queries."""
 
-    def __init__(self, bias_HR: Tensor, first_query: int, *, causal: bool, learned: bool) -> None:
-        self.bias_HR, self.first_query, self.causal, self.learned = bias_HR, first_query, causal, learned
+    def __init__(self, bias_HR: Tensor, layout: Layout, *, learned: bool) -> None:
+        self.bias_HR, self.layout, self.learned = bias_HR, layout, learned
 
     def of_pairs(self, block: Block) -> Tensor:
         """The bias of each pair, [H, 1, Q, K]."""
-        start, stop, num_keys = block
-        return bias_of_pairs(self.bias_HR, stop - start, num_keys, self.first_query + start)[:, None]
+        return bias_of_pairs(self.bias_HR, block.num_queries, block.num_keys, block.first_query)[:, None]
 
     def gradient(self, dscores_GQK: Tensor, block: Block) -> Tensor:
         """The sum of the scores' gradients over all pairs that share a row, [H, R]; they are from `scores_buffer`."""
         heads, num_rows = self.bias_HR.shape
-        (start, stop, num_keys), dtype = block, self.bias_HR.dtype
-        edges = Distances.between(stop - start, num_keys, self.first_query + start, num_rows, causal=self.causal)
-        if not edges.in_place or dscores_GQK.dtype != dtype:
+        dtype, (causal, window) = self.bias_HR.dtype, (self.layout.causal, self.layout.window)
+        lengths = block.num_queries, block.num_keys, block.first_query
+        edges = Distances.between(*lengths, num_rows, causal=causal, window=window)
+        if not edges.in_place or dscores_GQK.dtype != dtype or self.layout.with_sums:
             dscores_HBQK = dscores_GQK.view(heads, -1, *dscores_GQK.shape[1:])
-            return sum_by_row(dscores_HBQK.sum(1, dtype=dtype), num_rows, self.first_query + start)
+            return sum_by_row(dscores_HBQK.sum(1, dtype=dtype), num_rows, block.first_query)
         gradient_HR = torch.zeros_like(self.bias_HR)
         first = edges.first + edges.clip_distance
         for _, columns, view in edges.diagonals(dscores_GQK):

@@ -129,8 +129,9 @@ class Pattern(Scheme):
         return self.absolute != "none" or any(part.ordered for part in self.parts)
 
     def problem(self, site: Site) -> str | None:
-        if self.query_log_scale:
-            return f"query_log_scale: is of single layers; give it to entries, as position.entries.{self.layers[-1]}"
+        for name in ("query_log_scale", "window", "sink"):
+            if getattr(self, name):
+                return f"{name}: is of single layers; give it to entries, as position.entries.{self.layers[-1]}"
         if len(self.layers) > site.num_layers:
             return (
                 f"layers: [{','.join(self.layers)}] are more than the {site.num_layers} of model.num_layers; name "

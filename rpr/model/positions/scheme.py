@@ -162,6 +162,8 @@ class Scheme(StrictModel):
     key_offset: Literal["none", "second_half", "slow_pairs"] = "none"
     key_offset_first: Literal["own", "zero"] = "zero"
     key_offset_at: Literal["before_norm", "after_norm"] = "after_norm"
+    window: PositiveInt | None = None
+    sink: bool = False
 
     @classmethod
     def scheme_name(cls) -> str:
@@ -222,6 +224,7 @@ class Scheme(StrictModel):
             details.append(f"half of each key from the token before ({how})")
         if self._draws:
             details.append(f"random positions below {self.random_positions} in training")
+        details += [f"window {self.window}"] * (self.window is not None) + ["sink"] * self.sink
         return details
 
     @property
@@ -318,7 +321,8 @@ class Scheme(StrictModel):
         first = max(window, self.random_positions or 0)
         if longest > first and self.num_learned is not None:
             return f"the learned positions from {first} on"
-        if longest > first and any((part.reach or 0) > first for part in self.parts):
+        reached = [min(part.reach or 0, part.window or longest) for part in self.parts]
+        if longest > first and max(reached) > first:
             return f"the learned vectors or biases of distances from {first} on"
         return None
 
@@ -327,6 +331,11 @@ class Scheme(StrictModel):
         """Whether a layer's scores change if tokens stay in their order, but at other positions."""
         hooks = self.has_tables or self.changes_queries or self.has_scores
         return (hooks and self.ordered) or self.query_log_scale > 0
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a layer has a window or a sink."""
+        return any(part.window is not None or part.sink for part in self.parts)
 
     @property
     def acts_in_layers(self) -> bool:
@@ -341,6 +350,8 @@ class Scheme(StrictModel):
             "score bias": any(part.has_bias for part in self.parts),
             "projections": any(part.has_projections for part in self.parts),
             "changed scores": any(part.has_scores for part in self.parts),
+            "window": any(part.window is not None for part in self.parts),
+            "sink": any(part.sink for part in self.parts),
             "random positions": self.random_positions is not None and any(part.has_tables for part in self.parts),
         }
         return next((what for what, present in by_what.items() if present), None)
