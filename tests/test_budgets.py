@@ -14,7 +14,7 @@ ROOMS = {
     "rpr/config": 780,
     "rpr/data": 3_620,
     "rpr/decode": 610,
-    "rpr/export": 1_030,
+    "rpr/export": 1_020,
     "rpr/io": 300,
     "rpr/model": 6_040,
     "rpr/records": 1_490,

@@ -184,12 +184,11 @@ def export_check(kind: Kind, trained: TrainedModel, folder: Path) -> Check:
         return Check(name, what, "not applicable", 0, reason=str(error))
     write_files(kind, folder, trained)
     try:
-        proven, int8 = prove(kind, folder, trained)
+        proven = prove(kind, folder, trained)
     except (DataError, RunError) as error:
         return Check(name, what, "failed", len(trained.sources), reason=str(error))
-    result = str(proven) + ("" if int8 is None else f"; in int8 {int8:.1%} of the translations as in float32")
     outcome: Outcome = "passed" if proven.passed else "failed"
-    return Check(name, what, outcome, proven.sentences, proven.largest_difference, proven.tolerance, result)
+    return Check(name, what, outcome, proven.sentences, proven.largest_difference, proven.tolerance, str(proven))
 
 
 def beyond(pairs: Pairs, length: int) -> list[tuple[list[int], list[int]]]:

@@ -24,8 +24,6 @@ def run(config: ExportConfig) -> None:
     _, trained = loading.load_with_examples(run_dir, config, config.split, config.sentences)
     doing = "scoring" if trained.documents else "translating"
     with Progress(len(trained.sources), trained.items, f"{doing} with the run's model") as bar:
-        proven, int8 = writing.export(config.format, out, trained, bar.reach)
+        proven = writing.export(config.format, out, trained, bar.reach)
     print(f"{out}: {config.format}, {trained.checkpoint}")
     print(f"verified on {verified(trained, proven)}")
-    if int8 is not None:
-        print(f"in int8: {int8:.1%} identical to float32")

@@ -250,12 +250,12 @@ def _array(weight: Any) -> Any:
 class TranslatorScorer:
     """An encoder-decoder export of format=ctranslate2. Raises DataError if CTranslate2 cannot load it."""
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int, compute_type: str = "float32") -> None:
+    def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int) -> None:
         self._names = [vocabulary.piece(index) for index in range(len(vocabulary))]
         self._index = {name: index for index, name in enumerate(self._names)}
         try:
             self._translator = library("ctranslate2").Translator(
-                str(folder), compute_type=compute_type, inter_threads=1, intra_threads=threads, flash_attention=False
+                str(folder), compute_type="float32", inter_threads=1, intra_threads=threads, flash_attention=False
             )
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{folder}: CTranslate2 cannot load it ({' '.join(str(error).split())[:200]})") from None

@@ -128,12 +128,6 @@ def parity(
     )
 
 
-def identical_share(engine: TranslatorScorer, other: TranslatorScorer, sources: Rows, search: Search) -> float:
-    """The fraction of sentences, 0 to 1, with the same greedy translation from two engines."""
-    pairs = zip(_greedy(engine, sources, search), _greedy(other, sources, search), strict=True)
-    return sum(first == second for first, second in pairs) / len(sources)
-
-
 def in_float64(model: Transformer) -> Transformer:
     """A float64 copy with the default attention, so that a check does not depend on the configured kernel."""
     exact = copy.deepcopy(model).double().eval()

@@ -31,7 +31,7 @@ from rpr.decode.exported import (
 from rpr.errors import ConfigError, RunError
 from rpr.export import ctranslate2, transformers
 from rpr.export.ctranslate2 import GeneratorScorer, TranslatorScorer
-from rpr.export.parity import EXACT, Parity, identical_share, parity
+from rpr.export.parity import EXACT, Parity, parity
 from rpr.export.transformers import TransformersScorer
 from rpr.io.atomic import replacing
 from rpr.io.escape import escape_tree
@@ -46,7 +46,7 @@ from rpr.tables.render import escape_markdown
 from rpr.version import __version__
 
 README_NAME = "README.md"
-CARD_VERSION = 2
+CARD_VERSION = 3
 _TEMPLATES = Environment(
     loader=PackageLoader("rpr.export"),
     undefined=StrictUndefined,
@@ -56,9 +56,6 @@ _TEMPLATES = Environment(
 )
 _TEMPLATES.filters["digits"] = score_digits
 _PROGRAMS: dict[str, Any] = {"ctranslate2": ctranslate2, "transformers": transformers}
-# The comparison; and the fraction of greedy translations that int8 does not change, if CTranslate2's Translator reads
-# the export and supports int8 here.
-Proof = tuple[Parity, float | None]
 
 
 def check(kind: Kind, out: Path, config: TransformerConfig, tokenizer: str) -> None:
@@ -81,7 +78,7 @@ def check_supported(kind: Kind, config: TransformerConfig, tokenizer: str) -> No
     library(kind)
 
 
-def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> Proof:
+def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | None = None) -> Parity:
     """Write the folder `out` atomically, replacing an earlier export there. Raises ConfigError as `check`, RunError if
     the export does not match the model, or the folder cannot be written.
     """
@@ -90,16 +87,16 @@ def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | No
         with exclusive(out.parent, glob.escape(out.name)), replacing(out) as temporary:
             temporary.mkdir()
             write_files(kind, temporary, trained)
-            proven, int8 = prove(kind, temporary, trained, progress)
+            proven = prove(kind, temporary, trained, progress)
             if not proven.passed:
                 raise RunError(
                     f"export: the {kind} export does not match the model ({proven}); it was removed: report this with "
                     "the run's record, or mend your scheme, whose hooks may read its settings and parameters alone"
                 )
-            document = card(kind, trained, proven, int8)
+            document = card(kind, trained, proven)
             (temporary / README_NAME).write_text(readme(document, trained, proven), "utf-8")
             (temporary / CARD_NAME).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        return proven, int8
+        return proven
     except OSError as error:
         raise RunError(
             f"output_dir: {out} cannot be written ({error.strerror or error}); the partial export was removed: "
@@ -107,7 +104,7 @@ def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | No
         ) from None
 
 
-def prove(kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | None = None) -> Proof:
+def prove(kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | None = None) -> Parity:
     """Read the files in `folder` back and compare them with the model.
 
     A safetensors export must have bit-identical weights, and the same translations and log p in float64, up to
@@ -118,18 +115,14 @@ def prove(kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | 
     if kind == "safetensors":
         copied = load_exported_model(folder).to(trained.model.embedding_VM.device)
         _check_weights(trained.model, copied)
-        return parity(trained.model, Engine(copied.double()), *sentences, tolerance=EXACT, progress=progress), None
+        return parity(trained.model, Engine(copied.double()), *sentences, tolerance=EXACT, progress=progress)
     threads = torch.get_num_threads()
     if trained.model.config.architecture == "decoder_only":
         others = kind == "transformers"
         scorer = TransformersScorer(folder) if others else GeneratorScorer(folder, trained.vocabulary, threads)
-        return parity(trained.model, scorer, *sentences, progress=progress), None
+        return parity(trained.model, scorer, *sentences, progress=progress)
     exported = TranslatorScorer(folder, trained.vocabulary, threads)
-    proven = parity(trained.model, exported, *sentences, progress=progress)
-    if "int8" not in library("ctranslate2").get_supported_compute_types("cpu"):
-        return proven, None
-    int8 = TranslatorScorer(folder, trained.vocabulary, threads, "int8")
-    return proven, identical_share(exported, int8, trained.sources, search)
+    return parity(trained.model, exported, *sentences, progress=progress)
 
 
 def _check_weights(model: Transformer, copied: Transformer) -> None:
@@ -184,11 +177,8 @@ def export_rows(kind: Kind, trained: TrainedModel) -> int | None:
     return None if kind == "safetensors" else _PROGRAMS[kind].position_rows(trained.model.config, longest(trained))
 
 
-def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) -> dict[str, Any]:
-    """The card as plain data, with the run's record; deterministic for the same run and library versions. `proven` and
-    `int8`, the fraction of the translations that are the same in int8 and float32 (None: not measured), are of
-    `trained.split`.
-    """
+def card(kind: Kind, trained: TrainedModel, proven: Parity) -> dict[str, Any]:
+    """The card as plain data, with the run's record; deterministic for the same run and library versions."""
     model, record = trained.model, trained.record
     lengths = [len(reference) - 1 for reference in trained.references]
     versions = {"rpr": __version__, "torch": record.versions.get("torch")}
@@ -209,7 +199,6 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity, int8: float | None) 
         "position_rows": export_rows(kind, trained),
         "differences": _differences(kind, trained),
         "parity": {"split": trained.split, "shortest": min(lengths), "longest": max(lengths), **asdict(proven)},
-        "int8_identical": int8,
         "versions": versions,
     }
 

@@ -125,7 +125,7 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
         assert not list(tmp_path.iterdir())
         return
     pytest.importorskip(kind, reason=f"the optional {kind} is not installed")
-    proven, _ = export(kind, tmp_path / "out", given)
+    proven = export(kind, tmp_path / "out", given)
     assert (proven.sentences, proven.identical) == (13, None)
     assert 0 < proven.largest_difference <= proven.tolerance < 1e-3
     text = (tmp_path / "out" / "README.md").read_text()
@@ -158,7 +158,7 @@ def test_byte_pair_pieces_are_read_as_such_or_refused(kind, inputs, tmp_path, ca
         with pytest.raises(ConfigError, match="data.tokenizer: bpe has no exact form in transformers"):
             export(kind, tmp_path / "out", given)
         return
-    proven, _ = export(kind, tmp_path / "out", given)
+    proven = export(kind, tmp_path / "out", given)
     text = (tmp_path / "out" / "README.md").read_text()
     assert "A language model of text, in byte-pair pieces. " in text and str(proven) in text
     assert ("`vocabulary.model` is a sentencepiece model" in text) == (kind == "safetensors")
@@ -169,7 +169,7 @@ def test_byte_pair_pieces_are_read_as_such_or_refused(kind, inputs, tmp_path, ca
 
 def test_safetensors_of_documents_are_exact(inputs, tmp_path):
     given = inputs(scheme("relative"))
-    assert export("safetensors", tmp_path / "out", given)[0].largest_difference == 0
+    assert export("safetensors", tmp_path / "out", given).largest_difference == 0
     assert load_exported_model(tmp_path / "out").config == given.model.config
     with pytest.raises(ConfigError, match="is a language model of documents, which does not translate"):
         Translator.from_run(tmp_path / "out")
@@ -179,7 +179,7 @@ def test_pairs_are_scored_by_ctranslate2_and_refused_for_transformers(tmp_path):
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
     model = make_model(decoder_positions=scheme("relative", **SHARED), architecture="decoder_only")
     given = make_export_inputs(model, make_vocabulary(), compose_train(TINY_RUN))
-    proven, _ = export("ctranslate2", tmp_path / "out", given)
+    proven = export("ctranslate2", tmp_path / "out", given)
     assert proven.identical is None and 0 < proven.largest_difference <= proven.tolerance < 1e-3
     assert "reads the pieces of the source" in (tmp_path / "out" / "README.md").read_text()
     for refused, reason in ((model, "data.tokenizer: bpe"), (make_model(), "model.architecture: encoder_dec")):
