@@ -29,8 +29,8 @@ from rpr.model.scheme_check import check_hooks
 from rpr.model.transformer import build_model
 from rpr.progress import Progress
 from rpr.records.provenance import git_state, versions
+from rpr.report.render import wrapped
 from rpr.runs import runtime
-from rpr.tables.render import wrapped
 from rpr.training.loss import label_smoothed_loss
 
 WARM_UP = 3

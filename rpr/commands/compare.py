@@ -13,6 +13,7 @@ from rpr.paths import user_path
 from rpr.records.difference import corpus_differences
 from rpr.records.record import find_records
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
+from rpr.report.render import titled, wrapped
 from rpr.report.sweep_files import usual_baseline
 from rpr.runs.locks import with_killed_runs
 from rpr.scoring.comparison import (
@@ -26,7 +27,6 @@ from rpr.scoring.comparison import (
     settings_differences,
     with_short_names,
 )
-from rpr.tables.render import titled, wrapped
 
 
 def run(config: CompareConfig) -> None:

@@ -11,8 +11,7 @@ from rpr.paths import user_path
 from rpr.records.difference import ABSENT, Curve, Fact, Row, curves, difference
 from rpr.records.files import metrics_of
 from rpr.records.record import Record, read_record, record_path
-from rpr.tables.grid import DASH, number
-from rpr.tables.render import WIDTH, shortened, wrapped
+from rpr.report.render import DASH, WIDTH, number, shortened, wrapped
 
 COMPARE = "To test whether a difference is significant: rpr-cli compare with the folders of the two runs."
 _NAME = 33  # characters of a row's name

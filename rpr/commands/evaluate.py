@@ -17,10 +17,10 @@ from rpr.model.positions import changed_after_training
 from rpr.model.scheme_check import check_hooks
 from rpr.paths import user_path
 from rpr.records.scores import search_in_words
+from rpr.report.render import wrapped
 from rpr.runs import lifecycle, loading
 from rpr.scoring.metrics import check_tokenizer
 from rpr.scoring.run import check_scorable, evaluated_model, score_run
-from rpr.tables.render import wrapped
 from rpr.validation import validate
 
 _LONGEST_NAME = 200  # bytes; file systems allow 255

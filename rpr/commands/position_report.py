@@ -14,7 +14,7 @@ from rpr.decode.engine import Engine
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
-from rpr.report.plot_style import rendered
+from rpr.report.plots import rendered
 from rpr.report.position_figure import position_figure
 from rpr.runs import loading, runtime
 from rpr.scoring.text import by_position, document_statistics, token_nats

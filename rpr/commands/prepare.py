@@ -13,8 +13,7 @@ from rpr.io.resources import resident_peak
 from rpr.kinds import TEXT
 from rpr.progress import bars
 from rpr.records.measurement import single
-from rpr.tables.grid import Column, Grid
-from rpr.tables.render import terminal, wrapped
+from rpr.report.render import Column, Grid, terminal, wrapped
 
 
 def run(config: PrepareConfig) -> None:

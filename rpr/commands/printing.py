@@ -23,8 +23,7 @@ from rpr.records.scores import (
     scored_items,
     tokenised_in_words,
 )
-from rpr.tables.grid import Cell, Column, Grid, figure_text, legend
-from rpr.tables.render import shows_intervals, titled, wrapped
+from rpr.report.render import Cell, Column, Grid, figure_text, legend, shows_intervals, titled, wrapped
 
 
 def with_legend(grids: Sequence[Grid]) -> str:

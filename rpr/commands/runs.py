@@ -15,9 +15,8 @@ from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.record import RECORD_NAME
+from rpr.report.render import Column, Grid, aligned, as_json, layout, legend, wrapped
 from rpr.runs import locks
-from rpr.tables.grid import Column, Grid, layout, legend
-from rpr.tables.render import aligned, as_json, wrapped
 
 _UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}  # of an age, in seconds
 

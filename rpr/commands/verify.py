@@ -17,9 +17,8 @@ from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.records.measurement import single
+from rpr.report.render import DASH, Cell, Column, Grid, terminal, wrapped
 from rpr.runs.loading import TrainedModel, load_with_examples
-from rpr.tables.grid import DASH, Cell, Column, Grid
-from rpr.tables.render import terminal, wrapped
 
 
 def run(config: VerifyConfig) -> None:

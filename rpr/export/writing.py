@@ -34,7 +34,7 @@ from rpr.export.ctranslate2 import GeneratorScorer, TranslatorScorer
 from rpr.export.parity import EXACT, Parity, parity
 from rpr.export.transformers import TransformersScorer
 from rpr.io.atomic import replacing
-from rpr.io.escape import escape_tree
+from rpr.io.escape import escape_markdown, escape_tree
 from rpr.io.locks import exclusive
 from rpr.model.config import TransformerConfig
 from rpr.model.positions import codes
@@ -42,7 +42,6 @@ from rpr.model.transformer import Transformer
 from rpr.records.position import position_of
 from rpr.records.scores import score_digits
 from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
-from rpr.tables.render import escape_markdown
 from rpr.version import __version__
 
 README_NAME = "README.md"

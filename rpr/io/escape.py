@@ -15,6 +15,19 @@ def escape_control_characters(text: str) -> str:
     return text if text.isprintable() else _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+_MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", **{character: f"\\{character}" for character in "\\|*`#"}})
+# Where brackets make a link, an image or a definition of one, not an interval or a number; and addresses.
+_LINK = re.compile(
+    r"""(?=\][(\[]) | (?=\]:\s*\S+(\s+["'(].*)?$) | (?=\[\^) | (?<=:)(?=//) | (?<=www)(?=\.)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def escape_markdown(text: str) -> str:
+    """Escape text so that Markdown shows it literally, without images and links, but to e-mail addresses."""
+    return escape_control_characters(_LINK.sub(r"\\", " ".join(text.translate(_MARKDOWN).split())))
+
+
 def note(text: str) -> None:
     """Print a remark as a line on stderr, at once."""
     print(f"rpr-cli: {escape_control_characters(text)}", file=sys.stderr, flush=True)

@@ -3,33 +3,33 @@
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
 
-from rpr.errors import RecordError
+from rpr.errors import RecordError, RprError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters
-from rpr.records.files import KEPT_METRICS, metrics_of
+from rpr.records.files import KEPT_METRICS, metrics_of, read_documents
 from rpr.records.record import RECORD_NAME, Record, run_file
 from rpr.report import html, plots
 from rpr.report.contents import Chapter, Report
-from rpr.report.groups import Group, Learning, RunKey, Variant, learning_of, run_groups, run_key
-from rpr.report.plot_style import as_pdf
+from rpr.report.groups import Beside, Group, RunKey, Variant, learning_of, run_groups, run_key
+from rpr.report.render import latex
 from rpr.report.samples import lines_of, own_file, samples
 from rpr.report.score_table import build_tables
 from rpr.report.speed import SpeedRow
-from rpr.tables import render
 
 MOST_ALONE = 24  # groups that are drawn though they have one variant
 _REMARKS = "remarks.txt"
 LATEX_HEAD = "% In the preamble: \\usepackage{booktabs}\n"
+Records = Sequence[tuple[Path, Record]]
 
 
 def build_report(
-    records: Sequence[tuple[Path, Record]],
+    records: Records,
     out_dir: Path,
     title: str,
     problems: Sequence[str] = (),
@@ -43,13 +43,13 @@ def build_report(
     """Write report.md, .json and .tex, index.html and the plots as SVG into `out_dir`, and remove the plots of an
     earlier report there.
 
-    Learning curves and samples are read from the files next to each record, if they exist. With several groups the
-    file names of the plots include the group's name.
+    Learning curves, samples and the nats of documents are read from the files next to each record, if they exist. With
+    several groups the file names of the plots include the group's name.
 
     `problems`: lines about unusable records, which the report shows. `benches`: speeds measured by alternating rounds,
     for the table of speeds. `baseline`, `published`: as in `run_groups`. `remarks`: as `read_remarks` gives them.
-    `pdf`: whether the plots are also written as PDF. Raises RecordError if there is no
-    record, or `out_dir` cannot be written.
+    `pdf`: whether the plots are also written as PDF. Raises RecordError if there is no record, or `out_dir` cannot be
+    written.
     """
     if problems and not records:
         raise RecordError(f"no run record to report{unusable_records(problems)}")
@@ -60,34 +60,29 @@ def build_report(
     def file_of(record: Record, name: str) -> Path:
         return run_file(paths[run_key(record)], name)
 
-    def metrics(record: Record) -> list[dict[str, Any]]:
-        return metrics_of(paths[run_key(record)])
-
     unusable = list(problems)
-    every = run_groups((record for _, record in shown), read_learning(shown, unusable), baseline, published=published)
+    every = run_groups((record for _, record in shown), read_beside(shown, unusable), baseline, published=published)
     groups = [group for group in every if group.finished]
     without = [run for group in every for variant in group.variants for run in variant.unfinished]
-    unfinished = [_unfinished(run, paths[run_key(run)]) for run in without]
+    unfinished = tuple(_unfinished(run, paths[run_key(run)]) for run in without)
     # 2. Tables and pictures.
     tables = build_tables(groups, benches)
     contents: dict[str, str | bytes] = {}
     chapters = []
-    for group, suffix in zip(groups, suffixes(groups), strict=True):
+    for group, suffix in zip(groups, _suffixes(groups), strict=True):
         # In a grid of recipes, or among many groups, one variant alone is a line of the tables.
         draws = len(group.variants) > 1 or ("recipes" not in tables.sections and len(groups) <= MOST_ALONE)
-        drawn = tuple(plots.all_plots(group, _curves(group, metrics))) if draws else ()
-        for plot in drawn:
-            contents[f"{plot.name}{suffix}.svg"] = plot.svg
-            if pdf:
-                contents[f"{plot.name}{suffix}.pdf"] = as_pdf(plot.figure())
+        drawn = tuple(plots.all_plots(group, _curves(group, paths))) if draws else ()
+        contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
+        contents |= {f"{plot.name}{suffix}.pdf": plots.as_pdf(plot.figure()) for plot in drawn if pdf}
         learned, remark = html.learned_pictures(group, file_of)
         chapters.append(Chapter(group, drawn, samples(group, file_of), learned, remark, suffix))
     # 3. The files.
-    report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [], tuple(remarks), tuple(unfinished))
+    report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [], tuple(remarks), unfinished)
     contents |= {
         "report.md": report.markdown,
         "report.json": to_json(report.document, indent=1).decode() + "\n",
-        "report.tex": "\n".join([LATEX_HEAD, *map(render.latex, tables.main)]),
+        "report.tex": "\n".join([LATEX_HEAD, *map(latex, tables.main)]),
         "index.html": html.html_page(report),
     }
     try:
@@ -118,7 +113,7 @@ def unusable_records(problems: Sequence[str]) -> str:
     return f"; not read: {problems[0]}{more}" if problems else ""
 
 
-def read_remarks(root: Path, records: Sequence[tuple[Path, Record]] = ()) -> list[str]:
+def read_remarks(root: Path, records: Records = ()) -> list[str]:
     """What records cannot say of themselves: the lines of remarks.txt in `root` and, after the name of the folder, of
     those beside the records below it. Raises RecordError if one cannot be read.
     """
@@ -136,21 +131,23 @@ def read_remarks(root: Path, records: Sequence[tuple[Path, Record]] = ()) -> lis
     return remarks
 
 
-def read_learning(records: Sequence[tuple[Path, Record]], problems: list[str]) -> dict[RunKey, Learning]:
-    """How the validation curve of each finished run ended, if its metrics file exists and is long enough."""
+def read_beside(records: Records, problems: list[str]) -> dict[RunKey, Beside]:
+    """What stands beside each finished run; a line about what cannot be read is added to `problems`."""
     by_run = {}
     for path, record in records:
-        try:
-            metrics = metrics_of(path) if record.status == "finished" else []
-        except RecordError as error:
-            problems.append(str(error))
-            continue
-        if (learning := learning_of(_series(metrics, "validation/loss"))) is not None:
-            by_run[run_key(record)] = learning
+        if record.status == "finished":
+            splits = {score.split for score in record.scores} if record.kind.lower_is_better else ()
+            try:
+                learning = learning_of(_series(metrics_of(path), "validation/loss"))
+                documents = {split: read_documents(path, split) for split in splits}
+            except RprError as error:
+                problems.append(str(error))
+            else:
+                by_run[run_key(record)] = Beside(learning, documents)
     return by_run
 
 
-def suffixes(groups: Sequence[Group]) -> list[str]:
+def _suffixes(groups: Sequence[Group]) -> list[str]:
     """What distinguishes the file names of the plots of several groups."""
     if len(groups) == 1:
         return [""]
@@ -159,13 +156,13 @@ def suffixes(groups: Sequence[Group]) -> list[str]:
     return [f"{name}-{names[:at].count(name) + 1}" if names.count(name) > 1 else name for at, name in enumerate(names)]
 
 
-def _curves(group: Group, metrics: Callable[[Record], list[dict[str, Any]]]) -> list[tuple[Variant, plots.Curves]]:
+def _curves(group: Group, paths: Mapping[RunKey, Path]) -> list[tuple[Variant, plots.Curves]]:
     """The curves of the variants that get a line; damaged files have been reported already."""
     curves = []
     for variant in lines_of(group)[0]:
         for record in variant.finished or variant.records:
             try:
-                rows = metrics(record)
+                rows = metrics_of(paths[run_key(record)])
             except RecordError:
                 continue
             series = {name: _series(rows, name) for name in KEPT_METRICS}

@@ -8,19 +8,23 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from rpr.io.escape import escape_control_characters
+from rpr.io.escape import escape_control_characters, escape_markdown
 from rpr.report.findings import findings
-from rpr.report.groups import Group
-from rpr.report.plot_style import Plot
+from rpr.report.groups import SOLVED, Group
+from rpr.report.plots import Plot
+from rpr.report.render import DASH, Grid, as_json, bullets, layout, legend, markdown, shortened
 from rpr.report.samples import Sample
-from rpr.report.score_table import Line, Tables, alike, ranked
-from rpr.tables import render
-from rpr.tables.grid import figure_text, legend, number
+from rpr.report.score_table import Line, Tables, alike, all_rows
 
 MOST_FINDINGS = 5  # lines on a terminal
 MOST_UNFOLDED = 4  # groups with findings in Markdown
 LEAST_ROWS = 5  # of a table on a terminal: fewer say nothing
 _LONGEST_LABEL = 44
+_SHORT = {
+    "change": "change, 95%",
+    "paper's change": "paper",
+    f"seeds ≥ {SOLVED:g}%": "solved",
+}  # headings on a terminal
 
 
 @dataclass(frozen=True)
@@ -56,56 +60,55 @@ class Report:
 
     @cached_property
     def headlines(self) -> list[str]:
-        """The first findings of the groups in turn."""
-        several = [chapter.group for chapter in self.chapters]
-        by_chapter = [
-            [f"{_short(chapter.group, several)}{finding}" for finding in chapter.findings] for chapter in self.chapters
-        ]
-        return [finding for turn in zip_longest(*by_chapter) for finding in turn if finding is not None]
+        """The first findings of the groups in turn, each with what distinguishes its group."""
+        corpora, by_chapter = [chapter.group.corpus for chapter in self.chapters], []
+        for group, lines in ((chapter.group, chapter.findings) for chapter in self.chapters):
+            start = f"{group.corpus if corpora.count(group.corpus) == 1 else group.heading}: " * (len(corpora) > 1)
+            by_chapter.append([f"{start}{line}" for line in lines])
+        return [*dict.fromkeys(line for turn in zip_longest(*by_chapter) for line in turn if line is not None)]
 
     def summary(self, width: int, height: int) -> str:
-        """The ranked table of each family of groups, at most five lines of findings, and where the rest is, in a window
-        of this size, of which the last line is the prompt's.
+        """The ranked tables, at most five lines of findings, and where the rest is, in a window of this size, of which
+        the last line is the prompt's.
         """
         # 1. What stands below the tables.
         said: list[str] = []
-        for finding in dict.fromkeys(self.headlines):
+        for finding in self.headlines:
             lines = textwrap.wrap(finding, width, break_long_words=False)
             if len(said) + len(lines) > MOST_FINDINGS:
                 break
             said += lines
-        tail = [*([""] if said else []), *said]
-        tail += [escape_control_characters(line) for line in self.unfinished[:2]]
+        tail = [*([""] if said else []), *said, *map(escape_control_characters, self.unfinished[:2])]
         if len(self.unfinished) > 2:
             tail.append(f"and {len(self.unfinished) - 2} more runs without a result, in the page")
         if self.problems:
             tail.append(f"Not in this report: {len(self.problems)} file(s) that cannot be read.")
         tail.append(f"Page: {self.out_dir / 'index.html'}")
         # 2. The tables, as far as there is room.
-        groups = [chapter.group for chapter in self.chapters]
-        head = ranked_tables(groups, width, height - 1 - len(tail)) or [f"{self.title}: no run has finished"]
-        return "\n".join([*head, *tail])
+        tables = ranked_tables(self.tables.sections.get("scores", ()), width, height - 1 - len(tail))
+        return "\n".join([*(tables or [f"{self.title}: no run has finished"]), *tail])
 
     @property
     def markdown(self) -> str:
-        parts = [f"# {render.escape_markdown(self.title)}"]
+        parts = [f"# {escape_markdown(self.title)}"]
         many = len(self.chapters) > MOST_UNFOLDED or "recipes" in self.tables.sections
         parts += [f"<details><summary>Findings of {len(self.chapters)} groups of runs</summary>"] if many else []
         for chapter in self.chapters:
             drawn = [plot for plot in chapter.plots if plot.name != "learning_curves"] or chapter.plots
-            pictures = [render.picture(plot.description, f"{plot.name}{chapter.suffix}.svg") for plot in drawn]
-            parts += [f"## {render.escape_markdown(chapter.group.heading)}", render.bullets(chapter.findings)]
-            parts += pictures
+            parts += [f"## {escape_markdown(chapter.group.heading)}", bullets(chapter.findings)]
+            parts += [f"![{escape_markdown(plot.description)}]({plot.name}{chapter.suffix}.svg)" for plot in drawn]
         parts += ["</details>"] if many else []
-        parts += [render.markdown(grid, signs=False) for grid in self.tables.grids]
-        parts += ["## How to read the tables", render.bullets([*self.tables.rules, *legend(self.tables.grids)])]
-        for heading, lines in (
-            ("Remarks", self.remarks),
-            ("Without a result", self.unfinished),
-            ("Not in this report", self.problems),
-        ):
-            parts += [f"## {heading}", render.bullets(lines)] if lines else []
-        return page_of(parts)
+        parts += [markdown(grid, signs=False) for grid in self.tables.grids]
+        parts += ["## How to read the tables", bullets([*self.tables.rules, *legend(self.tables.grids)])]
+        for heading, lines in self.appendices.items():
+            parts += [f"## {heading}", bullets(lines)]
+        return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+    @property
+    def appendices(self) -> dict[str, tuple[str, ...]]:
+        """Lines by heading, as far as there are any."""
+        lines = {"Remarks": self.remarks, "Without a result": self.unfinished, "Not in this report": self.problems}
+        return {heading: texts for heading, texts in lines.items() if texts}
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -120,83 +123,64 @@ class Report:
             }
             for chapter in self.chapters
         ]
-        return {
-            "title": self.title,
-            "tables": [render.as_json(grid) for grid in self.tables.grids],
-            "groups": groups,
-            "rules": list(self.tables.rules),
-            "remarks": list(self.remarks),
-            "unfinished": list(self.unfinished),
-            "problems": list(self.problems),
-        }
+        lists = {"rules": self.tables.rules, "remarks": self.remarks, "unfinished": self.unfinished}
+        lists |= {"problems": self.problems}
+        tables = [as_json(grid) for grid in self.tables.grids]
+        return {"title": self.title, "tables": tables, "groups": groups} | {name: [*of] for name, of in lists.items()}
 
 
-def _short(group: Group, groups: Sequence[Group]) -> str:
-    """The start of a finding of one of several groups: what distinguishes it from them."""
-    if len(groups) == 1:
-        return ""
-    alike = [other for other in groups if other.corpus == group.corpus]
-    return f"{group.corpus if len(alike) == 1 else group.heading}: "
+def ranked_groups(groups: Sequence[Group], width: int, room: int) -> list[str]:
+    """The score tables of groups, as `ranked_tables` has them."""
+    return ranked_tables([*map(all_rows, alike(groups))], width, room)
 
 
-def ranked_tables(groups: Sequence[Group], width: int, room: int) -> list[str]:
-    """The ranked table of each family of groups, with an empty line between two, as many as fit into `room` lines."""
+def ranked_tables(tables: Sequence[Grid], width: int, room: int) -> list[str]:
+    """These score tables, with an empty line between two, as many as fit into `room` lines."""
     lines: list[str] = []
-    families = alike(groups)
-    for at, family in enumerate(families):
-        left = len(families) - at
+    for at, table in enumerate(tables):
+        left = len(tables) - at
         own = (room - len(lines) - bool(lines) - (left > 1)) // min(left, 3)
         if lines and own < LEAST_ROWS:
             return [*lines, f"and {left} more table{'s' * (left > 1)}, in the page"]
-        lines += [*([""] if lines else []), *ranked_text(family, width, max(own, LEAST_ROWS))]
+        lines += [*([""] if lines else []), *_ranked_text(table, width, max(own, LEAST_ROWS))]
     return lines
 
 
-def ranked_text(family: Sequence[Group], width: int, room: int) -> list[str]:
-    """The rows of groups that are alike, the best first, in at most `room` lines of at most `width` characters: the
-    baseline, the paper's row, the best and the worst, and then the others from the best on.
+def _ranked_text(table: Grid, width: int, room: int) -> list[str]:
+    """The rows with runs, the best first, in at most `room` lines of at most `width` characters: the baseline, the
+    paper's row, the best and the worst, and then the others from the best on.
     """
-    lines, first = [line for line in ranked(family) if line.variant.finished], family[0]
+    page, rows = layout(table.up_to(0)), list[Line](table.rows)
     # 1. Which rows.
-    pinned = {0, len(lines) - 1}
-    pinned |= {at for at, line in enumerate(lines) if line.variant in (line.group.baseline, line.group.papers_relative)}
-    shown = [*sorted(pinned), *(at for at in range(len(lines)) if at not in pinned)]
-    heading = (first.common_heading if len(family) > 1 else first.heading).replace(" | ", " · ")
-    heads = textwrap.wrap(f"{heading} · {first.split} · change from {first.baseline.label}", width)
-    fits = len(lines) < room - len(heads)
-    chosen = sorted(shown if fits else shown[: max(room - len(heads) - 2, 2)])
-    # 2. Their cells.
-    paper, solved = any(line.papers_change.value is not None for line in lines), first.task
-    headings = ["", "n", first.kind.heading, "change, 95%", *["paper"] * paper, *["solved"] * solved, "verdict"]
-    cells = [[headings[0], *headings[1:]], *(_cells(lines[at], len(family) > 1, paper, solved) for at in chosen)]
+    known, first = [at for at, line in enumerate(rows) if line.variant.finished], rows[0].group
+    special = [at for at in known if rows[at].variant in (rows[at].group.baseline, rows[at].group.papers_relative)]
+    setting = table.setting.replace(" | ", " · ")
+    heads = textwrap.wrap(f"{setting} · {first.split} · change from {first.baseline.label}", width)
+    fits = len(known) < room - len(heads)
+    order = [*dict.fromkeys([*sorted({known[0], *special, known[-1]}), *known])] if known else []
+    chosen = sorted(order if fits else order[: max(room - len(heads) - 2, 2)])
+    # 2. Their cells: of intervals those of changes, and of missing changes nothing.
+    figures = [column for column in page.columns if not column.label]
+    headings = (column.heading.removesuffix(f" {first.split}") for column in figures)
+    cells = [["", *(_SHORT.get(heading, heading) for heading in headings)]]
+    for at in chosen:
+        shown = dict(zip(page.columns, page.lines[at], strict=True))
+        name, *more = (f"{column.heading} {cell.text}" for column, cell in shown.items() if column.label)
+        own = [f"{shown[column].text} {shown[column].interval * column.signed}".rstrip() for column in figures]
+        own = ["" if text == DASH and column.signed else text for text, column in zip(own, figures, strict=True)]
+        cells.append([", ".join([name.removeprefix("position "), *more]), *own])
     longest = max(20, width - sum(max(map(len, column)) + 2 for column in list(zip(*cells, strict=True))[1:]))
     for row in cells:
-        row[0] = render.shortened(row[0], min(longest, _LONGEST_LABEL if width < 100 else longest))
+        row[0] = shortened(row[0], min(longest, _LONGEST_LABEL if width < 100 else longest))
     # 3. The text.
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    sides = [str.ljust, *[str.rjust] * (len(headings) - 2), str.ljust]
+    sides = [str.ljust, *(str.ljust if column.words else str.rjust for column in figures)]
     texts = [
         "  ".join(side(text, size) for side, text, size in zip(sides, row, widths, strict=True)).rstrip()
         for row in cells
     ]
     if not fits:
-        gap = next((at for at in range(1, len(chosen)) if chosen[at] > chosen[at - 1] + 1), len(chosen) - 1)
-        texts.insert(gap + 1, f"  ... {len(lines) - len(chosen)} more rows (a taller window shows them)")
+        places = [known.index(at) for at in chosen]
+        gap = next((at for at in range(1, len(places)) if places[at] > places[at - 1] + 1), len(places) - 1)
+        texts.insert(gap + 1, f"  ... {len(known) - len(chosen)} more rows (a taller window shows them)")
     return [*heads, *texts]
-
-
-def _cells(line: Line, several: bool, paper: bool, solved: bool) -> list[str]:
-    group, split, digits = line.group, line.group.split, line.group.digits
-    score, change, verdict = line.score(split), line.change(split), line.verdict(split)
-    label = f"{line.variant.label}, {group.distinctly()}" if several and group.distinct else line.variant.label
-    own = line.variant is group.baseline or change.value is None
-    shown = "" if own else " ".join(figure_text(change, digits, signed=True))
-    papers = line.papers_change.value
-    cells = [label, str(len(line.variant.finished)), figure_text(score, digits)[0], shown.rstrip()]
-    cells += ["" if papers is None else number(papers, 1, signed=True)] * paper + [line.solved] * solved
-    return [*cells, verdict]
-
-
-def page_of(parts: Sequence[str]) -> str:
-    """A Markdown page of these parts."""
-    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"

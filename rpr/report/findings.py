@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rpr.records.position import name_of
-from rpr.report.groups import BETTER, NOT_LEARNED, OPEN, WORSE, Group, Variant
+from rpr.report.groups import BETTER, NOT_LEARNED, OPEN, WORSE, Group, Variant, in_one_way
 from rpr.report.published import published_figures
 from rpr.report.verdicts import changes
 
@@ -50,33 +50,27 @@ def _clip_distances(group: Group) -> Iterator[str]:
         return
     papers = group.papers_relative.position.clip_distance
     usual = papers if papers in by_k else max(by_k)
-    scores = {str(k): {seed: score.value for seed, score in variant.scores[key].items()} for k, variant in by_k.items()}
-    of_k = changes(scores, str(usual), 100 / next(iter(by_k[usual].scores[key].values())).items, shares=group.task)
-    parts: dict[str, list[int]] = {BETTER: [], WORSE: [], OPEN: []}
-    for k in (k for k in sorted(by_k) if k != usual):
-        better = group.kind.better(of_k.of_rows[str(k)].value or 0.0)
-        parts[OPEN if str(k) not in of_k.decided else BETTER if better else WORSE].append(k)
-    said = []
-    for verdict, ks in parts.items():
-        if ks:
-            said.append(f"k = {', '.join(map(str, ks))} {'are' if len(ks) > 1 else 'is'} {verdict}")
+    of_usual = by_k[usual].scores[key]
+    scores = in_one_way({str(k): variant.scores[key] for k, variant in by_k.items()}, of_usual)
+    of_k = changes(scores, str(usual), 100 / next(iter(of_usual.values())).items, shares=group.kind.shares)
+    parts: dict[str, list[str]] = {BETTER: [], WORSE: [], OPEN: []}
+    for name in (str(distance) for distance in sorted(by_k) if distance != usual and str(distance) in scores):
+        better = group.kind.better(of_k.of_rows[name].value or 0.0)
+        parts[OPEN if name not in of_k.decided else BETTER if better else WORSE].append(name)
+    said = [f"k = {', '.join(ks)} {'are' if len(ks) > 1 else 'is'} {verdict}" for verdict, ks in parts.items() if ks]
     yield f"Against k = {usual}: {'; '.join(said)}."
 
 
 def _published_orders(group: Group) -> Iterator[str]:
     """The published order of schemes of which the figures are of other models, and ours."""
+    best_first = group.kind.best_first
     for source, figures in published_figures(group).items():
         if len(figures) > 1:
-            published = [variant for variant, _ in sorted(figures, key=lambda row: group.kind.best_first(row[1]))]
-            ours = sorted(
-                published, key=lambda variant: group.kind.best_first(group.score(variant, group.split).value or 0.0)
-            )
-            same = "the same order here" if ours == published else f"here {_in_order(ours)}"
-            yield f"Best first, {source.heading}: {_in_order(published)}; {same}."
-
-
-def _in_order(variants: list[Variant]) -> str:
-    return ", ".join(variant.label for variant in variants[:MOST_IN_ORDER])
+            theirs = [variant for variant, _ in sorted(figures, key=lambda row: best_first(row[1]))]
+            ours = sorted(theirs, key=lambda variant: best_first(group.score(variant, group.split).value or 0.0))
+            first, second = (", ".join(variant.label for variant in order[:MOST_IN_ORDER]) for order in (theirs, ours))
+            same = "the same order here" if ours == theirs else f"here {second}"
+            yield f"Best first, {source.heading}: {first}; {same}."
 
 
 def _learning(group: Group) -> Iterator[str]:

@@ -15,9 +15,10 @@ from pydantic_core import to_json
 
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
-from rpr.kinds import TASK, TEXT, TRANSLATION, Kind, of_the_papers_corpus
+from rpr.kinds import TEXT, TRANSLATION, Kind, of_the_papers_corpus
 from rpr.model.positions.vectors import SHARING
 from rpr.records.difference import corpus_differences
+from rpr.records.files import DocumentNats
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
 from rpr.records.position import OTHER, Position, called, names_of, positions_of
 from rpr.records.record import DECIDING, Record, deciding_settings, flat, short_names, varying
@@ -31,8 +32,8 @@ from rpr.records.scores import (
     how_scored_by_context,
     how_scored_by_length,
 )
-from rpr.report.sweep_files import sweep_files_of, usual_baseline
-from rpr.report.verdicts import LEAST_SEEDS, Changes, changes
+from rpr.report.sweep_files import corpora_of, seeds_of, sweep_files_of, usual_baseline
+from rpr.report.verdicts import LEAST_SEEDS, Changes, changes, over_seeds_and_documents
 
 _TRAINED_ON = ("devices", "num_nodes", "threads", "attention")  # otherwise the rounding differs
 MOST_FALL, LEAST_NATS, LAST_PART = 0.01, 0.005, 0.1
@@ -43,6 +44,9 @@ LEARNING_RULE = (
 SOLVED = 95.0  # percent exact match, with which a seed solves a task
 BASELINE, BETTER, WORSE, OPEN, NOT_LEARNED = "baseline", "better", "worse", "open", "not learned"
 RunKey = tuple[str, int, str, str]
+# What was measured: a TestColumn, LOSS, or by length or context as `_scores_of` has it.
+Key = tuple[Any, ...]
+LOSS = ("validation", "", "loss")
 
 
 class TestColumn(NamedTuple):
@@ -66,11 +70,6 @@ class SeedScore(NamedTuple):
     way: tuple[Any, ...]
     interval: Interval | None = None
     items: int = 0  # sentences or documents
-
-
-# What was measured: a TestColumn, LOSS, or by length or context as `_scores_of` has it.
-Key = tuple[Any, ...]
-LOSS = ("validation", "", "loss")
 
 
 def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
@@ -120,6 +119,15 @@ def learning_of(losses: Mapping[int, float]) -> Learning | None:
     return Learning((before - last) / before, before - last) if before > 0 else None
 
 
+class Beside(NamedTuple):
+    """What a report reads beside a record: how the run's validation curve ended, and of each split that keeps them the
+    nats of its documents.
+    """
+
+    learning: Learning | None = None
+    documents: Mapping[str, Sequence[DocumentNats]] = {}
+
+
 @dataclass(frozen=True)
 class Variant:
     """One position variant of a group over its seeds; without records it was never run."""
@@ -127,7 +135,7 @@ class Variant:
     position: Position
     label: str
     records: tuple[Record, ...] = ()
-    learning: tuple[Learning, ...] = ()  # of finished runs with a known validation curve
+    beside: Mapping[RunKey, Beside] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def finished(self) -> tuple[Record, ...]:
@@ -143,15 +151,22 @@ class Variant:
         return tuple(run for run in self.records if run.outcome and run.seed not in done)
 
     @cached_property
-    def caveats(self) -> tuple[str, ...]:
-        """What a reader must know of its finished runs."""
-        lines = []
-        if seeds := [str(run.seed) for run in self.finished if run.git.dirty]:
-            lines.append(f"seed {', '.join(seeds)}: trained from uncommitted changes, so no commit names the code")
+    def caveats(self) -> dict[str, str]:
+        """What a reader must know of its finished runs, by a word or two for it."""
         originals = Counter(run.seed for run in self.records if run.status == "finished" and run.rerun_of is None)
-        if seeds := [str(seed) for seed, times in sorted(originals.items()) if times > 1]:
-            lines.append(f"seed {', '.join(seeds)}: trained more than once, the newest run counts")
-        return tuple(lines)
+        planned = seeds_of(self.finished)
+        seeds = {
+            "uncommitted": [run.seed for run in self.finished if run.git.dirty],
+            "trained again": [seed for seed, times in sorted(originals.items()) if times > 1],
+            "more seeds": [run.seed for run in self.finished if planned and run.seed not in planned],
+        }
+        why = {
+            "uncommitted": "trained from uncommitted changes, so no commit names the code",
+            "trained again": "trained more than once, the newest run counts",
+            "more seeds": f"beyond the {len(planned)} seeds that the sweep's file names: runs that were added later, "
+            "perhaps after their results were seen, make a difference by chance more likely",
+        }
+        return {word: f"seed {', '.join(map(str, of_word))}: {why[word]}" for word, of_word in seeds.items() if of_word}
 
     @cached_property
     def scores(self) -> dict[Key, dict[int, SeedScore]]:
@@ -162,12 +177,13 @@ class Variant:
                 by_key.setdefault(key, {})[run.seed] = score
         return by_key
 
-    @property
+    @cached_property
     def fall(self) -> float | None:
         """The share by which the validation loss fell over the last tenth, if it was still falling by LEARNING_RULE."""
-        if not self.learning:
+        ends = [end for run in self.finished if (end := self.beside.get(run_key(run), Beside()).learning) is not None]
+        if not ends:
             return None
-        fall, nats = (math.fsum(values) / len(self.learning) for values in zip(*self.learning, strict=True))
+        fall, nats = (math.fsum(values) / len(ends) for values in zip(*ends, strict=True))
         return fall if fall > MOST_FALL and nats > LEAST_NATS else None
 
     @cached_property
@@ -237,30 +253,6 @@ class Group:
     def kind(self) -> Kind:
         return self.runs[0].kind
 
-    @property
-    def task(self) -> bool:
-        """Whether the corpus is a generated task."""
-        return self.kind is TASK
-
-    @property
-    def documents(self) -> bool:
-        """Whether these are language models of documents."""
-        return self.kind is TEXT
-
-    @property
-    def translation(self) -> bool:
-        return self.kind is TRANSLATION
-
-    @property
-    def metric(self) -> str:
-        """The metric of its findings."""
-        return self.kind.metric
-
-    @property
-    def digits(self) -> int:
-        """The decimals of its scores."""
-        return self.kind.digits
-
     @cached_property
     def split(self) -> str:
         """The split of its findings; of a task `long`, as most variants learn the training lengths."""
@@ -270,7 +262,7 @@ class Group:
     @cached_property
     def own_splits(self) -> tuple[str, ...]:
         """The test sets of names of the user's own, scored by the metric of the findings."""
-        columns = (column for column in self.columns if column.metric == self.metric)
+        columns = (column for column in self.columns if column.metric == self.kind.metric)
         return tuple(column.split for column in columns if column.split not in SPLITS)
 
     @property
@@ -280,7 +272,7 @@ class Group:
         def scored(split: str) -> int:
             return sum(self.score(variant, split).value is not None for variant in self.variants)
 
-        return max("validation", self.split, key=scored) if self.translation else self.split
+        return max("validation", self.split, key=scored) if self.kind is TRANSLATION else self.split
 
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
@@ -293,26 +285,20 @@ class Group:
         """The unigram entropy of its text in bits per byte, if a run has it."""
         return next((bits for run in self.runs if run.data and (bits := run.data.unigram_bits) is not None), None)
 
-    @property
-    def heading(self) -> str:
-        """`multi30k_en_de | model tiny | 1,500 steps | cpu`, and any distinguishing settings."""
-        return f"{self.corpus} | {self.setting}"
-
-    @property
+    @cached_property
     def corpus(self) -> str:
         """The name of the corpus, marked if it is synthetic."""
         return f"{self.data} (synthetic)" if self.synthetic and "synthetic" not in self.data else self.data
 
     @property
     def common_heading(self) -> str:
-        """The heading without the distinguishing settings."""
-        return replace(self, distinct=()).heading
+        """`multi30k_en_de | model tiny | 1,500 steps | cpu`."""
+        return " | ".join((self.corpus, f"model {self.model}", f"{self.max_steps:,} steps", self.hardware))
 
     @property
-    def setting(self) -> str:
-        """`model tiny | 1,500 steps | cpu`, and any distinguishing settings."""
-        parts = (f"model {self.model}", f"{self.max_steps:,} steps", self.hardware, self.distinctly())
-        return " | ".join(part for part in parts if part)
+    def heading(self) -> str:
+        """The same with any distinguishing settings."""
+        return " | ".join(filter(None, (self.common_heading, self.distinctly())))
 
     def distinctly(self, *without: str) -> str:
         """`precision 32, norm pre`: the distinguishing settings, except for those of these names."""
@@ -332,7 +318,7 @@ class Group:
 
     def column(self, split: str, metric: str | None = None) -> TestColumn | None:
         """The column of a metric (by default the one of the findings) on a split."""
-        wanted = (split, metric or self.metric)
+        wanted = (split, metric or self.kind.metric)
         return next((column for column in self.columns if (column.split, column.metric) == wanted), None)
 
     def get(self, kind: str, k: int | None = None) -> Variant:
@@ -370,15 +356,14 @@ class Group:
         mean_score = variant.measured(key, "").value
         if mean_score is None:
             return ""
-        of_key = [
+        scores = [
             score
             for run in variant.finished
             for score in run.scores
             if (score.split, score.test_set, score.metric) == key
         ]
-        cut_off = [score.unfinished_hypotheses / score.num_sentences for score in of_key if score.unfinished_hypotheses]
-        share = math.fsum(cut_off) / max(len(of_key), 1)
-        return self.kind.unlearned(mean_score, cut_off=share, unigram=self.unigram)
+        cut_off = math.fsum((score.unfinished_hypotheses or 0) / score.num_sentences for score in scores)
+        return self.kind.unlearned(mean_score, cut_off=cut_off / max(len(scores), 1), unigram=self.unigram)
 
     def change(self, variant: Variant, key: Key | None, absent: str = "not scored") -> Measurement:
         """The change of a variant's score from the baseline's, with the interval of the model of the table
@@ -400,23 +385,38 @@ class Group:
     def changes(self, key: Key) -> Changes:
         """Those of all variants with a score that learned and were scored in the way of the baseline."""
         if key not in self._changes:
-            way = {score.way for score in self.baseline.scores[key].values()}
-            scored = {variant.label: variant.scores[key] for variant in self.variants if key in variant.scores}
-            learned = {variant.label for variant in self.variants if not self.unlearned(variant, key)}
-            compared = {
-                label: {seed: score.value for seed, score in scores.items()}
-                for label, scores in scored.items()
-                if label in learned and {score.way for score in scores.values()} == way
-            }
+            learned = [
+                variant for variant in self.variants if key in variant.scores and not self.unlearned(variant, key)
+            ]
+            compared = in_one_way(
+                {variant.label: variant.scores[key] for variant in learned}, self.baseline.scores[key]
+            )
             items = next(iter(self.baseline.scores[key].values())).items
-            step = 100 / items if items and self.kind is not TEXT else 10.0**-self.digits
+            step = 100 / items if items and self.kind is not TEXT else 10.0**-self.kind.digits
             self._changes[key] = changes(compared, self.baseline.label, step, shares=not SHARES.isdisjoint(key))
         return self._changes[key]
 
-    @property
-    def all_changes(self) -> list[Changes]:
-        """Those that were asked for."""
-        return [*self._changes.values()]
+    def over_documents(self, variant: Variant, split: str) -> Measurement:
+        """The change of a variant's bits per byte from the baseline's, with its interval over seeds and documents."""
+        # 1. Of each side the nats of its documents, by seed.
+        own, its = (
+            {run.seed: kept for run in side.finished
+             if (kept := side.beside.get(run_key(run), Beside()).documents.get(split))}
+            for side in (variant, self.baseline)
+        )  # fmt: skip
+        seeds = sorted(own.keys() & its.keys())
+        scored = {
+            tuple((document.document, document.bytes) for document in side[seed])
+            for side in (own, its)
+            for seed in seeds
+        }
+        change = self.change(variant, self.column(split), f"not evaluated on {split}")
+        if change.value is None or len(seeds) < 2 or len(scored) > 1:
+            return missing(change.reason or "no two seeds keep the nats of the same documents beside the baseline's")
+        # 2. Their differences in bits.
+        nats = np.array([[[document.nats for document in side[seed]] for seed in seeds] for side in (own, its)])
+        sizes = np.array([size for _, size in scored.pop()], dtype=float)
+        return over_seeds_and_documents((nats[0] - nats[1]) / math.log(2), sizes)
 
     def verdict(self, variant: Variant, key: Key | None) -> str:
         """`better`, `worse`, `open`, `open (1 seed)`, `not learned` or `baseline`; empty without a score."""
@@ -434,10 +434,27 @@ class Group:
         seeds = min(len(side.scores[key]) for side in (variant, self.baseline))
         return OPEN if seeds >= LEAST_SEEDS else f"{OPEN} ({seeds} seed{'s' * (seeds > 1)})"
 
+    @property
+    def methods(self) -> list[str]:
+        """How the changes that were asked for were tested."""
+        return [*dict.fromkeys(of_key.method for of_key in self._changes.values() if of_key.of_rows)]
+
+
+def in_one_way(
+    rows: Mapping[str, Mapping[int, SeedScore]], baseline: Mapping[int, SeedScore]
+) -> dict[str, dict[int, float]]:
+    """The scores, by label and seed, of the rows that were scored in the way of the baseline."""
+    way = {score.way for score in baseline.values()}
+    return {
+        label: {seed: score.value for seed, score in scores.items()}
+        for label, scores in rows.items()
+        if scores and {score.way for score in scores.values()} == way
+    }
+
 
 def run_groups(
     records: Iterable[Record],
-    learning: Mapping[RunKey, Learning] | None = None,
+    beside: Mapping[RunKey, Beside] | None = None,
     baseline: str | None = None,
     *,
     published: bool | None = None,
@@ -445,9 +462,9 @@ def run_groups(
     """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results,
     of the files of the corpus and of the precision of the arithmetic as they were, the one with most runs first.
 
-    `learning`: how each run's validation curve ended, by `run_key`, where known. `baseline`: the positions that others
-    are compared with, as in `called`. `published`: whether published figures stand beside all groups; None: beside the
-    paper's corpora and the sweeps whose file says `paper: true`. Raises RecordError if there are no records, or none
+    `beside`: what stands beside records, by `run_key`, where known. `baseline`: the positions that others are compared
+    with, as in `called`. `published`: whether published figures stand beside all groups; None: beside the paper's
+    corpora and those of the sweeps whose file says `paper: true`. Raises RecordError if there are no records, or none
     with the positions of the baseline.
     """
     # 1. The runs by what a heading says.
@@ -478,10 +495,9 @@ def run_groups(
         # 3. Of each part its variants.
         for settings, some in sorted(parts, key=lambda part: -len(part[1])):
             distinct = tuple((name, settings.get(name)) for name in names)
-            said = any(each.get("paper") is True for each in sweep_files_of(some))
+            said = any(file.get("paper") is True and key[0] in corpora_of(file) for file in sweep_files_of(some))
             shown = published if published is not None else said or of_the_papers_corpus(key[0])
-            variants = _variants(_joined(some), learning or {})
-            groups.append(Group(*key, settings, distinct, variants, baseline, shown))
+            groups.append(Group(*key, settings, distinct, _variants(_joined(some), beside or {}), baseline, shown))
     if baseline is not None:
         _check_baseline(groups, baseline)
     return tuple(groups)
@@ -493,17 +509,12 @@ def _check_baseline(groups: Iterable[Group], baseline: str) -> None:
     if not any(of_each_group):
         known = {name for group in groups for run in group.runs for name in names_of(run)}
         raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
-    for named in of_each_group:
-        ks = list(dict.fromkeys(variant.position.clip_distance for variant in named))
-        if len(ks) > 1:
-            one_of = ", ".join(f"{baseline}-k{k}" for k in ks if k is not None)
-            raise RecordError(f"baseline: {baseline} has several clip distances; choose one of {one_of}")
-        if len(named) > 1:
-            labels = "; ".join(variant.label for variant in named)
-            raise RecordError(
-                f"baseline: several variants have position={baseline} ({labels}); give the label of one, such as "
-                f"""baseline='"{named[0].label}"'"""
-            )
+    for named in (named for named in of_each_group if len(named) > 1):
+        labels = "; ".join(variant.label for variant in named)
+        named_so = f"""baseline='"{named[0].label}"'"""
+        raise RecordError(
+            f"baseline: several rows have position={baseline} ({labels}); give the label of one: {named_so}"
+        )
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:
@@ -529,7 +540,7 @@ def _joined(records: Iterable[Record]) -> list[Record]:
     return sorted((*finished.values(), *others), key=lambda run: (run.name, run.seed, run.run_id, run.started))
 
 
-def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tuple[Variant, ...]:
+def _variants(records: list[Record], beside: Mapping[RunKey, Beside]) -> tuple[Variant, ...]:
     by_position: dict[Position, list[Record]] = {}
     for record, position in zip(records, positions_of(records), strict=True):
         by_position.setdefault(position, []).append(record)
@@ -543,9 +554,7 @@ def _variants(records: list[Record], learning: Mapping[RunKey, Learning]) -> tup
         # The paper's tables are of one way to share the tables of vectors, and published figures of schemes as they are
         # alone; what is otherwise is a scheme like all others.
         kind = position.kind if position.plain and position.tables in (None, usual) else OTHER
-        variant = Variant(replace(position, kind=kind), position.label + sharing, tuple(runs))
-        known = tuple(end for run in variant.finished if (end := learning.get(run_key(run))) is not None)
-        variants.append(replace(variant, learning=known))
+        variants.append(Variant(replace(position, kind=kind), position.label + sharing, tuple(runs), beside))
     return tuple(replace(variant, label=variant.label + _own_settings(variant, variants)) for variant in variants)
 
 

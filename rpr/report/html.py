@@ -6,7 +6,6 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,10 +16,10 @@ from rpr import paper
 from rpr.records.record import Record, flat, varying
 from rpr.report.contents import Chapter, Report
 from rpr.report.groups import Group
+from rpr.report.render import Grid, layout, legend
 from rpr.report.samples import FileOf, own_file, selected
 from rpr.report.score_table import HEADINGS, alike
 from rpr.report.sweep_files import sweep_file
-from rpr.tables.grid import Cell, Column, Grid, Shown, layout, legend
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
 MOST_FINDINGS = 3  # above a table
@@ -62,58 +61,26 @@ def html_page(report: Report) -> str:
     """The whole page, with the largest table first. The same report gives the same bytes, so it contains no times
     except those of the runs.
     """
-    of_groups = {id(chapter.group): chapter for chapter in report.chapters}
-    families = [
-        Family(grid, tuple(of_groups[id(group)] for group in groups))
-        for groups, grid in zip(
-            alike([chapter.group for chapter in report.chapters]), report.tables.sections.get("scores", ()), strict=True
-        )
-    ]
+    chapters = {id(chapter.group): chapter for chapter in report.chapters}
+    grids = zip(
+        report.tables.sections.get("scores", ()), alike([chapter.group for chapter in report.chapters]), strict=True
+    )
+    families = [Family(grid, tuple(chapters[id(group)] for group in groups)) for grid, groups in grids]
     families.sort(key=lambda family: -len(family.grid.rows))
+    # Its extent and what its sweep asks: `Does k matter? 8 runs of 5 rows.`
+    runs = [run for chapter in report.chapters for run in chapter.group.runs]
+    shared = set[str].intersection(*({*run.sweeps} for run in runs)) if runs else set[str]()
+    asked = str(sweep_file(*shared).get("description") or "") if len(shared) == 1 else ""
+    about = asked[:1].upper() + asked[1:] or "Scores of Transformers by how they represent positions"
+    rows = sum(len(chapter.group.variants) for chapter in report.chapters)
+    extent = f"{about}. {_count(len(runs), 'run')} of {_count(rows, 'row')}."
     sections = {name: grids for name, grids in report.tables.sections.items() if name != "scores"}
-    extent = _extent(report.chapters)
     page = _ENVIRONMENT.get_template("page.html.j2")
     return page.render(report=report, families=families, sections=sections, extent=extent)
 
 
-def _extent(chapters: Sequence[Chapter]) -> str:
-    """The extent of the report and what its sweep asks: `8 runs of 5 rows. Does k matter?`"""
-    runs = [run for chapter in chapters for run in chapter.group.runs]
-    rows = sum(len(chapter.group.variants) for chapter in chapters)
-    sweeps = [{*run.sweeps} for run in runs]
-    shared = {*set[str].intersection(*sweeps)} if sweeps else set[str]()
-    asked = str(sweep_file(*shared).get("description") or "") if len(shared) == 1 else ""
-    about = asked[:1].upper() + asked[1:] or "Scores of Transformers by how they represent positions"
-    return f"{about}. {_count(len(runs), 'run')} of {_count(rows, 'row')}."
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-class _Drawn(NamedTuple):
-    """A table as text: columns, lines of (cell, the text that it is sorted by), footnotes."""
-
-    columns: tuple[Column, ...]
-    lines: list[list[tuple[Shown, str]]]
-    footnotes: tuple[str, ...]
-
-
-def _drawn(grid: Grid, priority: int) -> _Drawn:
-    shown = grid.up_to(priority)
-    text = layout(shown)
-    lines = [
-        [(as_text, _sort_key(cell)) for as_text, cell in zip(line, cells, strict=True)]
-        for line, cells in zip(text.lines, shown.cells, strict=True)
-    ]
-    return _Drawn(text.columns, lines, text.footnotes)
-
-
-def _sort_key(cell: Cell) -> str:
-    """A number as one, text as it is; empty where it is missing."""
-    if isinstance(cell.value, str):
-        return cell.value
-    return "" if cell.value.value is None else f"{cell.value.value:g}"
 
 
 def _recorded(run: Record) -> dict[str, Any]:
@@ -142,7 +109,7 @@ _ENVIRONMENT.filters |= {
     "spaced": lambda heading: heading.replace(" | ", " · "),
     "no_break": lambda text: text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),  # inside `k = 16`
     "count": _count,
-    "drawn": _drawn,
+    "drawn": lambda grid, priority: layout(grid.up_to(priority)),
 }
 _ENVIRONMENT.globals |= {
     "recorded": _recorded,

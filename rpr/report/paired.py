@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from rpr.io.escape import escape_markdown
 from rpr.records.measurement import single
 from rpr.records.scores import METRIC_NAMES, hypotheses_note, score_digits, tokenised_in_words
+from rpr.report.render import Cell, Column, Grid, bullets, markdown, shortened
 from rpr.scoring.comparison import ALPHA, Family, System
 from rpr.scoring.significance import LEVEL
-from rpr.tables.grid import Cell, Column, Grid, Note
-from rpr.tables.render import bullets, escape_markdown, markdown, shortened
 
 _NAME = 60  # characters of a run's name: with its score and interval it fits in a line
 
@@ -33,38 +33,40 @@ class PairedReport:
     @property
     def notes(self) -> list[str]:
         """How the tests were done, and what they do not show."""
+        # 1. How they were done.
         items = " and ".join(dict.fromkeys(family.items for family in self.tests))
         notes = [
             f"p boot.: paired bootstrap as in sacreBLEU, in effect one-sided, {self.samples:,} samples; p rand.: "
             f"approximate randomisation, two-sided, {self.trials:,} trials; seed {self.seed}.",
             f"Intervals and p concern the test {items}: whether the result would hold on another, similar test set.",
         ]
-        corrected = ""
-        if any(len(family.comparisons) > 1 for family in self.tests):
+        corrected = any(len(family.comparisons) > 1 for family in self.tests)
+        if corrected:
             notes.append("Holm: the p before it, corrected for all comparisons in the table.")
-            corrected = " after Holm's correction"
+        # 2. What they do not show.
         if not any(verdict for family in self.tests for verdict in family.verdicts):
-            notes.append(f"No difference is below p = {ALPHA} by both tests{corrected}: no run is shown to be better.")
+            holm = " after Holm's correction" * corrected
+            notes.append(f"No difference is below p = {ALPHA} by both tests{holm}: no run is shown to be better.")
         for family in self.tests:
             count = len(family.comparisons)
-            for least, what, remedy in (
+            for least, number, what, remedy in (
                 # No swap, and the swap of all, are as extreme as can be; p counts the observed difference, too.
-                (2 ** (1 - family.num_sentences), f"{family.num_sentences} {family.items} p rand.", "score"),
-                (1 / (self.samples + 1), f"{self.samples:,} samples p boot.", "draw"),
-                (1 / (self.trials + 1), f"{self.trials:,} trials p rand.", "draw"),
+                (2 ** (1 - family.num_sentences), family.num_sentences, f"{family.items} p rand.", "score"),
+                (1 / (self.samples + 1), self.samples, "samples p boot.", "draw"),
+                (1 / (self.trials + 1), self.trials, "trials p rand.", "draw"),
             ):
                 if least * count >= ALPHA:
                     notes.append(
-                        f"{family.split}: of {what} is never below {least:.2g}, and of {count} comparisons Holm's not "
-                        f"below {min(least * count, 1):.2g}: nothing can be found; {remedy} more {what.split()[1]}, or "
-                        "compare fewer runs."
+                        f"{family.split}: of {number:,} {what} is never below {least:.2g}, and of {count} comparisons "
+                        f"Holm's not below {min(least * count, 1):.2g}: nothing can be found; {remedy} more "
+                        f"{what.split()[0]}, or compare fewer runs."
                     )
-        seeds = [one.n for family in self.tests for one in family.variants.values()]
-        if max(seeds) == 1:
-            notes.append("One run per variant: these tests do not show how much another seed would differ.")
-        elif min(seeds) == 1:
-            notes.append("For a variant with one run, these tests do not show how much another seed would differ.")
-        notes += [f"{one.split}: {tokenised_in_words(one.tokenised)}." for one in self.tests if one.tokenised]
+        if 1 in (seeds := [mean.n for family in self.tests for mean in family.variants.values()]):
+            start = "One run per variant:" if max(seeds) == 1 else "For a variant with one run,"
+            notes.append(f"{start} these tests do not show how much another seed would differ.")
+        notes += [
+            f"{family.split}: {tokenised_in_words(family.tokenised)}." for family in self.tests if family.tokenised
+        ]
         return [*dict.fromkeys([*notes, *self.remarks])]  # once, where it holds for several metrics
 
 
@@ -132,4 +134,4 @@ def _differences(family: Family) -> Grid:
     how = f"(p < {ALPHA} by both tests{', after Holm' * corrected})"
     remarks += [f"{verdict} {how}" for verdict in family.verdicts if verdict]
     shown = tuple(column for column in columns if corrected or column.heading != "Holm")
-    return Grid("differences", "Differences", shown, rows, notes=tuple(map(Note, remarks)))
+    return Grid("differences", "Differences", shown, rows, notes=tuple(remarks))

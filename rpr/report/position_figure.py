@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rpr.checks.positions import DEFINITIONS
-from rpr.report.plot_style import COLOURS, DASHED, INK, MUTED, PAPER, plain, styled
+from rpr.report.plots import COLOURS, DASHED, INK, MUTED, PAPER, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
 
 Entry = dict[str, Any]  # one of the lists of rpr.checks.positions.measure
 PANELS_PER_LINE, HEIGHT = 6, 1.25  # inches of a panel
-TABLES = (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"]))
 _REFERENCE: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
 _HEADS = "Light: each head; full: their mean."
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A panel for each entry of one kind of numbers."""
+class _Part(NamedTuple):
+    """A panel for each entry of one kind of numbers, `key` of DEFINITIONS."""
 
-    key: str  # of DEFINITIONS
+    key: str
     heading: str
     words: str
     entries: Sequence[Entry]
@@ -36,57 +33,45 @@ class _Part:
     draw: Callable[[Axes, Entry], None]
     from_zero: bool = True
 
-    @property
-    def lines(self) -> list[list[Entry]]:
-        """At most PANELS_PER_LINE panels each."""
-        starts = range(0, len(self.entries), PANELS_PER_LINE)
-        return [[*self.entries[start : start + PANELS_PER_LINE]] for start in starts]
-
 
 def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
     """The whole figure; the same numbers give the same figure."""
     from matplotlib.figure import Figure
 
+    # 1. The size of each part: lines of panels and its text.
     parts = [part for part in _parts(numbers) if part.entries]
-    width = max(9.6, 1.6 + 2.3 * max(len(line) for part in parts for line in part.lines))
-    texts = [textwrap.fill(f"{_capital(DEFINITIONS[part.key])}. {part.words}", int(13 * width)) for part in parts]
-    heights = [
-        0.8 + 0.17 * text.count("\n") + (HEIGHT + 0.55) * len(part.lines)
-        for part, text in zip(parts, texts, strict=True)
-    ]
+    lines = [[part.entries[at : at + PANELS_PER_LINE] for at in range(0, len(part.entries), PANELS_PER_LINE)]
+             for part in parts]  # fmt: skip
+    width = max(9.6, 1.6 + 2.3 * max(len(line) for of_part in lines for line in of_part))
+    texts = [f"{DEFINITIONS[part.key][:1].upper()}{DEFINITIONS[part.key][1:]}. {part.words}" for part in parts]
+    texts = [textwrap.fill(text, int(13 * width)) for text in texts]
+    sizes = zip(texts, lines, strict=True)
+    heights = [0.8 + 0.17 * text.count("\n") + (HEIGHT + 0.55) * len(of_part) for text, of_part in sizes]
     left: dict[str, Any] = {"x": 0.08 / width, "ha": "left"}
     with styled():
         figure = Figure(figsize=(width, 0.5 + sum(heights)), layout="constrained")
         subtitle = textwrap.shorten(subtitle, int(11 * width), placeholder=" …")
         figure.suptitle(plain(f"{title}\n{subtitle}"), fontsize=12, fontweight="bold", **left)
         strips = figure.subfigures(len(parts), 1, height_ratios=heights, squeeze=False).flat
-        for number, (part, text, strip) in enumerate(zip(parts, texts, strips, strict=True), 1):
+        for number, (part, of_part, text, strip) in enumerate(zip(parts, lines, texts, strips, strict=True), 1):
             strip.suptitle(plain(f"{number}  {part.heading}"), fontsize=12, **left)
             strip.supxlabel(plain(text), fontsize=9.5, color=MUTED, **left)
-            _draw(part, strip)
+            # 2. Its panels on one scale, labelled at the edges of their line.
+            grid = strip.subplots(len(of_part), max(map(len, of_part)), squeeze=False, sharey=True)
+            for row, line in zip(grid, of_part, strict=True):
+                for axes in row[len(line) :]:  # the last line can be shorter than the others
+                    axes.set_axis_off()
+                for axes, entry in zip(row, line, strict=False):
+                    axes.tick_params(labelsize=8, length=2.5)
+                    axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
+                    axes.set_xlabel(part.labels[0], fontsize=9)
+                    part.draw(axes, entry)
+                row[0].set_ylabel(part.labels[1], fontsize=9)
+            if part.from_zero:
+                grid[0, 0].set_ylim(bottom=0)
+            if named := grid[0, 0].get_legend_handles_labels()[0]:
+                strip.legend(handles=named, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     return figure
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
-
-
-def _draw(part: _Part, figure: SubFigure) -> None:
-    """The panels of a part on one scale, labelled at the edges of their line."""
-    grid = figure.subplots(len(part.lines), max(map(len, part.lines)), squeeze=False, sharey=True)
-    for row, line in zip(grid, part.lines, strict=True):
-        for axes in row[len(line) :]:  # the last line can be shorter than the others
-            axes.set_axis_off()
-        for axes, entry in zip(row, line, strict=False):
-            axes.tick_params(labelsize=8, length=2.5)
-            axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
-            axes.set_xlabel(part.labels[0], fontsize=9)
-            part.draw(axes, entry)
-        row[0].set_ylabel(part.labels[1], fontsize=9)
-    if part.from_zero:
-        grid[0, 0].set_ylim(bottom=0)
-    if named := grid[0, 0].get_legend_handles_labels()[0]:
-        figure.legend(handles=named, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
 
 
 def label(entry: Entry) -> str:
@@ -114,21 +99,18 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
     distances = np.arange(-numbers["max_distance"], numbers["max_distance"] + 1)
     rare = "Distances that fewer than one query in a hundred has are left out."
 
-    # 1. Attention.
+    def by_distance(axes: Axes, entry: Entry, name: str = "bias") -> None:
+        places = shown[entry["stack"]]
+        _heads(axes, distances[places], np.array(entry[name], dtype=float)[:, places], COLOURS["relative"])
+
     def attention(axes: Axes, layer: Entry) -> None:
+        by_distance(axes, layer, "attention")
         places = shown[layer["stack"]]
-        _heads(axes, distances[places], np.array(layer["attention"], dtype=float)[:, places], TABLES[0][2])
         axes.plot(distances[places], even[layer["stack"]][places], color=INK, lw=1.0, ls=DASHED, zorder=5)
         axes.locator_params("x", integer=True)
 
-    words = f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. {_HEADS} Dashed: as if "
-    words += f"spread evenly over what a query sees. {rare}"
-    axis = ("distance j - i", "attention")
-    yield _Part("attention", "Mean attention by signed distance", words, numbers["attention"], axis, attention)
-
-    # 2. Tables.
     def norms(axes: Axes, entry: Entry) -> None:
-        for key, kind, colour in TABLES:
+        for key, kind, colour in (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"])):
             if (table := entry[key]) is not None:
                 k = (len(table["norms"][0]) - 1) // 2
                 _heads(axes, range(-k, k + 1), np.array(table["norms"]), colour, f"$w^{kind}$")
@@ -136,28 +118,11 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
                 initial = table["expected_initial_norm"]
         axes.axhline(initial, **_REFERENCE, label="root mean square before training")
 
-    words = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
-    heading = "Norm of each vector of the relative tables"
-    yield _Part("norms", heading, words, numbers["tables"], ("offset j - i", "norm"), norms)
-
     def absolute(axes: Axes, entry: Entry) -> None:
         values = entry["absolute"][: 2 * entry["longest"]]
         axes.plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
         axes.axvline(entry["longest"] - 0.5, **_REFERENCE)
 
-    words = "Drawn up to twice the longest sentence, which is the upright line. Positions that no training sentence "
-    words += "reached stay as they began."
-    heading = "Norm of each vector of the learned absolute tables"
-    yield _Part("absolute", heading, words, numbers["absolute"], ("position", "norm"), absolute)
-
-    def bias(axes: Axes, entry: Entry) -> None:
-        places = shown[entry["stack"]]
-        _heads(axes, distances[places], np.array(entry["bias"], dtype=float)[:, places], TABLES[0][2])
-
-    axis = ("distance j - i", "bias")
-    yield _Part("bias", "Bias by signed distance", f"{_HEADS} {rare}", numbers["biases"], axis, bias, from_zero=False)
-
-    # 3. Losses.
     def losses(axes: Axes, entry: Entry) -> None:
         edges = [entry["first"][0] - 0.5, *(last + 0.5 for last in entry["last"])]
         axes.stairs(entry["bits_per_byte"], edges, baseline=None, color=COLOURS["relative"], lw=1.6)
@@ -166,13 +131,25 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.set_xticks(entry["last"], [f"{last:,}" for last in entry["last"]])
         axes.minorticks_off()
 
-    about = "".join(
+    words = f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. {_HEADS} Dashed: as if "
+    words += f"spread evenly over what a query sees. {rare}"
+    heading, labels = "Mean attention by signed distance", ("distance j - i", "attention")
+    yield _Part("attention", heading, words, numbers["attention"], labels, attention)
+    words = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
+    heading, labels = "Norm of each vector of the relative tables", ("offset j - i", "norm")
+    yield _Part("norms", heading, words, numbers["tables"], labels, norms)
+    words = "Drawn up to twice the longest sentence, which is the upright line. Positions that no training sentence "
+    words += "reached stay as they began."
+    heading = "Norm of each vector of the learned absolute tables"
+    yield _Part("absolute", heading, words, numbers["absolute"], ("position", "norm"), absolute)
+    heading, labels, words = "Bias by signed distance", ("distance j - i", "bias"), f"{_HEADS} {rare}"
+    yield _Part("bias", heading, words, numbers["biases"], labels, by_distance, from_zero=False)
+    words = "".join(
         f"Of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows; less is better. Upright line: `trained`."
         for entry in numbers["losses"]
     )
-    axis = ("position", "bits per byte")
-    heading = "Loss by position in the window"
-    yield _Part("losses", heading, about, numbers["losses"], axis, losses, from_zero=False)
+    heading, labels = "Loss by position in the window", ("position", "bits per byte")
+    yield _Part("losses", heading, words, numbers["losses"], labels, losses, from_zero=False)
 
 
 def _heads(axes: Axes, xs: Sequence[int] | NDArray[Any], rows: NDArray[Any], colour: str, name: str = "") -> None:

@@ -1,6 +1,9 @@
-"""Published figures beside ours: the paper's, of `rpr.paper`, and those of published.yaml."""
+"""Published figures beside ours: the paper's, of `rpr.paper`, and those of published.yaml; how runs differ from the
+paper's, whose settings are those of `model=base` (or big).
+"""
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -9,12 +12,24 @@ from typing import Any, NamedTuple
 import yaml
 
 from rpr import paper
+from rpr.compose.composition import compose_train
+from rpr.kinds import TRANSLATION
 from rpr.records.measurement import Measurement, single
 from rpr.records.position import OTHER
+from rpr.records.record import Record, deciding_settings
 from rpr.records.scores import HEADLINE_METRIC
 from rpr.report.groups import Group, Variant
 
 Curves = dict[str, dict[int, Measurement]]  # figures by label and length
+# Names, file locations and the amount of reporting; batches are compared by their tokens.
+_NOT_COMPARED = {
+    *("model.name", "model.relative_defaults.clip_distance", "model.relative_defaults.tables", "optim.name"),
+    *("data.source_language", "data.target_language", "data.hub", "data.hub_config", "data.validation_name"),
+    *("data.test_name", "data.synthetic", "optim.keep_checkpoints", "optim.validate_every_n_steps"),
+    *("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes", "optim.max_tokens_per_microbatch"),
+    *("optim.microbatches_per_step", "evaluation.bleu_tokenizer", "evaluation.text_tokens"),
+}
+_NEARLY = 0.15  # how far from the paper's the number of pairs may be, as a share of it
 
 
 @dataclass(frozen=True)
@@ -30,7 +45,7 @@ class Source:
 
 
 class Published(NamedTuple):
-    """One figure: it stands beside the rows whose facts include all of `match` (see `rpr.report.lines.Line.facts`)."""
+    """One figure: it stands beside the rows whose `facts_of` include all of `match`."""
 
     match: Mapping[str, Any]
     metric: str
@@ -60,19 +75,21 @@ def _papers() -> Iterator[tuple[float, str, dict[str, Any]]]:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """Every figure of every source."""
-    transcribed = [Published(facts, HEADLINE_METRIC, split, figure, PAPER) for figure, split, facts in _papers()]
+    """Every figure of every source, the paper's first."""
+    rows = [Published(facts, HEADLINE_METRIC, split, figure, PAPER) for figure, split, facts in _papers()]
     document = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
     for key, about in document.items():
         source = Source(key, about["heading"], about["citation"], about["protocol"])
         for facts in about["figures"]:
             [(by, figures)] = [fact for fact in facts.items() if isinstance(fact[1], dict)]
-            match = {**about.get("facts", {}), **facts}
-            on = about["metric"], about["split"]
-            transcribed += [
-                Published({**match, by: value}, *on, float(figure), source) for value, figure in figures.items()
-            ]
-    return tuple(transcribed)
+            match, on = {**about.get("facts", {}), **facts}, (about["metric"], about["split"])
+            rows += [Published({**match, by: value}, *on, float(figure), source) for value, figure in figures.items()]
+    return tuple(rows)
+
+
+def all_sources() -> list[Source]:
+    """The paper first, then those of published.yaml."""
+    return [*dict.fromkeys(row.source for row in published())]
 
 
 def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> Published | None:
@@ -93,7 +110,7 @@ def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
         "size": group.size,
         "architecture": run.setting("model.architecture") or "encoder_decoder",
         "task": run.task,
-        "languages": group.languages if group.translation else None,
+        "languages": group.languages if group.kind is TRANSLATION else None,
         "context_length": run.setting("data.context_length"),
         "num_layers": run.setting("model.num_layers"),
         "d_model": run.setting("model.d_model"),
@@ -109,29 +126,69 @@ def _rotated_share(variant: Variant) -> Any:
 def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
     """The figures on the group's split of all sources but the paper, by variant; none if the group shows none."""
     figures: dict[Source, list[tuple[Variant, float]]] = {}
-    for source in all_sources() if group.published else ():
-        for variant in group.variants if source is not PAPER else ():
+    for source in all_sources()[1:] if group.published else ():
+        for variant in group.variants:
             known = find(facts_of(variant, group), source, group.split)
             if known is not None and group.score(variant, group.split).value is not None:
                 figures.setdefault(source, []).append((variant, known.figure))
     return figures
 
 
-def published_curves(variants: Sequence[Variant], facts: Mapping[str, Any]) -> dict[tuple[Source, Any], Curves]:
-    """The figures by length that match all of `facts`, for each source and length of training, if that is said."""
-    by_source: dict[tuple[Source, Any], Curves] = {}
+def published_curves(group: Group, variants: Sequence[Variant]) -> dict[Source, Curves]:
+    """The figures by length of the group's task, trained at its lengths, by source."""
+    facts = {key: facts_of(group.variants[0], group)[key] for key in ("task", "max_train_length", "architecture")}
     labels: dict[tuple[str, Any], str] = {}  # of the first of each kind and share of the width
     for variant in (variant for variant in variants if variant.position.as_published):
         labels.setdefault((variant.position.kind, _rotated_share(variant)), variant.label)
-    for (kind, share), label in labels.items():
+    by_source: dict[Source, Curves] = {}
+    for (kind, share), label in labels.items() if facts["task"] is not None else ():
         for row in published():
-            alike = row.match.get("rotated_share", share) == share
-            if "length" in row.match and alike and {**facts, "kind": kind}.items() <= row.match.items():
-                of_source = by_source.setdefault((row.source, row.match.get("train_length")), {})
-                of_source.setdefault(label, {})[row.match["length"]] = single(row.figure)
+            of_share = row.match.get("rotated_share", share) == share
+            if "length" in row.match and of_share and {**facts, "kind": kind}.items() <= row.match.items():
+                of_label = by_source.setdefault(row.source, {}).setdefault(label, {})
+                of_label[row.match["length"]] = single(row.figure)
     return by_source
 
 
-def all_sources() -> list[Source]:
-    """The paper first, then those of published.yaml."""
-    return [*dict.fromkeys(row.source for row in published())]
+def tokens_per_step(config: dict[str, Any]) -> int:
+    """The padded tokens of a step; of documents whole windows."""
+    optim, window = config["optim"], config["data"].get("context_length") or 1
+    tokens = optim.get("max_tokens_per_microbatch") or 0
+    return max(1, tokens // window) * window * (optim.get("microbatches_per_step") or 1)
+
+
+@cache
+def papers_settings(size: paper.Size, languages: str) -> dict[str, Any]:
+    """The paper's settings by dotted key; of German, if the paper does not have these languages."""
+    languages = languages if languages in paper.TRAIN_PAIRS else "en_de"
+    config = compose_train([f"model={size}", f"data=wmt14_{languages}"]).model_dump(mode="json")
+    if (size, languages) == ("big", "en_fr"):
+        config["model"]["dropout"] = 0.1
+    return _settings(config) | {"train pairs": paper.TRAIN_PAIRS[languages]}
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    compared = {key: value for key, value in deciding_settings(config).items() if key not in _NOT_COMPARED}
+    return compared | {"tokens per step": tokens_per_step(config), "precision": config["hardware"].get("precision")}
+
+
+def differences(runs: Iterable[Record], size: paper.Size, languages: str) -> list[str]:
+    """How training and decoding of these runs differ from the paper's model of this size, each difference once:
+    `steps 5,000 (100,000)`, with the paper's in brackets.
+    """
+    kinds = {json.dumps([run.config, run.data and run.data.train_pairs], sort_keys=True): run for run in runs}
+    papers, texts = papers_settings(size, languages), dict[str, None]()
+    for run in kinds.values():
+        settings = _settings(run.config) | {"train pairs": run.data.train_pairs if run.data else papers["train pairs"]}
+        for key, value in settings.items():
+            its: Any = papers.get(key)
+            near = key == "train pairs" and abs(value - its) <= _NEARLY * its
+            if value != its and not near and not (key not in papers and value in (None, False)):
+                texts[f"{key.rpartition('.')[2]} {_text(value)} ({_text(its)})"] = None
+    return [*texts]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "none" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"

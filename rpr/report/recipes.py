@@ -13,10 +13,10 @@ from rpr.model.positions.vectors import SHARING
 from rpr.records.measurement import Measurement, missing
 from rpr.records.position import Position, positions_of
 from rpr.records.record import short_names
-from rpr.report.groups import LOSS, Group, Key, Variant, never_run
+from rpr.report.groups import LOSS, Group, Key, Variant, in_one_way, never_run
+from rpr.report.render import Cell, Column, Grid
 from rpr.report.sweep_files import sweep_files_of
 from rpr.report.verdicts import changes
-from rpr.tables.grid import Cell, Column, Grid, Note
 
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
 
@@ -49,16 +49,11 @@ class Recipes:
     def changes(self, settings: Mapping[str, Setting | None], split: str) -> Mapping[str, Measurement]:
         """Of each variant with a score in its setting, the change from the baseline in the baseline's own setting."""
         key, shares = self.key(split) or (), self.group.kind.shares
-        by_label = {label: self.variant(label, setting).scores.get(key, {}) for label, setting in settings.items()}
-        way = {score.way for score in by_label.get(self.baseline, {}).values()}
-        compared = {
-            label: {seed: score.value for seed, score in scores.items()}
-            for label, scores in by_label.items()
-            if scores and {score.way for score in scores.values()} == way
-        }
-        if self.baseline not in compared:
+        rows = {label: self.variant(label, setting).scores.get(key, {}) for label, setting in settings.items()}
+        compared = in_one_way(rows, baseline := rows.get(self.baseline, {}))
+        if not baseline:
             return {}
-        items = next(iter(by_label[self.baseline].values())).items
+        items = next(iter(baseline.values())).items
         return changes(compared, self.baseline, 100 / items if items else 0.001, shares=shares and key != LOSS).of_rows
 
     @cached_property
@@ -66,12 +61,11 @@ class Recipes:
         """What settings are chosen by, more is better: for each label the mean over the seeds of all its settings. None
         where their scores have other units: signatures and sentences, or vocabularies of the loss.
         """
-        key = self.key("validation")
+        key = self.key("validation") or ()
         sign = -1 if key == LOSS or self.group.kind.lower_is_better else 1
         levels: dict[str, dict[Setting, float]] = {}
         for label, variants in self.variants.items():
-            scores = {setting: variant.scores.get(key or (), {}) for setting, variant in variants.items()}
-            tried = {setting: by_seed for setting, by_seed in scores.items() if by_seed}
+            tried = {setting: scores for setting, variant in variants.items() if (scores := variant.scores.get(key))}
             units = {score.way[:2] for by_seed in tried.values() for score in by_seed.values()}
             seeds = set[int]().union(*tried.values()).intersection(*tried.values()) if len(units) == 1 else set()
             levels[label] = {
@@ -122,8 +116,8 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
     """The grids of the sweeps that these runs belong to; without runs of the baseline's positions the first variant
     takes their place. Raises RecordError if the file of a sweep cannot be read.
     """
-    of_sweeps = sweep_files_of(run for group in groups for run in group.runs)
-    best_of = [keys for each in of_sweeps if isinstance(keys := each.get("best_of"), list) and keys]
+    files = sweep_files_of(run for group in groups for run in group.runs)
+    best_of = [keys for file in files if isinstance(keys := file.get("best_of"), list) and keys]
     for keys in dict.fromkeys(tuple(map(str, keys)) for keys in best_of):
         families: dict[str, dict[Setting, Group]] = {}
         for group in groups:
@@ -131,18 +125,15 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
             values = (group.settings.get(key) for key in keys)
             setting = tuple(str(value) if isinstance(value, list | dict) else value for value in values)
             families.setdefault(str((group.data, group.model, group.hardware, rest)), {})[setting] = group
-        for family in families.values():
-            if len(family) > 1:
-                in_order = {setting: family[setting] for setting in sorted(family, key=_order)}
-                variants = _by_label(in_order)
-                baselines = {id(group.baseline) for group in family.values()}
-                named = (label for label, tried in variants.items() if baselines & {*map(id, tried.values())})
-                yield Recipes(keys, in_order, variants, next(named, next(iter(variants))))
-
-
-def _order(setting: Setting) -> list[tuple[bool, bool, Any]]:
-    """Nothing, numbers, words."""
-    return [(value is not None, isinstance(value, str), value) for value in setting]
+        for family in (family for family in families.values() if len(family) > 1):
+            # In the order of nothing, numbers, words.
+            order = sorted(
+                family, key=lambda row: [(value is not None, isinstance(value, str), value) for value in row]
+            )
+            variants = _by_label(in_order := {setting: family[setting] for setting in order})
+            baselines = {id(group.baseline) for group in family.values()}
+            named = (label for label, tried in variants.items() if baselines & {*map(id, tried.values())})
+            yield Recipes(keys, in_order, variants, next(named, next(iter(variants))))
 
 
 def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]:
@@ -157,18 +148,17 @@ def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]
         + position.code
         for position, by_setting in variants.items()
     ]
-    return {
-        label
-        if labels.count(label) == 1
-        else f"{label}, {SHARING.get(str(position.tables), position.identity)}": by_setting
-        for label, (position, by_setting) in zip(labels, variants.items(), strict=True)
-    }
+    alone = [
+        label if labels.count(label) == 1 else f"{label}, {SHARING.get(str(position.tables), position.identity)}"
+        for label, position in zip(labels, variants, strict=True)
+    ]
+    return dict(zip(alone, variants.values(), strict=True))
 
 
 def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     """Each variant at its own best setting and under one recipe for all; its changes across the grid."""
-    group, common = grid.group, grid.common
-    own = {label: grid.best(label) for label in grid.variants}
+    group, own = grid.group, {label: grid.best(label) for label in grid.variants}
+    one = dict.fromkeys(grid.variants, grid.common)
 
     def best(label: str) -> str | Cell | Measurement:
         if (setting := own[label]) is None:
@@ -181,42 +171,40 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     def change(of_rows: Mapping[str, Measurement], label: str) -> Measurement | str:
         return "" if label == grid.baseline else of_rows.get(label, missing("not scored as the baseline"))
 
+    # 1. Each at its best.
     by_loss = grid.key("validation") == LOSS
-    what, digits = ("validation loss", 3) if by_loss else ("validation", group.digits)
+    what, digits = ("validation loss", 3) if by_loss else ("validation", group.kind.digits)
     columns = [
         Column("position", "position", str, label=True),
         Column("settings", "settings", lambda label: str(len(grid.levels[label]))),
         Column("n", "n", lambda label: str(len(grid.variant(label, own[label]).finished))),
         Column("best", "best setting", best, words=True),
     ]
-    for split, name, places in (("validation", what, digits), ("test", "test", group.digits)):
+    for split, name, places in (("validation", what, digits), ("test", "test", group.kind.digits)):
         scores = partial(lambda split, label: grid.score(label, own[label], split), split)
         columns.append(Column(split, name, scores, places))
-        for key, heading, settings in (
-            ("own", f"change {name}, own best", own),
-            ("one", f"change {name}, one recipe", dict.fromkeys(grid.variants, common)),
-        ):
+        for key, heading, settings in (("own", "own best", own), ("one", "one recipe", one)):
             read = partial(change, grid.changes(settings, split))
-            columns.append(Column(f"{key}_{split}", heading, read, places, signed=True))
+            columns.append(Column(f"{key}_{split}", f"change {name}, {heading}", read, places, signed=True))
     notes = (
         *(["validation loss: in nats per piece, less is better"] if by_loss else []),
         f"best setting: of {', '.join(grid.keys)}, by the {what}, over the seeds of all settings of the row",
         f"change: from {grid.baseline}, each at its own best setting, or both with one recipe, the best on average of "
-        f"those of all rows ({grid.in_words(common)})",
+        f"those of all rows ({grid.in_words(grid.common)})",
         "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
     )
-    across = [Column("setting", "setting", grid.in_words, label=True)]
-    scored = partial(lambda setting: grid.score(grid.baseline, setting, "validation"))
-    across.append(Column(grid.baseline, grid.baseline, scored, digits))
-    of_settings = {
-        setting: grid.changes(dict.fromkeys(grid.variants, setting), "validation") for setting in grid.groups
-    }
-    for label in (label for label in grid.variants if label != grid.baseline):
-        read = partial(lambda label, setting: change(of_settings[setting], label), label)
-        across.append(Column(label, f"change {label}", read, digits, signed=True))
-    about, made_up = grid.heading, group.synthetic
     title = "The best recipe of a grid for each variant, chosen on validation"
-    first = Grid("recipes", title, tuple(columns), tuple(grid.variants), about, tuple(map(Note, notes)), made_up)
+    rows, about = tuple(grid.variants), grid.heading
+    first = Grid("recipes", title, tuple(columns), rows, about, notes, synthetic=group.synthetic)
+    # 2. The changes across the grid.
+    across = [Column("setting", "setting", grid.in_words, label=True)]
+    across.append(
+        Column(grid.baseline, grid.baseline, lambda setting: grid.score(grid.baseline, setting, "validation"), digits)
+    )
+    found = {setting: grid.changes(dict.fromkeys(grid.variants, setting), "validation") for setting in grid.groups}
+    for label in (label for label in grid.variants if label != grid.baseline):
+        read = partial(lambda label, setting: change(found[setting], label), label)
+        across.append(Column(label, f"change {label}", read, digits, signed=True))
     title = f"Change of {what} by recipe, from {grid.baseline}"
-    second = Grid("recipes_across", title, tuple(across), tuple(grid.groups), about, (), made_up)
+    second = Grid("recipes_across", title, tuple(across), tuple(grid.groups), about, synthetic=group.synthetic)
     return first.without_empty_columns(), second

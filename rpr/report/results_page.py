@@ -12,10 +12,11 @@ from jinja2 import Environment, StrictUndefined
 from rpr.records.files import metrics_of
 from rpr.records.measurement import Measurement
 from rpr.records.record import find_records
+from rpr.report.by_context import ABSENT
 from rpr.report.groups import Group, Variant, run_groups
-from rpr.report.lengths import ABSENT
 from rpr.report.published import published_curves
-from rpr.tables.grid import DASH, figure_text, number
+from rpr.report.render import DASH, figure_text, number
+from rpr.report.score_table import Line
 
 _BENCH = ("gpu", "step")  # page and name in measured/documents.jsonl of the speeds on a GPU
 
@@ -35,13 +36,12 @@ def _group(results: Path, sweep: str, data: str = "", max_steps: int = 0, baseli
     """The largest group of a sweep, of this corpus and number of steps if given."""
     runs = (record for _, record in find_records(results / sweep).records)
     groups = run_groups(runs, baseline=baseline, published=True)
-    chosen = [group for group in groups if group.data in (data, group.data if not data else "")]
-    return max((group for group in chosen if max_steps in (0, group.max_steps)), key=lambda group: len(group.finished))
+    chosen = [group for group in groups if data in ("", group.data) and max_steps in (0, group.max_steps)]
+    return max(chosen, key=lambda group: len(group.finished))
 
 
 def _variant(group: Group, label: str) -> Variant:
-    by_label = {variant.label: variant for variant in group.variants}
-    return by_label[label]
+    return {variant.label: variant for variant in group.variants}[label]
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
@@ -53,15 +53,11 @@ def _figure(figure: Measurement, digits: int, *, signed: bool = False) -> str:
     return " ".join(figure_text(figure, digits, signed=signed)).strip()
 
 
-def _mean(figure: Measurement, digits: int) -> str:
-    return figure_text(figure, digits)[0]
-
-
 def _row(group: Group, variant: Variant, label: str = "") -> list[str]:
     """Label, n, score, change with its interval, verdict."""
-    key = group.column(group.split)
-    change = "" if variant is group.baseline else _figure(group.change(variant, key), group.digits, signed=True)
-    score = _mean(group.score(variant, group.split), group.digits)
+    key, digits = group.column(group.split), group.kind.digits
+    change = "" if variant is group.baseline else _figure(group.change(variant, key), digits, signed=True)
+    score = figure_text(group.score(variant, group.split), digits)[0]
     return [label or variant.label, str(len(variant.finished)), score, change, group.verdict(variant, key)]
 
 
@@ -71,29 +67,28 @@ def scores(results: Path, sweep: str, *labels: str, against: str | None = None, 
     """
     group = _group(results, sweep)
     variants = [_variant(group, label) for label in labels]
-    variants.sort(key=lambda one: group.kind.best_first(group.score(one, group.split).value or 0.0))
+    variants.sort(key=lambda variant: group.kind.best_first(group.score(variant, group.split).value or 0.0))
     rows = [_row(group, variant) for variant in variants]
     headings = ["position", "n", f"{group.kind.heading} on {group.split}", "change, 95%", "verdict"]
     if against:
         other = _group(results, sweep, baseline=against)
         headings.append(f"change from {other.baseline.label}")
-        for row in rows:
-            row.append(_row(other, _variant(other, row[0]))[3])
+        rows = [[*row, _row(other, _variant(other, row[0]))[3]] for row in rows]
     if steps:
         headings += [f"at step {step:,}" for step in steps]
-        losses = {variant.label: _losses(results, sweep, variant) for variant in variants}
-        its = losses[group.baseline.label]
-        for row in rows:
-            own = losses[row[0]]
-            for step in steps:
-                change = fmean(own[seed][step] - its[seed][step] for seed in own.keys() & its.keys()) / math.log(2)
-                row.append("" if own is its else number(change, 2, signed=True))
+        its = _losses(results, sweep, group.baseline)
+        for row, variant in zip(rows, variants, strict=True):
+            own = _losses(results, sweep, variant)
+            changes = [fmean(own[seed][n] - its[seed][n] for seed in own.keys() & its.keys()) for n in steps]
+            row += [
+                "" if variant is group.baseline else number(change / math.log(2), 2, signed=True) for change in changes
+            ]
     return _table(headings, rows, (0, 4))
 
 
 def _losses(results: Path, sweep: str, variant: Variant) -> dict[int, dict[int, float]]:
     """The validation losses by seed and step."""
-    paths = {(one.run_id, one.seed): path for path, one in find_records(results / sweep).records}
+    paths = {(record.run_id, record.seed): path for path, record in find_records(results / sweep).records}
     metrics = {run.seed: metrics_of(paths[run.run_id, run.seed]) for run in variant.finished}
     name = "validation/loss"
     return {seed: {row["step"]: row[name] for row in rows if row.get(name)} for seed, rows in metrics.items()}
@@ -104,16 +99,16 @@ def corpora(results: Path, **sweeps: str) -> str:
     rows = []
     for sweep, name in sweeps.items():
         group = _group(results, sweep)
-        absolute = _mean(group.score(group.baseline, group.split), group.digits)
-        rows.append([name, *_row(group, group.papers_relative)[1:2], absolute, *_row(group, group.papers_relative)[2:]])
+        _, n, *row = _row(group, group.papers_relative)
+        rows.append([name, n, _row(group, group.baseline)[2], *row])
     return _table(("languages, model", "n", "absolute", "k = 16", "change, 95%", "verdict"), rows, (0, 5))
 
 
 def clip_distances(results: Path, sweep: str) -> str:
     """Every k against the paper's."""
     group = _group(results, sweep, baseline="relative-k16")
-    relative = [one for one in group.variants if one.position.kind == "relative"]
-    rows = [_row(group, one, str(one.position.clip_distance)) for one in relative]
+    relative = [variant for variant in group.variants if variant.position.kind == "relative"]
+    rows = [_row(group, variant, str(variant.position.clip_distance)) for variant in relative]
     return _table(("k", "n", "BLEU on test", "change from k = 16, 95%", "verdict"), rows, (0, 4))
 
 
@@ -137,11 +132,10 @@ def tasks(results: Path, *labels: str, **sweeps: str) -> str:
               for data, sweep in sweeps.items()}  # fmt: skip
 
     def cell(group: Group, label: str) -> str:
-        variant = next((one for one in group.variants if one.label == label), None)
-        if variant is None or not variant.finished:
+        variant = next((variant for variant in group.variants if variant.label == label and variant.finished), None)
+        if variant is None:
             return DASH
-        solved = [score.value >= 95 for score in variant.scores[group.column(group.split) or ()].values()]
-        return f"{_mean(group.score(variant, group.split), 0)}, {sum(solved)} of {len(solved)}"
+        return f"{figure_text(group.score(variant, group.split), 0)[0]}, {Line((), group, variant).solved}"
 
     rows = [[label, *(cell(group, label) for group in groups.values())] for label in labels]
     return _table(("position", *(data.replace("_", " ") for data in groups)), rows)
@@ -152,15 +146,11 @@ def published(results: Path, *labels: str, **lengths: str) -> str:
     rows = []
     for data, where in lengths.items():
         sweep, length, *max_steps = where.split(":")
-        group = _group(results, sweep, data, *map(int, max_steps))
-        run, at = group.runs[0], int(length)
-        facts = {"task": run.task, "max_train_length": run.setting("data.task.max_train_length")}
-        facts["architecture"] = run.setting("model.architecture")
-        [printed] = published_curves(group.variants, facts).values()
-        cells = []
-        for label in labels:
-            ours = _mean(_variant(group, label).measured((group.metric, at, at), ABSENT), 1)
-            cells.append(f"{ours} / {_mean(printed[label][at], 1)}")
+        group, at = _group(results, sweep, data, *map(int, max_steps)), int(length)
+        [printed] = published_curves(group, group.variants).values()
+        figures = [(_variant(group, label).measured((group.kind.metric, at, at), ABSENT), printed[label][at])
+                   for label in labels]  # fmt: skip
+        cells = [" / ".join(figure_text(figure, 1)[0] for figure in pair) for pair in figures]
         rows.append([f"{data.replace('_', ' ')}, length {length}", *cells])
     return _table(("task", *labels), rows)
 
@@ -172,14 +162,9 @@ def speeds(results: Path, *variants: str) -> str:
     lines = map(json.loads, (results.parent / "measured" / "documents.jsonl").read_text(encoding="utf-8").splitlines())
     [document] = [line["document"] for line in lines if (line["page"], line["name"]) == _BENCH]
     steps = {row["variant"]: row for row in document["step"]}
-    absolute = steps["absolute"]["steps_per_second"]
-    rows = [
-        [
-            variant,
-            f"{steps[variant]['steps_per_second']:.1f}",
-            f"{steps[variant]['steps_per_second'] / absolute:.2f}",
-            f"{steps[variant]['relative_speed']:.2f} ({steps[variant]['min']:.2f} to {steps[variant]['max']:.2f})",
-        ]
-        for variant in variants
-    ]
+    rows = []
+    for row in map(steps.__getitem__, variants):
+        speed, absolute = row["steps_per_second"], steps["absolute"]["steps_per_second"]
+        paired = f"{row['relative_speed']:.2f} ({row['min']:.2f} to {row['max']:.2f})"
+        rows.append([row["variant"], f"{speed:.1f}", f"{speed / absolute:.2f}", paired])
     return _table(("position", "steps/s", "ratio of medians", "median of paired ratios, their range"), rows)

@@ -30,7 +30,7 @@ def selected(group: Group, items: Sequence[Any], most: int, what: str) -> tuple[
     scores = [group.score(variant, group.split).value for variant in variants]
     known = [place for place, score in enumerate(scores) if score is not None]
     best = sorted(known, key=lambda place: group.kind.best_first(scores[place] or 0.0))
-    pinned = [place for place, one in enumerate(variants) if one in (group.baseline, group.papers_relative)]
+    pinned = [place for place, variant in enumerate(variants) if variant in (group.baseline, group.papers_relative)]
     of_kinds = {variants[place].position.kind: place for place in reversed(best)}  # the best place of each
     first = [place for place in best if place in of_kinds.values()]
     order = dict.fromkeys([*pinned, *best[:1], *best[-1:], *first, *range(len(items))])
@@ -52,7 +52,9 @@ def samples(group: Group, file_of: FileOf) -> tuple[Sample, ...]:
     """Evenly spaced lines of each test split, for at most MOST_VARIANTS variants that have translations."""
     sentences: list[Sample] = []
     for split, count in (SAMPLES_PER_SPLIT | dict.fromkeys(group.own_splits, SAMPLES_PER_OWN_SPLIT)).items():
-        read = [(one, texts) for one in lines_of(group)[0] if (texts := _texts(one, split, file_of)) is not None]
+        read = [
+            (variant, texts) for variant in lines_of(group)[0] if (texts := _texts(variant, split, file_of)) is not None
+        ]
         if not read:
             continue
         sources, references, _ = read[0][1]

@@ -9,15 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import AliasPath, BaseModel, Field, ValidationError
-
 from rpr import paper
 from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.records.measurement import Measurement, missing, single
 from rpr.records.record import flat, varying
 from rpr.records.scores import Interval
-from rpr.tables.grid import Column, Grid, Note
-from rpr.validation import first_problem
+from rpr.report.render import Column, Grid
 
 _PAPERS = {True: single(paper.RELATIVE_SPEED), False: missing("the paper prints one ratio, of its relative model")}
 
@@ -28,89 +25,51 @@ class SpeedRow(NamedTuple):
     model: str
     runs: str
     position: str
-    settings: str  # the arithmetic, and what distinguishes the benchmark from others with its labels
+    arithmetic: str
+    own: dict[str, Any]  # what may distinguish the benchmark from others of its model and runs
     device: str
     steps: Measurement
     ratio: Measurement
     papers_model: bool
 
 
-class _Step(BaseModel):
-    variant: str
-    steps_per_second: float | None = Field(None, gt=0)
-    relative_speed: float | None = Field(None, gt=0)
-    min: float = 0.0
-    max: float = 0.0
-    problem: str = "not measured"
-
-
-def _setting(*path: str, default: Any = ..., **rules: Any) -> Any:
-    """A field of a document that is at this path of its configuration."""
-    return Field(default, validation_alias=AliasPath("config", *path), **rules)
-
-
-class _Document(BaseModel):
-    """The part of an `rpr-cli bench` document that is read."""
-
-    device: str
-    model: str = _setting("model", "name")
-    clip_distance: int | None = _setting("model", "relative_defaults", "clip_distance", default=None)
-    vocabulary_size: int = _setting("data", "vocabulary_size")
-    precision: str = _setting("hardware", "precision")
-    matmul_precision: str = _setting("hardware", "matmul_precision")
-    variants: list[str] = _setting("variants", min_length=1)
-    sentences: int = _setting("sentences")
-    length: int = _setting("length")
-    rounds: int = _setting("rounds", ge=1)
-    step: list[_Step]
-    config: dict[str, Any]
-
-    @property
-    def batch(self) -> str:
-        return f"{self.sentences} sentences of {self.length}, vocabulary {self.vocabulary_size:,}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What decides the speed besides the batch, the position and the arithmetic."""
-        return flat({**self.config["model"], "attention": self.config["hardware"].get("attention")})
-
-
 def read_benches(paths: Iterable[Path]) -> tuple[list[SpeedRow], list[str]]:
     """The speeds of all bench documents among JSON files, and a line for each damaged one."""
-    documents: list[_Document] = []
-    problems: list[str] = []
+    rows, problems = list[SpeedRow](), list[str]()
     for path in paths:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
-                documents.append(_Document.model_validate(escape_tree(document)))
-        except ValidationError as error:
-            text = f"{path}: not a valid rpr-cli bench document ({first_problem(error)}); rerun the benchmark"
-            problems.append(escape_control_characters(text))
         except (OSError, ValueError, RecursionError):
             continue  # not JSON: find_records reports those that should be records
-    return [row for document in documents for row in _rows(document, documents)], problems
+        if isinstance(document, dict) and {"device", "config", "step"} <= document.keys():
+            try:
+                rows += [*_rows(escape_tree(document))]
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                text = f"{path}: not a valid rpr-cli bench document ({error!r}); rerun the benchmark"
+                problems.append(escape_control_characters(text))
+    return rows, problems
 
 
-def _rows(document: _Document, documents: Iterable[_Document]) -> Iterator[SpeedRow]:
+def _rows(document: dict[str, Any]) -> Iterator[SpeedRow]:
     """The speeds of a document, timed alternately, with ratios within a round; none if its baseline is not absolute."""
-    if document.variants[0] != "absolute":
-        return
-    labelled = (document.model, document.batch)
-    names = varying([other.settings for other in documents if (other.model, other.batch) == labelled])
-    exact = document.precision == "32"
-    arithmetic = "float32" if exact else document.precision
-    arithmetic += f", matmuls {document.matmul_precision}" if exact and document.matmul_precision != "highest" else ""
-    settings = arithmetic + "".join(f"; {name} {document.settings.get(name)}" for name in names)
-    papers_k = document.clip_distance in (None, paper.MODELS[paper.size_of(document.model)].clip_distance)
-    for step in document.step:
-        steps, ratio = missing(step.problem), missing(step.problem)
-        if step.steps_per_second is not None and step.relative_speed is not None:
-            interval = Interval(step.min, step.max, 1.0, kind="rounds") if step.variant != "absolute" else None
-            steps = Measurement(step.steps_per_second, document.rounds)
-            ratio = Measurement(step.relative_speed, document.rounds, interval=interval)
-        papers_model = step.variant == "relative" and papers_k
-        yield SpeedRow(*labelled, step.variant, settings, document.device, steps, ratio, papers_model)
+    config, model, hardware = document["config"], document["config"]["model"], document["config"]["hardware"]
+    batch = f"{config['sentences']} sentences of {config['length']}, vocabulary {config['data']['vocabulary_size']:,}"
+    precision, matmuls = hardware["precision"], hardware["matmul_precision"]
+    arithmetic = "float32" if precision == "32" else precision
+    arithmetic += f", matmuls {matmuls}" if precision == "32" and matmuls != "highest" else ""
+    own = flat({**model, "attention": hardware.get("attention")})
+    papers_k = paper.MODELS[paper.size_of(model["name"])].clip_distance
+    papers = model.get("relative_defaults", {}).get("clip_distance") in (None, papers_k)
+    for step in document["step"] if config["variants"][0] == "absolute" else ():
+        steps = ratio = missing(step.get("problem") or "not measured")
+        if step.get("steps_per_second") and step.get("relative_speed"):
+            range_of_rounds = Interval(float(step["min"]), float(step["max"]), 1.0, kind="rounds")
+            interval = range_of_rounds if step["variant"] != "absolute" else None
+            steps = Measurement(float(step["steps_per_second"]), config["rounds"])
+            ratio = Measurement(float(step["relative_speed"]), config["rounds"], interval=interval)
+        position = str(step["variant"])
+        papers_model = papers and position == "relative"
+        yield SpeedRow(model["name"], batch, position, arithmetic, own, document["device"], steps, ratio, papers_model)
 
 
 _COLUMNS = (
@@ -121,8 +80,6 @@ _COLUMNS = (
     Column("steps_per_second", "steps/s", lambda row: row.steps, digits=2),
     Column("ratio", "ratio to absolute", lambda row: row.ratio, digits=2),
     Column("paper", "paper", lambda row: _PAPERS[row.papers_model], digits=2),
-    Column("settings", "settings", lambda row: row.settings, words=True),
-    Column("device", "device", lambda row: row.device, words=True),
 )
 
 
@@ -133,6 +90,15 @@ def speed_grid(rows: Sequence[SpeedRow]) -> Iterator[Grid]:
         "a ratio is of two timings one after the other, so that a machine whose speed drifts still compares fairly; it "
         "and steps/s are medians over the rounds, each of its own",
     )
+
+    def settings(row: SpeedRow) -> str:
+        names = varying([other.own for other in rows if other[:2] == row[:2]])
+        return "; ".join([row.arithmetic, *(f"{name} {row.own.get(name)}" for name in names)])
+
+    more = (
+        Column("settings", "settings", settings, words=True),
+        Column("device", "device", lambda row: row.device, words=True),
+    )
     if rows:
         title = "Speed: steps/s by position, and relative to absolute"
-        yield Grid("speed", title, _COLUMNS, tuple(rows), notes=tuple(map(Note, notes))).without_empty_columns()
+        yield Grid("speed", title, (*_COLUMNS, *more), tuple(rows), notes=notes).without_empty_columns()

@@ -26,6 +26,7 @@ DRAWS, SEED = 200_000, 1  # of the multivariate t
 _AT_ONCE = 5_000_000  # numbers in memory
 MODEL = "Dunnett's simultaneous intervals from one model of the table, score ~ row + seed"
 WELCH = "Welch's t intervals, as the rows' variances differ (Levene, p < 0.01), and Holm's correction over all rows"
+BOTH = "of a change over seeds and documents both: the variances of either add up"
 SHARES = "paired t intervals of the log-odds, and Holm's correction over all rows"
 Scores = Mapping[str, Mapping[int, float]]  # of each row by seed
 Estimates = dict[str, tuple[Measurement, float]]  # of each row its change, and p of no change; 1 without an interval
@@ -145,6 +146,28 @@ def _paired(own: Mapping[int, float], its: Mapping[int, float], step: float) -> 
         return Measurement(means[0] - means[1], len(own)), 1.0
     change = mean_of_shares([own[seed] - its[seed] for seed in seeds], step, -100.0, 100.0)
     return change, p_value(change)
+
+
+def over_seeds_and_documents(bits: np.ndarray, sizes: np.ndarray) -> Measurement:
+    """The mean over seeds of bits [seeds, documents] per byte of documents of these `sizes`, or of a change of them,
+    with its 95% interval for other seeds and other documents; at least two of both.
+
+    Seeds and documents are crossed random effects, so their variances add up (Searle, Casella and McCulloch 1992,
+    Variance Components, chapter 4). With n seeds, documents of B bytes together, D_s = sum_d x_sd / B, D its mean, and
+    r_d the mean over seeds of the residuals of the ratio x_sd - D_s b_d (Cochran 1977, Sampling Techniques, 6.3),
+        V_seeds = sum_s (D_s - D)^2 / (n (n - 1)),  V_documents = m / (m - 1) sum_d r_d^2 / B^2,
+    where m = B^2 / sum_d b_d^2 is the effective number of documents. The half-width is the root of
+    t(n - 1)^2 V_seeds + t(m - 1)^2 V_documents (Zou and Donner 2008), so few seeds count as few whatever the documents.
+    What only a seed and a document together explain counts in both: the interval is then somewhat too wide.
+    """
+    n, whole = len(bits), float(sizes.sum())
+    m = whole**2 / float((sizes**2).sum())
+    of_seeds = bits.sum(1) / whole
+    residuals = (bits - of_seeds[:, None] * sizes).mean(0)
+    variances = float(of_seeds.var(ddof=1)) / n, m / (m - 1) * float((residuals**2).sum()) / whole**2
+    quantiles = stats.t.ppf((1 + LEVEL) / 2, [n - 1, m - 1])
+    half, value = math.sqrt(float((quantiles**2 * variances).sum())), float(of_seeds.mean())
+    return Measurement(value, n, interval=Interval(value - half, value + half, LEVEL, kind="seeds", method=BOTH))
 
 
 def _measured(change: float, half: float, n: int) -> Measurement:

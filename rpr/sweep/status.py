@@ -162,13 +162,13 @@ def print_summary(
 
 def _print_ranked(sweep: str, jobs: Sequence[Job]) -> None:
     """The ranked tables of the finished jobs, and the command for the page."""
-    from rpr.report.contents import ranked_tables
+    from rpr.report.contents import ranked_groups
     from rpr.report.groups import run_groups
 
     finished = [job.record.shown() for job in jobs if job.record is not None and job.state == "finished"]
     if finished:
         width, height = window()
-        print("\n".join(["", *ranked_tables(run_groups(finished), width, height - 4)]))
+        print("\n".join(["", *ranked_groups(run_groups(finished), width, height - 4)]))
         runs_dir = jobs[0].config.runs_dir
         where = "" if runs_dir == "runs" else f" runs_dir={shlex.quote(runs_dir)}"
         print(f"\nrpr-cli report sweep={sweep}{where}")

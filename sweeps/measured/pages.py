@@ -24,7 +24,7 @@ from rpr.records.measurement import mean
 from rpr.records.position import position_of
 from rpr.records.record import Record, find_records, read_record
 from rpr.records.scores import METRIC_NAMES
-from rpr.tables.grid import figure_text
+from rpr.report.render import figure_text
 
 MEASURED = Path(__file__).resolve().parent
 RESULTS = MEASURED.parent / "results"

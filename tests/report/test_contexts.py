@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rpr.records.record import Record
-from rpr.report.lengths import context_grids
+from rpr.report.by_context import context_grids
 from rpr.report.plots import bits_by_context
 from tests.fake_records import fake_record
 from tests.report.helpers import group_of, row
@@ -44,16 +44,7 @@ def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations()
         one = relative.measured(("test", *key), "")
         assert (one.value, one.n) == (pytest.approx(bits + 0.25), 2)
     assert relative.measured(("test", "position", 4), "").value == pytest.approx(3.25)
-    assert "the same 4,096 bytes of 3 documents" in by_length.notes[0].text
-
-
-def test_columns_of_telling_lengths_are_shown_and_the_others_in_json_alone():
-    lengths = (64, 128, 256, 512, 1024, 2048)
-    scores = [score(windows, length, 2.0) for length in lengths for windows in ("separate", "sliding")]
-    by_length, changes, *_ = context_grids(group_of([scored("absolute", scores=scores), scored("none", scores=scores)]))
-    for page in (by_length.page, changes.page):
-        headings = [column.heading for column in page.main.columns[1:]]
-        assert headings[-6:] == ["128", "512", "2,048", "128, sliding", "512, sliding", "2,048, sliding"]
+    assert "the same 4,096 bytes of 3 documents" in by_length.notes[0]
 
 
 def test_changes_are_of_the_same_bytes_and_of_a_baseline_below_the_unigram_entropy():
@@ -100,10 +91,10 @@ def test_seeds_scored_on_different_bytes_or_otherwise_have_no_mean(key):
         group = group_of([scored("relative"), scored("relative", 2, **change)])
         one = group.variants[0].measured(("test", *key), "")
         assert one.value is None and "different ways" in str(one.reason)
-        warned = [any(note.severity == "warning" for note in grid.notes) for grid in context_grids(group)]
+        warned = [bool(grid.warnings) for grid in context_grids(group)]
         assert warned == [True, "stride" not in change], "the last one is by position in separate windows"
-    notes = next(context_grids(group_of([scored("absolute"), scored("relative", stride=32)]))).notes
-    assert "a window every 32 or 64 tokens" in notes[1].text and "different strides" in notes[2].text
+    grid = next(context_grids(group_of([scored("absolute"), scored("relative", stride=32)])))
+    assert "a window every 32 or 64 tokens" in grid.notes[1] and "different strides" in grid.warnings[0]
 
 
 def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training():

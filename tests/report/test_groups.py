@@ -8,7 +8,6 @@ from rpr.records.scores import ByLength
 from rpr.report import groups
 from rpr.report.findings import findings
 from rpr.report.groups import run_groups, run_key
-from rpr.report.score_table import build_tables
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import group_of
 from tests.report.test_contexts import scored
@@ -116,34 +115,6 @@ def test_runs_on_other_files_of_a_corpus_are_apart_and_those_that_read_none_with
     }  # fmt: skip
 
 
-def test_settings_of_one_last_name_are_told_apart():
-    values = [(1, 1), (1, 2), (2, 2)]
-    changes = [{"model.epsilon": one, "optim.epsilon": other} for one, other in values]
-    found = run_groups(fake_record("absolute", settings=settings) for settings in changes)
-    assert sorted(group.distinctly() for group in found) == [f"model.epsilon {a}, optim.epsilon {b}" for a, b in values]
-    (table,) = build_tables(found).sections["scores"]
-    assert sorted((line[1].value, line[2].value) for line in table.cells) == [(f"{a}", f"{b}") for a, b in values]
-
-
-def test_learned_positions_of_other_lengths_are_other_variants():
-    lengths = ((1, 64), (2, 512))
-    group = group_of(fake_record("learned", seed=n, settings={"position.max_positions": rows}) for n, rows in lengths)
-    assert [one.label for one in group.variants] == [f"absolute (learned), max_positions = {n}" for n in (64, 512)]
-    group = group_of(fake_record(seed=seed, settings={"position.max_positions": seed * 64}) for seed in (1, 2))
-    assert [one.label for one in group.variants] == ["relative, k = 16"], "without effect on sinusoids and tables"
-
-
-def test_interval_over_seeds_stays_within_the_bounds_of_the_metric():
-    def interval(metric, *values):
-        runs = [fake_record(seed=seed, scores=[fake_score("test", v, metric)]) for seed, v in enumerate(values)]
-        measured = group_of(runs).variants[0].measured(groups.TestColumn("test", "test_2016_flickr", metric), "")
-        return pytest.approx((measured.interval.low, measured.interval.high), abs=1e-3)
-
-    assert interval("sacrebleu", 99.0, 95.0) == (97 - 25.4124, 100)
-    assert interval("exact_match", 99.0, 95.0) == (0.5186, 99.9995)
-    assert interval("bits_per_byte", 1.0, 3.0) == (0, 2 + 12.7062)
-
-
 def test_baseline_is_the_one_given_or_absolute_or_of_the_file_or_the_papers_row(tmp_path, monkeypatch):
     kinds = [fake_record(name, sweeps=["mine"]) for name in ("absolute", "rope", "relative", "t5")]
     monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
@@ -158,11 +129,13 @@ def test_baseline_is_the_one_given_or_absolute_or_of_the_file_or_the_papers_row(
 
 def test_published_figures_stand_beside_the_papers_corpus_and_the_sweeps_that_say_so(tmp_path, monkeypatch):
     monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
-    (tmp_path / "theirs.yaml").write_text("paper: true")
+    (tmp_path / "theirs.yaml").write_text("paper: true\noverrides: [model=tiny data=multi30k_en_de]")
+    own = {"settings": {"data.name": "custom"}, "sweeps": ["theirs"]}
     wmt = {"settings": {"data.name": "wmt14_en_de"}}
     for changes, given, shown in (
         ({}, None, False), (wmt, None, True), (wmt, False, False), ({}, True, True),
         ({"sweeps": ["theirs"]}, None, True), ({"sweeps": ["mine"]}, None, False),
+        (own, None, False), (own, True, True),
     ):  # fmt: skip
         assert group_of([fake_record(**changes)], published=given).published is shown
 
@@ -176,7 +149,7 @@ def test_published_figures_stand_beside_the_papers_corpus_and_the_sweeps_that_sa
 def test_still_learning_is_a_fall_over_the_last_tenth_on_average(losses, fall):
     run = fake_record()
     ends = groups.learning_of(losses)
-    (variant,) = group_of([run], {run_key(run): ends} if ends else {}).variants
+    (variant,) = group_of([run], {run_key(run): groups.Beside(ends)}).variants
     assert variant.fall == (fall and pytest.approx(fall))
 
 
@@ -198,15 +171,18 @@ def test_a_seed_that_was_trained_twice_is_said():
     again = fake_record(seed=1, settings={"hardware.threads": 2})
     rerun = alike[1].model_copy(update={"rerun_of": RerunOf(run_id="b", started=alike[1].started)})
     caveats = group_of([*alike, again, rerun]).variants[0].caveats
-    assert caveats[0] == "seed 1: trained more than once, the newest run counts"
-    assert not any("more than once" in caveat for caveat in group_of(alike).variants[0].caveats)
+    assert caveats["trained again"] == "seed 1: trained more than once, the newest run counts"
+    assert "trained again" not in group_of(alike).variants[0].caveats
 
 
-def test_variants_are_compared_on_the_split_that_most_have():
-    both, test = {"validation": 28.0, "test": 30.0}, {"test": 30.0}
-    for scores, split in ((both, "validation"), (test, "test")):
-        group = group_of([fake_record("absolute", scores=both), fake_record("relative", scores=scores)])
-        assert group.development == split
+def test_runs_beyond_the_seeds_of_a_sweeps_file_are_marked(tmp_path, monkeypatch):
+    """A file's seeds are the number of its runs, fixed before any of them ran."""
+    monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
+    (tmp_path / "mine.yaml").write_text("jobs: [seed=1, 'seed=2,3']")
+    group = group_of(fake_record(seed=seed, sweeps=["mine"]) for seed in (1, 2, 3, 4, 5))
+    assert group.variants[0].caveats["more seeds"].startswith("seed 4, 5: beyond the 3 seeds that the sweep's file")
+    (tmp_path / "mine.yaml").write_text("jobs: [position=relative]")
+    assert "more seeds" not in group_of(fake_record(seed=seed, sweeps=["mine"]) for seed in (1, 4)).variants[0].caveats
 
 
 def test_missing_score_has_a_reason():

@@ -63,5 +63,5 @@ def test_report_of_ten_thousand_runs_is_fast_and_small(tmp_path, capsys):
     text = (tmp_path / "output").read_text()
     assert os.waitstatus_to_exitcode(status) == 0 and "in the page" in text, text
     page = (tmp_path / "reports" / "all" / "index.html").read_text()
-    assert f"{count:,} runs of {count // SEEDS:,} position variants" in page
+    assert f"{count:,} runs of {count // SEEDS:,} rows" in page
     assert seconds < SECONDS and memory < BYTES

@@ -14,7 +14,6 @@ from rpr.report.contents import Chapter, Report
 from rpr.report.groups import run_groups
 from rpr.report.score_table import build_tables
 from tests.fake_records import fake_record, fake_score
-from tests.report.helpers import group_of
 
 
 def page(runs, problems=()) -> str:
@@ -46,21 +45,6 @@ def test_findings_and_the_ranked_table_come_first_and_details_are_folded():
     assert "nrefs:1" not in unfolded(html) and "nrefs:1" in html
 
 
-def test_the_largest_table_comes_first():
-    runs = [
-        fake_record("absolute"),
-        *(fake_record(one, settings={"data.name": "wmt14_en_de"}) for one in ("rope", "t5")),
-    ]
-    headings = re.findall(r"<h2>([^<]*)", page(runs))
-    assert headings[0].startswith("wmt14_en_de · ") and headings[1].startswith("multi30k_en_de · ")
-
-
-def test_cells_have_the_numbers_that_the_script_sorts_by():
-    runs = [fake_record("relative", scores={"test": 30.25}), fake_record("absolute", status="failed")]
-    keys = re.findall(r'class="figures test" data-key="([^"]*)"', page([*runs, fake_record("rope", scores={})]))
-    assert keys[:2] == ["30.25", ""]
-
-
 def test_only_the_script_of_the_policys_hash_runs():
     html = page([fake_record()])
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)[1].replace("&#39;", "'")
@@ -68,15 +52,6 @@ def test_only_the_script_of_the_policys_hash_runs():
     [script] = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
     assert html.index("Content-Security-Policy") < html.index("<style>")
-
-
-def test_long_list_of_problems_is_cut_and_counted():
-    html = page([fake_record()], tuple(f"<{number}>" for number in range(pages.MOST_ITEMS + 1298)))
-    listed = html[html.index('<ul class="problems">') :]
-    assert listed.count("<li>") == pages.MOST_ITEMS + 1
-    assert "<li>&lt;0&gt;</li>" in listed and "<li>and 1,298 more, in report.json</li>" in listed
-    assert '<a href="#problems">1,358 problems: not everything is in this report</a>' in html
-    assert "#problems" not in page([fake_record()])
 
 
 def test_warnings_are_never_folded():
@@ -118,12 +93,3 @@ def test_pictures_of_learned_positions_are_read_unless_they_are_links(tmp_path):
     (run / "positions.svg").unlink()
     picture.rename(run / "positions.svg")
     assert f'<img src="data:image/svg+xml;base64,{base64.b64encode(b"<svg/>").decode()}"' in built()
-
-
-def test_one_picture_per_variant_up_to_a_limit(tmp_path):
-    runs = [fake_record("relative", k, seed=seed) for k in range(8) for seed in (1, 2)]
-    for run in runs:
-        (tmp_path / f"{run.name}.svg").write_text("<svg/>")
-    pictures, remark = pages.learned_pictures(group_of(runs), lambda run, name: tmp_path / f"{run.name}.svg")
-    seeds = [re.fullmatch(r"relative, k = \d: .*-s(\d)", caption)[1] for caption, _ in pictures]
-    assert seeds == ["1"] * 6 and remark.startswith("6 of 8 rows with a picture are shown")

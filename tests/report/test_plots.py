@@ -1,11 +1,6 @@
 """Plots: 95% bars, which rows are drawn, labels inside the figure and apart."""
 
-from itertools import pairwise
-
-import pytest
-from matplotlib.text import Text
-
-from rpr.report import plot_style, plots, samples
+from rpr.report import plots, samples
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 from tests.report.helpers import group_of
 
@@ -61,25 +56,6 @@ def test_of_many_rows_baseline_the_papers_best_and_worst_are_drawn():
     assert len(drawn["bleu_by_k"].figure().axes[0].get_xticks()) <= 16, "labels of k that fit"
 
 
-def test_every_text_is_inside_its_figure_and_labels_at_line_ends_do_not_overlap():
-    curves = [(one, {"validation/loss": {1: 2.0, 2: 1.0}}) for one in samples.lines_of(many())[0]]
-    for plot in plots.all_plots(many(), curves):
-        figure = plot.figure()
-        with plot_style.styled():
-            figure.draw_without_rendering()
-            texts = [*figure.texts]
-            for axes in figure.axes:
-                texts += [*axes.get_yticklabels(), *axes.texts, axes.xaxis.label, axes.yaxis.label]
-            boxes = {
-                one: Text.get_window_extent(one) for one in texts if one.get_text()
-            }  # without the leader of a label
-            ends = [sorted(boxes[one].intervaly.tolist() for one in axes.texts) for axes in figure.axes]
-        for text, box in boxes.items():
-            assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, (plot.name, text.get_text())
-        for intervals in ends:
-            assert all(above[0] >= below[1] - 2 for below, above in pairwise(intervals)), plot.name
-
-
 def test_rows_are_ranked_and_those_far_below_are_arrows():
     scores = {"absolute": 36.0, "rope": 38.0, "t5": 37.0, "alibi": 37.5, "none": 4.0}
     group = group_of([fake_record(choice, scores={"test": score}) for choice, score in scores.items()])
@@ -103,13 +79,3 @@ def test_validation_bleu_of_other_sentences_is_not_averaged():
         group = group_of(runs)
         curves = [(group.variants[0], {"validation/bleu": {1: 2.0}, "validation/loss": {1: 2.0}}) for _ in runs]
         assert len(plots.learning_curves(group, curves).figure().axes) == panels
-
-
-@pytest.mark.parametrize("plot", ["bleu_by_length", "learning_curves"])
-def test_lines_differ_in_marker_and_dashes_too(plot):
-    group = many()
-    curves = [(one, {"validation/loss": {1: 2.0, 2: 1.0}}) for one in samples.lines_of(group)[0]]
-    [drawn] = [one for one in plots.all_plots(group, curves) if one.name == plot]
-    lines = [line for line in drawn.figure().axes[0].get_lines() if line.get_marker() in plot_style.MARKERS]
-    assert len(lines) == 12 == len({line.get_marker() for line in lines})
-    assert {line.get_linestyle() for line in lines} == {"-", "--"}

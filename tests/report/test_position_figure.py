@@ -9,8 +9,8 @@ import pytest
 
 from rpr.checks.positions import DEFINITIONS, measure
 from rpr.data.vocabulary import EOS
-from rpr.report import plot_style
-from rpr.report.position_figure import label, often, position_figure
+from rpr.report import plots
+from rpr.report.position_figure import label, position_figure
 from tests.model.scheme_variants import KINDS
 from tests.model.test_transformer import make_model
 from tests.small_models import NO_TABLES
@@ -35,7 +35,7 @@ def drawn(numbers: dict[str, Any], title: str = "A run") -> tuple[str, str]:
     """The SVG and all its text; matplotlib warnings are errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        text = plot_style.rendered(position_figure(numbers, title, "k = 3 | step 5")).decode()
+        text = plots.rendered(position_figure(numbers, title, "k = 3 | step 5")).decode()
     root = ElementTree.fromstring(text)
     assert root.tag == f"{SVG}svg"
     return text, " ".join("".join(element.itertext()) for element in root.iter(f"{SVG}text"))
@@ -75,14 +75,6 @@ def test_panels_of_a_figure(changes, counts):
 ])  # fmt: skip
 def test_layers_between_those_that_share_a_table_are_not_named(layers, named):
     assert label({"stack": "decoder", "layers": layers}) == f"decoder {named}"
-
-
-def test_rare_distances_are_left_out():
-    """Sentences of 4 pieces in a window of 8: the axis ends at 3. A distance needs 1% of the queries."""
-    assert often((0, 9, 10, 1000, 10, 9, 0)) == slice(2, 5)
-    figure = position_figure(numbers_of(**NO_TABLES, longest=4), "A run", "")
-    ends = [(line.get_xdata()[0], line.get_xdata()[-1]) for axes in figure.axes for line in axes.get_lines()[:1]]
-    assert ends == [(-3, 3)] * 2 + [(-3, 0)] * 2
 
 
 @pytest.mark.parametrize("settings, filled", [

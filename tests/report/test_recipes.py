@@ -77,8 +77,8 @@ def test_without_scores_of_validation_its_loss_decides():
     (grid,) = recipes(run_groups(runs))
     assert [grid.best(label) for label in grid.variants] == [(2.0, 0.1), (1.0, 0.1)]
     best, across = recipe_grids(grid)
-    assert best.notes[0].text == "validation loss: in nats per piece, less is better"
-    assert "by the validation loss, over" in best.notes[1].text
+    assert best.notes[0] == "validation loss: in nats per piece, less is better"
+    assert "by the validation loss, over" in best.notes[1]
     columns = {column.key: column for column in best.columns}
     assert (columns["own_validation"].heading, columns["own_validation"].digits) == (
         "change validation loss, own best",
@@ -115,47 +115,6 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, mo
     ]  # fmt: skip
 
 
-def test_other_code_or_files_are_not_mixed_though_each_setting_has_but_one(tmp_path, monkeypatch):
-    def run(position, dropout, steps=1800, code="1", key="a"):
-        settings, changes = {"model.dropout": dropout, "optim.max_steps": steps}, {"schemes": {"vectors": code}}
-        return fake_record(position, settings=settings, scores={"validation": 20.0}, **changes, **{"data.key": key})
-
-    def runs(**changes):
-        return [run(kind, dropout, **changes) for kind in ("absolute", "relative") for dropout in (0.1, 0.2)]
-
-    (grid,) = grids_of(monkeypatch, tmp_path, "model.dropout", *runs()[:3], run("relative", 0.2, code="2"))
-    assert [(label, len(grid.levels[label])) for label in grid.variants] == [
-        ("absolute (sinusoidal), code of vectors = 1", 2),
-        *((f"relative, k = 16, code of vectors = {code}", 1) for code in "12"),
-    ]
-    assert len(grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs(), *runs(steps=9))) == 2
-    assert grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs(), *runs(steps=9, key="b")) == []
-
-
-def test_the_papers_row_is_the_baseline_where_no_run_has_sinusoids():
-    runs = [run("relative", one, 1, validation=score) for one, score in GRID["relative"].items()]
-    runs += [run("learned", one, 1, validation=score) for one, score in GRID["absolute"].items()]
-    (grid,) = recipes(run_groups(runs))
-    assert (grid.baseline, grid.best(grid.baseline)) == ("relative, k = 16", (3.0, 0.1))
-    found = grid.changes({"relative, k = 16": (3.0, 0.1), "absolute (learned)": (1.5, 0.1)}, "validation")
-    assert found["absolute (learned)"].value == -4.0
-
-
-def test_only_numbers_have_an_edge_and_values_of_any_kind_an_order(tmp_path, monkeypatch):
-    runs = [
-        fake_record(kind, settings={"model.norm": norm, "optim.gradient_clip_norm": clip}, scores={"validation": score})
-        for kind in ("absolute", "relative")
-        for norm, clip, score in (("pre", None, 20.0), ("post", 1.0, 21.0), ("post", "auto", 22.0))
-    ]
-    (grid,) = grids_of(monkeypatch, tmp_path, "model.norm, optim.gradient_clip_norm", *runs)
-    assert [*grid.groups] == [("post", 1.0), ("post", "auto"), ("pre", None)]
-    assert grid.at_the_edge_of("relative, k = 16", ("post", "auto")) == []
-    settings = [{"model.norm": "pre", "optim.gradient_clip_norm": clip} for clip in (2.0, 3.0)]
-    numbers = [fake_record("absolute", settings=tried, scores={"validation": 1}) for tried in settings]
-    (grid,) = grids_of(monkeypatch, tmp_path, "model.norm, optim.gradient_clip_norm", runs[-1], *numbers)
-    assert grid.at_the_edge_of("relative, k = 16", ("post", "auto")) == [], "a row with words alone"
-
-
 def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, monkeypatch):
     monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
     (tmp_path.parent / "outside.yaml").write_text("best_of: [model.dropout]")
@@ -168,20 +127,6 @@ def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, 
     (tmp_path / "own" / "sweeps" / "broken.yaml").write_text("best_of: [model.dropout]")
     monkeypatch.setenv(SCHEMES_DIR, str(tmp_path / "own"))
     assert list(recipes(run_groups(runs["broken"]))) == [], "the user's own file of a name comes first, as in a sweep"
-
-
-def test_file_of_a_sweep_names_the_baseline_where_no_run_has_sinusoids(monkeypatch, tmp_path):
-    none, rope, absolute = (fake_record(kind, sweeps=["mine"]) for kind in ("none", "rope", "absolute"))
-    monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
-    (tmp_path / "mine.yaml").write_text("baseline: rope")
-    groups = [run_groups(runs) for runs in ([none, rope], [none, rope, absolute], [none])]
-    assert [group.baseline.label for (group,) in groups] == ["RoPE", "absolute (sinusoidal)", "absolute"]
-    assert run_groups([none, rope], baseline="none")[0].baseline.label == "none"
-
-
-def test_runs_of_other_sweeps_or_of_one_setting_have_no_grid():
-    assert list(recipes(run_groups([run("absolute", (1.5, 0.1), 1), run("relative", (1.5, 0.1), 1)]))) == []
-    assert list(recipes(run_groups([fake_record("absolute"), fake_record("relative")]))) == []
 
 
 def tried(position: str, rate: float, score: float, metric: str = "sacrebleu", **changes: Any) -> Record:

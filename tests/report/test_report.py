@@ -14,7 +14,6 @@ from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
 from rpr.paths import data_dir
 from rpr.records.record import find_records, write_record
-from rpr.report import build
 from rpr.report.build import build_report, read_remarks
 from rpr.report.contents import Report
 from rpr.report.html import PICTURE_NAME
@@ -153,18 +152,6 @@ def test_summary_of_many_groups_and_variants_fits_one_screen(tmp_path, groups, v
     lines = build_report(records, tmp_path / "out", "x").summary(100, 40).split("\n")
     assert len(lines) < 40 and max(map(len, lines[:-1])) <= 100
     assert any("more rows (a taller window shows them)" in line for line in lines)
-
-
-def test_one_variant_alone_is_drawn_unless_there_are_many_groups(tmp_path, monkeypatch):
-    for data in ("multi30k_en_de", "wmt14_en_de"):
-        record = fake_record("relative", settings={"data.name": data})
-        write_record(tmp_path / "runs" / record.name / "record.json", record)
-        rows = [json.dumps({"step": step, "validation/loss": 3.0 - step}) + "\n" for step in (1, 2)]
-        (tmp_path / "runs" / record.name / "metrics.jsonl").write_text("".join(rows))
-    for most, drawn in ((2, True), (1, False)):
-        monkeypatch.setattr(build, "MOST_ALONE", most)
-        built = report(tmp_path / "runs", tmp_path / "out")
-        assert any(path.suffix == ".svg" for path in built.files) == drawn
 
 
 @pytest.mark.usefixtures("unrendered")

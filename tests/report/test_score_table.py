@@ -9,8 +9,8 @@ from rpr import paper
 from rpr.records.record import find_records
 from rpr.report.build import build_report
 from rpr.report.findings import findings
-from rpr.report.groups import Learning, run_groups, run_key
-from rpr.report.protocol import differences, papers_settings
+from rpr.report.groups import Beside, Learning, run_groups, run_key
+from rpr.report.published import differences, papers_settings
 from rpr.report.speed import read_benches
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import grids, grids_of, group_of, row, runs, value
@@ -31,7 +31,7 @@ def test_rows_are_best_first_with_change_and_verdict_against_one_baseline():
         "worse", "baseline", "better"
     ]  # fmt: skip
     assert absolute["test_change"].value == "" and value(row(table, PAPERS)["paper_change"]) == 0.3
-    assert "change: from absolute (sinusoidal), with its 95% interval" in [note.text for note in table.notes]
+    assert "change: from absolute (sinusoidal), with its 95% interval" in table.notes
 
 
 def test_paper_figures_are_as_printed():
@@ -83,9 +83,7 @@ def test_runs_differ_from_the_papers_configuration():
 def test_rows_scored_otherwise_are_a_warning():
     other = fake_record("relative", scores=[fake_score("test", 31.0, beam_size=1)])
     table = grids([fake_record("absolute"), other])["scores"]
-    assert [note.text for note in table.notes if note.severity == "warning"] == [
-        "not comparable: the rows of test were scored in different ways"
-    ]
+    assert table.warnings == ("not comparable: the rows of test were scored in different ways",)
     group = group_of([fake_record("absolute"), other])
     assert "another way" in str(group.change(group.get("relative"), group.column("test")).reason)
     assert "test_change" not in {column.key for column in table.columns}, "no empty column"
@@ -102,20 +100,26 @@ def test_tasks_say_how_many_seeds_solve_them():
     table = grids_of([group])["scores"]
     assert table.title == "exact match on long"
     assert [row(table, label)["long_solved"].value for label in (PAPERS, ABSOLUTE)] == ["2 of 3", "0 of 3"]
-    assert "test: lengths up to 20 symbols of the input, as in training; long: up to 40" in [
-        note.text for note in table.notes
-    ]
+    assert "test: lengths up to 20 symbols of the input, as in training; long: up to 40" in table.notes
     assert group.unlearned(group.baseline) == ""
 
 
 def test_notes_of_a_row_are_footnotes():
     records = [fake_record(seed=1), fake_record(seed=2, status="interrupted")]
-    falling = {run_key(records[0]): Learning(0.03, 0.1)}
+    falling = {run_key(records[0]): Beside(Learning(0.03, 0.1))}
     table = grids(records, falling)["scores"]
     note = table.cells[0][-1]
     assert note.value == "still learning, incomplete"
     assert note.remarks[0].startswith("still learning: the validation loss fell by more than 1%")
     assert note.remarks[1] == "seed 2 interrupted"
+
+
+def test_seeds_that_were_paired_across_chips_are_said():
+    records = [fake_record(name, seed=seed, device="A") for name in ("absolute", "relative") for seed in (1, 2)]
+    records[3] = records[3].model_copy(update={"device": "B"})
+    note = row(grids(records)["scores"], PAPERS)["note"]
+    assert note.value == "other chip"
+    assert note.remarks == ("seed 2: trained on B, that of absolute (sinusoidal) on A",)
 
 
 def test_findings_are_counts_of_one_baseline_and_say_where_k_matters():
@@ -150,7 +154,7 @@ def test_by_length_has_a_column_for_each_bucket():
         "over 30* (20)",
     ]
     assert [value(cell) for cell in found.cells[0][2:]] == [40, 30, 20, 10]
-    assert "fewer than 10 sentences, which say little: 23–30" in [note.text for note in found.notes]
+    assert "fewer than 10 sentences, which say little: 23–30" in found.notes
 
 
 def test_speed_is_of_benchmarks_alone(tmp_path):
@@ -164,7 +168,7 @@ def test_speed_is_of_benchmarks_alone(tmp_path):
                  {"variant": "t5", "problem": "out of memory"}],
     }  # fmt: skip
     (tmp_path / "bench.json").write_text(json.dumps(document))
-    (tmp_path / "broken.json").write_text(json.dumps(document | {"step": [{"variant": 1}]}))
+    (tmp_path / "broken.json").write_text(json.dumps(document | {"step": [1]}))
     rows, problems = read_benches(find_records(tmp_path).others)
     table = grids_of([group_of([fake_record()])], rows)["speed"]
     labels = ("base", "8 sentences of 16, vocabulary 100")

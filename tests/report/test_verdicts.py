@@ -1,19 +1,19 @@
 """Verdicts: against scipy's Dunnett test, simulated tables, a committed sweep's table; both sides of each condition."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from rpr.records.files import DocumentNats
 from rpr.records.record import find_records
 from rpr.records.scores import Interval
-from rpr.report.groups import run_groups
-from rpr.report.verdicts import MODEL, SHARES, WELCH, changes
+from rpr.report.groups import Beside, run_groups, run_key
+from rpr.report.verdicts import MODEL, SHARES, WELCH, changes, over_seeds_and_documents
 from rpr.scoring.comparison import Comparison, Family, System
 from tests.fake_records import fake_record, fake_score
-from tests.report.helpers import group_of
+from tests.report.helpers import grids, group_of, row
 
 RESULTS = Path(__file__).resolve().parents[2] / "sweeps" / "results"
 
@@ -173,12 +173,41 @@ def test_text_above_the_unigram_entropy_is_not_learned():
     assert [group.verdict(one, key) for one in group.variants] == ["baseline", "not learned", "better"]
 
 
-def test_committed_report_has_the_verdicts_of_its_groups(tmp_path):
-    """report.json names for each row the verdict of the model."""
-    from rpr.report.committed import render_report
+def drawn(draw, seeds, documents, of_seeds, of_documents, of_both):
+    """Bits [seeds, documents] of documents of unlike sizes, in truth 0.3 a byte, and the sizes."""
+    sizes = draw.lognormal(8, 0.7, documents)
+    deviations = of_seeds * draw.normal(size=(seeds, 1)) + of_documents * draw.normal(size=(1, documents))
+    return sizes * (0.3 + deviations + of_both * draw.normal(size=(seeds, documents))), sizes
 
-    render_report(RESULTS / "multi30k", tmp_path)
-    tables = json.loads((tmp_path / "report.json").read_text())["tables"]
-    rows = {row["position"]: row for row in tables[0]["rows"]}
-    assert rows["ALiBi"]["test_verdict"] == "worse" and rows["RoPE"]["test_verdict"] == "better"
-    assert rows["relative, k = 16"]["paper_change"]["value"] == 0.3
+
+@pytest.mark.parametrize("seeds, documents, deviations", [
+    (3, 8, (0.01, 0.25, 0.01)), (3, 50, (0.05, 0.05, 0.05)), (5, 50, (0.05, 0.01, 0.01)), (5, 8, (0.05, 0.35, 0.05)),
+])  # fmt: skip
+def test_coverage_over_seeds_and_documents(seeds, documents, deviations):
+    """About 95% of 1,000 simulated corpora: 1.4 points more or less are two standard errors."""
+    draw = np.random.default_rng(1)
+    found = (over_seeds_and_documents(*drawn(draw, seeds, documents, *deviations)).interval for _ in range(1000))
+    assert 0.935 <= sum(one.low <= 0.3 <= one.high for one in found) / 1000 <= 0.98
+
+
+def test_documents_alike_leave_the_interval_over_seeds_and_documents_kept_are_in_the_table():
+    bits, sizes = drawn(np.random.default_rng(2), 4, 6, 0.1, 0.0, 0.0)
+    found, of_seeds = over_seeds_and_documents(bits, sizes), stats.ttest_1samp(bits.sum(1) / sizes.sum(), 0.3)
+    ends = of_seeds.confidence_interval(0.95)
+    assert (found.interval.low, found.interval.high) == pytest.approx((ends.low, ends.high))
+    settings, nats = {"data.text": {}, "model.architecture": "decoder_only"}, {"absolute": 0.7, "relative": 0.5}
+    runs = [
+        fake_record(name, seed=seed, scores=[fake_score("test", each, "bits_per_byte")], settings=settings)
+        for name, each in nats.items()
+        for seed in (1, 2, 3)
+    ]
+    kept = {
+        run_key(run): Beside(documents={"test": [
+            DocumentNats(str(n), 10 * n, 10 * n * nats[run.setting("position.name")] + n * run.seed) for n in (1, 2, 3)
+        ]})
+        for run in runs
+    }  # fmt: skip
+    column = row(grids(runs, kept)["scores"], "relative, k = 16")["test_change_over_documents"].value
+    assert (column.value, column.n) == (pytest.approx(-0.2 / np.log(2)), 3)
+    some = {run_key(run): kept[run_key(run)] for run in runs[:4]}
+    assert "test_change_over_documents" not in {one.key for one in grids(runs, some)["scores"].columns}

@@ -1,0 +1,331 @@
+"""The tables of all reports and commands: typed columns over rows, as text for a terminal, Markdown, LaTeX and JSON.
+
+A column defines once how its cell is computed from a row, for all formats. A missing figure is a dash with a reason.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from pydantic_core import to_jsonable_python
+
+from rpr.io.escape import escape_markdown
+from rpr.records.measurement import Measurement
+from rpr.records.scores import Interval
+
+DASH = "–"  # an en dash, which is not mistaken for a minus or a zero
+ONE_RUN = "†"
+WIDTH = 100
+_CONTEXT = 3  # common characters of two texts shown before the first difference
+_SHOWN = 2  # the highest priority on pages: only JSON has the columns above
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text or a measurement; each remark becomes a footnote."""
+
+    value: str | Measurement
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return self.value.value is None if isinstance(self.value, Measurement) else not (self.value or self.remarks)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. `key` is its name in JSON, `heading` everywhere else; `read` computes the cell of a row."""
+
+    key: str
+    heading: str
+    read: Callable[[Any], str | Measurement | Cell]
+    digits: int = 1
+    signed: bool = False
+    label: bool = False  # whether it names the row (text, at the left)
+    words: bool = False  # whether it is text, aligned left; figures are aligned right
+    priority: int = 0  # narrow terminals drop columns with the highest number first; only JSON has those of priority 3
+
+    @property
+    def kind(self) -> str:
+        """The kind of its cells: `label`, `words` or `figures`."""
+        return "label" if self.label else "words" if self.words else "figures"
+
+
+class Shown(NamedTuple):
+    """A cell as text: its value, the interval after it, the numbers of its footnotes, and what it is sorted by."""
+
+    text: str
+    interval: str
+    marks: tuple[int, ...]
+    key: str
+
+    def line(self, *, intervals: bool = True) -> str:
+        parts = [self.text, self.interval if intervals else "", *(f"[{mark}]" for mark in self.marks)]
+        return " ".join(part for part in parts if part)
+
+
+class Layout(NamedTuple):
+    """A grid as text, for any format: the columns, the cells of each row, and the footnotes, numbered from 1."""
+
+    columns: tuple[Column, ...]
+    lines: list[list[Shown]]
+    footnotes: list[str]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table. `name` is its kind (`table2`, `lengths`, ...), `setting` describes its runs; warnings must be seen
+    before its figures are used.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Any, ...]
+    setting: str = ""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    synthetic: bool = False
+    # The cells of each column, shared with grids of the same rows and fewer columns.
+    _read: dict[Column, list[Cell]] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def cells(self) -> list[tuple[Cell, ...]]:
+        """One tuple of cells per row."""
+        for column in self.columns:
+            if column not in self._read:
+                values = map(column.read, self.rows)
+                self._read[column] = [value if isinstance(value, Cell) else Cell(value) for value in values]
+        return list(zip(*(self._read[column] for column in self.columns), strict=True))
+
+    def up_to(self, priority: int) -> Grid:
+        """Without the columns of higher priority numbers; labels are always kept."""
+        return replace(
+            self, columns=tuple(column for column in self.columns if column.label or column.priority <= priority)
+        )
+
+    def without_empty_columns(self) -> Grid:
+        """The grid without columns that are empty in every row, but for labels."""
+        by_column = zip(self.columns, zip(*self.cells, strict=True), strict=False)
+        empty = [column for column, cells in by_column if not column.label and all(cell.empty for cell in cells)]
+        return replace(self, columns=tuple(column for column in self.columns if column not in empty))
+
+
+def layout(grid: Grid) -> Layout:
+    """The grid as text."""
+    texts: dict[str, int] = {}
+
+    def shown(cell: Cell, column: Column) -> Shown:
+        figure, remarks = cell.value, cell.remarks
+        if isinstance(figure, str):
+            text, interval, key = figure, "", figure
+        else:
+            text, interval = figure_text(figure, column.digits, signed=column.signed)
+            key = "" if figure.value is None else f"{figure.value:g}"
+            remarks = (*filter(None, [figure.reason]), *remarks)
+        return Shown(text, interval, tuple(texts.setdefault(text, len(texts) + 1) for text in remarks), key)
+
+    return Layout(grid.columns, [[*map(shown, line, grid.columns)] for line in grid.cells], [*texts])
+
+
+def marked(figure: Measurement, seeds: int) -> Cell:
+    """A figure, with a remark if it is not of as many seeds as the column `n` of its row says."""
+    if figure.value is None or figure.n == seeds:
+        return Cell(figure)
+    return Cell(figure, (f"{figure.n} of {seeds} seeds" if figure.n < seeds else f"over {figure.n} seeds",))
+
+
+def figure_text(measurement: Measurement, digits: int, *, signed: bool = False) -> tuple[str, str]:
+    """`36.4` and `(35.9 to 36.9)`, which is marked if it is of one run; a dash if missing."""
+    if measurement.value is None:
+        return DASH, ""
+    text, interval = number(measurement.value, digits, signed=signed), measurement.interval
+    if interval is None:
+        return text, ""
+    low, high = (f"{end:{'+' if signed else ''},.{digits}f}" for end in (interval.low, interval.high))  # +0.0, too
+    return text, f"({low} to {high}){ONE_RUN * (interval.kind == 'sentences')}"
+
+
+def number(value: float, digits: int, *, signed: bool = False) -> str:
+    """`1,234.5`; signed: `+1.5`, and `0.0` without a sign for values that round to it."""
+    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    return text if text.strip("+-0.,") else text.lstrip("+-")
+
+
+def legend(grids: Iterable[Grid], shows_intervals: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
+    """The meaning of the intervals in these grids, each once; `shows_intervals`: whether they are shown."""
+    cells = (cell.value for grid in grids if shows_intervals(grid) for line in grid.cells for cell in line)
+    alike: dict[tuple[str, str], list[Interval]] = {("seeds", "sentences"): [], ("rounds", "sentences"): []}
+    for interval in dict.fromkeys(cell.interval for cell in cells if isinstance(cell, Measurement)):
+        if interval is not None:
+            alike.setdefault((interval.kind, interval.unit), []).append(interval)
+    lines = []
+    for (kind, unit), intervals in alike.items():
+        how = dict.fromkeys(interval.how for interval in intervals if interval.method)
+        if kind == "seeds" and intervals:
+            means = "; ".join(["Student's t, n - 1", *how])
+            lines.append(
+                f"(a to b): the 95% interval over seeds; of a mean {means}; of a change as the verdicts' rule says"
+            )
+        elif kind == "rounds" and intervals:
+            lines.append("(a to b) of interleaved timings: the slowest and the fastest round")
+        elif intervals:
+            what = f"the {intervals[0].level:.0%} interval of one run over the {unit} of its test set, not over seeds"
+            lines.append(f"(a to b){ONE_RUN}: {what} ({'; '.join(how)})")
+    return lines
+
+
+# Terminal
+
+
+def _fitted(grid: Grid) -> tuple[Layout, bool]:
+    for priority, intervals in ((3, True), (2, True), (2, False), (1, False), (0, False)):
+        page = layout(grid.up_to(priority))
+        if max(map(len, aligned(page, intervals=intervals))) <= WIDTH:
+            break
+    return page, intervals
+
+
+def shows_intervals(grid: Grid) -> bool:
+    """Whether the intervals of the grid fit a terminal."""
+    return _fitted(grid)[1]
+
+
+def terminal(grid: Grid) -> str:
+    """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width."""
+    page, intervals = _fitted(grid)
+    footnotes = (wrapped([text], f"[{at}] ") for at, text in enumerate(page.footnotes, start=1))
+    return "\n".join([*aligned(page, intervals=intervals), *(line for lines in footnotes for line in lines)])
+
+
+def titled(grid: Grid) -> str:
+    """A table for a terminal, with its title and setting above and its notes below."""
+    head = wrapped(filter(None, (grid.title, grid.setting)))
+    return "\n".join([*head, terminal(grid), *wrapped([*grid.warnings, *grid.notes])])
+
+
+def aligned(page: Layout, *, intervals: bool = True) -> list[str]:
+    """Aligned columns: text left-aligned, figures right-aligned."""
+    headings = [column.heading for column in page.columns]
+    cells = [headings, *([shown.line(intervals=intervals) for shown in line] for line in page.lines)]
+    widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
+    sides = [str.rjust if column.kind == "figures" else str.ljust for column in page.columns]
+    lines = [
+        "  ".join(side(text, width) for side, text, width in zip(sides, texts, widths, strict=True)).rstrip()
+        for texts in cells
+    ]
+    return [lines[0], "-" * (sum(widths) + 2 * (len(widths) - 1)), *lines[1:]]
+
+
+def wrapped(texts: Iterable[str], mark: str = "") -> list[str]:
+    """Wrap texts to lines of at most WIDTH characters, each after the mark."""
+    indent = " " * (len(mark) or 2)
+    wrapper = textwrap.TextWrapper(WIDTH, initial_indent=mark, subsequent_indent=indent, break_long_words=False)
+    return [line for text in texts for line in wrapper.wrap(text)]
+
+
+def shortened(text: str, width: int, other: str = "") -> str:
+    """The text in `width` characters: both ends, or the part from its first difference to `other`, if that is later."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    head = width - 1 - tail
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
+    if common < head or text == other:
+        return f"{text[:head]}…{text[len(text) - tail :]}"
+    rest = "…" + text[common - _CONTEXT :]
+    return rest if len(rest) <= width else rest[: width - 1] + "…"
+
+
+# Markdown; text from records is escaped
+
+
+def markdown(grid: Grid, *, signs: bool = True) -> str:
+    """A section of Markdown, with a legend if `signs`."""
+    page = layout(grid.up_to(_SHOWN))
+    parts = [f"## {escape_markdown(grid.title)}", *([escape_markdown(grid.setting)] if grid.setting else [])]
+    parts += [f"**Warning:** {escape_markdown(text)}" for text in grid.warnings]
+    headings = [escape_markdown(column.heading) for column in page.columns]
+    rule = ["---:" if column.kind == "figures" else "---" for column in page.columns]
+    cells = [[escape_markdown(shown.line()) for shown in line] for line in page.lines]
+    parts.append("\n".join(f"| {' | '.join(line)} |" for line in (headings, rule, *cells)))
+    lines = [f"[{number}] {text}" for number, text in enumerate(page.footnotes, start=1)]
+    if lines := [*lines, *grid.notes, *(legend([grid]) if signs else [])]:
+        parts.append(f"<details><summary>Notes</summary>\n\n{bullets(lines)}\n\n</details>")
+    return "\n\n".join(parts) + "\n"
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list in Markdown."""
+    return "\n".join(f"- {escape_markdown(line)}" for line in lines) or "Nothing."
+
+
+# LaTeX
+
+
+def latex(grid: Grid) -> str:
+    """A table of one column of a paper for \\usepackage{booktabs}: the main figures, an interval below its figure where
+    that is a change, and warnings; all else is in the report.
+    """
+    page = layout(grid.up_to(0))
+    kinds = "".join("r" if column.kind == "figures" else "l" for column in page.columns)
+    caption = "; ".join(filter(None, (grid.title, grid.setting)))
+    label = re.sub(r"[^a-z0-9]+", "-", f"{grid.name} {grid.setting}".lower()).strip("-")
+    lines = [r"\begin{table}\centering\footnotesize\setlength{\tabcolsep}{3pt}"]
+    lines += [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{tab:{label}}}"]
+    lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
+    lines += [" & ".join(escape_latex(column.heading) for column in page.columns) + r" \\", r"\midrule"]
+    for line in page.lines:
+        lines.append(" & ".join(escape_latex(shown.text) for shown in line) + r" \\")
+        ends = [shown.interval if column.signed else "" for shown, column in zip(line, page.columns, strict=True)]
+        if any(ends):
+            lines.append(" & ".join(rf"\tiny {escape_latex(end)}" if end else "" for end in ends) + r" \\")
+    warnings = [rf"\par {escape_latex(text)}" for text in grid.warnings]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *warnings, r"\end{table}"]) + "\n"
+
+
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\geq$", "†": r"$\dagger$",
+    DASH: "--", **{character: f"\\{character}" for character in "&%$#_{}"},
+})  # fmt: skip
+
+
+def escape_latex(text: str) -> str:
+    """Escape text so that LaTeX shows it literally; the minus of a number is typeset as one, not as a hyphen."""
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", text.translate(_LATEX))
+
+
+# JSON
+
+
+def as_json(grid: Grid) -> dict[str, Any]:
+    """Every figure, reason and remark of a grid by column key; None for a missing figure."""
+    keys = [column.key for column in grid.columns]
+    return {
+        "name": grid.name,
+        "title": grid.title,
+        "setting": grid.setting,
+        "synthetic": grid.synthetic,
+        "columns": {column.key: column.heading for column in grid.columns},
+        "rows": [dict(zip(keys, map(_json, line), strict=True)) for line in grid.cells],
+        "notes": [*grid.notes],
+        "warnings": [*grid.warnings],
+        "legend": legend([grid]),
+    }
+
+
+def _json(cell: Cell) -> Any:
+    remarks = {"remarks": list(cell.remarks)} if cell.remarks else {}
+    if isinstance(cell.value, str):
+        return {"text": cell.value, **remarks} if remarks else cell.value
+    figure = cell.value
+    interval = figure.interval and to_jsonable_python(figure.interval, exclude_none=True)
+    known = {"value": figure.value, "n": figure.n, "deviation": figure.deviation, "interval": interval}
+    return known | ({} if figure.reason is None else {"missing_because": figure.reason}) | remarks

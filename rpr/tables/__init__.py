@@ -1,1 +1,0 @@
-"""Tables of typed columns, and their text in every format."""
