@@ -9,7 +9,7 @@ ROOMS = {
     "rpr": 1_100,
     "rpr/checks": 450,
     "rpr/cli": 360,
-    "rpr/commands": 1_940,
+    "rpr/commands": 1_900,
     "rpr/compose": 430,
     "rpr/config": 780,
     "rpr/data": 3_620,

@@ -35,8 +35,6 @@ DEFINITIONS = {
     "null where no key is seen",
     "absolute": "Euclidean norm of each vector of the learned absolute table, by position from 0; `longest` is the "
     "longest measured sentence",
-    "losses": "of documents: bits per byte of the tokens at positions `first` to `last`, from 1, of windows inside "
-    "validation documents; `trained`: the tokens of a training window",
 }
 Numbers = dict[str, Any]  # as in positions.json
 

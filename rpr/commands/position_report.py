@@ -4,20 +4,14 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
-
-from rpr.checks.positions import DEFINITIONS, Numbers, measure
+from rpr.checks.positions import DEFINITIONS, measure
 from rpr.config.commands import ReportConfig
-from rpr.data.cache import PreparedData
-from rpr.data.windows import context_blocks, longest_block
-from rpr.decode.engine import Engine
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
 from rpr.report.plots import rendered
 from rpr.report.position_figure import position_figure
 from rpr.runs import loading, runtime
-from rpr.scoring.text import by_position, document_statistics, token_nats
 
 MIN_DISTANCE = 8  # shown even for the smallest k: for k = 0, 2k would be no distance at all
 
@@ -39,7 +33,6 @@ def report(config: ReportConfig, run_dir: Path) -> None:
             device=runtime.torch_device(config.hardware),
             progress=bar.reach,
         )
-    numbers["losses"] = _losses(trained, data)
     facts = {
         "name": record.name,
         "run_id": record.run_id,
@@ -68,30 +61,3 @@ def report(config: ReportConfig, run_dir: Path) -> None:
         return
     print(f"{run_dir.name}: {subtitle}")
     print("\n".join(f"written: {path}" for path in files), file=sys.stderr)
-
-
-def _losses(trained: loading.TrainedModel, data: PreparedData) -> list[Numbers]:
-    """Bits per byte by position in windows of the longest length that the run was scored at, or that documents allow;
-    nothing for pairs, and for documents of single tokens.
-    """
-    window, evaluation = trained.config.data.context_length, trained.config.evaluation
-    if window is None:
-        return []
-    longest = max(evaluation.context_lengths or (window,))
-    if not (length := min(longest, longest_block(data.split("validation")))):
-        return []
-    blocks = context_blocks(data, "validation", length, evaluation.text_tokens)
-    with Progress(len(blocks), "windows", "loss by position") as bar:
-        nats = token_nats(Engine(trained.model), blocks, evaluation.max_tokens_per_batch, bar.reach)
-    scores = by_position(blocks, np.stack(nats), data.vocabulary)
-    return [
-        {
-            "stack": "decoder",
-            "trained": window,
-            "num_windows": len(blocks),
-            "num_bytes": int(document_statistics(blocks, nats, data.vocabulary)[0].rows[:, 1].sum()),
-            "first": [score.first for score in scores],
-            "last": [score.last for score in scores],
-            "bits_per_byte": [score.bits_per_byte for score in scores],
-        }
-    ]

@@ -75,9 +75,7 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
 
 
 def label(entry: Entry) -> str:
-    """`encoder layer 1`, `decoder layers 1 to 6, shared`, `decoder layers 1, 4, shared`, `windows of 64 tokens`."""
-    if "bits_per_byte" in entry:
-        return f"windows of {entry['last'][-1]:,} tokens"
+    """`encoder layer 1`, `decoder layers 1 to 6, shared`, `decoder layers 1, 4, shared`."""
     if (layers := entry.get("layers")) is None:
         return "source positions" if entry["stack"] == "encoder" else "target positions"
     if len(layers) == 1:
@@ -123,14 +121,6 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
         axes.axvline(entry["longest"] - 0.5, **_REFERENCE)
 
-    def losses(axes: Axes, entry: Entry) -> None:
-        edges = [entry["first"][0] - 0.5, *(last + 0.5 for last in entry["last"])]
-        axes.stairs(entry["bits_per_byte"], edges, baseline=None, color=COLOURS["relative"], lw=1.6)
-        axes.axvline(entry["trained"] + 0.5, **_REFERENCE)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(entry["last"], [f"{last:,}" for last in entry["last"]])
-        axes.minorticks_off()
-
     words = f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. {_HEADS} Dashed: as if "
     words += f"spread evenly over what a query sees. {rare}"
     heading, labels = "Mean attention by signed distance", ("distance j - i", "attention")
@@ -144,12 +134,6 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
     yield _Part("absolute", heading, words, numbers["absolute"], ("position", "norm"), absolute)
     heading, labels, words = "Bias by signed distance", ("distance j - i", "bias"), f"{_HEADS} {rare}"
     yield _Part("bias", heading, words, numbers["biases"], labels, by_distance, from_zero=False)
-    words = "".join(
-        f"Of {entry['num_bytes']:,} bytes in {entry['num_windows']:,} windows; less is better. Upright line: `trained`."
-        for entry in numbers["losses"]
-    )
-    heading, labels = "Loss by position in the window", ("position", "bits per byte")
-    yield _Part("losses", heading, words, numbers["losses"], labels, losses, from_zero=False)
 
 
 def _heads(axes: Axes, xs: Sequence[int] | NDArray[Any], rows: NDArray[Any], colour: str, name: str = "") -> None:

@@ -1,10 +1,10 @@
-"""The best setting of each variant in a grid of recipes, chosen on validation, and the changes across the grid.
+"""The best setting of each variant in a grid of recipes, chosen on validation.
 
 A sweep file names the settings that make up its grid, `best_of: [optim.learning_rate_scale, model.dropout]`. Groups of
 runs that differ in these alone are one grid.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -14,7 +14,7 @@ from rpr.records.measurement import Measurement, missing
 from rpr.records.position import Position, positions_of
 from rpr.records.record import short_names
 from rpr.report.groups import LOSS, Group, Key, Variant, in_one_way, never_run
-from rpr.report.render import Cell, Column, Grid
+from rpr.report.render import Column, Grid
 from rpr.report.sweep_files import sweep_files_of
 from rpr.report.verdicts import changes
 
@@ -96,21 +96,6 @@ class Recipes:
         parts = (group.corpus, f"model {group.model}", *steps, group.hardware, group.distinctly(*self.keys))
         return " | ".join(filter(None, parts))
 
-    def at_the_edge_of(self, label: str, setting: Setting) -> list[str]:
-        """The settings that the grid varies and that have the lowest or highest number that the row was trained with;
-        words have no order.
-        """
-
-        def numbers(settings: Iterable[Setting]) -> list[set[float]]:
-            return [{number for number in row if type(number) in (int, float)} for row in zip(*settings, strict=True)]
-
-        ends = zip(self.keys, setting, numbers(self.groups), numbers(self.levels[label]), strict=True)
-        return [
-            key
-            for key, value, all_rows, row in ends
-            if len(all_rows) > 1 and value in row and value in (min(row), max(row))
-        ]
-
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
     """The grids of the sweeps that these runs belong to; without runs of the baseline's positions the first variant
@@ -155,23 +140,19 @@ def _by_label(family: dict[Setting, Group]) -> dict[str, dict[Setting, Variant]]
     return dict(zip(alone, variants.values(), strict=True))
 
 
-def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
-    """Each variant at its own best setting and under one recipe for all; its changes across the grid."""
+def recipe_grid(grid: Recipes) -> Grid:
+    """Each variant at its own best setting and under one recipe for all."""
     group, own = grid.group, {label: grid.best(label) for label in grid.variants}
     one = dict.fromkeys(grid.variants, grid.common)
 
-    def best(label: str) -> str | Cell | Measurement:
+    def best(label: str) -> str | Measurement:
         if (setting := own[label]) is None:
             return missing("no seed was scored in the same way on validation in all settings of the row")
-        if not (ends := grid.at_the_edge_of(label, setting)):
-            return grid.in_words(setting)
-        remark = f"at the edge of what the row was trained with: {', '.join(ends)}"
-        return Cell(f"{grid.in_words(setting)} (edge)", (remark,))
+        return grid.in_words(setting)
 
     def change(of_rows: Mapping[str, Measurement], label: str) -> Measurement | str:
         return "" if label == grid.baseline else of_rows.get(label, missing("not scored as the baseline"))
 
-    # 1. Each at its best.
     by_loss = grid.key("validation") == LOSS
     what, digits = ("validation loss", 3) if by_loss else ("validation", group.kind.digits)
     columns = [
@@ -195,16 +176,4 @@ def recipe_grids(grid: Recipes) -> tuple[Grid, Grid]:
     )
     title = "The best recipe of a grid for each variant, chosen on validation"
     rows, about = tuple(grid.variants), grid.heading
-    first = Grid("recipes", title, tuple(columns), rows, about, notes, synthetic=group.synthetic)
-    # 2. The changes across the grid.
-    across = [Column("setting", "setting", grid.in_words, label=True)]
-    across.append(
-        Column(grid.baseline, grid.baseline, lambda setting: grid.score(grid.baseline, setting, "validation"), digits)
-    )
-    found = {setting: grid.changes(dict.fromkeys(grid.variants, setting), "validation") for setting in grid.groups}
-    for label in (label for label in grid.variants if label != grid.baseline):
-        read = partial(lambda label, setting: change(found[setting], label), label)
-        across.append(Column(label, f"change {label}", read, digits, signed=True))
-    title = f"Change of {what} by recipe, from {grid.baseline}"
-    second = Grid("recipes_across", title, tuple(across), tuple(grid.groups), about, synthetic=group.synthetic)
-    return first.without_empty_columns(), second
+    return Grid("recipes", title, tuple(columns), rows, about, notes, synthetic=group.synthetic).without_empty_columns()

@@ -19,7 +19,7 @@ from rpr.records.scores import METRIC_NAMES, Score, counted, how_scored, search_
 from rpr.report.by_context import context_grids, length_grid
 from rpr.report.groups import LEARNING_RULE, SOLVED, Group, TestColumn, Variant
 from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, differences, facts_of, find, tokens_per_step
-from rpr.report.recipes import recipe_grids, recipes
+from rpr.report.recipes import recipe_grid, recipes
 from rpr.report.render import Cell, Column, Grid, marked
 from rpr.report.speed import SpeedRow, speed_grid
 from rpr.report.verdicts import LEAST_SEEDS, MODEL
@@ -116,7 +116,7 @@ def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> T
     papers = [group for group in groups if group.published and group.kind is TRANSLATION]
     sections = {
         "scores": [all_rows(family) for family in alike(groups)],
-        "recipes": [grid for tried in recipes(groups) for grid in recipe_grids(tried)],
+        "recipes": [*map(recipe_grid, recipes(groups))],
         "paper": [*_tables1(papers), *(grid for group in papers for grid in (*_table2(group), *_table3(group)))],
         "speed": [*speed_grid(benches)],
     }

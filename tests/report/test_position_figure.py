@@ -16,19 +16,15 @@ from tests.model.test_transformer import make_model
 from tests.small_models import NO_TABLES
 
 SVG = "{http://www.w3.org/2000/svg}"
-LOSSES = {
-    "stack": "decoder", "trained": 4, "num_windows": 3, "num_bytes": 2000, "first": [1, 2, 3, 5],
-    "last": [1, 2, 4, 1024], "bits_per_byte": [5.0, 4.0, 3.5, 3.25],
-}  # fmt: skip
 
 
-def numbers_of(*, longest: int = 8, documents: bool = False, **settings: Any) -> dict[str, Any]:
+def numbers_of(*, longest: int = 8, **settings: Any) -> dict[str, Any]:
     """Those of a random model, measured on 100 pairs of sentences of `longest` tokens."""
     relative = {"relative_keys": True, "relative_values": True, "clip_distance": 3}
     sentence = [*[5] * (longest - 1), EOS]
     model = make_model(**{"num_heads": 4, **(relative if "decoder_positions" not in settings else {}), **settings})
     numbers = measure(model, [(sentence, sentence)] * 100, max_distance=8, max_tokens_per_batch=1000, device="cpu")
-    return numbers | {"losses": [LOSSES] * documents}
+    return numbers
 
 
 def drawn(numbers: dict[str, Any], title: str = "A run") -> tuple[str, str]:
@@ -41,23 +37,18 @@ def drawn(numbers: dict[str, Any], title: str = "A run") -> tuple[str, str]:
     return text, " ".join("".join(element.itertext()) for element in root.iter(f"{SVG}text"))
 
 
-NORMS, ABSOLUTE, LOSS = (
-    "Norm of each vector of the relative",
-    "Norm of each vector of the learned absolute",
-    "Loss by position in the window",
-)
+NORMS, ABSOLUTE = "Norm of each vector of the relative", "Norm of each vector of the learned absolute"
 
 
 @pytest.mark.parametrize("changes, counts", [
     ({"num_heads": 2, "clip_distance": 1},
-     {NORMS: 1, "encoder layer 1": 2, "decoder layer 2": 2, ABSOLUTE: 0, LOSS: 0}),
+     {NORMS: 1, "encoder layer 1": 2, "decoder layer 2": 2, ABSOLUTE: 0}),
     ({"num_heads": 2, "clip_distance": 0, "num_layers": 1}, {NORMS: 1, "encoder layer 1": 2}),
     ({"num_heads": 1, "clip_distance": 1, "tables": "shared_by_heads_and_layers"},
      {"encoder layers 1 to 2, shared": 1, "encoder layer 1": 1}),
     ({**NO_TABLES, "num_heads": 2, "num_layers": 7, "absolute": "learned"},
-     {NORMS: 0, "encoder layer 1": 1, "decoder layer 7": 1, ABSOLUTE: 1, "source positions": 1, LOSS: 0}),
-    ({"num_layers": 1, "documents": True}, {ABSOLUTE: 0, LOSS: 1, "windows of 1,024 tokens": 1, "1,024": 2}),
-], ids=["tables", "k_0", "shared", "absolute", "documents"])  # fmt: skip
+     {NORMS: 0, "encoder layer 1": 1, "decoder layer 7": 1, ABSOLUTE: 1, "source positions": 1}),
+], ids=["tables", "k_0", "shared", "absolute"])  # fmt: skip
 def test_panels_of_a_figure(changes, counts):
     """Of norms and attention per layer; many layers wrap, so that the width is bounded."""
     text, words = drawn(numbers_of(**changes), title="a $x$ <b> & c")
@@ -78,14 +69,14 @@ def test_layers_between_those_that_share_a_table_are_not_named(layers, named):
 
 
 @pytest.mark.parametrize("settings, filled", [
-    ({"absolute": "learned", "documents": True}, ("tables", "absolute", "losses")), (KINDS["t5"], ("biases",)),
+    ({"absolute": "learned"}, ("tables", "absolute")), (KINDS["t5"], ("biases",)),
 ])  # fmt: skip
 def test_every_number_is_defined(settings, filled):
     numbers = numbers_of(**settings)
     assert all(numbers[name] for name in (*filled, "stacks", "attention"))
-    lists = ("stacks", "tables", "absolute", "biases", "attention", "losses")
+    lists = ("stacks", "tables", "absolute", "biases", "attention")
     assert numbers.keys() == {"num_sentences", "max_distance", *lists}
-    entries = [entry for name in lists if name != "losses" for entry in numbers[name]]
+    entries = [entry for name in lists for entry in numbers[name]]
     entries += [table for entry in numbers["tables"] for table in (entry["keys"], entry["values"])]
     about = {"stack", "layers", "longest", "keys", "values"}
-    assert "losses" in DEFINITIONS and {key for entry in entries for key in entry} - about <= set(DEFINITIONS)
+    assert {key for entry in entries for key in entry} - about <= set(DEFINITIONS)

@@ -9,7 +9,7 @@ from rpr.errors import RecordError
 from rpr.paths import SCHEMES_DIR
 from rpr.records.record import Record
 from rpr.report.groups import run_groups
-from rpr.report.recipes import Recipes, recipe_grids, recipes
+from rpr.report.recipes import Recipes, recipe_grid, recipes
 from tests.fake_records import fake_record, fake_score
 from tests.report.helpers import row
 
@@ -41,29 +41,15 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe():
     assert (grid.keys, (*grid.variants,), grid.baseline) == (KEYS, (absolute, relative), absolute)
     assert (grid.best(absolute), grid.best(relative)) == ((1.5, 0.1), (3.0, 0.1))
     assert grid.common == (3.0, 0.1), "22 and 28 are 50, more than 24 and 25"
-    rows = {label: row(recipe_grids(grid)[0], label) for label in (absolute, relative)}
+    rows = {label: row(recipe_grid(grid), label) for label in (absolute, relative)}
     assert (rows[relative]["n"].value, rows[relative]["settings"].value) == ("3", "4")
-    best = rows[relative]["best"]
-    assert best.value == "learning_rate_scale 3.0, dropout 0.1 (edge)"
-    assert best.remarks == ("at the edge of what the row was trained with: optim.learning_rate_scale, model.dropout",)
+    assert rows[relative]["best"].value == "learning_rate_scale 3.0, dropout 0.1"
     own = rows[relative]["own_validation"].value  # 28 - 24, 20 - 18, 30 - 27
     assert (own.value, own.n) == (pytest.approx(3.0), 3)
     assert own.interval.low == pytest.approx(3 - 4.30265 / 3**0.5, abs=0.02), "of one change Dunnett's is the paired t"
     assert rows[relative]["own_test"].value.value == pytest.approx(32.5 - 33.0)
     assert rows[relative]["one_validation"].value.value == pytest.approx(26 - 22), "three seeds and one"
-    assert rows[absolute]["best"].remarks == ("at the edge of what the row was trained with: model.dropout",)
-    beyond = grid_of(run("absolute", (6.0, 0.1), 1, validation=1.0))
-    assert beyond.at_the_edge_of(relative, (3.0, 0.1)) == list(KEYS), "of the row alone"
-    fewer = row(recipe_grids(grid_of(more[0]))[0], relative)
-    assert fewer["n"].value == "2"
-
-
-def test_changes_across_the_grid_are_a_table():
-    grid = grid_of()
-    table = recipe_grids(grid)[1]
-    cells = {line[0].value: [cell.value.value for cell in line[1:]] for line in table.cells}
-    assert list(cells) == [grid.in_words(one) for one in [(0.75, 0.1), (1.5, 0.1), (1.5, 0.2), (3.0, 0.1)]]
-    assert [*cells.values()] == [[20.0, 1.0], [24.0, 1.0], [22.5, 4.5], [22.0, 6.0]]
+    assert row(recipe_grid(grid_of(more[0])), relative)["n"].value == "2"
 
 
 def test_without_scores_of_validation_its_loss_decides():
@@ -76,7 +62,7 @@ def test_without_scores_of_validation_its_loss_decides():
     runs = [run("absolute", 1.0, 3.0), run("absolute", 2.0, 2.0), run("relative", 1.0, 1.0), run("relative", 2.0, 2.5)]
     (grid,) = recipes(run_groups(runs))
     assert [grid.best(label) for label in grid.variants] == [(2.0, 0.1), (1.0, 0.1)]
-    best, across = recipe_grids(grid)
+    best = recipe_grid(grid)
     assert best.notes[0] == "validation loss: in nats per piece, less is better"
     assert "by the validation loss, over" in best.notes[1]
     columns = {column.key: column for column in best.columns}
@@ -84,11 +70,10 @@ def test_without_scores_of_validation_its_loss_decides():
         "change validation loss, own best",
         3,
     )
-    assert across.title.startswith("Change of validation loss by recipe") and across.columns[1].digits == 3
     # A loss per piece of another vocabulary is in another unit.
     other = run("absolute", 2.0, 2.0, **{"data.vocabulary_size": 100})
     (grid,) = recipes(run_groups([runs[0], other, *runs[2:]]))
-    cell = recipe_grids(grid)[0].cells[0][3]
+    cell = recipe_grid(grid).cells[0][3]
     assert grid.best(grid.baseline) is None and "in the same way on validation" in str(cell.value.reason)
 
 
@@ -109,7 +94,7 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, mo
     runs = [run(kind, steps, 0.1) for kind in ("absolute", "relative") for steps in (1000, 2000)]
     shared = run("relative", 2000, 0.1, **{"position.tables": "shared_by_heads"})
     (grid,) = grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs, shared)
-    assert recipe_grids(grid)[0].setting == "multi30k_en_de | model small | cpu", "the steps vary"
+    assert recipe_grid(grid).setting == "multi30k_en_de | model small | cpu", "the steps vary"
     assert [(label, len(grid.levels[label])) for label in grid.variants] == [
         ("absolute (sinusoidal)", 2), ("relative, k = 16, per head", 2), ("relative, k = 16, shared by heads", 1)
     ]  # fmt: skip

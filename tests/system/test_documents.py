@@ -118,21 +118,11 @@ def test_evaluate_refuses_what_it_cannot_do_before_scoring(rope, cli, word, refu
     assert (out, err.count("\n")) == ("", 1) and err.startswith(f"rpr-cli: {refusal}")
 
 
-def test_loss_by_position_of_a_report_is_that_of_evaluate(rope, cli):
-    exact = (f"run={rope}", "hardware.threads=1", "hardware.matmul_precision=highest")  # whatever the batches
-    (by_context,) = json.loads(cli("evaluate", *exact, "splits=[validation]", "format=json").out)["by_context"]
-    assert app.main(["report", *exact, "validation_sentences=5"]) == 0
+def test_report_of_a_run_measures_windows(rope):
+    assert app.main(["report", f"run={rope}", "hardware.threads=1", "validation_sentences=5"]) == 0
     numbers = json.loads((rope / "positions.json").read_text())
     assert numbers["num_sentences"] == 5 and {stack["stack"] for stack in numbers["stacks"]} == {"decoder"}
     assert all(head[numbers["max_distance"]] for layer in numbers["attention"] for head in layer["attention"])
-    (losses,) = numbers["losses"]
-    assert (losses["trained"], losses["num_bytes"]) == (32, by_context["num_bytes"])
-    of_evaluate = [(one["first"], one["last"], one["bits_per_byte"]) for one in by_context["by_position"]]
-    assert [*zip(losses["first"], losses["last"], losses["bits_per_byte"], strict=True)] == [
-        (first, last, pytest.approx(bits, rel=1e-5)) for first, last, bits in of_evaluate
-    ]
-    assert of_evaluate[-1][:2] == (33, 64)
-    assert "Loss by position in the window" in (rope / "positions.svg").read_text()
 
 
 OF_PAIRS = re.compile(r"sentence|\bpairs?\b|\bbeam|\btranslat|target tokens", re.IGNORECASE)
