@@ -42,14 +42,15 @@ results: $(TOOLS)  ## render sweeps/RESULTS.md and report.md of each committed s
 
 # A worker that has no test left takes some of another's.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+QUICK := -m "not slow and not gpu and not slurm" --ignore=tests/gpu
 MANY := -n auto --maxprocesses=8 --dist worksteal
 
 test: $(TOOLS)  ## the tests a change must pass, without measuring coverage
-	$(PYTEST) -m "not slow and not gpu and not slurm" $(MANY)
+	$(PYTEST) $(QUICK) $(MANY)
 
 coverage: $(TOOLS)  ## the same tests, and which lines and branches they reach: at least fail_under of pyproject.toml
 	@$(BIN)/coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -m "not slow and not gpu and not slurm" $(MANY)
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest $(QUICK) $(MANY)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 

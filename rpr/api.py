@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 import yaml
 from torch import Tensor
@@ -189,14 +188,15 @@ def load(
     return TrainedRun(folder, record, config_from_record(record.config), translator)
 
 
-def records(folder: str | Path, *, all: bool = False) -> pd.DataFrame:
-    """A row for each run with a record below `folder`, as in a report (one for a run that is there twice): what it is,
-    its score `SPLIT/METRIC` with `/low` and `/high` of the interval, and its speed. With `all` every score and loss,
-    and every setting by its dotted name; `rerun_of` is the run id of what a rerun repeats. A killed run is still
-    `running`. Warns of each record that cannot be read, and raises RecordError if there is none.
+def records(folder: str | Path, *, all: bool = False) -> Any:
+    """A DataFrame: a row for each run with a record below `folder`, as in a report (one for a run that is there twice):
+    what it is, its score `SPLIT/METRIC` with `/low` and `/high` of the interval, and its speed. With `all` every score
+    and loss, and every setting by its dotted name; `rerun_of` is the run id of what a rerun repeats. A killed run is
+    still `running`. Warns of each record that cannot be read, and raises RecordError if there is none.
     """
-    root = user_path(folder)
-    found, problems, _ = find_records(root)
+    import pandas as pd
+
+    found, problems, _ = find_records(root := user_path(folder))
     for problem in problems:
         warnings.warn(problem, stacklevel=3)
     if not found:

@@ -1,10 +1,8 @@
 """Training steps and steps of decoding with every position scheme on torch's device without values: no tensor is on
-another device, and nothing waits for a value, as a GPU's queue would have to. A beam search waits once a step, counted
-on the CPU. Values on a GPU: tests/gpu.
+another device, and nothing waits for a value, as a GPU's queue would have to. Values on a GPU: tests/gpu.
 """
 
 import sys
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +14,7 @@ from torch.utils._pytree import tree_leaves
 from rpr.compose import composition
 from rpr.data.batches import Batch
 from rpr.data.vocabulary import BOS, EOS, PAD
-from rpr.model.beam_search import Search, beam_search
-from rpr.training.module import TranslationModule
+from tests.lazy import training_module
 from tests.shapes import choices
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,14 +61,14 @@ def make_batch() -> Batch:
     return Batch(source, target_input, target, 20, 18, 20)
 
 
-def module_of(choice: str) -> TranslationModule:
+def module_of(choice: str) -> Any:
     causal = choice in ("cope", "fire", "fox", "xpos")
     words = [
         f"position{'.decoder' * causal}={choice}",
         *SMALL,
         f"model.num_layers={ {'pattern': 2, 'rope_local': 4}.get(choice, 1) }",
     ]
-    return TranslationModule(composition.compose_train(words), VOCABULARY)
+    return training_module.TranslationModule(composition.compose_train(words), VOCABULARY)
 
 
 @pytest.mark.usefixtures("on_device")
@@ -108,33 +105,3 @@ def test_waiting_and_mixed_devices_are_refused():
         for wait in (lambda: x + torch.arange(3), lambda: torch.arange(3).to(DEVICE), lambda: x[x > 2], x.tolist):
             with pytest.raises((RuntimeError, NotImplementedError)):
                 wait()
-
-
-class Waits(TorchDispatchMode):
-    """Counts the operations for which the CPU would wait for a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[Any] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        indices = args[1] if func in (aten.index.Tensor, aten.index_put_.default) else ()
-        waiting = (aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal)
-        if func.overloadpacket in waiting or any(index is not None and index.dtype == torch.bool for index in indices):
-            self.counts[func] += 1
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_beam_search_waits_once_a_step(beam_size, monkeypatch):
-    torch.manual_seed(0)
-    model = module_of("relative").model.double().eval()
-    tolist = torch.Tensor.tolist
-    with Waits() as waits:
-        monkeypatch.setattr(torch.Tensor, "tolist", lambda x: waits.counts.update(["tolist"]) or tolist(x))
-        search = Search(beam_size, 0.6, 0, 0, n_best=beam_size, min_length=2)
-        found = beam_search(model, make_batch().source_BS, search)
-    steps = max(len(hypothesis.pieces) for best in found for hypothesis in best) + 1
-    # And a few more at the beginning, and each time one of the three sentences is finished.
-    assert 0 < waits.counts[aten.nonzero.default] <= steps + 5 * 3
-    assert waits.counts.total() <= steps + 20 * 3

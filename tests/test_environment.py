@@ -13,7 +13,6 @@ from rpr.compose.composition import compose_train
 from rpr.environment import is_first_rank
 from rpr.paths import user_path
 from rpr.records import provenance
-from rpr.records.record import read_record
 from tests.processes import SCRIPT
 
 TORCHRUN = {
@@ -93,22 +92,3 @@ def test_processes_run_the_code_of_the_command(tmp_path, command):
         started = [sys.executable, "-c", f"import sys; sys.path[0] = {str(checkout)!r}\n{program}"]
     ended = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0 and ended.stdout.startswith("rpr-cli "), ended.stderr
-
-
-@pytest.mark.slow
-def test_run_and_sweep_in_such_a_place(tmp_path, tiny, tiny_config, small_data, processes):
-    """A single run, then a sweep, where every variable and file of the wrong kind is."""
-    (tmp_path / "rpr").mkdir()
-    for name in ("tokenize.py", "rpr/__init__.py"):
-        (tmp_path / name).write_text("raise SystemExit('of the current folder')")
-    backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    short = ("optim.max_steps=2", "optim.validate_every_n_steps=2", "hardware.threads=1", "hardware.num_workers=1")
-    temporary = tmp_path / (100 * "x")  # too long for the names of the loader workers' sockets
-    temporary.mkdir()
-    for words in (["train"], ["train", "-m", "seed=1,2"]):
-        process = processes.start(*words, *tiny, *short, **LEFT_OVER, **backend, TMPDIR=str(temporary), cwd=tmp_path)
-        assert process.wait(200) == 0, process.stderr.read()
-    for seed in (1, 2):
-        config = tiny_config(*short, f"seed={seed}")
-        record = read_record(Path(config.runs_dir) / config.run_dir_name / "record.json")
-        assert record.status == "finished" and record.scores

@@ -23,20 +23,6 @@ def test_sigterm_runs_cleanup_and_its_handler_is_restored():
     assert cleaned_up == [True, True]
 
 
-def test_other_threads_handle_no_signals():
-    found = []
-
-    def work():
-        with exit_on_sigterm():
-            found.append(signal.getsignal(signal.SIGTERM))
-
-    before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [before]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("ignored", [False, True])
 def test_deferred_signal_acts_afterwards_as_it_would_have_at_once(number, ignored):
@@ -80,3 +66,17 @@ def test_signal_explains_errors_until_the_outermost_work_that_it_ended():
             stopped = stop_before(RuntimeError())
             assert isinstance(stopped, SystemExit) and stopped.code == 143
     assert stop_before(RuntimeError()) is None
+
+
+def test_other_threads_handle_no_signals():
+    found = []
+
+    def work():
+        with exit_on_sigterm():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [before]

@@ -1,7 +1,6 @@
 """Each check of rpr-cli verify passes on correct models and fails on a wrong cache, mask, position, batch or score."""
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -227,13 +226,6 @@ def test_correct_export_passes_and_wrong_one_fails(kind, export_inputs, tmp_path
 
     monkeypatch.setattr(verification, "write_files", write_another)
     assert_outcome(export_check(kind, export_inputs(make_model()), tmp_path / "wrong"), "failed")
-
-
-def test_export_without_ctranslate2_is_not_applicable(export_inputs, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    check = export_check("ctranslate2", export_inputs(make_model()), tmp_path / "folder")
-    assert_outcome(check, "not applicable")
-    assert "ctranslate2: not installed" in str(check.reason)
 
 
 def test_a_scheme_that_computes_in_float32_passes_within_its_rounding_and_says_so(monkeypatch):

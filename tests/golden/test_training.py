@@ -19,8 +19,8 @@ from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
 from rpr.decode.engine import Engine, search_of, translate_sources
 from rpr.runs import loading, runtime
-from rpr.training import callbacks
 from tests.conftest import TINY
+from tests.lazy import callbacks
 
 FROZEN = Path(__file__).with_name("training.json")
 POSITIONS = ("absolute", "absolute_and_relative", "learned", "none", "relative", "relative_keys", "relative_values")

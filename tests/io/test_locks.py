@@ -1,6 +1,5 @@
 """Locks on folders, between real processes."""
 
-import fcntl
 import subprocess
 import sys
 import time
@@ -34,16 +33,6 @@ def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path):
     second.communicate()
     with exclusive(tmp_path):  # the kill released its lock
         pass
-
-
-def test_leftovers_are_kept_without_flock(tmp_path, monkeypatch):
-    def no_flock(descriptor, operation):
-        raise OSError(9, "Bad file descriptor")
-
-    monkeypatch.setattr(fcntl, "flock", no_flock)
-    (tmp_path / ".a.1.tmp").touch()
-    with exclusive(tmp_path, "a"):
-        assert (tmp_path / ".a.1.tmp").exists()
 
 
 def test_created_folders_are_removed_after_an_error(tmp_path):

@@ -260,16 +260,6 @@ def test_gradient_of_one_input_does_not_require_the_others(form):
 
 
 @EACH_PASS
-def test_second_derivative_of_a_hand_written_pass_raises(form):
-    (q, k, v, key_table, *_), _ = Case(4, 4).inputs()
-    (first,) = torch.autograd.grad(
-        form(q.requires_grad_(), k, v, key_table=key_table).square().sum(), q, create_graph=True
-    )
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
-
-
-@EACH_PASS
 def test_training_after_inference_mode_gives_the_same_results(form):
     # Autograd cannot use tensors cached in inference mode.
     inputs, _ = Case(19, 19, keys=3).inputs()
@@ -305,20 +295,14 @@ def test_empty_inputs_give_empty_or_zero_outputs_and_gradients(sizes, on_keys):
 
 REFUSED = [
     ({"key_table": (5, 4)}, r"key_table: shape \[5, 4\] is not \[R, 3\] or \[2, R, 3\]"),
-    ({"value_table": (3, 5, 3)}, r"value_table: shape \[3, 5, 3\] is not"),
-    ({"key_table": (1, 2, 5, 3)}, r"key_table: shape \[1, 2, 5, 3\] is not"),
     ({"value_table": (2, 6, 3)}, r"value_table: 6 rows are not 2k\+1, one for each distance from -k to k"),
-    ({"bias_table": (2, 4)}, r"bias_table: 4 rows are not 2k\+1"),
     ({"bias_table": (3, 5)}, r"bias_table: shape \[3, 5\] is not \[2, R\]"),
-    ({"bias_table": (5,)}, r"bias_table: shape \[5\] is not"),
     ({"distance_queries": (2, 2, 4, 3)}, r"distance_queries: there is no key_table, whose rows they multiply"),
     ({"distance_queries": (2, 2, 5, 3)}, r"distance_queries: shape \[2, 2, 5, 3\] is not \[2, 2, 4, 3\]"),
-    ({"distance_queries": (2, 2, 4, 1), "key_table": (3, 3)}, r"key_table: shape \[3, 3\] is not \[R, 1\] or"),
     ({"sink": (5,)}, r"sink: shape \[5\] is not \[2\]"),
     ({"key_bias": (2, 4)}, r"key_bias: shape \[2, 4\] is not \[2, 2, 5\]"),
     ({"labels": (4, 5), "dtype": torch.int32}, r"labels: torch.int32 is not int64"),
     ({"labels": (5, 4)}, r"labels: shape \[5, 4\] is not \[4, 5\] or \[2, 4, 5\]"),
-    ({"labels": (3, 4, 5)}, r"labels: shape \[3, 4, 5\] is not"),
 ]
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rpr.model.vectors import LearnedPositions, SinusoidalPositions, relative_table, sinusoids
+from rpr.model.vectors import LearnedPositions, SinusoidalPositions, sinusoids
 
 
 def test_sinusoids_match_hand_computation():
@@ -41,24 +41,3 @@ def test_learned_positions_beyond_the_table_use_its_last_row():
         assert torch.equal(positions(first, torch.zeros(1, len(rows))), weight[rows])
     positions(2, torch.zeros(1, 4)).sum().backward()  # positions 2, 3, 4, 5: the last two share row 4
     assert weight.grad[:, 0].tolist() == [0, 0, 1, 1, 2]
-
-
-def test_learned_positions_start_as_the_embeddings_do():
-    torch.manual_seed(0)
-    weight = LearnedPositions(400, 64).weight_LM
-    assert weight.shape == (400, 64)
-    # 25,600 draws of N(0, 64^-0.5): the sample deviation has a standard error of 0.125 / sqrt(2 * 25,600).
-    assert abs(weight.std() - 0.125) < 4 * 0.125 / math.sqrt(2 * weight.numel())
-
-
-@pytest.mark.parametrize("heads", [8, None])
-def test_relative_tables_are_glorot_uniform(heads):
-    """As in Tensor2Tensor: [33, 64] if shared by heads, one variable [33, 512] for the tables of eight heads."""
-    torch.manual_seed(0)
-    table = relative_table(16, 64, heads)
-    assert table.shape == ((8, 33, 64) if heads else (33, 64))
-    bound = math.sqrt(6 / (33 + 512)) if heads else math.sqrt(6 / (33 + 64))
-    assert table.abs().max() <= bound
-    assert table.max() > 0.99 * bound  # at least 2,112 draws: none above 99 % has probability 0.995^2112 < 3e-5
-    assert table.min() < -0.99 * bound
-    assert abs(table.mean()) < 4 * bound / math.sqrt(3 * table.numel())

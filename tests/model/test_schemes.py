@@ -354,18 +354,6 @@ def test_alibi_slopes_for_any_number_of_heads(heads, expected):
     assert slopes_of(heads) == pytest.approx(expected)
 
 
-def test_alibi_slopes_are_float32_in_a_bfloat16_model():
-    positions = LayerPositions(scheme("alibi"), site(True, heads=12)).bfloat16()
-    assert positions.at(5, torch.device("cpu")).bias.dtype == torch.float32
-
-
-def test_alibi_has_no_absolute_positions_by_default():
-    """x-transformers#70: absolute positions left on."""
-    assert scheme("alibi").embeddings(8) is None
-    assert scheme("alibi", absolute="sinusoidal").embeddings(8) is not None
-    assert scheme("alibi", absolute="sinusoidal").label == "ALiBi, sinusoidal positions too"
-
-
 def test_kerple_parameters_start_and_stay_in_the_authors_range():
     torch.manual_seed(0)
     positions = LayerPositions(scheme("kerple"), site(False, heads=500))

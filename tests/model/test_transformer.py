@@ -1,16 +1,12 @@
 """Parameter counts, gradients, initial values and dropout of the whole model (its equations: test_readable.py)."""
 
-import math
-
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from rpr.model import stack
 from rpr.model.attention import attention_of
 from rpr.model.cache import small_products_exact
-from rpr.model.dropout import Dropout
 from rpr.model.transformer import build_model
 from tests.model.scheme_variants import KINDS
 from tests.shapes import changed, shape
@@ -114,51 +110,6 @@ def test_base_model_has_the_number_of_parameters_counted_by_hand():
 ], ids=str)  # fmt: skip
 def test_number_of_parameters_of_other_settings(changes, difference):
     assert count(changed(BASE, **changes)) == 48_689_152 + difference
-
-
-def test_initial_matrices_are_glorot_uniform_and_the_embedding_normal():
-    torch.manual_seed(0)
-    model = build_model(changed(TINY, d_model=64, num_heads=4, d_ff=128, vocabulary_size=500))
-    layer = model.decoder[1]
-    square, rectangle = math.sqrt(6 / 128), math.sqrt(6 / 192)
-    parts = [
-        *layer.self_attention.qkv.weight.chunk(3),
-        layer.self_attention.output.weight,
-        layer.cross_attention.query.weight,
-        *layer.cross_attention.key_value.weight.chunk(2),
-        layer.cross_attention.output.weight,
-    ]
-    for weight, bound in [(part, square) for part in parts] + [
-        (layer.feed_forward.inner.weight, rectangle),
-        (layer.feed_forward.outer.weight, rectangle),
-    ]:
-        assert 0.99 * bound < weight.abs().max() <= bound
-        assert abs(weight.std() / (bound / math.sqrt(3)) - 1) < 0.05
-    assert not layer.feed_forward.inner.bias.any()
-    assert not layer.feed_forward.outer.bias.any()
-    # 32,000 draws of N(0, 64^-0.5): the sample deviation has a standard error of 0.125 / sqrt(2 * 32,000).
-    assert abs(model.embedding_VM.std() - 0.125) < 4 * 0.125 / math.sqrt(64_000)
-
-
-def test_dropout_applies_to_embeddings_and_sublayer_outputs_only(monkeypatch):
-    model = make_model("relative", dropout=0.5).train()
-    source, target = sentences(6), target_inputs(5)
-    dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
-    assert {dropout.p for dropout in dropouts} == {0.5}
-    calls, forward, add = [], Dropout.forward, Dropout.add
-    with monkeypatch.context() as patch:
-        patch.setattr(Dropout, "forward", lambda self, x: calls.append(x) or forward(self, x))
-        patch.setattr(Dropout, "add", lambda self, residual, x: calls.append(x) or add(self, residual, x))
-        model.dropout.forward = lambda x: calls.append(x) or F.dropout(x, 0.5)  # to record each call once
-        model(source, target)
-        del model.dropout.forward
-    # Two embeddings, two sublayers in each of 2 encoder layers, three in each of 2 decoder layers.
-    assert sorted(tuple(x.shape) for x in calls) == [(1, 5, 12)] * (1 + 6) + [(1, 6, 12)] * (1 + 4)
-    evaluated = model.eval()(source, target)
-    assert (model.train()(source, target) - evaluated).abs().max() > 1e-2
-    monkeypatch.setattr(Dropout, "forward", lambda self, x: x)  # without them, nothing is random
-    monkeypatch.setattr(Dropout, "add", lambda self, residual, x: residual + x)
-    assert_equal(model.train()(source, target), evaluated)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -111,20 +111,6 @@ def test_any_bytes_are_read_or_refused_with_file_and_line(tmp_path, contents, gz
         assert f"line {number + 1} of {sides[side]} is not UTF-8" in message
 
 
-PAIRS = [(" ".join(["a line"] * number), "eine Zeile") for number in range(1, 6)]
-CONTENTS = ["".join(f"{pair[side]}\n" for pair in PAIRS).encode() for side in (0, 1)]
-GZIPPED = gzip.compress(CONTENTS[0], mtime=0)
-
-
-@sized(30, st.integers(0, len(GZIPPED) - 1), st.none() | st.integers(0, 255))
-def test_damaged_gzip_file_is_refused_by_name_or_read_whole(tmp_path, at, byte):
-    """One byte changed or the end cut off; read whole only if the change is outside the content."""
-    sides = write_files(tmp_path, CONTENTS, (True, False))
-    sides[0].write_bytes(GZIPPED[:at] if byte is None else GZIPPED[:at] + bytes([byte]) + GZIPPED[at + 1 :])
-    read, message = read_or_refused(sides)
-    assert read == PAIRS if message is None else str(sides[0]) in message
-
-
 @sized(100, st.text(CHARACTERS | st.sampled_from("abäst▁<>/"), max_size=20))
 @example("\u2585 \u2047 <unk><s></s><0x41>")
 def test_any_sentence_is_decoded_from_its_pieces(byte_fallback, raw):

@@ -126,12 +126,6 @@ def replace_content(run, name, new):
 
 
 @of_folder
-def replace_by_folder(run, name):
-    (run / name).unlink(missing_ok=True)
-    (run / name).mkdir()
-
-
-@of_folder
 def replace_by_file(run, name):
     shutil.rmtree(run / name, ignore_errors=True)
     (run / name).write_text("x")

@@ -1,6 +1,5 @@
 """Patches that a command applies to itself first: see `ForkServer.start`."""
 
-import datetime
 import os
 import signal
 import subprocess
@@ -20,29 +19,6 @@ def slow_disk() -> None:
         replace(*names)
 
     os.replace = slowly
-
-
-def clock_set_back() -> None:
-    """Set Python's wall clocks back by an hour when the first metrics of a training are written."""
-    from rpr.records import provenance
-    from rpr.training import callbacks
-
-    now, write = time.time, callbacks.Metrics._write
-    back = 0
-
-    class Now(datetime.datetime):
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-            return datetime.datetime.fromtimestamp(time.time(), tz)
-
-    def set_back(*arguments: Any) -> None:
-        nonlocal back
-        back = 3600
-        write(*arguments)
-
-    time.time = lambda: now() - back
-    callbacks.Metrics._write = set_back
-    provenance.datetime = Now
 
 
 class Forked(subprocess.Popen):

@@ -138,38 +138,6 @@ def test_resume_refuses_changed_test_sentences(interrupted, refused):
     assert files(interrupted) == before
 
 
-def test_running_record_contains_corpus(monkeypatch):
-    write("old")
-    records = []
-    monkeypatch.setattr("rpr.commands.train.work", lambda config, run_dir, data: records.append(record(run_dir)))
-    assert app.main(COMMAND) == 0
-    (running,) = records
-    assert running.status == "running" and running.data.train_pairs == 300
-
-
-@pytest.mark.parametrize("runs_dir_exists", [False, True])
-def test_unusable_corpus_leaves_no_run_folder(refused, runs_dir_exists):
-    write("old")
-    if runs_dir_exists:
-        Path("runs").mkdir()
-    assert "vocabulary_size" in refused(*COMMAND, "data.vocabulary_size=4000")
-    message = refused(*COMMAND, "evaluation.test_splits=[long]")
-    assert message.startswith("evaluation.test_splits: multi30k_en_de has no long; choose splits that it has (valid")
-    assert Path("runs").exists() == runs_dir_exists and not list(Path().glob("runs/*"))
-
-
-def test_run_without_its_record_resumes_only_with_its_vocabulary(interrupted, refused):
-    (interrupted / "record.json").unlink()
-    checkpoint = interrupted / "checkpoints" / "step00000002.ckpt"
-    written = checkpoint.stat().st_mtime_ns
-    write("new")
-    assert "another vocabulary" in refused(*COMMAND)
-    write("old")
-    assert app.main(COMMAND) == 0
-    assert (record(interrupted).status, record(interrupted).steps) == ("finished", 4)
-    assert checkpoint.stat().st_mtime_ns == written
-
-
 def test_a_test_set_of_ones_own_is_scored_compared_and_reported(cli):
     write("old")
     for language in ("en", "de"):

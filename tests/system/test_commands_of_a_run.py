@@ -85,15 +85,6 @@ def test_verify_reports_failed_check(format, small_run, run_command, monkeypatch
         assert out.endswith("\n[1] memory\n[2] scores (a shift is meant to change it)\n")
 
 
-def test_scores_in_rounded_products_are_kept_beside_exact_ones(run_dir, run_command):
-    for words, precision in ((["matmul_precision=medium"], "32, medium products"), ([], "32")):
-        out, _ = run_command("evaluate", run_dir, "splits=[test]", "beam_size=1", "format=json", *words)
-        assert {score["precision"] for score in json.loads(out)["scores"]} == {precision}
-    names = sorted(path.parent.name for path in run_dir.glob("evaluations/*/scores.json"))
-    more = "-matmul_precision-medium-precision-32-medium-products"
-    assert names == [f"beam_size-1-splits-test{other}" for other in ("", more)]
-
-
 def test_evaluations_of_other_weights_splits_or_buckets_are_kept(small_run, tmp_path, run_command):
     run = Path(shutil.copytree(small_run(*LEARNED), tmp_path / "run"))
     others = (["average_checkpoints=1"], ["length_buckets=[5,9]", "bootstrap_samples=100"])

@@ -148,37 +148,6 @@ def test_commands_speak_of_documents_and_windows(trained, corpus, tmp_path, caps
         assert not OF_PAIRS.search((out + err).replace(str(tmp_path), "")), out + err
 
 
-def test_prepare_counts_documents(corpus, cli):
-    words = ["data=text", f"data.path={corpus}", f"data.cache_dir={corpus.parent / 'cache'}", "format=json"]
-    splits = json.loads(cli("prepare", *words).out)["splits"]
-    assert sum(split["documents"] for split in splits.values()) == 60
-    assert splits["train"].keys() == {"documents", "target"}
-
-
-def test_a_resumed_run_has_the_same_weights(rope, corpus, tmp_path, assert_same):
-    again = Path(shutil.copytree(rope, tmp_path / rope.name))
-    for newest in sorted((again / "checkpoints").glob("*.ckpt"))[2:]:
-        newest.unlink()
-    update_record(status="interrupted", error="stopped")(again)
-    assert train(corpus, tmp_path, "position=rope", "name=rope") == 0
-    assert_same(last_weights(again), last_weights(rope))
-
-
-def test_a_context_longer_than_any_document_is_refused_before_training(corpus, tmp_path, capsys):
-    """Other refusals: refused.tsv."""
-    assert train(corpus, tmp_path / "runs", "evaluation.context_lengths=[16,4096]") == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("rpr-cli: evaluation.context_lengths: 4096 is too long for the test")
-    assert not (tmp_path / "runs").exists()
-
-
-def test_each_line_of_stdin_is_a_prompt_also_of_a_file_from_windows(tmp_path, monkeypatch):
-    (tmp_path / "prompts").write_bytes(b"\xef\xbb\xbfdef f(\r\n\r\na\rb\n")
-    with (tmp_path / "prompts").open() as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        assert [*generate._prompts(SimpleNamespace(prompt=None))] == [["def f(", "", "a\rb"]]
-
-
 @pytest.mark.parametrize("new, beyond", [(26, False), (27, True)])
 def test_a_note_says_that_a_text_is_longer_than_the_contexts_of_the_training(new, beyond, rope, cli):
     """The context is 32: BOS, six bytes and what follows but its last byte, which is not read."""
@@ -196,3 +165,19 @@ def test_a_terminal_shows_a_continuation_as_it_grows(rope, cli, monkeypatch):
     shown = "".join(written)
     assert shown == generate._harmless(whole) and len([text for text in written if text]) > 5
     assert generate._harmless("a\n\tb\x1b[31m") == "a\n\tb\\x1b[31m"
+
+
+def test_a_resumed_run_has_the_same_weights(rope, corpus, tmp_path, assert_same):
+    again = Path(shutil.copytree(rope, tmp_path / rope.name))
+    for newest in sorted((again / "checkpoints").glob("*.ckpt"))[2:]:
+        newest.unlink()
+    update_record(status="interrupted", error="stopped")(again)
+    assert train(corpus, tmp_path, "position=rope", "name=rope") == 0
+    assert_same(last_weights(again), last_weights(rope))
+
+
+def test_each_line_of_stdin_is_a_prompt_also_of_a_file_from_windows(tmp_path, monkeypatch):
+    (tmp_path / "prompts").write_bytes(b"\xef\xbb\xbfdef f(\r\n\r\na\rb\n")
+    with (tmp_path / "prompts").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert [*generate._prompts(SimpleNamespace(prompt=None))] == [["def f(", "", "a\rb"]]

@@ -43,14 +43,6 @@ def test_evaluate_matches_recorded_scores(run_dir, cli):
     assert read_record(run_dir / "record.json") == record
 
 
-def test_other_buckets_of_a_finished_run_are_scored_by_evaluate(run_dir, cli):
-    words = ["length_buckets=[20,30]", "bootstrap_samples=0"]
-    document = json.loads(cli("evaluate", f"run={run_dir}", *EXACT, "format=json", *words).out)
-    assert [bucket["longest"] for bucket in document["by_length"]["buckets"]] == [20, 30, 43, None]
-    refused = cli("evaluate", f"run={run_dir}", "length_buckets=[30,20]", code=2)
-    assert "length_buckets: invalid value [30, 20]: must be ascending" in refused.err
-
-
 def test_translate_matches_recorded_translations(run_dir, tmp_path, cli):
     sources = (run_dir / "test.sources.txt").read_text().splitlines()[:5]
     (tmp_path / "in.txt").write_text("\n".join([*sources, "", sources[0]]) + "\n")

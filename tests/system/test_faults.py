@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from rpr.records.files import read_metrics
 from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.locks import LOCK_NAME
@@ -189,20 +188,6 @@ def test_command_recovers_from_a_fault(command, fault, training, tmp_path, fork_
     assert fork_server.run(words).code == 0
     found = files()
     assert {path: found.get(path) for path in undisturbed} == undisturbed
-
-
-@pytest.mark.slow
-def test_run_finishes_when_clock_is_set_back(training, assert_same):
-    done = training.run(patch="clock_set_back")
-    assert done.code == 0, done.err
-    record = read_record(training.run_dir / "record.json")
-    assert record.finished < record.started  # by the wall clock
-    assert 0 < record.training.seconds < 60 and record.training.cores_used > 0
-    assert 1 < record.training.steps_per_second < 10_000
-    for row in read_metrics(training.run_dir / "metrics.jsonl"):
-        assert row["time"] >= 0 and all(value > 0 for name, value in row.items() if name.endswith("_per_second")), row
-    assert_same_run(training.expected, training.run_dir, assert_same)
-    assert "already finished on " in training.run().err
 
 
 def test_second_process_on_same_run_is_refused(training, wait_for, assert_same):

@@ -1,4 +1,4 @@
-"""Large numbers: composing many jobs, and translating 100,000 lines."""
+"""Large numbers: translating 100,000 lines."""
 
 import os
 import random
@@ -6,30 +6,9 @@ import subprocess
 
 import pytest
 
-from rpr.compose.composition import compose_train
-from rpr.compose.messages import format_user_error
 from tests.processes import SCRIPT
 
 LINES, REPEATED = 10_000, 10
-
-
-def composed(words):
-    try:
-        return compose_train(words)
-    except Exception as error:
-        return type(error), format_user_error(error)
-
-
-WORDS = [
-    [], ["model.d_model=64", "seed=2", "model.d_model=32"], ["model=base", "position=absolute"],
-    ["data=multi30k_en_de", "data.path=/data/m", "logger.tags=[a,'b c']"], ["name='${data.name}-x'"],
-    ["seed=2", "++seed=3"], ["sead=3"], ["model=nope"], ["data=null"], ["seed=[1"], ["hydra.run.dir=x", "seed=2"],
-]  # fmt: skip
-
-
-def test_jobs_are_composed_independently():
-    first = [composed(words) for words in WORDS]
-    assert [composed(words) for words in reversed(WORDS)] == first[::-1]
 
 
 def translated(random_run, source, target):

@@ -133,13 +133,6 @@ def test_secret_on_command_line_or_in_sweep_file_is_refused(run_command, monkeyp
     assert [path.name for path in Path.cwd().iterdir()] == ["mine.yaml"]
 
 
-def test_harmless_environment_variable_is_resolved(run_command, monkeypatch):
-    monkeypatch.setenv("CORPORA", "/data/corpora")
-    monkeypatch.setenv("EMPTY_TOKEN", "")
-    words = ["data=multi30k_en_de", "data.path=${oc.env:CORPORA}/m", "--cfg", "job", "--resolve"]
-    assert "path: /data/corpora/m" in run_command(0, "train", *words)
-
-
 @pytest.mark.parametrize("override", ["logger.api_key", "+logger.key", "~data.token"])
 def test_key_typed_as_setting_is_refused_and_not_printed(override, run_command):
     line = run_command(2, "train", f"{override}=CanaryOfWandbTyped")

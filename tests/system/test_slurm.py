@@ -1,5 +1,4 @@
-"""Runs on a real SLURM of two nodes: requeued, timed-out and cancelled jobs, failed nodes, killed sweeps, runs on both
-nodes.
+"""Runs on a real SLURM of two nodes: requeued, timed-out and cancelled jobs, failed nodes, killed sweeps, both nodes.
 
 The tests drain nodes and take them down, so they need an otherwise idle SLURM and its operator; the nodes share the
 folder --basetemp and resolve each other's names. SLURM restarts a requeued job after two minutes; the tests tell it to
@@ -7,7 +6,6 @@ restart at once.
 """
 
 import json
-import os
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -27,18 +25,6 @@ RECIPE = (
 )  # fmt: skip
 ENDLESS = "optim.max_steps=1000000"
 TWO_NODES = ("hardware.num_nodes=2", "optim.microbatches_per_step=2", "optim.max_steps=40")
-NAMELESS = """
-import os, socket
-
-known = socket.getaddrinfo
-
-def getaddrinfo(host, *rest, **options):
-    if os.environ.get("SLURM_NODEID") in {nodes}:
-        raise socket.gaierror(-2, "Name or service not known")
-    return known(host, *rest, **options)
-
-socket.getaddrinfo = getaddrinfo
-"""
 
 
 def output_of(*command):
@@ -133,12 +119,6 @@ def finish(process, seconds=150):
     return process.returncode, err
 
 
-def test_two_runs_finish(jobs):
-    assert finish(jobs.train("seed=1,2"))[0] == 0
-    for seed in (1, 2):
-        jobs.run(f"seed={seed}").assert_finished()
-
-
 def test_requeued_job_resumes(jobs, wait_for):
     run = jobs.run()
     process = jobs.train()
@@ -221,25 +201,3 @@ def test_run_on_two_nodes(jobs):
     run = jobs.run(*TWO_NODES)
     assert (run.record.status, run.record.steps) == ("finished", 40)
     assert run.record.device.startswith("2 processes")
-
-
-@pytest.mark.parametrize("nodes", [("0", "1"), ("1",)], ids=["both nodes", "second node"])
-def test_unresolvable_node_name_ends_run(nodes, jobs, tmp_path, wait_for):
-    """The run ends on both nodes, even if only one of them cannot resolve names."""
-    folder = tmp_path / "nameless"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(NAMELESS.format(nodes=nodes))
-    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    process = jobs.train(*TWO_NODES, "hydra.launcher.nodes=2", PYTHONPATH=path)
-    code, err = finish(process, 120)
-    assert code == 1 and "cannot resolve the host name of node" in err, err
-    assert wait_for(lambda: not jobs.queued(), 60)
-
-
-def test_slurm_accepts_eight_gpu_request(jobs, tmp_path, monkeypatch, submitted):
-    """But for more GPUs and processors than these nodes have."""
-    with monkeypatch.context() as patched:
-        script = submitted(patched, "hardware=slurm_8xgpu", "hardware.num_nodes=2", "model=big")
-    output_of("sbatch", "--test-only", "--gpus-per-node=0", "--cpus-per-task=1", str(script))
-    refused = subprocess.run(["sbatch", "--test-only", str(script)], capture_output=True, text=True)
-    assert refused.returncode != 0 and ("gres" in refused.stderr or "configuration" in refused.stderr), refused.stderr

@@ -126,17 +126,6 @@ def test_repeatedly_interrupted_sweep_matches_uninterrupted_sweep(sweep, concurr
     assert interrupted == uninterrupted
 
 
-def test_run_that_begins_again_without_a_checkpoint_is_as_old_as_that(tiny_config, small_data, tmp_path, monkeypatch):
-    path, times = tmp_path / "record.json", ["2026-01-01", "2026-01-02", "2026-01-03"]
-    monkeypatch.setattr("rpr.records.provenance.now", lambda: times.pop(0))
-    for started in ("2026-01-01", "2026-01-02", "2026-01-02"):
-        start_record(tiny_config(), "rpr-cli train", tmp_path, small_data)
-        assert read_record(path).started == started
-        if started == "2026-01-02":
-            (tmp_path / "checkpoints").mkdir(exist_ok=True)
-            (tmp_path / "checkpoints" / "step00000001.ckpt").touch()
-
-
 def test_resumed_run_records_most_concurrent_jobs(tiny_config, small_data, tmp_path):
     """Unknown if it was unknown before, as in records of older versions; without a checkpoint nothing is left of it."""
     path = tmp_path / "record.json"

@@ -98,15 +98,6 @@ def test_translations_without_an_end_are_said(random_run, model, cli, tmp_path):
     ]
 
 
-def test_empty_translations_are_said(random_run, cli, tmp_path, monkeypatch):
-    """Those of empty lines aside."""
-    monkeypatch.setattr(Translator, "translate_encoded", lambda _self, sources, _search: [("", True) for _ in sources])
-    (tmp_path / "in.txt").write_bytes(b"\n \na b\n")
-    out, err = cli("translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT)
-    assert out == "\n\n\n" and err.endswith(f"line 3: {EMPTY}; min_length=1 requires at least one token\n")
-    assert err.count(EMPTY) == 1
-
-
 def test_input_and_output_files(random_run, tmp_path, expected, cli):
     source, target = tmp_path / "in, with = 'odd' name.txt", tmp_path / "out.txt"
     source.write_bytes(lines_of(SENTENCES))
@@ -182,3 +173,12 @@ def test_closed_output_pipe_ends_quietly(start, expected, tmp_path):
         assert stdout.readline() == f"{expected[SENTENCES[0]]}\n"
     result = process.wait()
     assert (result.code, said(result.err)) == (0, [])
+
+
+def test_empty_translations_are_said(random_run, cli, tmp_path, monkeypatch):
+    """Those of empty lines aside."""
+    monkeypatch.setattr(Translator, "translate_encoded", lambda _self, sources, _search: [("", True) for _ in sources])
+    (tmp_path / "in.txt").write_bytes(b"\n \na b\n")
+    out, err = cli("translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT)
+    assert out == "\n\n\n" and err.endswith(f"line 3: {EMPTY}; min_length=1 requires at least one token\n")
+    assert err.count(EMPTY) == 1

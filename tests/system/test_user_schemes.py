@@ -12,7 +12,6 @@ import sys
 
 import pytest
 
-from rpr.model.positions.source import digest
 from rpr.paths import data_dir
 from rpr.records.record import read_record
 from tests.conftest import TINY
@@ -96,20 +95,6 @@ def command_line(home, *words, **environment):
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
     return done.returncode, " ".join((done.stdout + done.stderr).split())
-
-
-def test_code_of_a_scheme_is_that_imported_however_soon_its_file_changes(home):
-    script = """if True:
-        import pathlib
-        from rpr.model.positions import SCHEMES, source
-        pathlib.Path("own/window.py").write_text("edited")
-        print(source.code_of(SCHEMES["window"]))
-    """
-    file = home / "own" / "window.py"
-    env = {**os.environ, "RPR_SCHEMES_DIR": str(home / "own"), "PYTHONPATH": str(ROOT)}
-    imported = digest(file)
-    done = subprocess.run([sys.executable, "-c", script], cwd=home, text=True, capture_output=True, env=env)
-    assert done.stdout == f"{imported}\n" and file.read_text() == "edited", done.stderr
 
 
 @pytest.mark.slow
@@ -221,13 +206,3 @@ def test_folders_that_are_refused_and_configuration_that_is_printed(home):
     for message, answer in zip(expected, answers, strict=True):
         assert message.format(home=home) in answer, answer
     assert all(answer.startswith("rpr-cli: ") for answer in answers[:4])
-
-
-def test_help_does_not_import_torch_with_schemes_of_ones_own(home):
-    code = (
-        "import sys; from rpr.cli.app import main; main(['train', 'schemes_dir=own', '--help']); "
-        "sys.exit(3 * ('torch' in sys.modules))"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=home, env=environment, text=True, capture_output=True)
-    assert done.returncode == 0 and "window" in done.stdout, done.stderr

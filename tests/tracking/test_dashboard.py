@@ -5,7 +5,6 @@ import sys
 from types import SimpleNamespace as Fake
 
 import pytest
-import wandb
 
 from rpr.commands import dashboard as command
 from rpr.compose.composition import compose
@@ -29,6 +28,8 @@ def scored():
 @pytest.fixture
 def saved(monkeypatch, scored):
     """The reports that a client saves."""
+    import wandb
+
     reports = []
 
     def runs(path, filters=None, **_):

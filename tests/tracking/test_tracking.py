@@ -12,7 +12,8 @@ import pytest
 from rpr.commands import train
 from rpr.config.train import Origin
 from rpr.records.record import read_record
-from rpr.tracking import naming, wandb_logger
+from rpr.tracking import naming
+from tests.lazy import wandb_logger
 from tests.tracking.runs import messages, read_back, tables_of
 
 pytestmark = pytest.mark.usefixtures("wandb_home")

@@ -25,9 +25,8 @@ from rpr.records.files import read_metrics
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.scoring.run import evaluated_model
 from rpr.signals import exit_on_sigterm
-from rpr.training import callbacks, fit
-from rpr.training.module import TranslationModule
 from tests.fake_records import fake_document
+from tests.lazy import callbacks, fit, training_module
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -215,7 +214,7 @@ def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(tiny_config, 
         return search(self, *arguments, **options)
 
     def validate_once(config, data, run_dir, *, logger, validation_bleu):
-        validation_bleu(TranslationModule(config, len(data.vocabulary)).model)
+        validation_bleu(training_module.TranslationModule(config, len(data.vocabulary)).model)
         raise RunError("enough")
 
     monkeypatch.setattr(Engine, "search", recorded_search)

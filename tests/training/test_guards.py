@@ -9,8 +9,7 @@ import torch
 from rpr.data.batches import TrainingBatches
 from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints
-from rpr.training import fit
-from rpr.training.module import TranslationModule
+from tests.lazy import fit, training_module
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -23,13 +22,13 @@ BAD_STEP = 4
 @pytest.fixture
 def bad_step(monkeypatch):
     """Step 4 gets an infinite loss in its second microbatch."""
-    training_step = TranslationModule.training_step
+    training_step = training_module.TranslationModule.training_step
 
     def infinite(self, batch, batch_idx):
         loss = training_step(self, batch, batch_idx)
         return loss * math.inf if self.global_step + 1 == BAD_STEP and batch_idx % 2 else loss
 
-    monkeypatch.setattr(TranslationModule, "training_step", infinite)
+    monkeypatch.setattr(training_module.TranslationModule, "training_step", infinite)
 
 
 @pytest.mark.usefixtures("bad_step")
@@ -63,7 +62,8 @@ def test_non_finite_weights_are_not_saved(tiny_config, small_data, tmp_path):
 @pytest.mark.parametrize("limit", [None, 0.05])
 def test_gradient_norm_and_clipping(limit, tiny_config):
     torch.manual_seed(0)
-    module = TranslationModule(tiny_config(f"optim.gradient_clip_norm={'null' if limit is None else limit}"), 300)
+    config = tiny_config(f"optim.gradient_clip_norm={'null' if limit is None else limit}")
+    module = training_module.TranslationModule(config, 300)
     for parameter in module.parameters():
         parameter.grad = torch.randn_like(parameter)
     before = torch.cat([p.grad.flatten() for p in module.parameters()])

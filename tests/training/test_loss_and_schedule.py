@@ -12,7 +12,7 @@ from rpr.commands.bench import peak_bytes
 from rpr.compose.composition import compose_train
 from rpr.training import loss
 from rpr.training.loss import label_smoothed_loss
-from rpr.training.module import TranslationModule, learning_rate
+from tests.lazy import training_module
 from tests.training.explicit import explicit_loss
 
 
@@ -92,7 +92,7 @@ def test_schedule_of_the_base_model(step, expected):
     base = compose_train(["model=base"]).optim
     for scale in (1, 2):
         optim = base.model_copy(update={"learning_rate_scale": scale})
-        assert learning_rate(step, optim, 512) == pytest.approx(scale * expected, rel=1e-12)
+        assert training_module.learning_rate(step, optim, 512) == pytest.approx(scale * expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("schedule, step, share", [
@@ -104,9 +104,10 @@ def test_schedule_of_the_base_model(step, expected):
 def test_learning_rate_of_each_schedule(schedule, step, share):
     words = ["optim.learning_rate=0.02", "optim.learning_rate_scale=null", "optim.warmup_steps=10"]
     optim = compose_train([*words, "optim.max_steps=110", f"optim.schedule={schedule}"]).optim
-    assert learning_rate(step, optim, 512) == pytest.approx(0.02 * share, rel=1e-12)
+    assert training_module.learning_rate(step, optim, 512) == pytest.approx(0.02 * share, rel=1e-12)
     warm = optim.model_copy(update={"warmup_steps": 110})  # the schedule is asked for one step more than there are
-    assert learning_rate(110, warm, 512) == pytest.approx(0.02) and learning_rate(111, warm, 512) > 0
+    assert training_module.learning_rate(110, warm, 512) == pytest.approx(0.02)
+    assert training_module.learning_rate(111, warm, 512) > 0
 
 
 LINEAR = ("qkv", "output", "query", "key_value", "inner", "outer")
@@ -114,7 +115,8 @@ LINEAR = ("qkv", "output", "query", "key_value", "inner", "outer")
 
 def test_weight_decay_shrinks_the_matrices_of_linear_layers_alone(tiny_config):
     words = ("optim.learning_rate=0.1", "optim.learning_rate_scale=null", "optim.warmup_steps=1", "position=learned")
-    module = TranslationModule(tiny_config(*words, "optim.weight_decay=0.5", "optim.schedule=constant"), 20)
+    config = tiny_config(*words, "optim.weight_decay=0.5", "optim.schedule=constant")
+    module = training_module.TranslationModule(config, 20)
     module.model.source_positions.add_module("own", torch.nn.Linear(2, 2))  # as a user's scheme may have one
     before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     for parameter in module.parameters():

@@ -5,6 +5,7 @@ padding, in float64; dropout's seeds; the stopwatch with a simulated clock.
 import os
 import signal
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,7 @@ import torch
 from rpr.config.train import TrainConfig
 from rpr.data.batches import BatchSpec, TrainingBatches, TranslationDataset, accumulation
 from rpr.data.cache import PreparedData as Data
-from rpr.training import callbacks
-from rpr.training.callbacks import WARM_UP_STEPS, Metrics, Stopwatch
-from rpr.training.module import TranslationModule
+from tests.lazy import callbacks, training_module
 from tests.training.explicit import explicit_loss
 
 STEP = 3
@@ -22,8 +21,8 @@ MICROBATCHES = 4
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def module_of(config: TrainConfig, data: Data) -> TranslationModule:
-    return TranslationModule(config, len(data.vocabulary)).double()
+def module_of(config: TrainConfig, data: Data) -> Any:
+    return training_module.TranslationModule(config, len(data.vocabulary)).double()
 
 
 def batches(config: TrainConfig, data: Data, ranks: int, rank: int) -> TrainingBatches:
@@ -85,7 +84,7 @@ def test_empty_microbatch_has_zero_gradients(tiny_config, small_data):
 
 
 def test_dropout_depends_on_step_rank_and_microbatch_only(tiny_config, small_data):
-    module = TranslationModule(tiny_config(), len(small_data.vocabulary))
+    module = training_module.TranslationModule(tiny_config(), len(small_data.vocabulary))
     draws = []
     for _ in range(2):
         for step in range(2):
@@ -97,7 +96,7 @@ def test_dropout_depends_on_step_rank_and_microbatch_only(tiny_config, small_dat
                     module.on_train_batch_start(None, step * 2 + micro)
                     draws.append(float(torch.rand(())))
     assert draws[:8] == draws[8:] and len(set(draws)) == 8
-    other = TranslationModule(tiny_config("seed=2"), len(small_data.vocabulary))
+    other = training_module.TranslationModule(tiny_config("seed=2"), len(small_data.vocabulary))
     other._trainer = SimpleNamespace(accumulate_grad_batches=2, world_size=2, global_step=0, global_rank=0)
     other.on_train_batch_start(None, 0)
     assert float(torch.rand(())) not in draws
@@ -122,7 +121,7 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
     monkeypatch.setattr(callbacks.time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(callbacks.time, "process_time", lambda: clock.of_processor)
     hardware = tiny_config().hardware
-    watch = Stopwatch(hardware)
+    watch = callbacks.Stopwatch(hardware)
 
     def translate(module):
         clock.now += 1000.0
@@ -130,7 +129,7 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
 
     module = module_of(tiny_config(), small_data)
     module.last_validation_loss = 1.0
-    metrics = Metrics(tmp_path / "metrics.jsonl", watch, None, translate)
+    metrics = callbacks.Metrics(tmp_path / "metrics.jsonl", watch, None, translate)
     trainer = SimpleNamespace(accumulate_grad_batches=2, is_global_zero=True, global_step=13, logger=None)
     batch = SimpleNamespace(step_source_tokens=50, step_target_tokens=70)
 
@@ -141,7 +140,7 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
                 clock.of_processor += 0.75 * seconds  # one core and a half
                 watch.on_train_batch_end(trainer, module, None, batch, micro)
 
-    steps(WARM_UP_STEPS, 60.0)
+    steps(callbacks.WARM_UP_STEPS, 60.0)
     assert watch.reading() == (0.0, 0, 0, 0)
     steps(3, 2.0)
     assert watch.reading() == (6.0, 3, 150, 210)
@@ -164,11 +163,11 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
     clock.now += 1000.0
     clock.of_processor += 1000.0
     assert watch.reading() == (10.0, 5, 250, 350) and watch.cores_used == pytest.approx(1.5)
-    resumed = Stopwatch(hardware)
+    resumed = callbacks.Stopwatch(hardware)
     resumed.load_state_dict(watch.state_dict())
     assert resumed.reading() == (10.0, 5, 250, 350) and resumed.cores_used == pytest.approx(1.5)
     resumed.load_state_dict(watch.state_dict() | {"earlier_peak": 10**15})
     assert resumed.peak_memory()[0] == 10**15
-    elsewhere = Stopwatch(hardware)
+    elsewhere = callbacks.Stopwatch(hardware)
     elsewhere.load_state_dict(watch.state_dict() | {"earlier_peak": 10**15, "device": "1 x another GPU"})
     assert elsewhere.reading() == (0.0, 0, 0, 0) and elsewhere.peak_memory()[0] < 10**15
