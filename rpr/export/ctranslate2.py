@@ -52,8 +52,8 @@ def unrepresentable(config: TransformerConfig, _tokenizer: str = "") -> str | No
             "has one scheme for all layers": len(scheme.parts) > 1,
             f"has one table for a layer's heads: {site.num_heads - 1} of {site.num_heads} would be lost (train with "
             "position.tables=shared_by_heads)": scheme.sharing == "per_head",
-            "has no YaRN, and no proportion of rotated pairs": rotation is not None
-            and (rotation.yarn is not None or rotation.proportion != 1),
+            "has no YaRN, Llama 3's or LongRoPE's scaling, and no proportion of rotated pairs": rotation is not None
+            and (any(rotation[5:]) or rotation.proportion != 1),
             "cannot change queries and keys in this way": scheme.changes_queries
             and rotation is None
             and scheme.query_scale(site) is None,
@@ -65,7 +65,9 @@ def unrepresentable(config: TransformerConfig, _tokenizer: str = "") -> str | No
             "has keys of one token each (key_offset)": scheme.key_offset != "none",
             # With an absolute form they are a table of positions.
             "has no embeddings of a scheme's own": scheme.has_own_embeddings and scheme.absolute == "none",
-            "cannot project the input of each layer, or change the scores": scheme.has_projections or scheme.has_scores,
+            "cannot project the input of each layer, or change the scores": scheme.has_projections
+            or scheme.has_scores
+            or scheme.has_angles,
             f"would omit position.absolute={scheme.absolute} beside {scheme.TITLE}": scheme.absolute != "none"
             and (scheme.has_tables or scheme.changes_queries),
         }

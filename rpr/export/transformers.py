@@ -47,7 +47,9 @@ def unrepresentable(config: TransformerConfig, tokenizer: str) -> str | None:
     stack = config.stacks()[-1]
     scheme, rotation = stack.scheme, stack.scheme.rotation(stack.site)
     no_form = any(part.acts_in_layers for part in scheme.parts) and rotation is None
-    if rotation is not None and rotation.proportion != 1:  # of whole heads alone, and not with YaRN
+    if rotation is not None and (rotation.llama3 or rotation.longrope):
+        no_form = True
+    elif rotation is not None and rotation.proportion != 1:  # of whole heads alone, and not with YaRN
         no_form = rotation.yarn is not None or rotation.width != stack.site.d_head
     reasons = {
         f"model.architecture: {config.architecture}": config.architecture != "decoder_only",

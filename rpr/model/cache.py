@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rpr.model.attention.composition import times_table
 from rpr.model.attention.equations import softmax
 from rpr.model.attention.inputs import AttentionInputs
-from rpr.model.layer_positions import LayerPositions
+from rpr.model.layer_positions import LayerPositions, Running
 from rpr.model.positions import Tables
 from rpr.model.vectors import rows_of
 
@@ -38,8 +39,7 @@ class KVCache:
     def __init__(self) -> None:
         self.used = 0  # of the buffer
         self.bias_BHK: Tensor | None = None  # of the keys, where the positions have one
-        # What runs over the text of each hypothesis, by name: its last values, [X, number, ...], 0 before its start.
-        self.running: dict[str, Tensor] = {}
+        self.running = Running()
         self._both_2BHKD: Tensor | None = None
 
     def add(
@@ -50,6 +50,8 @@ class KVCache:
         """
         batch, heads, more, width = k_BHND.shape
         slots = self.used + more if last is None else last
+        of_values = v_BHND.shape[-1]
+        v_BHND = F.pad(v_BHND, (0, width - of_values))  # of one width in memory, if keys are wider
         if bias_BHN is not None:
             before = bias_BHN[..., :0] if self.bias_BHK is None else self.bias_BHK[:batch]
             self.bias_BHK = torch.cat([before, bias_BHN], dim=2)[..., -slots:]
@@ -66,25 +68,7 @@ class KVCache:
         for part, new in zip(both, (k_BHND, v_BHND), strict=True):
             part[:batch, :, self.used - more : self.used] = new
         keys_BHKD, values_BHKD = both[:, :batch, :, self.used - slots : self.used]
-        return keys_BHKD, values_BHKD
-
-    def last(self, name: str, number: int, like_XP: Tensor) -> Tensor:
-        """The last values of what runs over the text, [X, number, ...], before these, [X, P, ...]."""
-        held = self.running.get(name)
-        if held is None:
-            return like_XP.new_zeros(len(like_XP), number, *like_XP.shape[2:])
-        return held.repeat_interleave(len(like_XP) // len(held), dim=0)  # after a prompt the hypotheses are alike
-
-    def run_on(self, name: str, number: int, values_XP: Tensor, *, prompt: bool) -> None:
-        """Append values, [X, P, ...]: of a prompt all are kept, until `follow` knows where each ends."""
-        whole = torch.cat([self.last(name, number, values_XP), values_XP], dim=1)
-        self.running[name] = whole if prompt else whole[:, -number:]
-
-    def follow(self, lengths_B: Tensor, longest: int) -> None:
-        """Keep what runs over prompts up to the end of each."""
-        for name, whole in self.running.items():
-            ends_BL = lengths_B[:, None] + torch.arange(whole.shape[1] - longest, device=lengths_B.device)
-            self.running[name] = whole[torch.arange(len(whole), device=lengths_B.device)[:, None], ends_BL]
+        return keys_BHKD, values_BHKD[..., :of_values]
 
     def align_right(self, offsets_B: Tensor) -> None:
         """Move the slots of each row to the right by its offset."""
@@ -161,7 +145,7 @@ class DecoderState:
         self.places_K = torch.arange(longest, device=lengths_B.device)
         offsets_B = longest - lengths_B
         for cache in self.caches:
-            cache.follow(lengths_B, longest)
+            cache.running.follow(lengths_B, longest)
         self.bias_BNK = self.bias_BNK.new_zeros(len(lengths_B), 1, longest)
         if bool(offsets_B.any()):
             self.offsets_B = offsets_B
@@ -239,7 +223,7 @@ class DecoderState:
         num_slots = self.bias_BNK.shape[2]
         self.bias_BNK = self.bias_BNK.flatten(0, 1)[hypotheses].view(batch, len(hypotheses) // batch, num_slots)
         for cache in self.caches:
-            cache.running = {name: last_X[hypotheses] for name, last_X in cache.running.items()}
+            cache.running.select(hypotheses)
         if sentences is None:
             return
         places = (sentences != torch.arange(batch, device=sentences.device)).nonzero()[:, 0]
@@ -308,7 +292,7 @@ def self_attention(given: AttentionInputs, state: DecoderState) -> Tensor:
         z = torch.bmm(p, given.v.flatten(0, 1))
         if value_rows is not None:
             z += times_table(p.view(batch, heads, hypotheses, -1), value_rows).flatten(0, 1)
-    return z.view(batch, heads, hypotheses, width).transpose(1, 2).flatten(2)
+    return z.view(batch, heads, hypotheses, -1).transpose(1, 2).flatten(2)
 
 
 def cross_attention(q_BNHD: Tensor, memory: Memory, state: DecoderState) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rpr.model.attention.inputs import AttentionInputs, ChangeScores
 from rpr.model.positions import Pairs, Scheme, Site, Tables
+from rpr.model.rotation import rotate_by
 from rpr.model.vectors import rows_of
 
 
@@ -52,6 +53,35 @@ def _positions_upto(length: int, device: torch.device) -> Tensor:
         return torch.arange(length, device=device)
 
 
+class Running:
+    """What runs over the text of each hypothesis, by name: its last values, [X, number, ...], 0 before its start."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Tensor] = {}
+
+    def last(self, name: str, number: int, like_XP: Tensor) -> Tensor:
+        """The last values before these, [X, P, ...]: [X, number, ...]."""
+        held = self._last.get(name)
+        if held is None:
+            return like_XP.new_zeros(len(like_XP), number, *like_XP.shape[2:])
+        return held.repeat_interleave(len(like_XP) // len(held), dim=0)  # after a prompt the hypotheses are alike
+
+    def extend(self, name: str, number: int, values_XP: Tensor, *, prompt: bool) -> None:
+        """Append values, [X, P, ...]: of a prompt all are kept, until `follow` knows where each ends."""
+        whole = torch.cat([self.last(name, number, values_XP), values_XP], dim=1)
+        self._last[name] = whole if prompt else whole[:, -number:]
+
+    def follow(self, lengths_B: Tensor, longest: int) -> None:
+        """Keep the last values of each prompt."""
+        for name, whole in self._last.items():
+            ends_BL = lengths_B[:, None] + torch.arange(whole.shape[1] - longest, device=lengths_B.device)
+            self._last[name] = whole[torch.arange(len(whole), device=lengths_B.device)[:, None], ends_BL]
+
+    def select(self, hypotheses: Tensor) -> None:
+        """Those of other hypotheses, by their rows."""
+        self._last = {name: last_X[hypotheses] for name, last_X in self._last.items()}
+
+
 class LayerPositions(nn.Module):
     """A scheme's parameters in one self-attention layer, or in all layers that share them."""
 
@@ -83,7 +113,9 @@ class LayerPositions(nn.Module):
         if scheme.changes_queries:
             dtype = q_BHPD.dtype  # which a scheme may leave for float32
             prepared = scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
-            q_BHPD, k_BHPD = (x.to(dtype) for x in prepared)
+            width, (q_BHPD, k_BHPD) = q_BHPD.shape[-1], (x.to(dtype) for x in prepared)
+            if q_BHPD.shape[-1] != width:  # attention scales by the width of what it gets
+                q_BHPD = q_BHPD * (q_BHPD.shape[-1] / width) ** 0.5
         if scheme.query_log_scale:
             growth_P = ((positions_P + 1).double() / scheme.query_log_floor).clamp(min=1).log()
             q_BHPD = q_BHPD * (1 + scheme.query_log_scale * growth_P)[:, None].to(q_BHPD.dtype)
@@ -100,6 +132,27 @@ class LayerPositions(nn.Module):
         if self.scheme.key_offset == "slow_pairs":  # of the pairs (i, i + D/2), the upper half
             dimensions_D, width = dimensions_D % (width // 2), width // 2
         return torch.where(dimensions_D >= width // 2, torch.where(starts, first, previous_BHPD), k_BHPD)
+
+    def rotate(
+        self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, hidden: Tensor | None, running: Running | None, **how: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Rotate queries and keys by the angles that run over the text: over x but for what is hidden (bool [B, P, 1];
+        None: nothing), after what ran before (None: from the first position on).
+        """
+        scheme, history = self.scheme, self.scheme.HISTORY
+        wide = torch.promote_types(x_BPM.dtype, torch.float32)
+        before = Running() if running is None else running
+        with torch.autocast(x_BPM.device.type, enabled=False):
+            x_BPM = x_BPM.to(wide) if hidden is None else x_BPM.to(wide).masked_fill(hidden, 0.0)
+            x_BLM = torch.cat([before.last("input", history, x_BPM), x_BPM], dim=1)
+            learned = {name: value.to(wide) for name, value in self._learned.items()}
+            projected = {name: F.linear(x_BLM, learned[name]) for name in self._projections} | {"x": x_BLM}
+            like_B1H1 = x_BPM.new_zeros(len(x_BPM), 1, self.site.num_heads, 1)
+            angles_BHPW = scheme.angles(projected, learned, self.site, before.last("angle", 1, like_B1H1)[:, 0])
+            if running is not None:
+                running.extend("input", history, x_BPM, **how)
+                running.extend("angle", 1, angles_BHPW.transpose(1, 2), **how)
+            return rotate_by(q_BHPD, angles_BHPW), rotate_by(k_BHPD, angles_BHPW)
 
     def of_input(self, x_BPM: Tensor, before_BH: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
         """From projections of the layer's input: what multiplies the key table in place of the queries, [B, H, P, X],
@@ -132,9 +185,20 @@ class LayerPositions(nn.Module):
         return change
 
     def inputs(
-        self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor, given: GivenPositions | None = None
+        self,
+        x_BPM: Tensor,
+        q_BHPD: Tensor,
+        k_BHPD: Tensor,
+        v_BHPD: Tensor,
+        given: GivenPositions | None = None,
+        hidden: Tensor | None = None,
+        running: Running | None = None,
     ) -> AttentionInputs:
-        """What the attention of a layer with input x is computed from, at these positions (None: 0, 1, ...)."""
+        """What the attention of a layer with input x is computed from, at these positions (None: 0, 1, ...); `hidden`
+        and `running` as in `rotate`, of whole texts.
+        """
+        if self.scheme.has_angles:
+            q_BHPD, k_BHPD = self.rotate(x_BPM, q_BHPD, k_BHPD, hidden, running, prompt=True)
         q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD, None if given is None else given.positions_P)
         tables = self.at(q_BHPD.shape[2] - 1 if given is None else given.max_distance, q_BHPD.device)
         labels, change = None if given is None else given.rows(tables), None

@@ -95,6 +95,11 @@ def self_attention(weights: Weights, name: str, eps: float, scheme: Scheme, site
     if scheme.key_offset_at == "after_norm":
         k_HLD = offset_keys(scheme, k_HLD)
     positions = torch.arange(length)
+    if scheme.has_angles:  # rotations by what runs over the text
+        x = torch.nn.functional.pad(x_LM[None], (0, 0, scheme.HISTORY, 0))
+        projected = {key: x @ learned[key].T for key in scheme.projections(site)} | {"x": x}
+        (angles_HLW,) = scheme.angles(projected, learned, site, x.new_zeros(1, site.num_heads, 1))
+        q_HLD, k_HLD = rotated(q_HLD, angles_HLW), rotated(k_HLD, angles_HLW)
     # 1. What depends on one position alone: rotations (RoPE), queries that grow.
     q_HLD, k_HLD = (x[0] for x in scheme.prepare(q_HLD[None], k_HLD[None], positions, learned, site))
     if scheme.query_log_scale:
@@ -133,6 +138,14 @@ def self_attention(weights: Weights, name: str, eps: float, scheme: Scheme, site
         terms = [[a_HLL[:, i, j, None] * row_of(values, j - i) for j in range(length)] for i in range(length)]
         z_HLD = z_HLD + torch.stack([sum(of_query[1:], of_query[0]) for of_query in terms], dim=1)
     return joined(z_HLD) @ weights[f"{name}.output.weight"].T
+
+
+def rotated(x_HLD: Tensor, angles_HLW: Tensor) -> Tensor:
+    """The pairs (i, i + W) as complex numbers, times exp(i angle)."""
+    width = angles_HLW.shape[-1]
+    pairs = torch.complex(x_HLD[..., :width], x_HLD[..., width : 2 * width])
+    pairs = pairs * torch.polar(torch.ones_like(angles_HLW), angles_HLW)
+    return torch.cat([pairs.real, pairs.imag, x_HLD[..., 2 * width :]], dim=-1)
 
 
 def offset_keys(scheme: Scheme, k_HLD: Tensor) -> Tensor:

@@ -37,6 +37,15 @@ def yarn_frequencies(width: int, base: float, device: torch.device, factor: floa
     return plain_W / factor * ramp_W + plain_W * (1 - ramp_W)
 
 
+def llama3_frequencies(width: int, base: float, device: torch.device, factor: float, trained_length: int) -> Tensor:
+    """As Llama 3.1: as they are for pairs that turn at least 4 times in the trained length, divided by the factor for
+    those that turn at most once, and between them a ramp over the number of turns.
+    """
+    plain_W = frequencies(width, base, device)
+    kept_W = ((trained_length * plain_W / (2 * math.pi) - 1) / 3).clamp(0, 1)
+    return plain_W * (kept_W + (1 - kept_W) / factor)
+
+
 _angle_types = [torch.float64]
 
 
@@ -66,13 +75,21 @@ def _angles(
     with torch.inference_mode(False):  # what is computed there could not be used in training
         if rotation.yarn is not None:
             frequencies_W = yarn_frequencies(width, rotation.base, device, *rotation.yarn)
+        elif rotation.llama3 is not None:
+            frequencies_W = llama3_frequencies(width, rotation.base, device, *rotation.llama3)
         else:
             frequencies_W = frequencies(width, rotation.base, device)
+        temperature = 1.0  # of queries and keys, "attention scaling"
+        if rotation.yarn is not None:
+            temperature = 0.1 * math.log(rotation.yarn[0]) + 1
+        if rotation.longrope is not None:  # Ding et al. 2024, arXiv 2402.13753
+            factors, factor, trained_length = rotation.longrope
+            frequencies_W = frequencies_W / torch.tensor(factors, device=device, dtype=torch.float64)
+            temperature = math.sqrt(1 + math.log(factor) / math.log(trained_length))
         frequencies_W[int(rotation.proportion * len(frequencies_W)) :] = 0
         angles_PW = ((positions_P.double() / rotation.linear_scale)[:, None] * frequencies_W).to(angle_type)
         cos_PW, sin_PW = angles_PW.cos(), angles_PW.sin()
-        if rotation.yarn is not None:  # of queries and keys, "attention scaling"
-            temperature = 0.1 * math.log(rotation.yarn[0]) + 1
+        if temperature != 1:
             cos_PW, sin_PW = cos_PW * temperature, sin_PW * temperature
         return cos_PW.to(dtype), sin_PW.to(dtype)
 
@@ -84,6 +101,17 @@ def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool)
     given = x_BHPD.to(cos_PW.dtype), cos_PW, sin_PW, interleaved
     rotated: Tensor = _Rotate.apply(*given) if torch.is_grad_enabled() else _turned(*given)  # type: ignore[no-untyped-call]
     return rotated.to(x_BHPD.dtype)
+
+
+def rotate_by(x_BHPD: Tensor, angles_BHPW: Tensor) -> Tensor:
+    """Rotate the first 2W dimensions in pairs (i, i + W), by angles of each position of each head; differentiable in
+    both. Computed in the type of the angles.
+    """
+    width = angles_BHPW.shape[-1]
+    wide_BHPD = x_BHPD.to(angles_BHPW.dtype)
+    first, second, others = wide_BHPD[..., :width], wide_BHPD[..., width : 2 * width], wide_BHPD[..., 2 * width :]
+    cos, sin = angles_BHPW.cos(), angles_BHPW.sin()
+    return torch.cat([first * cos - second * sin, first * sin + second * cos, others], dim=-1).to(x_BHPD.dtype)
 
 
 class _Rotate(torch.autograd.Function):

@@ -21,7 +21,7 @@ from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.cache import DecoderState, KVCache, Memory
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
-from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_of_layers
+from rpr.model.layer_positions import GivenPositions, LayerPositions, Running, positions_of_layers
 from rpr.model.linear import Linear
 from rpr.model.positions import Scheme, Tables
 
@@ -90,9 +90,12 @@ class SelfAttention(nn.Module):
     ) -> AttentionInputs:
         """What attention is computed from: x projected and prepared, and the tables for its length."""
         q, k, v = split_heads(self.qkv(x_BQM), self.num_heads)
+        running = None if cache is None else cache.running
         if self.norms or self._offsets_keys:
-            q, k = self._normed(q, k, _starts(mask, k), cache)
-        inputs = AttentionInputs(q, k, v) if self.tables is None else self.tables.inputs(x_BQM, q, k, v, given)
+            q, k = self._normed(q, k, _starts(mask, k), running, prompt=True)
+        inputs, hidden_BP1 = AttentionInputs(q, k, v), None if mask is None else ~mask[:, 0, 0, :, None]
+        if self.tables is not None:
+            inputs = self.tables.inputs(x_BQM, q, k, v, given, hidden_BP1, running)
         return inputs._replace(mask=mask, causal=self.causal, window=self.window, sink=self.sink)
 
     @property
@@ -100,7 +103,7 @@ class SelfAttention(nn.Module):
         return self.tables is not None and self.tables.scheme.key_offset != "none"
 
     def _normed(
-        self, q_BHPD: Tensor, k_BHPD: Tensor, starts: Tensor, cache: KVCache | None, *, prompt: bool = True
+        self, q_BHPD: Tensor, k_BHPD: Tensor, starts: Tensor, running: Running | None, **how: bool
     ) -> tuple[Tensor, Tensor]:
         """Each head of queries and keys by its root mean square, with a learned gain; keys offset before or after."""
 
@@ -109,9 +112,9 @@ class SelfAttention(nn.Module):
             if positions is None or not self._offsets_keys or positions.scheme.key_offset_at != at:
                 return k_BHPD
             k_BPHD = k_BHPD.transpose(1, 2)
-            before_B1HD = k_BPHD.new_zeros(k_BPHD[:, :1].shape) if cache is None else cache.last("key", 1, k_BPHD)
-            if cache is not None:
-                cache.run_on("key", 1, k_BPHD, prompt=prompt)
+            before_B1HD = (running or Running()).last("key", 1, k_BPHD)
+            if running is not None:
+                running.extend("key", 1, k_BPHD, **how)
             return positions.offset_keys(k_BHPD, before_B1HD.transpose(1, 2), starts)
 
         k_BHPD = offset(k_BHPD, "before_norm")
@@ -122,10 +125,13 @@ class SelfAttention(nn.Module):
     def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
-        if self.norms or self._offsets_keys:
-            starts_X111 = (state.newest_X() == 0)[:, None, None, None]
+        angles = self.tables is not None and self.tables.scheme.has_angles
+        if self.norms or self._offsets_keys or angles:  # of one position of each row, [X, H, 1, D]
             q, k = (x.flatten(0, 1)[:, :, None] for x in (q_BNHD, k_BNHD))
-            q, k = self._normed(q, k, starts_X111, cache, prompt=False)
+            starts_X111 = (state.newest_X() == 0)[:, None, None, None]
+            q, k = self._normed(q, k, starts_X111, cache.running, prompt=False)
+            if angles and self.tables is not None:
+                q, k = self.tables.rotate(x_BNM.flatten(0, 1)[:, None], q, k, None, cache.running, prompt=False)
             q_BNHD, k_BNHD = (x.reshape(q_BNHD.shape) for x in (q, k))
         tables, queries_BHNX, bias_BHN1, change = Tables(), None, None, None
         slots = state.slots_within(self.window)
@@ -134,7 +140,7 @@ class SelfAttention(nn.Module):
                 # Each row has a position of its own, so the hook gets all rows as one sentence, [1, H, X, D].
                 q, k = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BNHD, k_BNHD))
                 q, k = positions.prepare(q, k, state.newest_X())
-                q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(q_BNHD.shape) for x in (q, k))
+                q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(*q_BNHD.shape[:3], -1) for x in (q, k))
             tables = state.tables(positions)
             of_input = positions.of_input(x_BNM.flatten(0, 1)[:, None], state.bias_of_parents(cache))
             queries_BHNX, bias_BHN1 = (

@@ -41,6 +41,9 @@ def summary(choice: str) -> dict[str, list[float]]:
                 add(f"{stack} distance queries", queries)
             if positions.has_key_bias:
                 add(f"{stack} key bias", positions.key_bias(projected, learned, site, torch.ones(1, 2)))
+        if positions.has_angles:
+            x = torch.linspace(-1, 1, 8 * (6 + positions.HISTORY)).reshape(1, -1, 8)
+            add(f"{stack} angles", positions.angles({"x": x}, learned, site, torch.ones(1, 2, 1)))
         if positions.has_scores:
             scores, at = torch.linspace(-1, 1, 72).reshape(1, 2, 6, 6), torch.arange(6)
             seen, q = torch.ones(6, 6).tril().bool(), torch.linspace(-1, 1, 48).reshape(1, 2, 6, 4)

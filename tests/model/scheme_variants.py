@@ -19,6 +19,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rope ntk": {"scaling": "ntk", "scaling_factor": 4.0},
     "rope p": {"proportion": 0.5},
     "rope yarn": {"scaling": "yarn", "scaling_factor": 4.0, "trained_length": 300, "base": 50.0},
+    "rope llama3": {"scaling": "llama3", "scaling_factor": 4.0, "trained_length": 40, "base": 50.0},
+    "rope longrope": {
+        "scaling": "longrope",
+        "scaling_factor": 4.0,
+        "trained_length": 30,
+        "long_factors": (1.0, 1.5, 2.0, 3.0),
+    },
     "xpos": {"scale_base": 9.0},
     "xpos linear": {"scale_base": 9.0, "scaling": "linear", "scaling_factor": 2.5},
     "xpos partial": {"rotated_share": 0.75, "layout": "interleaved", "gamma": 0.3},
@@ -37,6 +44,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fox": {},
     "fire": {"initial_threshold": 9.0},
     "cope": {"num_positions": 4},
+    "pope": {},
+    "pope short": {"base": 50.0},
+    "selective_rope": {"rank": 3, "base": 7.0},
+    "selective_rope gate": {"rank": 2, "gate": True},
     "rope log": {"query_log_scale": 0.7, "query_log_floor": 3},
     "relative_keys log": {"query_log_scale": 0.1, "query_log_floor": 2},
 }
@@ -47,7 +58,7 @@ def variant_scheme(variant: str) -> Scheme:
     return scheme(variant.partition(" ")[0], **VARIANTS[variant])
 
 
-CAUSAL = ("xpos", "fox", "fire", "cope")  # defined for causal attention only
+CAUSAL = ("xpos", "fox", "fire", "cope", "selective_rope")  # defined for causal attention only
 
 
 def both(positions: Scheme) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rpr.compose.composition import compose_train, expand_multirun
+from rpr.compose.composition import compose, compose_train, expand_multirun
 from rpr.errors import ConfigError
 from rpr.model.positions import SCHEMES, Sides, Site, changed_after_training, codes, source
 from rpr.model.positions import scheme as scheme_module
@@ -226,6 +226,19 @@ def test_each_layer_may_have_its_own_scheme():
     assert codes([encoder, decoder]) == {"pattern": "1", "vectors": "1", "rope": "1"}
     scaled = changed_after_training(config.position, {"scaling": "linear", "scaling_factor": 2})
     assert scaled.decoder.label == "RoPE, base 500, linear scaling by 2, every 4th layer none"
+    only = changed_after_training(
+        compose_train(
+            ["position=pattern", "position.layers=[rope_1,rope_2]", "position.entries.rope_2.base=9"]
+        ).position,
+        {"scaling_factor": 2, "entries": {"rope_2": {"scaling": "ntk"}}},
+    )
+    assert only.label == "in turn: RoPE; RoPE, base 9, ntk scaling by 2"
+    for entries, key in (({"rope": {"base": 9}}, "rope.base"), ({"t5": {"scaling": "ntk"}}, "t5.scaling")):
+        with pytest.raises(ConfigError, match=rf"^position\.entries\.{key}: cannot be changed after training"):
+            changed_after_training(config.position, {"entries": entries})
+    typed = compose("evaluate", ["run=x", "position.entries.rope_2.scaling=ntk", "position.scaling_factor=2"])
+    assert typed["position"] == {"entries": {"rope_2": {"scaling": "ntk"}}, "scaling_factor": 2}
+    assert compose("evaluate", ["run=x", "position={scaling:ntk}"])["position"] == {"scaling": "ntk"}
     one = scheme("pattern", layers=["t5", "none", "none", "t5"], repeat=False)
     two = scheme("pattern", layers=["t5_1", "none", "none", "t5_2"], repeat=False)
     assert one.identity() != two.identity(), "one table, or two"

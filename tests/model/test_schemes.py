@@ -70,6 +70,18 @@ def rotated(vector, position, variant, side):
             scaled = min(1, max(0, (pair - low) / (high - low)))
             frequency = scaled * frequency / given.scaling_factor + (1 - scaled) * frequency
             size = 0.1 * math.log(given.scaling_factor) + 1
+        if given.scaling == "llama3":  # as transformers: by wavelengths
+            wavelength, length = 2 * math.pi / frequency, given.trained_length
+            smooth = (length / wavelength - 1) / (4 - 1)
+            between = (1 - smooth) * frequency / given.scaling_factor + smooth * frequency
+            frequency = (
+                between
+                if length / 4 <= wavelength <= length
+                else (frequency if wavelength < length / 4 else frequency / given.scaling_factor)
+            )
+        if given.scaling == "longrope":
+            frequency /= given.long_factors[pair]
+            size = math.sqrt(1 + math.log(given.scaling_factor) / math.log(given.trained_length))
         if pair >= given.proportion * width // 2:
             frequency = 0
         if given.scheme == "xpos":
@@ -78,6 +90,22 @@ def rotated(vector, position, variant, side):
         out[first] = vector[first] * angle.real - vector[second] * angle.imag
         out[second] = vector[first] * angle.imag + vector[second] * angle.real
     return torch.stack(out)
+
+
+def selective_angles(given, learned, x, head, i):
+    """tau times the sum over l <= i of the gate times the convolution, [W] (arXiv 2511.17388; the authors' module)."""
+    pairs = range(head * WIDTH // 2, (head + 1) * WIDTH // 2)
+    unit = [torch.cat([part / part.norm() for part in row.split(WIDTH)]) for row in x]
+    increments = [learned["up"][pair] @ (learned["down"] @ row) for row in unit for pair in pairs]
+    increments = torch.stack(increments).view(len(x), -1)
+    total = 0
+    for at in range(i + 1):
+        kernel = learned["kernel"][[*pairs]]
+        c = sum(kernel[:, 3 - back] * increments[at - back] for back in range(4) if at >= back)
+        total = total + c * (
+            torch.sigmoid(learned["gate"][head] @ unit[at] + learned["gate_bias"][head]) if given.gate else 1
+        )
+    return total * torch.tensor([given.base ** (-2 * pair / WIDTH) for pair in range(WIDTH // 2)], dtype=x.dtype)
 
 
 def t5_bucket(distance, buckets, max_distance, bidirectional):
@@ -115,6 +143,17 @@ def score(variant, learned, x, q, k, head, i, j, causal):
         row = max(-given.clip_distance, min(given.clip_distance, j - i)) + given.clip_distance
         table = learned["keys"][head] if given.tables == "per_head" else learned["keys"]
         return q @ (k + table[row]) / root
+    if kind == "pope":
+        softplus, delta = torch.nn.functional.softplus, learned["delta"][head]
+        angle = [(j - i) * given.base ** (-d / WIDTH) + delta[d] for d in range(WIDTH)]
+        return sum(softplus(q[d]) * softplus(k[d]) * torch.cos(angle[d]) for d in range(WIDTH)) / root
+    if kind == "selective_rope":
+        phi = [selective_angles(given, learned, x, head, at) for at in (i, j)]
+        pairs = (range(WIDTH // 2), range(WIDTH // 2, WIDTH))
+        first, second = (torch.complex(*(part[[*half]] for half in pairs)) for part in (q, k))
+        turned = (z * torch.polar(torch.ones_like(angle), angle) for z, angle in zip((first, second), phi, strict=True))
+        one, other = turned
+        return (one * other.conj()).real.sum() / root
     if kind in ("rope", "xpos"):
         return rotated(q, i, variant, 1) @ rotated(k, j, variant, -1) / root
     if kind == "t5":
@@ -263,6 +302,43 @@ def test_learned_positions_start_with_the_standard_deviation_given():
     assert scheme("rope", initial_std=1.0).identity() == scheme("rope").identity()
 
 
+@pytest.mark.parametrize("kernel, first", [((0, 0, 0, 1), 0), ((0.1, 0.2, 0.3, 0.4), 3)])
+def test_selective_rope_of_equal_increments_is_rope(kernel, first):
+    """From the 4th token on, before which a wider kernel reads what is not there."""
+    positions = LayerPositions(scheme("selective_rope", base=10_000.0, rank=1), site(True)).double()
+    x = torch.ones(1, LENGTH, HEADS * WIDTH, dtype=torch.float64)
+    with torch.no_grad():  # one token again and again, whose projection is 1
+        positions.down.fill_(1 / (HEADS * WIDTH * WIDTH**-0.5))
+        positions.up.fill_(1.0)
+        positions.kernel.copy_(torch.tensor(kernel, dtype=torch.float64).expand_as(positions.kernel))
+    q, k, *_ = inputs()
+    found, expected = (
+        (one @ other.mT)[..., first:, first:]
+        for one, other in (
+            positions.rotate(x, q, k, None, None),
+            scheme("rope").prepare(q, k, torch.arange(LENGTH), {}, site(True)),
+        )
+    )
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("choice", ["pope", "selective_rope"])
+def test_angles_and_sums_are_float32_in_half_precision(choice):
+    """Of 2,000 tokens: bfloat16 angles would be off by whole radians."""
+    torch.manual_seed(0)
+    exact = LayerPositions(scheme(choice), site(True)).double()
+    x, q, k = (torch.randn(1, *shape, dtype=torch.float64) for shape in ((2000, 32), *[(HEADS, 2000, WIDTH)] * 2))
+    x, q, k = (part.bfloat16().double() for part in (x, q, k))
+    expected = exact.inputs(x, q, k, k)
+    coarse = LayerPositions(scheme(choice), site(True))
+    coarse.load_state_dict(exact.state_dict())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = coarse.inputs(x.float(), q.bfloat16(), k.bfloat16(), k.bfloat16())
+    for one, other in zip(found[:2], expected[:2], strict=True):
+        assert one.dtype == torch.bfloat16
+        torch.testing.assert_close(one.double(), other, rtol=2**-7, atol=2**-6)
+
+
 def test_docs_print_the_keys_of_every_key_offset():
     """k_i = (i + 1) (1 .. 8), two documents of two tokens: those of the second one, by loops and in the page."""
 
@@ -311,6 +387,26 @@ def test_rotation_leaves_the_gradient_that_it_receives_as_it_was():
     torch.autograd.backward(rotate(x, cos, sin, interleaved=False) + y, gradient)
     assert torch.equal(gradient, given) and torch.equal(y.grad, given)
     assert torch.autograd.gradcheck(lambda x: rotate(x, cos, sin, interleaved=True), x)
+
+
+@pytest.mark.parametrize("kind", ["llama3", "longrope", "yarn", "linear"])
+def test_scaling_is_that_of_transformers(kind):
+    utilities = pytest.importorskip("transformers.modeling_rope_utils")
+    llama = pytest.importorskip("transformers").LlamaConfig
+    factors = [1.0 + pair / 4 for pair in range(16)]
+    given = scheme("rope", scaling=kind, scaling_factor=4.0, trained_length=512, long_factors=factors)
+    own = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}, "longrope": {"long_factor": factors}}
+    own["longrope"]["short_factor"] = [1.0] * 16
+    rope = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 512}
+    config = llama(
+        hidden_size=64, num_attention_heads=2, max_position_embeddings=2048, original_max_position_embeddings=512,
+        rope_parameters=rope | own.get(kind, {}),
+    )  # fmt: skip
+    expected, temperature = utilities.ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=2048)
+    at = torch.tensor([0, 1, 7])
+    cos, sin = angles(at, given._rotation(site(True, heads=2, width=32)), torch.float32)
+    torch.testing.assert_close(cos, (at[:, None] * expected).cos() * temperature, rtol=0, atol=1e-5)
+    torch.testing.assert_close(sin, (at[:, None] * expected).sin() * temperature, rtol=0, atol=1e-5)
 
 
 # --- known faults of other implementations
@@ -401,7 +497,7 @@ def test_choices_and_schemes_match_and_have_own_labels_and_colours():
 
 OTHER_VALUES = {
     "base": 500.0, "rotated_share": 0.5, "buckets": 16, "proportion": 0.5, "random_positions": 2048,
-    "trained_length": 99, "initial_std": 1.0,
+    "trained_length": 99, "initial_std": 1.0, "long_factors": (2.0,),
 }  # fmt: skip
 
 

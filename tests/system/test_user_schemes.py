@@ -81,6 +81,81 @@ def home(tmp_path):
     return tmp_path
 
 
+WIDE_AND_RUNNING = {
+    "wide.py": '''
+"""Queries and keys with their squares beside them."""
+
+from typing import Literal
+
+from rpr.model.positions.scheme import Scheme, register
+
+
+@register
+class Wide(Scheme):
+    TITLE = "wide"
+    COLOUR = "#12ab35"
+
+    scheme: Literal["wide"]
+
+    def parameters(self, site):
+        import torch
+
+        return {"share": torch.ones(site.num_heads, 1, 1)}
+
+    def prepare(self, q, k, positions, parameters, site):
+        import torch
+
+        return torch.cat([q, q * q], -1), torch.cat([k, parameters["share"] * k * k], -1)
+''',
+    "running.py": '''
+"""A speed of rotation for each head from a token and the one before."""
+
+from typing import ClassVar, Literal
+
+from rpr.model.positions.scheme import Scheme, register
+
+
+@register
+class RunningAngles(Scheme):
+    TITLE = "running angles"
+    COLOUR = "#12ab36"
+    HISTORY: ClassVar[int] = 1
+
+    scheme: Literal["running"]
+
+    def projections(self, site):
+        import torch
+
+        return {"speed": torch.randn(site.num_heads, site.d_model) * site.d_model**-0.5}
+
+    def angles(self, projected, parameters, site, before):
+        import torch
+
+        speed = projected["speed"].sigmoid()
+        both = (speed[:, 1:] + speed[:, :-1]).transpose(1, 2)
+        pairs = torch.arange(site.d_head // 2, device=before.device)
+        return before[:, :, None] + both.cumsum(-1)[..., None] * 100.0 ** (-2 * pairs / site.d_head)
+''',
+    "position/wide.yaml": "defaults: [_base, _self_]\nname: wide\nscheme: wide\n",
+    "position/running.yaml": "defaults: [_base, _self_]\nname: running\nscheme: running\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_schemes_of_another_width_and_of_running_angles_need_no_other_file(tmp_path, cache_dir, small_data):
+    """As docs/your-scheme.md has their hooks: they train, and verify finds them decoded, padded and batched alike."""
+    for name, text in WIDE_AND_RUNNING.items():
+        file = tmp_path / "own" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    words = settings(cache_dir, "runs_dir=uninterrupted", "schemes_dir=own", "optim=tiny")
+    train = ["train", *words, "position.encoder=wide", "position.decoder=running"]
+    verify = ["verify", "run=RUN", "schemes_dir=own", "hardware.threads=1", "sentences=4", f"cache_dir={cache_dir}"]
+    heads, texts = answers_of(tmp_path, [train, verify], ROOT)
+    assert heads == ["train 0", "verify 0"], texts
+
+
 def settings(cache_dir, *more):
     small = [word for word in TINY if not word.startswith("model.d_ff")]
     return [

@@ -84,7 +84,8 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
         return _fused(given)
     if implementation == "auto" and _column_is_faster(given):
         return _with_bias_as_column(given)
-    if implementation == "triton" and (given.windowed or not given.positions <= VECTORS):
+    of_one_width = given.q.shape[3] == given.v.shape[3]
+    if implementation == "triton" and not (of_one_width and given.positions <= VECTORS and not given.windowed):
         raise ValueError(
             "implementation: triton supports only key and value tables by distance, no labels, score bias, queries "
             "of their own, window or sink; choose auto"
@@ -123,6 +124,7 @@ def _kernel_is_faster(given: AttentionInputs) -> bool:
     return (
         given.q.is_cuda
         and bool(positions)
+        and given.q.shape[3] == given.v.shape[3]
         and positions <= VECTORS
         and not given.windowed
         and (given.q.dtype in (torch.bfloat16, torch.float16) or tf32)
@@ -199,6 +201,7 @@ def _column_is_faster(given: AttentionInputs) -> bool:
         and given.positions == {"key_bias"}
         and given.only_causal
         and given.sink is None
+        and given.q.shape[3] == given.v.shape[3]
         and not _stores_weights(given)
         and given.q.device.type == "cpu"
         and given.q.dtype == given.key_bias.dtype
@@ -222,6 +225,8 @@ def _composed_is_better(q_BHQD: Tensor) -> bool:
 
 
 def _fused(given: AttentionInputs) -> Tensor:
+    if (wider := given.q.shape[3] - given.v.shape[3]) > 0:  # the kernels that hold no weights have one width
+        return _fused(given._replace(v=F.pad(given.v, (0, wider))))[..., :-wider]
     if given.only_causal and given.bias_table is None:
         return F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=True)
     layout = Layout(given.mask, given.causal, given.first_query, None)

@@ -68,15 +68,15 @@ class BlockwiseAttention(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Any:
         *differentiated, layout = arguments
         given = AttentionInputs(*differentiated)
-        batch, heads, num_queries, width = given.q.shape
-        z_BHQD = given.q.new_empty(batch, num_queries, heads, width).transpose(1, 2)
+        batch, heads, num_queries, _ = given.q.shape
+        z_BHQD = given.q.new_empty(batch, num_queries, heads, given.v.shape[-1]).transpose(1, 2)
         wide = torch.float32 if given.q.dtype in HALF else given.q.dtype
         sums_BHQ = given.q.new_empty(batch, heads, num_queries, dtype=wide) if layout.with_sums else None
         saved: list[Tensor | None] = []
         ctx.tables = []
         differentiable = any(ctx.needs_input_grad)
         with torch.autocast(given.q.device.type, enabled=False):
-            for at in _parts(given.q, given.k.shape[2], layout):
+            for at in _parts(z_BHQD, given.k.shape[2], layout):
                 part = layout.part(*at)
                 tables = _tables(given, part, at, ctx.needs_input_grad[5])
                 z_GQD, kept = _forward(given, at, tables, part, None if sums_BHQ is None else sums_BHQ[at])
@@ -86,7 +86,7 @@ class BlockwiseAttention(torch.autograd.Function):
                     ctx.tables.append(tables)
                 del z_GQD, kept
         ctx.save_for_backward(*differentiated[3:], *saved)
-        ctx.layout, ctx.num_keys = layout, given.k.shape[2]
+        ctx.layout, ctx.num_keys, ctx.width = layout, given.k.shape[2], given.q.shape[-1]
         return z_BHQD if sums_BHQ is None else (z_BHQD, sums_BHQ)
 
     @staticmethod
@@ -100,7 +100,7 @@ class BlockwiseAttention(torch.autograd.Function):
             d_queries = d_queries.transpose(1, 2)
         if key_bias_BHK is not None:
             d_bias = torch.empty_like(key_bias_BHK)
-        d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys)
+        d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys, ctx.width)
         d_tables = [None if table is None else torch.zeros_like(table) for table in tables]
         with torch.autocast(dz_BHQD.device.type, enabled=False):
             parts = list(_parts(dz_BHQD, ctx.num_keys, ctx.layout))
@@ -151,7 +151,7 @@ def _forward(
     queries_GQX = None if queries is None else _heads_first(None, queries[at].to(q_BHQD.dtype))
     key_bias_HBK = None if key_bias is None else key_bias[at].transpose(0, 1)
     kept = _Kept(q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, None, ())
-    z_GQD = torch.empty_like(q_GQD)
+    z_GQD = q_GQD.new_empty(*q_GQD.shape[:2], v_GKD.shape[-1])
     whole = layout.queries_per_block is None
     sums_GQW = None if values is None or whole else values.zero_sums(q_GQD)
     weights_of = _weights_of(kept, keys, bias, layout, num_heads=q_BHQD.shape[1], log_sums_BHQ=log_sums_BHQ)
@@ -354,9 +354,13 @@ def _put(whole_BHQD: Tensor, at: Part, part_GQD: Tensor) -> None:
     place.copy_(part_GQD.view(place.shape))
 
 
-def _gradient_buffers(dz_BHQD: Tensor, num_keys: int) -> tuple[Tensor, ...]:
-    batch, heads, num_queries, width = dz_BHQD.shape
-    if num_keys == num_queries:  # the layout of rpr.model.transformer's projection, which then needs no copy
+def _gradient_buffers(dz_BHQD: Tensor, num_keys: int, width: int) -> tuple[Tensor, ...]:
+    """Of q, k and v; the width is that of queries and keys."""
+    batch, heads, num_queries, of_values = dz_BHQD.shape
+    if (
+        num_keys == num_queries and width == of_values
+    ):  # the layout of rpr.model.transformer's projection, which then needs no copy
         packed = dz_BHQD.new_empty(batch, num_queries, 3, heads, width)
         return tuple(part.transpose(1, 2) for part in packed.unbind(2))
-    return tuple(dz_BHQD.new_empty(batch, n, heads, width).transpose(1, 2) for n in (num_queries, num_keys, num_keys))
+    sizes = ((num_queries, width), (num_keys, width), (num_keys, of_values))
+    return tuple(dz_BHQD.new_empty(batch, n, heads, size).transpose(1, 2) for n, size in sizes)

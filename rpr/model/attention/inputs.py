@@ -15,7 +15,8 @@ class AttentionInputs(NamedTuple):
     """What attention is computed from.
 
     Args:
-        q, k, v: x W^Q [B, H, Q, D], x W^K and x W^V [B, H, K, D], unscaled; k and v of batch size 1 are broadcast.
+        q, k, v: x W^Q [B, H, Q, D], x W^K and x W^V [B, H, K, D], unscaled; k and v of batch size 1 are broadcast; q
+            and k may have another width than v. Scores are scaled by theirs.
         key_table, value_table: w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; None: no such
             term. The two may have different k.
         bias_table: a bias b for each head and row, [H, R], added to the scaled score; of any k.
@@ -81,11 +82,11 @@ class AttentionInputs(NamedTuple):
     def check_shapes(self) -> None:
         """Raises ValueError for tables, biases, distance queries or labels that do not fit."""
         batch, heads, num_queries, width = self.q.shape
-        pairs = (num_queries, self.k.shape[2])
+        pairs, of_values = (num_queries, self.k.shape[2]), self.v.shape[-1]
         of_keys = width if self.distance_queries is None else self.distance_queries.shape[-1]
         shapes: dict[str, list[tuple[int | str, ...]]] = {
             "key_table": [("R", of_keys), (heads, "R", of_keys)],
-            "value_table": [("R", width), (heads, "R", width)],
+            "value_table": [("R", of_values), (heads, "R", of_values)],
             "bias_table": [(heads, "R")],
             "distance_queries": [(batch, heads, num_queries, of_keys)],
             "key_bias": [(batch, heads, pairs[1])],

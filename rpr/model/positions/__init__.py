@@ -144,25 +144,36 @@ def changed_code(schemes: Iterable[Scheme], recorded: Mapping[str, str] | None) 
 
 
 def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> Positions:
-    """The positions of a trained model with changed settings that affect no parameter, on each side that has them.
+    """The positions of a trained model with changed settings that affect no parameter, on each side that has them;
+    those of `entries` by the name of a pattern's entry, of it alone.
 
     Raises:
         ConfigError: neither side has such a setting, or a value is invalid.
     """
-    parts = (*positions.encoder.parts, *positions.decoder.parts)
-    known = frozenset[str]().union(*(part.AFTER_TRAINING for part in parts))
-    for name in changes:
-        if name not in known:
-            available = did_you_mean(name, known) if known else "; these positions have no setting that can"
-            raise ConfigError(f"position.{name}: cannot be changed after training" + available)
-
     from rpr.model.positions.pattern import Pattern  # imported after all schemes
 
-    def changed(scheme: Scheme) -> Scheme:
+    sides = (positions.encoder, positions.decoder)
+    of_entries: Mapping[str, Any] = changes.get("entries") or {}
+    parts = {"": [part for side in sides for part in side.parts]}
+    for name in of_entries:
+        entries = [side.entries for side in sides if isinstance(side, Pattern)]
+        parts[f"entries.{name}."] = [known[name] for known in entries if name in known]
+    given = {"": {name: value for name, value in changes.items() if name != "entries"}}
+    given |= {f"entries.{name}.": settings for name, settings in of_entries.items()}
+    for section, settings in given.items():
+        known = frozenset[str]().union(*(part.AFTER_TRAINING for part in parts[section]))
+        for name in settings:
+            if name not in known:
+                available = did_you_mean(name, known) if known else "; these positions have no setting that can"
+                raise ConfigError(f"position.{section}{name}: cannot be changed after training" + available)
+
+    def changed(scheme: Scheme, settings: Mapping[str, Any] = given[""]) -> Scheme:
         if isinstance(scheme, Pattern):
-            entries = {name: changed(entry) for name, entry in scheme.entries.items()}
+            entries = {
+                name: changed(entry, {**settings, **of_entries.get(name, {})}) for name, entry in scheme.entries.items()
+            }
             return scheme.model_copy(update={"entries": entries})
-        own = {name: value for name, value in changes.items() if name in scheme.AFTER_TRAINING}
+        own = {name: value for name, value in settings.items() if name in scheme.AFTER_TRAINING}
         return validate(type(scheme), {**scheme.model_dump(), **own}, at="position") if own else scheme
 
     if isinstance(positions, Sides):

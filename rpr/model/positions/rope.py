@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from rpr.model.lazy_torch import Tensor
 from rpr.model.positions.scheme import ByName, Rotation, Scheme, Site, register
+
+_OF_LENGTH = ("yarn", "llama3", "longrope")  # scaling that depends on trained_length
 
 
 @register
@@ -27,16 +29,17 @@ class Rope(Scheme):
     TITLE = "RoPE"
     VERSION = "1"
     COLOUR = "#8c2d04"
-    AFTER_TRAINING = frozenset({"scaling", "scaling_factor", "trained_length"})
+    AFTER_TRAINING = frozenset({"scaling", "scaling_factor", "trained_length", "long_factors"})
 
     scheme: Literal["rope"]
     layout: Literal["half", "interleaved"]
     base: float = Field(gt=1)
     rotated_share: float = Field(gt=0, le=1)
-    scaling: Literal["none", "linear", "ntk", "yarn"]
+    scaling: Literal["none", "linear", "ntk", "yarn", "llama3", "longrope"]
     scaling_factor: float = Field(ge=1)
     proportion: float = Field(ge=0, le=1)
     trained_length: PositiveInt | None
+    long_factors: tuple[PositiveFloat, ...] | None = None
 
     def details(self) -> list[str]:
         differing = {
@@ -45,7 +48,9 @@ class Rope(Scheme):
             f"{self.rotated_share:.0%} of the width": self.rotated_share != 1,
             f"p = {self.proportion:g}": self.proportion != 1,
             f"{self.scaling} scaling by {self.scaling_factor:g}": self._scaled,
-            f"trained to {self.trained_length}": self._scaled and self.scaling == "yarn",
+            f"trained to {self.trained_length}": self._scaled and self.scaling in _OF_LENGTH,
+            f"long factors {' '.join(f'{factor:g}' for factor in self.long_factors or ())}": self._scaled
+            and self.scaling == "longrope",
         }
         return [setting for setting, differs in differing.items() if differs]
 
@@ -61,15 +66,23 @@ class Rope(Scheme):
                 f"proportion: {self.proportion:g} of {width // 2:g} pairs of dimensions rotates none; raise it, or "
                 "choose position=none"
             )
-        if self.scaling == "yarn" and self.trained_length is None:
-            return "trained_length: yarn scaling needs the length in training, in tokens; give position.trained_length="
+        if self.scaling in _OF_LENGTH and (self.trained_length or 0) < 2:
+            return (
+                f"trained_length: {self.scaling} scaling needs the length in training, in tokens; give "
+                "position.trained_length="
+            )
+        if self.scaling == "longrope" and len(self.long_factors or ()) != round(width) // 2:
+            return (
+                f"long_factors: longrope scaling needs a number for each of the {round(width) // 2} pairs that rotate"
+            )
         if self.scaling == "ntk" and width == 2:
             return "scaling: ntk is undefined for a rotated width of 2; choose linear, or wider heads"
         return super().problem(site)
 
     def identity(self, site: Site | None = None) -> dict[str, Any]:
         unread = ["scaling", "scaling_factor"] if not self._scaled else []
-        unread += ["trained_length"] if not self._scaled or self.scaling != "yarn" else []
+        unread += ["trained_length"] if not self._scaled or self.scaling not in _OF_LENGTH else []
+        unread += ["long_factors"] if not self._scaled or self.scaling != "longrope" else []
         return {name: value for name, value in super().identity(site).items() if name not in unread}
 
     @property
@@ -89,10 +102,13 @@ class Rope(Scheme):
         if self.scaling == "ntk":
             base *= self.scaling_factor ** (width / (width - 2))
         linear = self.scaling_factor if self.scaling == "linear" else 1.0
-        yarn = None
-        if self.scaling == "yarn" and self.trained_length is not None:
-            yarn = (self.scaling_factor, self.trained_length)
-        return Rotation(width, self.layout == "interleaved", base, linear, self.proportion, yarn)
+        rotation = Rotation(width, self.layout == "interleaved", base, linear, self.proportion)
+        if self._scaled and self.scaling in _OF_LENGTH and self.trained_length is not None:
+            by_length = (self.scaling_factor, self.trained_length)
+            if self.scaling == "longrope":
+                return rotation._replace(longrope=(self.long_factors or (), *by_length))
+            return rotation._replace(yarn=by_length) if self.scaling == "yarn" else rotation._replace(llama3=by_length)
+        return rotation
 
     def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
         from rpr.model.rotation import angles, rotate

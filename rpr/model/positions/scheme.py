@@ -73,6 +73,8 @@ class Rotation(NamedTuple):
     linear_scale: float
     proportion: float = 1.0  # of all pairs, those that rotate: the fastest
     yarn: tuple[float, int] | None = None  # factor and trained length
+    llama3: tuple[float, int] | None = None  # factor and trained length
+    longrope: tuple[tuple[float, ...], float, int] | None = None  # a factor for each pair, factor and trained length
 
 
 def register(scheme: type[Scheme]) -> type[Scheme]:
@@ -340,7 +342,7 @@ class Scheme(StrictModel):
     @property
     def acts_in_layers(self) -> bool:
         """Whether it changes self-attention, and not the embeddings alone."""
-        hooks = (self.has_tables, self.changes_queries, self.has_projections, self.has_scores)
+        hooks = (self.has_tables, self.changes_queries, self.has_projections, self.has_scores, self.has_angles)
         return any(hooks) or self.query_log_scale > 0 or self.key_offset != "none"
 
     @property
@@ -448,11 +450,32 @@ class Scheme(StrictModel):
         return type(self).prepare is not Scheme.prepare
 
     def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
-        """Transform queries and keys [B, H, P, D] at these positions (int64 [P]) before their product.
+        """Transform queries and keys [B, H, P, D] at these positions (int64 [P]) before their product. Both may get
+        another width, [B, H, P, E] (values keep theirs): the product is scaled by 1/sqrt(D) all the same, and key
+        tables have that width. In decoding all rows come as one sentence, [1, H, X, D], with a position each, [X].
 
         Prepared keys are cached, so a key's transformation may depend only on its own position.
         """
         return q, k
+
+    # How many positions before the first `angles` reads: the history of a convolution.
+    HISTORY: ClassVar[int] = 0
+
+    @property
+    def has_angles(self) -> bool:
+        """Whether `angles` rotates queries and keys."""
+        return type(self).angles is not Scheme.angles
+
+    def angles(self, projected: ByName, parameters: ByName, site: Site, before: Tensor) -> Tensor:
+        """Angles [B, H, P, W] by which the pairs (i, i + W) of queries and keys are rotated, before `prepare`; W is at
+        most D / 2. They may run over the text: `before` is those of the position before the first, [B, H, W], or
+        zeros [B, H, 1] at its start.
+
+        `projected` has the projections of the layer's input by name, [B, HISTORY + P, width], and the input itself as
+        "x", [B, HISTORY + P, M]; of positions before the text zeros. All is float32 (float64 in a model of that). In
+        decoding P is 1. The last angle and inputs of each hypothesis are cached.
+        """
+        return before.new_zeros((*before.shape[:2], 1, 1))
 
     # --- exports
 
