@@ -75,6 +75,15 @@ def test_commit_is_of_this_checkout_in_a_git_hook(monkeypatch, tmp_path):
     assert provenance.git_state().commit == before.commit
 
 
+def test_commit_of_a_checkout_of_another_user_is_known(monkeypatch):
+    """As of a folder mounted into a container, where git itself refuses."""
+    before = provenance.git_state()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    assert subprocess.run(["git", "-C", rpr.paths.HERE, "status"], capture_output=True).returncode == 128
+    assert provenance.git_state() == before and before.commit
+
+
 @pytest.mark.parametrize("command", [[SCRIPT], [sys.executable, "-m", "rpr"]], ids=["rpr-cli", "-m"])
 def test_processes_run_the_code_of_the_command(tmp_path, command):
     """Not the current folder's: only `python -m rpr` in a checkout means that one."""

@@ -264,6 +264,23 @@ def test_two_spellings_of_a_run_have_one_id_and_a_note_names_what_has_no_effect(
     assert other.without_effect(typed) == [SPELLINGS[words]]
 
 
+@pytest.mark.parametrize(("words", "usual"), [
+    ("position=rope position.encoder=Null", "position=rope"),
+    ("position=rope position.encoder=alibi position.encoder=NULL", "position=rope"),
+    ("+position.encoder=rope", "position.encoder=rope"),
+    ("++position.encoder=rope", "position.encoder=rope"),
+])  # fmt: skip
+def test_the_scheme_of_a_stack_may_be_spelt_as_hydra_does(words, usual):
+    assert train(*words.split()).run_id == train(*usual.split()).run_id
+
+
+@pytest.mark.parametrize("word", ["data.path=/home/müller/daten", "runs_dir=runs/lr=0.1"])
+def test_a_path_is_read_as_it_is_typed(word):
+    key, _, path = word.partition("=")
+    config = train("data=custom", "data.name=x", "data.path=y", word)
+    assert (config.data.path if key == "data.path" else config.runs_dir) == path
+
+
 def test_run_id_depends_on_the_weights_a_run_starts_from(plain):
     def run(seed=1, **changes):
         origin = {"run": "runs/a", "run_id": f"a{seed}", "settings_id": "1a", "seed": seed, "positions": "RoPE"}

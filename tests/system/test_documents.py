@@ -11,6 +11,7 @@ import pytest
 
 from rpr.cli import app
 from rpr.commands import generate
+from rpr.errors import ConfigError
 from rpr.records.record import read_record
 from tests.conftest import TINY_MODEL
 from tests.system.bad_files import edit_record, update_record
@@ -116,6 +117,15 @@ def test_evaluate_says_that_the_documents_have_changed_and_keeps_the_scores_of_t
 def test_evaluate_refuses_what_it_cannot_do_before_scoring(rope, cli, word, refusal):
     out, err = cli("evaluate", f"run={rope}", word, "hardware.threads=1", code=2)
     assert (out, err.count("\n")) == ("", 1) and err.startswith(f"rpr-cli: {refusal}")
+
+
+def test_evaluate_tries_the_scheme_up_to_its_own_lengths(rope, cli, monkeypatch):
+    def tried(scheme, site, longest):
+        raise ConfigError(f"tried up to {longest}")
+
+    monkeypatch.setattr("rpr.commands.evaluate.check_hooks", tried)
+    err = cli("evaluate", f"run={rope}", "context_lengths=[128]", "hardware.threads=1", code=2).err
+    assert err == "rpr-cli: tried up to 128\n"
 
 
 def test_report_of_a_run_measures_windows(rope):
