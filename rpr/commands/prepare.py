@@ -20,8 +20,8 @@ def run(config: PrepareConfig) -> None:
     """Prepare a corpus, and print its splits and costs as a table or as one JSON document."""
     start = time.monotonic()
     with progress_bars(config.data) as report:
-        data = prepare(config.data, report, config.processes)
-    costs = {"seconds": time.monotonic() - start, "peak_bytes": resident_peak(), "processes": data.built_by}
+        data = prepare(config.data, report)
+    costs = {"seconds": time.monotonic() - start, "peak_bytes": resident_peak(), "built": data.built_now}
     document = _document(data, documents=config.data.kind is TEXT) | costs
     print(json.dumps(document, indent=2) if config.format == "json" else _as_text(document))
 
@@ -73,10 +73,9 @@ def _as_text(document: dict[str, Any]) -> str:
         columns += [_column(splits, side, "longest", f"{prefix}longest", 0)]
     table = terminal(Grid("splits", "", tuple(columns), tuple(splits))).splitlines() if splits else []
     # 3. What it took.
-    costs, processes = f"already prepared: opened in {document['seconds']:,.1f} s", document["processes"]
-    if processes is not None:
-        workers = f" by {processes} processes" if processes > 1 else ""
-        costs = f"prepared in {document['seconds']:,.1f} s{workers}; peak memory {_size(document['peak_bytes'])}"
+    costs = f"already prepared: opened in {document['seconds']:,.1f} s"
+    if document["built"]:
+        costs = f"prepared in {document['seconds']:,.1f} s; peak memory {_size(document['peak_bytes'])}"
     return "\n".join([document["folder"], *wrapped([head]), *table, *wrapped([*document["notes"], costs])])
 
 

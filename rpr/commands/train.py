@@ -244,7 +244,7 @@ def _prepare(config: TrainConfig) -> PreparedData:
         lifecycle.check_test_splits(config, splits_of_files(config.data))
     with progress_bars(config.data) as report:
         data = prepare(config.data, report)
-    for remark in data.meta.notes if data.built_by is not None else ():
+    for remark in data.meta.notes if data.built_now else ():
         note(f"data: {data.meta.name}: {remark}")
     if config.data.kind is not TEXT:
         check_tokenizer(config, data.text("validation")[1])

@@ -43,8 +43,8 @@ def run(config: TranslateConfig) -> None:
         with Progress(None, "lines", "translating", lines="slow" if shows else "none") as bar:
             for lines in batches(source, config.lines_per_batch):
                 # 2. The lines as text.
-                for number, line in enumerate(lines, done):
-                    check_text(name, line, number)
+                if done == 0:
+                    check_text(name, b"".join(lines), lines=False)
                 texts = [line.decode("utf-8", errors="replace") for line in lines]
                 # 3. Their translations, and what a reader must know of them.
                 translations = translator.translate_encoded(translator.encode(texts), translator.search)

@@ -162,10 +162,9 @@ class VerifyConfig(OneRunConfig):
 
 
 class PrepareConfig(StrictModel):
-    """rpr-cli prepare. `processes` None is one per core."""
+    """rpr-cli prepare."""
 
     data: DataConfig
-    processes: PositiveInt | None
     format: Literal["table", "json"]
 
 

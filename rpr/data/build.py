@@ -1,6 +1,6 @@
-"""Building a token cache (rpr/data/cache.py): corpus -> vocabulary -> token files, in constant memory, with several
-processes for a large corpus. Pairs are encoded split by split; documents, which are targets without sources, in one
-pass. The files are byte-identical for any number of processes.
+"""Building a token cache (rpr/data/cache.py): corpus -> vocabulary -> token files, in constant memory, by one process,
+in which sentencepiece has threads. Pairs are encoded split by split; documents, which are targets without sources, in
+one pass.
 """
 
 import itertools
@@ -9,39 +9,31 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
+from typing import IO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.corpus import Corpus
 from rpr.data.documents import BLOCK, Block, TextCorpus
-from rpr.data.files import SPLIT_NAMES, kind_of_content
-from rpr.data.pairs import Chunk
+from rpr.data.files import SPLIT_NAMES
+from rpr.data.pairs import Corpus
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import (
     EOS,
     MAX_WORDS,
     BytePairVocabulary,
     ByteVocabulary,
+    TextVocabulary,
     Vocabulary,
     add_words,
     count_text_words,
     count_words,
     learned_words,
-    text_vocabulary,
     training_sample,
 )
-from rpr.data.workers import Workers
 from rpr.errors import DataError
-from rpr.io.escape import escape_control_characters
-from rpr.io.resources import num_workers
 
-WORKERS_FROM = 50_000  # train pairs; with 2 cores workers break even here (4.0 s) and win at 100,000 (6.1 s, not 7.2 s)
-WORKERS_FROM_BYTES = 64 << 20  # of documents: workers take seconds to start
 LEARNED_FROM = 512 << 20  # bytes: of more, the vocabulary is learned from every n-th BLOCK; with train_limit the first
 MEGABYTE = 10**6
 MODEL_NAME = "vocabulary.model"
@@ -49,8 +41,6 @@ SIDES = ("source", "target")
 CUT = ("\u2581".encode(), b"@@ ")  # the marks of sentencepiece and subword-nmt
 CUT_SHARE = 0.1  # of the pairs of a split: with more of them it is noted as cut into pieces
 Progress = Callable[[int, int, str], None]
-T = TypeVar("T")
-_load = lru_cache(maxsize=1)(Vocabulary.load)
 
 
 @dataclass(frozen=True)
@@ -80,7 +70,6 @@ class Job(NamedTuple):
 
     data: DataConfig
     directory: Path
-    workers: Workers
     progress: Progress
     notes: list[str]
     counts: dict[str, int]
@@ -101,29 +90,21 @@ class Job(NamedTuple):
         return report
 
 
-def build(
-    corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Path, progress: Progress, processes: int | None
-) -> tuple[Meta, int]:
-    """Write every file but meta.json into an empty folder; returns that, and the number of processes. Raises DataError
-    for a bad corpus; RunError when a worker dies; OSError when the folder cannot be written.
+def build(corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Path, progress: Progress) -> Meta:
+    """Write every file but meta.json, which is returned, into an empty folder. Raises DataError for a bad corpus;
+    OSError when the folder cannot be written.
     """
+    # 1. The vocabulary, of the train split. 2. The pieces.
+    job = Job(data, directory, progress, [*corpus.notes], {}, {})
+    vocabulary: Vocabulary
     if isinstance(corpus, TextCorpus):
-        large = corpus.size() >= WORKERS_FROM_BYTES
+        vocabulary = text = _learn_from_documents(corpus, job)
+        _encode_documents(corpus, job, text)
     else:
-        large = len(corpus.splits["train"]) >= WORKERS_FROM
-    with Workers(processes or (num_workers() if large else 1)) as workers:
-        _load.cache_clear()  # of a failed build in the same folder
-        # 1. The vocabulary, of the train split. 2. The pieces.
-        job = Job(data, directory, workers, progress, [*corpus.notes], {}, {})
-        if isinstance(corpus, TextCorpus):
-            vocabulary = _learn_from_documents(corpus, job)
-            vocabulary.save(directory / MODEL_NAME)
-            _encode_documents(corpus, job)
-        else:
-            vocabulary = _learn_from_pairs(corpus, job)
-            vocabulary.save(directory / MODEL_NAME)
-            for split in sorted(corpus.splits, key=lambda split: split != "train"):
-                _encode_pairs(corpus, job, split)
+        vocabulary = _learn_from_pairs(corpus, job)
+        for split in sorted(corpus.splits, key=lambda split: split != "train"):
+            _encode_pairs(corpus, job, split, vocabulary)
+    vocabulary.save(directory / MODEL_NAME)
     # 3. What is in train too: by the names of documents, and by the files of a user's own splits, nothing keeps it out.
     splits = {split: TokenSplit(directory, split, count, vocabulary.piece_type) for split, count in job.counts.items()}
     hashes = {split: [*tokens.hashes()] for split, tokens in splits.items() if split != "train"}
@@ -131,7 +112,7 @@ def build(
     for split, of_split in hashes.items():
         if number := sum(each in repeated for each in of_split):
             job.notes.append(f"{split}: {number} of {len(of_split)} are in train too, token for token")
-    meta = Meta(
+    return Meta(
         key=key,
         name=data.name,
         source_language=data.source_language,
@@ -145,7 +126,6 @@ def build(
         vocabulary_digest=vocabulary.digest,
         file_sizes={file.name: file.stat().st_size for file in sorted(directory.iterdir())},
     )
-    return meta, workers.processes
 
 
 @contextmanager
@@ -159,12 +139,10 @@ def _new_files(directory: Path, names: Iterable[str]) -> Iterator[Mapping[str, I
         yield files
 
 
-def _words(
-    job: Job, count: Callable[[T], tuple[int, dict[str, int]]], tasks: Iterable[T], report: Callable[[int], None]
-) -> dict[str, int]:
-    """The words of all tasks. `count` gives how much of the corpus a task is, and its words."""
+def _words(job: Job, counted: Iterable[tuple[int, Mapping[str, int]]], report: Callable[[int], None]) -> dict[str, int]:
+    """The words that are learned from: `counted` gives how much of the corpus was read, and the words of it."""
     words: dict[str, int] = {}
-    for read, counts in job.workers.map(count, tasks):
+    for read, counts in counted:
         words = add_words(words, counts)
         report(read)
     if len(words) > MAX_WORDS:
@@ -178,45 +156,52 @@ def _words(
 def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
     train, data = corpus.splits["train"], job.data
     chosen = training_sample(len(train))
-    tasks = ((len(chunk), chunk.select(chosen(len(chunk)))) for chunk in train.chunks())
-    words = _words(job, count_chunk_words, tasks, job.counting("reading for the vocabulary", len(train)))
+    report = job.counting("reading for the vocabulary", len(train))
+    chunks = ((len(chunk), chunk.select(chosen(len(chunk))).pairs()) for chunk in train.chunks())
+    counted = ((read, count_words(itertools.chain.from_iterable(pairs))) for read, pairs in chunks)
     assert data.tokenizer != "bytes", "a corpus of pairs"
-    return Vocabulary.learn(words, data.vocabulary_size, data.tokenizer)
+    return Vocabulary.learn(_words(job, counted, report), data.vocabulary_size, data.tokenizer)
 
 
-def count_chunk_words(task: tuple[int, Chunk]) -> tuple[int, dict[str, int]]:
-    """The number of pairs read, as given, and the word counts of those of the chunk."""
-    num_read, chunk = task
-    return num_read, count_words(itertools.chain.from_iterable(chunk.pairs()))
-
-
-def _encode_pairs(corpus: Corpus, job: Job, split: str) -> None:
-    """Write the files of one split."""
+def _encode_pairs(corpus: Corpus, job: Job, split: str, vocabulary: Vocabulary) -> None:
+    """Write the files of one split. Pairs with an empty side, or one longer than data.max_length tokens, are dropped
+    from train and what is held out of it; in others an empty side is a DataError.
+    """
     pairs, data, train = corpus.splits[split], job.data, split == "train"
-    encode = partial(
-        encode_chunk,
-        vocabulary=job.directory / MODEL_NAME,
-        max_length=data.max_length if train or split in corpus.held_out else None,
-        keep_text=not train,
-        complete=None if train or split in corpus.held_out else split,
-        threads=None if job.workers.processes == 1 else 1,
-    )
+    given = not train and split not in corpus.held_out
     dropped, tokens, cut = Counter[str](empty=0, too_long=0), dict.fromkeys(SIDES, 0), 0
     kinds = ("pieces", "offsets") if train else ("pieces", "offsets", "txt")
-    names = [f"{split}.{side}.{kind}" for side in SIDES for kind in kinds]
     report = job.counting(f"encoding {split}", len(pairs))
-    with _new_files(job.directory, names) as files:
-        for chunk in job.workers.map(encode, pairs.chunks()):
-            for side, lengths in chunk.lengths.items():
-                files[f"{split}.{side}.offsets"].write((tokens[side] + np.cumsum(lengths)).tobytes())
-                tokens[side] += int(lengths.sum())
-            for kind, content in chunk.content.items():
-                files[f"{split}.{kind}"].write(content)
-            dropped.update(chunk.dropped)
-            cut += chunk.num_cut
-            report(chunk.num_pairs)
-    kept = len(pairs) - dropped.total()
-    if not kept:
+    with _new_files(job.directory, [f"{split}.{side}.{kind}" for side in SIDES for kind in kinds]) as files:
+        for chunk in pairs.chunks():
+            # 1. Text.
+            texts = chunk.pairs()
+            kept = [pair for pair in texts if all(pair)]
+            if given and len(kept) < len(texts):
+                index, pair = next((index, pair) for index, pair in enumerate(texts) if not all(pair))
+                raise DataError(
+                    f"data: the {SIDES[bool(pair[0])]} of {chunk.where(index)} of {split} is empty; "
+                    "a scored split must be complete: fix or remove the pair"
+                )
+            # 2. Pieces.
+            encoded = [vocabulary.encode_batch([pair[side] for pair in kept], eos=True) for side in (0, 1)]
+            longest = np.fromiter((max(map(len, pair)) for pair in zip(*encoded, strict=True)), np.int64, len(kept))
+            fits = longest <= (longest if given or data.max_length is None else data.max_length)
+            # 3. What is written.
+            for number, side in enumerate(SIDES):
+                rows = [*itertools.compress(encoded[number], fits)]
+                ends = tokens[side] + np.cumsum([len(row) for row in rows], dtype=np.int64)
+                tokens[side] = int(ends[-1]) if rows else tokens[side]
+                files[f"{split}.{side}.offsets"].write(ends.tobytes())
+                flat = itertools.chain.from_iterable(rows)
+                files[f"{split}.{side}.pieces"].write(np.fromiter(flat, vocabulary.piece_type).tobytes())
+                if not train:
+                    lines = itertools.compress((f"{pair[number]}\n" for pair in kept), fits)
+                    files[f"{split}.{side}.txt"].write("".join(lines).encode())
+            dropped.update(empty=len(texts) - len(kept), too_long=len(kept) - int(fits.sum()))
+            cut += sum(map(_is_cut, chunk.sources, chunk.targets))
+            report(len(chunk))
+    if dropped.total() == len(pairs):
         raise DataError(
             f"data {data.name}: no usable pair in {split} ({dropped['empty']} with an empty side, "
             f"{dropped['too_long']} above data.max_length = {data.max_length} pieces); "
@@ -227,62 +212,9 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str) -> None:
             f"{split}: {cut} of {len(pairs)} pairs are already cut into pieces (U+2581 or @@), which are scored then; "
             "give the text itself"
         )
+    job.counts[split], job.dropped[split] = len(pairs) - dropped.total(), dict(dropped)
     if train and corpus.repeated:
-        dropped["held_out"] = corpus.repeated
-    job.counts[split], job.dropped[split] = kept, dict(dropped)
-
-
-class EncodedChunk(NamedTuple):
-    """A chunk: how many pairs it has, how many of them were dropped, by reason, and how many are cut into pieces; the
-    tokens of each sentence that is kept, by side; and what is written to the cache, by the ends of the files' names.
-    """
-
-    num_pairs: int
-    dropped: dict[str, int]
-    num_cut: int
-    lengths: dict[str, NDArray[np.int64]]
-    content: dict[str, bytes]
-
-
-def encode_chunk(
-    chunk: Chunk,
-    *,
-    vocabulary: Path,
-    max_length: int | None,
-    keep_text: bool,
-    complete: str | None,
-    threads: int | None,
-) -> EncodedChunk:
-    """Pairs with an empty side, or one longer than `max_length` tokens, are dropped. `threads`=None uses all cores.
-    Raises DataError: text that is not UTF-8; an empty side in a split that has to be `complete`.
-    """
-    # 1. Text.
-    model = _load(vocabulary)
-    pairs = chunk.pairs()
-    kept = [pair for pair in pairs if all(pair)]
-    if complete is not None and len(kept) < len(pairs):
-        index, pair = next((index, pair) for index, pair in enumerate(pairs) if not all(pair))
-        raise DataError(
-            f"data: the {SIDES[bool(pair[0])]} of {chunk.where(index)} of {complete} is empty; "
-            "a scored split must be complete: fix or remove the pair"
-        )
-    # 2. Pieces.
-    fits = [True] * len(kept)
-    encoded = [model.encode_batch([pair[side] for pair in kept], eos=True, threads=threads) for side in (0, 1)]
-    if max_length is not None:
-        fits = [max(map(len, pair)) <= max_length for pair in zip(*encoded, strict=True)]
-    dropped = {"empty": len(pairs) - len(kept), "too_long": len(kept) - sum(fits)}
-    # 3. What is written.
-    result = EncodedChunk(len(pairs), dropped, sum(map(_is_cut, chunk.sources, chunk.targets)), {}, {})
-    for number, side in enumerate(SIDES):
-        rows = [*itertools.compress(encoded[number], fits)]
-        result.lengths[side] = np.fromiter(map(len, rows), np.int64, len(rows))
-        pieces = np.fromiter(itertools.chain.from_iterable(rows), model.piece_type, int(result.lengths[side].sum()))
-        result.content[f"{side}.pieces"] = pieces.tobytes()
-        if keep_text:
-            texts = itertools.compress((pair[number] for pair in kept), fits)
-            result.content[f"{side}.txt"] = "".join(f"{sentence}\n" for sentence in texts).encode()
-    return result
+        job.dropped[split]["held_out"] = corpus.repeated
 
 
 def _is_cut(*sides: str | bytes | None) -> bool:
@@ -293,68 +225,55 @@ def _is_cut(*sides: str | bytes | None) -> bool:
 # Documents
 
 
-def _learn_from_documents(corpus: TextCorpus, job: Job) -> Vocabulary:
-    """As `_learn_from_pairs`; bytes need no learning."""
+def _learn_from_documents(corpus: TextCorpus, job: Job) -> TextVocabulary:
+    """As `_learn_from_pairs`, from every n-th BLOCK of bytes, however many documents these are, or with a limit from
+    the first; bytes need no learning.
+    """
     if job.data.tokenizer == "bytes":
         return ByteVocabulary()
     limit = job.data.train_limit
     nth = -(-corpus.splits["train"].size() // LEARNED_FROM) if limit is None else 1
-    train = (block for block in corpus.blocks(limit) if "train" in block.splits)
-    read = job.counting("reading for the vocabulary", corpus.size(), MEGABYTE)
-    sample = _tasks(_sample(train, nth, None if limit is None else LEARNED_FROM))
-    words = _words(job, count_block_words, sample, lambda size: read(nth * size))
-    return BytePairVocabulary.learn_text(words, job.data.vocabulary_size)
+
+    def counted() -> Iterator[tuple[int, Mapping[str, int]]]:
+        begin = 0
+        for block in corpus.blocks(limit):
+            if limit is not None and begin >= LEARNED_FROM:
+                return
+            if "train" in block.splits:
+                if begin // BLOCK % nth == 0:
+                    yield nth * len(block.text), count_text_words(block.text.decode())
+                begin += len(block.text)
+
+    report = job.counting("reading for the vocabulary", corpus.size(), MEGABYTE)
+    return BytePairVocabulary.learn_text(_words(job, counted(), report), job.data.vocabulary_size)
 
 
-def _sample(blocks: Iterable[Block], nth: int, most: int | None) -> Iterator[Block]:
-    """The blocks that begin in every n-th BLOCK bytes of all, however many documents these are, and in the first
-    `most` bytes.
-    """
-    begin = 0
-    for block in blocks:
-        if begin // BLOCK % nth == 0:
-            yield block
-        begin += len(block.text)
-        if most is not None and begin >= most:
-            return
-
-
-def count_block_words(blocks: Sequence[Block]) -> tuple[int, dict[str, int]]:
-    """The bytes of blocks, and their word counts."""
-    counts = Counter[str]()
-    for block in blocks:
-        try:
-            counts.update(count_text_words(block.text.decode()))
-        except UnicodeDecodeError as error:
-            raise block.not_utf8(error.start) from None
-    return sum(len(block.text) for block in blocks), counts
-
-
-def _encode_documents(corpus: TextCorpus, job: Job) -> None:
+def _encode_documents(corpus: TextCorpus, job: Job, vocabulary: TextVocabulary) -> None:
     """Write pieces, offsets and names of all splits; a document without content is dropped."""
     counts, empty = dict.fromkeys(SPLIT_NAMES, 0), dict.fromkeys(SPLIT_NAMES, 0)
     ends, starts = Counter[str](), Counter[str]()
     report = job.counting("encoding", corpus.size(), MEGABYTE)
     kinds = ("target.pieces", "target.offsets", "names")
     names = [f"{split}.{kind}" for split in SPLIT_NAMES for kind in (kinds[:2] if split == "train" else kinds)]
-    encode = partial(encode_blocks, job.directory / MODEL_NAME)
     with _new_files(job.directory, names) as files:
-        read = _with_note_on_encodings(corpus.blocks(job.data.train_limit), job.notes)
-        for num_bytes, blocks in job.workers.map(encode, _tasks(read)):
-            report(num_bytes)
-            for split, block, pieces in ((split, *encoded) for encoded in blocks for split in encoded[0].splits):
-                ends[split] += len(pieces)
-                if block.last and ends[split] == starts[split] + 1:  # EOS alone
-                    empty[split] += 1
-                    ends[split] -= 1
-                    continue
+        for blocks in _together(corpus.blocks(job.data.train_limit)):
+            encoded = vocabulary.encode_texts([one.text for one in blocks])
+            of_splits = ((split, *both) for both in zip(blocks, encoded, strict=True) for split in both[0].splits)
+            for split, block, pieces in of_splits:
                 files[f"{split}.target.pieces"].write(pieces.tobytes())
-                if block.last:
-                    counts[split] += 1
-                    starts[split] = ends[split]
-                    files[f"{split}.target.offsets"].write(np.int64(ends[split]).tobytes())
-                    if split != "train":
-                        files[f"{split}.names"].write((json.dumps(block.name) + "\n").encode())
+                ends[split] += len(pieces)
+                if not block.last:
+                    continue
+                if ends[split] == starts[split]:
+                    empty[split] += 1
+                    continue
+                files[f"{split}.target.pieces"].write(np.array(EOS, pieces.dtype).tobytes())
+                counts[split] += 1
+                starts[split] = ends[split] = ends[split] + 1
+                files[f"{split}.target.offsets"].write(np.int64(ends[split]).tobytes())
+                if split != "train":
+                    files[f"{split}.names"].write((json.dumps(block.name) + "\n").encode())
+            report(sum(len(one.text) for one in blocks))
     for split, number in counts.items():
         if not number:
             raise DataError(
@@ -363,46 +282,13 @@ def _encode_documents(corpus: TextCorpus, job: Job) -> None:
         job.counts[split], job.dropped[split] = number, {"empty": empty[split]}
 
 
-def encode_blocks(vocabulary: Path, blocks: Sequence[Block]) -> tuple[int, list[tuple[Block, NDArray[np.generic]]]]:
-    """The bytes of blocks; and each one, without its text, with its pieces and EOS at the end of its document. Raises
-    DataError if a block is not UTF-8 and has to be, or is UTF-16, which has as many NUL bytes as letters.
-    """
-    encoded = []
-    model = text_vocabulary(_load(vocabulary))
+def _together(blocks: Iterable[Block]) -> Iterator[Sequence[Block]]:
+    """Blocks of about BLOCK bytes altogether."""
+    together, size = list[Block](), 0
     for block in blocks:
-        if not isinstance(model, ByteVocabulary) and block.text.count(b"\0") > max(1, len(block.text) // 4):
-            raise block.not_utf8(block.text.index(b"\0"))
-        try:
-            pieces = model.encode_text(block.text)
-        except UnicodeDecodeError as error:
-            raise block.not_utf8(error.start) from None
-        if block.last:
-            pieces = np.append(pieces, pieces.dtype.type(EOS))
-        encoded.append((block._replace(text=b""), pieces))
-    return sum(len(block.text) for block in blocks), encoded
-
-
-def _with_note_on_encodings(blocks: Iterable[Block], notes: list[str]) -> Iterator[Block]:
-    """The same blocks, and at their end one note on the files that say they are not UTF-8, whose bytes are read."""
-    first, number = "", 0
-    for block in blocks:
-        if block.number == 1 and (kind := kind_of_content(block.text)):
-            first, number = first or f"{escape_control_characters(block.file.name)} is {kind}", number + 1
-        yield block
-    if number:
-        more = f" (the first of {number} files that are not UTF-8)" if number > 1 else ""
-        notes.append(f"{first}, whose bytes are the tokens, not those of UTF-8{more}")
-
-
-def _tasks(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """About BLOCK bytes each."""
-    task: list[Block] = []
-    size = 0
-    for block in blocks:
-        task.append(block)
+        together.append(block)
         size += len(block.text)
         if size >= BLOCK:
-            yield task
-            task, size = [], 0
-    if task:
-        yield task
+            yield together
+            together, size = [], 0
+    yield together

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from rpr.config.data import DataConfig
 from rpr.data.build import MODEL_NAME, SIDES, Meta, Progress, build
-from rpr.data.corpus import corpus_files, fingerprint, load_corpus, not_read
+from rpr.data.corpus import corpus_files, fingerprint, not_read
 from rpr.data.documents import load_documents
-from rpr.data.pairs import cache_root
+from rpr.data.files import cache_root
+from rpr.data.pairs import load_corpus
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import Vocabulary
 from rpr.errors import DataError
@@ -37,11 +38,11 @@ log = logging.getLogger(__name__)
 
 
 class PreparedData:
-    """A complete token cache."""
+    """A complete token cache; `built_now` by this process."""
 
     def __init__(self, directory: Path, meta: Meta, vocabulary: Vocabulary) -> None:
         self.directory, self.meta, self.vocabulary = directory, meta, vocabulary
-        self.built_by: int | None = None  # processes, if this one built the cache now
+        self.built_now = False
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -50,44 +51,38 @@ class PreparedData:
 
     def split(self, name: str) -> TokenSplit:
         """The encoded pairs of a split. Raises DataError if the corpus has no split of that name."""
-        self._check(name)
+        if name not in self.meta.counts:
+            raise DataError(f"data {self.meta.name}: no split {name!r} (available: {', '.join(self.splits)})")
         return TokenSplit(self.directory, name, self.meta.counts[name], self.meta.piece_type)
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """Normalised (sources, references) of a split, in the order of its pairs. Raises DataError for train, whose
         text is not kept.
         """
-        self._check(name)
+        self.split(name)
         if name == "train":
             raise DataError(
                 f"data {self.meta.name}: the text of train is not kept in the token cache; "
                 f"choose one of {', '.join(self.splits[1:])}"
             )
-        sources, references = (
-            (self.directory / f"{name}.{side}.txt").read_text("utf-8").split("\n")[:-1] for side in SIDES
-        )
+        files = (self.directory / f"{name}.{side}.txt" for side in SIDES)
+        sources, references = (file.read_text("utf-8").split("\n")[:-1] for file in files)
         return sources, references
 
     def set_name(self, split: str) -> str:
         """What records and tables call a split, such as `test_2016_flickr`."""
         return self.meta.split_names.get(split, f"{self.meta.name} {split}")
 
-    def _check(self, name: str) -> None:
-        if name not in self.meta.counts:
-            raise DataError(f"data {self.meta.name}: no split {name!r} (available: {', '.join(self.splits)})")
 
-
-def prepare(data: DataConfig, progress: Progress | None = None, processes: int | None = None) -> PreparedData:
+def prepare(data: DataConfig, progress: Progress = lambda done, total, what: None) -> PreparedData:
     """Open the token cache of this corpus and these settings, building it first if necessary.
 
-    A large corpus is built by `processes` worker processes, by default one per core; progress(done, total, what) is
-    called regularly, in pairs, or in megabytes of documents. If two processes need the same cache, one builds it and
-    the other waits. Raises DataError for a bad corpus, vocabulary size or cache folder, and a corpus that changes while
-    it is read; RunError when a worker process dies.
+    progress(done, total, what) is called regularly, in pairs, or in megabytes of documents. If two processes need the
+    same cache, one builds it and the other waits. Raises DataError for a bad corpus, vocabulary size or cache folder,
+    and a corpus that changes while it is read.
     """
     root, key = cache_root(data), cache_key(data)
-    directory = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}"
-    built_by = None
+    directory, built_now = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}", False
     try:
         if (prepared := _open(directory, key)) is None:
             root.mkdir(parents=True, exist_ok=True)
@@ -98,8 +93,9 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
                 else:
                     log.warning("%s has no file locks: run only one process that prepares a corpus there", root)
                 if (prepared := _open(directory, key, warn=True)) is None:
+                    built_now = True
                     with replacing(directory) as folder:
-                        built_by = _build(data, key, folder, progress or (lambda done, total, what: None), processes)
+                        _build(data, key, folder, progress)
     except OSError as error:
         raise DataError(
             f"data.cache_dir: {root} cannot be used ({error.strerror or error}); "
@@ -107,44 +103,35 @@ def prepare(data: DataConfig, progress: Progress | None = None, processes: int |
         ) from None
     prepared = prepared or _open(directory, key, warn=True)
     assert prepared is not None, "a cache that was just built is complete"
-    prepared.built_by = built_by
+    prepared.built_now = built_now
     # What is beside the files is not part of the key.
     if not (data.generated or data.on_hub) and (beside := not_read(corpus_files(data))):
         prepared.meta = replace(prepared.meta, notes=[*prepared.meta.notes, beside])
     return prepared
 
 
-def _build(data: DataConfig, key: str, folder: Path, progress: Progress, processes: int | None) -> int:
-    """Write a cache into a new folder; returns the number of processes."""
+def _build(data: DataConfig, key: str, folder: Path, progress: Progress) -> None:
+    """Write a cache into a new folder. Whatever happens with files that change meanwhile, they are the reason."""
     folder.mkdir()
     try:
         corpus = load_corpus(data) if data.text is None else load_documents(data)
-        meta, built_by = build(corpus, data, key, folder, progress, processes)
-    except Exception:  # any, of files that became shorter
-        _check_unchanged(data, key)
-        raise
-    _check_unchanged(data, key)
-    (folder / META_NAME).write_text(json.dumps(asdict(meta), indent=1, ensure_ascii=False), "utf-8")
-    return built_by
-
-
-def _check_unchanged(data: DataConfig, key: str) -> None:
-    if cache_key(data) != key:
-        raise DataError(f"data.path: {data.path} changed while it was read; run the same command again")
+        meta = build(corpus, data, key, folder, progress)
+        (folder / META_NAME).write_text(json.dumps(asdict(meta), indent=1, ensure_ascii=False), "utf-8")
+    finally:
+        if cache_key(data) != key:
+            raise DataError(f"data.path: {data.path} changed while it was read; run the same command again") from None
 
 
 def cache_key(data: DataConfig) -> str:
     """sha256 of everything that determines the files: corpus content, settings, CACHE_VERSION."""
-    languages = [data.source_language, data.target_language]
-    names = [data.name, data.validation_name, data.test_name]
     parts = [
         CACHE_VERSION,
         fingerprint(data),
         data.vocabulary_size,
         data.max_length,
         data.train_limit,
-        languages,
-        names,
+        [data.source_language, data.target_language],
+        [data.name, data.validation_name, data.test_name],
         *([] if data.tokenizer == "bpe" else [data.tokenizer]),
         *([] if data.text is None else [data.text.column, data.text.rows]),
         *(["whole lines"] if data.text is not None and data.tokenizer == "bpe" else []),  # are encoded since then

@@ -14,10 +14,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from rpr.config.data import DataConfig, TextConfig
 from rpr.data.corpus import corpus_files, missing_splits
-from rpr.data.files import TABLES, check_text, kind_of, open_file
-from rpr.data.tables import describe, read_columns
+from rpr.data.files import ARROW, TABLES, describe, kind_of, open_file, read_columns
 from rpr.errors import DataError
 
 BLOCK = 1 << 20  # bytes of a document in memory at once, and the rest of a line
@@ -27,98 +28,81 @@ LAST = 10  # a single document's last tenth is, as nanoGPT does
 
 
 class Block(NamedTuple):
-    """Whole lines of a document of these splits; `last` is its end. It begins in line `number` of `file`, or is its row
-    `number`, counted from 1.
-    """
+    """Whole lines of a document of these splits; `last` is its end."""
 
     name: str
     text: bytes
     last: bool
-    file: Path
-    number: int
     splits: tuple[str, ...] = ()
-
-    def after(self, end: int) -> Block:
-        """The rest of it, from byte `end` on."""
-        lines = 0 if is_table(self.file) else self.text.count(b"\n", 0, end)
-        return self._replace(text=self.text[end:], number=self.number + lines)
-
-    def not_utf8(self, place: int) -> DataError:
-        """At this byte."""
-        unit = "row" if is_table(self.file) else "line"
-        return DataError(
-            f"data.path: {unit} {self.after(place).number} of {self.file} is not UTF-8 (byte "
-            f"0x{self.text[place]:02x}); convert it, for example with iconv, or choose data.tokenizer=bytes, "
-            "which reads anything"
-        )
 
 
 class Documents:
     """The documents of these files, by name: a file of text is one, and so is each row of a table, or all of its rows
     together (data.text.rows), which are lines with their newlines. Several tables of one name follow each other.
 
-    Raises DataError if a table has no such column, or one that is not text.
+    Raises DataError if a table has no such column, or one that is not text; and while reading, if text has to be `utf8`
+    and is not.
     """
 
-    def __init__(self, files: Mapping[str, Sequence[Path]], text: TextConfig) -> None:
-        self._files, self._column, self._joined = files, text.column, text.rows == "lines"
-        self._rows: dict[Path, int] = {}  # of tables
-        for file in chain.from_iterable(files.values()):
-            if is_table(file):
+    def __init__(self, files: Mapping[str, Sequence[Path]], text: TextConfig, *, utf8: bool = True) -> None:
+        self._files, self._column, self._joined, self._utf8 = files, text.column, text.rows == "lines", utf8
+        self._rows: dict[str, int] = {}  # of tables
+        for name, of_name in files.items():
+            for file in of_name if kind_of(of_name[0]) in (*TABLES, *ARROW) else ():
                 shape = describe(file)
-                shape.check_text((text.column,), "data.text.column", f"the columns of {file}")
-                self._rows[file] = shape.rows
+                shape.check_text(text.column, "data.text.column", f"the columns of {file}")
+                self._rows[name] = self._rows.get(name, 0) + shape.rows
 
     def size(self) -> int:
         """The bytes of the files."""
         return sum(file.stat().st_size for file in chain.from_iterable(self._files.values()))
 
     def names(self) -> Iterator[str]:
-        for name, files in self._files.items():
-            if self._joined or files[0] not in self._rows:
-                yield name
-            else:
-                yield from (f"{name}:{row}" for row in range(1, sum(map(self._rows.__getitem__, files)) + 1))
+        for name in self._files:
+            rows = None if self._joined else self._rows.get(name)
+            yield from [name] if rows is None else (f"{name}:{row}" for row in range(1, rows + 1))
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of every document; its last one may be empty."""
         for name, files in self._files.items():
-            if files[0] not in self._rows:
-                yield from _blocks_of_file(name, files[0])
-                continue
-            before, last = 0, next((file for file in reversed(files) if self._rows[file]), files[-1])
-            for file in files:
-                cells = (read for (read,) in read_columns(file, [(self._column,)], ROWS_AT_ONCE))
-                for row, cell in enumerate(chain.from_iterable(cells), 1):
-                    text = cell.encode() if isinstance(cell, str) else cell or b""
-                    of_row = name if self._joined else f"{name}:{before + row}"
-                    ends = (file, row) == (last, self._rows[file])
-                    if self._joined and text and not (ends or text.endswith(b"\n")):
-                        raise DataError(
-                            f"data.text.rows: row {row} of {file} has no newline at its end, so that lines would run "
-                            "into each other; end each with one, or choose data.text.rows=documents"
-                        )
-                    yield Block(of_row, text, not self._joined, file, row)
-                before += self._rows[file]
-            if self._joined:
-                yield Block(name, b"", True, file, self._rows[file])
+            for block in self._of_table(name, files) if name in self._rows else self._of_file(name, files[0]):
+                if self._utf8:
+                    _check_utf8(block)
+                yield block
+
+    def _of_table(self, name: str, files: Sequence[Path]) -> Iterator[Block]:
+        tables = (read_columns(file, [self._column], ROWS_AT_ONCE) for file in files)
+        cells = (cell for table in tables for (read,) in table for cell in read)
+        for row, cell in enumerate(cells, 1):
+            text = cell or b""
+            if self._joined and text and row < self._rows[name] and not text.endswith(b"\n"):
+                raise DataError(
+                    f"data.text.rows: row {row} of {name} has no newline at its end, so that lines would run into each "
+                    "other; end each with one, or choose data.text.rows=documents"
+                )
+            yield Block(name if self._joined else f"{name}:{row}", text, not self._joined)
+        if self._joined:
+            yield Block(name, b"", True)
+
+    def _of_file(self, name: str, file: Path) -> Iterator[Block]:
+        """Whole lines, as no piece and no word goes beyond one: the pieces of the blocks are those of the document."""
+        with open_file(file, lines=False, utf8=self._utf8) as handle:
+            text = handle.read(BLOCK) + handle.readline()
+            while following := handle.read(BLOCK) + handle.readline():
+                yield Block(name, text, False)
+                text = following
+        yield Block(name, text, True)
 
 
-def is_table(file: Path) -> bool:
-    """Whether documents are its rows; datasets keeps those of the hub as Arrow."""
-    return kind_of(file) in (*TABLES, ".arrow")
-
-
-def _blocks_of_file(name: str, file: Path) -> Iterator[Block]:
-    """Whole lines, as no piece and no word goes beyond one: the pieces of the blocks are those of the document."""
-    line = 1
-    with open_file(file) as handle:
-        text = handle.read(BLOCK) + handle.readline()
-        check_text(f"data.path: {file}", text, 0, any_bytes=True)
-        while following := handle.read(BLOCK) + handle.readline():
-            yield Block(name, text, False, file, line)
-            line, text = line + text.count(b"\n"), following
-    yield Block(name, text, True, file, line)
+def _check_utf8(block: Block) -> None:
+    try:
+        block.text.decode()
+    except UnicodeDecodeError as error:
+        before = block.text[max(0, error.start - 20) : error.start].decode(errors="replace")
+        raise DataError(
+            f"data.path: {block.name} is not UTF-8 (byte 0x{block.text[error.start]:02x} after {before!r}); convert "
+            "it, for example with iconv, or choose data.tokenizer=bytes, which reads anything"
+        ) from None
 
 
 def character_boundary(text: bytes, at: int) -> int:
@@ -130,7 +114,7 @@ def character_boundary(text: bytes, at: int) -> int:
 class TextCorpus:
     """The documents of each split of the corpus, before those of train are held out for a `missing` one.
 
-    `split_names` and `notes` as of `rpr.data.corpus.Corpus`.
+    `split_names` and `notes` as of `rpr.data.pairs.Corpus`.
     """
 
     name: str
@@ -167,7 +151,7 @@ class TextCorpus:
             if left > 0:
                 yield block._replace(text=block.text[:end], last=left <= len(block.text), splits=("train",))
             if left <= len(block.text):
-                yield block.after(end)._replace(splits=self.missing)
+                yield block._replace(text=block.text[end:], splits=self.missing)
             left -= len(block.text)
 
 
@@ -176,30 +160,31 @@ def load_documents(data: DataConfig) -> TextCorpus:
 
     Raises DataError: nothing to read at data.path, a table without the column, or too few documents.
     """
+    # 1. The documents of each split.
     assert data.text is not None
     listing, splits = corpus_files(data), dict[str, Documents]()
     missing = missing_splits(data, listing)
     for split, files in listing.splits.items():
         by_path = {} if data.on_hub else {file.relative_to(listing.root).as_posix(): [file] for file in files}
-        splits[split] = Documents(by_path or {split: files}, data.text)
+        splits[split] = Documents(by_path or {split: files}, data.text, utf8=data.tokenizer != "bytes")
+    # 2. What they are called, and what a reader of scores must know.
     named = {"validation": data.validation_name, "test": data.test_name}
     if data.hub is not None:  # whose names are those of its own splits
         named |= {split: f"held-out-{split}" for split in missing if not data.on_hub}
-    notes: tuple[str, ...] = ()
+    notes, one = list[str](), _only_one(splits["train"])
     if missing:
-        one = _only_one(splits["train"])
         how = "the last tenth of the only document" if one else f"one in {SHARE} documents, by a hash of their names"
         same = ", the same for both" if one and len(missing) > 1 else ""
-        notes = (f"{' and '.join(sorted(missing))}: {how}{same}, held out of train",)
-    if data.train_limit is not None and _only_one(splits["train"]):
-        raise DataError(
-            f"data.train_limit: train is a single document, which is not cut (data.text.rows={data.text.rows}); "
-            "leave it out, or give a part of the file"
-        )
+        notes.append(f"{' and '.join(sorted(missing))}: {how}{same}, held out of train")
     if data.train_limit is not None:
+        if one:
+            raise DataError(
+                f"data.train_limit: train is a single document, which is not cut (data.text.rows={data.text.rows}); "
+                "leave it out, or give a part of the file"
+            )
         of_all = f"; {' and '.join(sorted(missing))} from all" if missing else ""
-        notes += (f"train: the first documents, at most {data.train_limit}{of_all}",)
-    return TextCorpus(data.name, splits, missing, named, notes)
+        notes.append(f"train: the first documents, at most {data.train_limit}{of_all}")
+    return TextCorpus(data.name, splits, missing, named, tuple(notes))
 
 
 def _only_one(documents: Documents) -> bool:
@@ -208,17 +193,13 @@ def _only_one(documents: Documents) -> bool:
 
 def _held_out(train: Documents, missing: Sequence[str], corpus: str) -> Callable[[str], str]:
     """The split of a document by its name: one in SHARE for each missing split, or else the one of smallest hash."""
-    number, present, others = 0, set[int](), list[int]()
-    for hashed in map(_hash, train.names()):
-        number += 1
-        present.add(hashed % SHARE)
-        if hashed % SHARE >= len(missing):
-            others = sorted((*others, hashed))[: len(missing)]
-    absent = [split for index, split in enumerate(missing) if index not in present]
-    if number <= len(missing) or len(others) < len(absent):
+    hashes = np.fromiter(map(_hash, train.names()), np.uint64)
+    absent = [split for index, split in enumerate(missing) if index not in hashes % SHARE]
+    others = np.sort(hashes[hashes % SHARE >= len(missing)])[: len(missing)].tolist()
+    if len(hashes) <= len(missing) or len(others) < len(absent):
         raise DataError(
-            f"data {corpus}: {number} documents are too few to hold out {' and '.join(missing)}; add documents, or "
-            "give a single one, whose last tenth is held out"
+            f"data {corpus}: {len(hashes)} documents are too few to hold out {' and '.join(missing)}; add documents, "
+            "or give a single one, whose last tenth is held out"
         )
     instead = dict(zip(others, absent, strict=False))
 

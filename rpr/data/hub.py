@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.config.data import DataConfig
-from rpr.data.files import read_json, standard_splits, update_json
-from rpr.data.pairs import cache_root
+from rpr.data.files import cache_root, read_json, standard_splits, update_json
 from rpr.errors import DataError
 
 REVISIONS_NAME = "hub_revisions.json"

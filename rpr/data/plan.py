@@ -111,22 +111,8 @@ class Plan:
         draw = np.random.Generator(np.random.PCG64([seed, epoch]))
         order = np.arange(len(self.cell), dtype=np.int32)
         draw.shuffle(order)
-        return EpochOrder(epoch, self._by_cell(order), draw.permutation(len(self.starts)))
-
-    def _by_cell(self, order: Order) -> Order:
-        """A stable sort by cell. argsort over all pairs would need 8 bytes per pair for its result alone."""
-        counts = sum(np.bincount(self.cell[chunk], minlength=1 << 16) for chunk in _chunks(len(order)))
-        place = np.cumsum(counts) - counts  # where the next pair of each cell goes
-        result = np.empty_like(order)
-        for chunk in _chunks(len(order)):
-            pairs = order[chunk]
-            cell = self.cell[pairs]
-            by_cell = np.argsort(cell, kind="stable")
-            cell = cell[by_cell]
-            counts = np.bincount(cell, minlength=1 << 16)
-            result[(place - (np.cumsum(counts) - counts))[cell] + np.arange(len(cell))] = pairs[by_cell]
-            place += counts
-        return result
+        by_cell = order[np.argsort(self.cell[order], kind="stable")]
+        return EpochOrder(epoch, by_cell, draw.permutation(len(self.starts)))
 
     def padding_waste(self, order: Order) -> float:
         """The fraction of an epoch's source and target positions that are padding."""

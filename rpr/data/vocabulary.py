@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rpr.config.data import NUM_BYTE_PIECES
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
-from rpr.io.resources import num_workers
+from rpr.io.resources import num_threads
 from rpr.signals import signals_deferred
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -33,21 +33,16 @@ FIRST = NUM_BYTE_PIECES - 256  # the piece of byte 0 of a ByteVocabulary, after 
 BYTES_MODEL = b"rpr: bytes as pieces\n"  # its model file
 MAX_TRAINING_PAIRS = 2_000_000
 # BPE merges never cross words, so word counts give sentencepiece the same pieces and scores as the sentences (compared
-# on 100,000 and 2,000,000 pairs) but it holds only the distinct words: 32,768 pieces from 2,000,000 pairs of 25 words
-# per side took 0.56 GB, not 2.16 GB. With MAX_WORDS words it takes 0.9 GB (measured with 6 million distinct words).
-# WMT14 may have 3 million. Pieces learned from a sample of 28% of its words encode Multi30k with at most 0.4% more than
-# those from all, and its English without spaces, as in Chinese, 1.2%; from the most frequent 28% it was up to 19%.
+# on 100,000 and 2,000,000 pairs), in a quarter of the memory: 0.9 GB with MAX_WORDS words. WMT14 may have 3 million.
+# Pieces learned from a sample of 28% of its words encode Multi30k with at most 0.4% more than those from all; from the
+# most frequent 28% it was up to 19%.
 MAX_WORDS = 1_000_000
 MAX_SENTENCE_BYTES, RESERVED = 4192, "\u2585"  # sentencepiece skips longer lines and those with this character
 SPACE, NEWLINE = "\u2581", "\n"  # sentencepiece's own space; a piece of documents alone
-# Byte fallback reserves 256 pieces for characters not seen in training. Below this size they would take at least a
-# quarter of the vocabulary of a tiny or synthetic corpus, with embeddings that are never trained; there an unseen
-# character becomes UNK.
+# Byte fallback reserves 256 pieces for characters not seen in training. Below this size, at which they would be a
+# quarter of the vocabulary, an unseen character becomes UNK.
 BYTE_FALLBACK_FROM = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
-_TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
-
 _SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 # Lines, long ones cut: sentencepiece needs a hundred times their memory. It would read SPACE as a space.
 _PART = re.compile(rf"[^\n{SPACE}]{{0,9999}}\n|[^\n{SPACE}]{{1,9999}}|{SPACE}")
@@ -186,13 +181,9 @@ class Vocabulary:
         """Token IDs of one sentence, without BOS; `eos` appends EOS."""
         return self.encode_batch([sentence], eos=eos)[0]
 
-    def encode_batch(
-        self, sentences: Sequence[str], *, eos: bool = False, threads: int | None = None
-    ) -> list[list[int]]:
-        """Token IDs of each sentence, without BOS; `threads`=None uses all cores."""
-        pieces: list[list[int]] = self._processor.encode(
-            list(sentences), add_eos=eos, num_threads=threads or num_workers()
-        )
+    def encode_batch(self, sentences: Sequence[str], *, eos: bool = False) -> list[list[int]]:
+        """Token IDs of each sentence, without BOS."""
+        pieces: list[list[int]] = self._processor.encode([*sentences], add_eos=eos, num_threads=num_threads())
         return pieces
 
     def decode(self, pieces: Iterable[int]) -> str:
@@ -214,16 +205,15 @@ class TextVocabulary(Vocabulary):
         """What each piece stands for."""
 
     @abstractmethod
-    def encode_text(self, text: bytes) -> NDArray[np.generic]:
-        """The pieces (N,) of a text. Raises UnicodeDecodeError if they have to be of UTF-8."""
+    def encode_texts(self, texts: Sequence[bytes]) -> list[NDArray[np.generic]]:
+        """The pieces (N,) of each text. Raises UnicodeDecodeError if they have to be of UTF-8."""
 
-    def encode_batch(
-        self, sentences: Sequence[str], *, eos: bool = False, threads: int | None = None
-    ) -> list[list[int]]:
-        """The pieces of each text, without BOS. Raises DataError as `encode_text`."""
+    def encode_batch(self, sentences: Sequence[str], *, eos: bool = False) -> list[list[int]]:
+        """The pieces of each text, without BOS. Raises DataError if they have to be of UTF-8."""
         end = [EOS] if eos else []
         try:
-            return [[*self.encode_text(text.encode("utf-8", "surrogateescape")).tolist(), *end] for text in sentences]
+            encoded = self.encode_texts([text.encode("utf-8", "surrogateescape") for text in sentences])
+            return [[*pieces.tolist(), *end] for pieces in encoded]
         except UnicodeError:
             raise DataError("the text is not UTF-8, which byte-pair pieces are made of; convert it") from None
 
@@ -262,8 +252,8 @@ class ByteVocabulary(TextVocabulary):
         byte = index - FIRST
         return _SPECIAL[index] if byte < 0 else chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>"
 
-    def encode_text(self, text: bytes) -> NDArray[np.generic]:
-        return np.frombuffer(text, np.uint8).astype(self.piece_type) + np.uint16(FIRST)
+    def encode_texts(self, texts: Sequence[bytes]) -> list[NDArray[np.generic]]:
+        return [np.frombuffer(text, np.uint8).astype(self.piece_type) + np.uint16(FIRST) for text in texts]
 
     @cached_property
     def contents(self) -> list[bytes]:
@@ -277,18 +267,19 @@ class BytePairVocabulary(TextVocabulary):
     def learn_text(cls, words: Mapping[str, int], size: int) -> BytePairVocabulary:
         """Learn exactly `size` pieces from `count_text_words`, 256 bytes included; as `Vocabulary.learn`."""
         return cls(_train(
-            words, size, "bpe", "4 special pieces, 256 bytes, newline and tab", character_coverage=0.9995,
-            byte_fallback=True, add_dummy_prefix=False, remove_extra_whitespaces=False,
-            allow_whitespace_only_pieces=True, user_defined_symbols=[NEWLINE, "\t"],
+            words, size, "bpe", character_coverage=0.9995, byte_fallback=True,
+            add_dummy_prefix=False, remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
+            user_defined_symbols=[NEWLINE, "\t"],
         ))  # fmt: skip
 
-    def encode_text(self, text: bytes) -> NDArray[np.generic]:
-        parts = _PART.findall(text.decode())
-        pieces = self._processor.encode(parts, num_threads=1)
-        if SPACE in parts:
-            space = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
-            pieces = [space if part == SPACE else of_part for part, of_part in zip(parts, pieces, strict=True)]
-        return np.fromiter(itertools.chain.from_iterable(pieces), self.piece_type)
+    def encode_texts(self, texts: Sequence[bytes]) -> list[NDArray[np.generic]]:
+        parts = [_PART.findall(text.decode()) for text in texts]
+        every = [*itertools.chain.from_iterable(parts)]
+        space = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
+        encoded = zip(every, self._processor.encode(every, num_threads=num_threads()), strict=True)
+        pieces = (space if part == SPACE else of_part for part, of_part in encoded)
+        of_texts = (itertools.islice(pieces, len(of_text)) for of_text in parts)
+        return [np.fromiter(itertools.chain.from_iterable(of_text), self.piece_type) for of_text in of_texts]
 
     @cached_property
     def contents(self) -> list[bytes]:
@@ -306,8 +297,8 @@ def text_vocabulary(vocabulary: Vocabulary) -> TextVocabulary:
     return vocabulary
 
 
-def _train(words: Mapping[str, int], size: int, model_type: str, special: str | None = None, **options: Any) -> bytes:
-    """sentencepiece's model of `size` pieces, learned from word counts; `special`: pieces that it has at every size."""
+def _train(words: Mapping[str, int], size: int, model_type: str, **options: Any) -> bytes:
+    """sentencepiece's model of `size` pieces, learned from word counts."""
     stream = io.BytesIO()
     try:
         with signals_deferred():
@@ -322,38 +313,13 @@ def _train(words: Mapping[str, int], size: int, model_type: str, special: str | 
                 bos_id=BOS,
                 eos_id=EOS,
                 normalization_rule_name="identity",
-                num_threads=num_workers(),  # the pieces do not depend on it
+                num_threads=num_threads(),  # the pieces do not depend on it
                 minloglevel=2,
                 **options,
             )
     except RuntimeError as error:
-        raise DataError(_explain(size, str(error), model_type == "bpe" and special is None, special)) from None
+        reason = str(error).rpartition("] ")[2] or "train has no words"  # sentencepiece's own, with the limit
+        raise DataError(
+            f"data.vocabulary_size: {size} pieces cannot be learned from this corpus: {' '.join(reason.split())}"
+        ) from None
     return stream.getvalue()
-
-
-def _explain(size: int, message: str, with_bytes: bool, special: str | None) -> str:
-    """sentencepiece's error as one line about data.vocabulary_size; `with_bytes`: large vocabularies have bytes."""
-    if match := _TOO_LARGE.search(message):
-        limit = int(match[1])
-        if with_bytes and size >= BYTE_FALLBACK_FROM > limit:
-            limit -= 256  # at that size there is no byte fallback
-        return (
-            f"data.vocabulary_size: {size} is more than this corpus supports; "
-            f"it yields at most {limit} pieces: set data.vocabulary_size={limit} or less"
-        )
-    if match := _TOO_SMALL.search(message):
-        limit = int(match[1])
-        if with_bytes and limit >= BYTE_FALLBACK_FROM > size:
-            limit += 256  # at that size there is byte fallback
-        if special is None:
-            special = "4 special pieces and 256 bytes" if limit >= BYTE_FALLBACK_FROM else "4 special pieces"
-        return (
-            f"data.vocabulary_size: {size} is too few for the characters of this corpus; "
-            f"with {special} they need {limit}, more for any longer piece: set data.vocabulary_size={limit} or more"
-        )
-    if "!sentences_.empty()" in message:
-        return "data: no sentence to learn a vocabulary from; all are empty or words above 4,192 bytes: check train"
-    return (
-        f"data.vocabulary_size: sentencepiece cannot learn {size} pieces from this corpus "
-        f"({' '.join(message.split())}); try another size"
-    )

@@ -11,10 +11,8 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def num_workers() -> int:
-    """The default number of threads or processes for one task: the cores available to this process, at most 16, as one
-    process does all their I/O.
-    """
+def num_threads() -> int:
+    """The number of threads for one task: the cores available to this process, at most 16."""
     return min(16, num_cores())
 
 

@@ -52,14 +52,14 @@ def fork(work: Callable[[], object]) -> int:
     os._exit(0)
 
 
-def kill(data: DataConfig, what: str, done: int, processes: int = 1) -> None:
+def kill(data: DataConfig, what: str, done: int) -> None:
     """Start a build that is killed at this point."""
 
     def progress(now: int, total: int, doing: str) -> None:
         if doing == what and now >= done:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    assert fork(lambda: prepare(data, progress, processes)) == signal.SIGKILL
+    assert fork(lambda: prepare(data, progress)) == signal.SIGKILL
     assert list(Path(data.cache_dir).glob(f"{data.name}-*")) == []
 
 

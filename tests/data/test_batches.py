@@ -14,7 +14,7 @@ from rpr.data.batches import Batch, BatchSpec, TrainingBatches, TranslationDatas
 from rpr.data.plan import Plan
 from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
-from tests.data.helpers import memory_growth, padding_waste
+from tests.data.helpers import padding_waste
 
 
 def write_split(directory: Path, source_lengths: np.ndarray, target_lengths: np.ndarray) -> TokenSplit:
@@ -59,19 +59,6 @@ def test_padding_is_small_for_realistic_lengths(tmp_path):
     split = write_split(tmp_path, *sentence_lengths(30_000))
     assert padding_waste(epoch_microbatches(TrainingBatches(split, 4096, 8, 0), 0), split) < 0.08
     assert padding_waste(evaluation_batches(split, 4096), split) < 0.15
-
-
-def test_reading_a_split_keeps_memory_bounded(tmp_path):
-    """The pages of a memory map would count as memory of the process."""
-    split = write_split(tmp_path, np.full(30_000, 400), np.full(30_000, 400))
-    assert (tmp_path / "train.source.pieces").stat().st_size == 24_000_000
-
-    def read():
-        assert split.source_lengths.sum() == split.target_lengths.sum() == 12_000_000
-        for first in range(0, 30_000, 100):
-            assert split.rows("source", range(first, first + 100))[1].tolist() == [400] * 100
-
-    assert memory_growth(read) < 10e6
 
 
 def test_batch_contents(tmp_path):

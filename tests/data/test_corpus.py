@@ -7,8 +7,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rpr.data import corpus as module
-from rpr.data.corpus import Corpus, load_corpus
+from rpr.data import pairs as module
+from rpr.data.pairs import Corpus, load_corpus
 from tests.data.helpers import data_config, memory_growth, write_lines
 
 PAIRS = [(f"a small line {index}", f"eine kleine Zeile {index}") for index in range(100)]

@@ -10,9 +10,9 @@ import pytest
 from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig
 from rpr.data.cache import prepare
-from rpr.data.corpus import load_corpus
 from rpr.data.generated import Pair, Task, scan
 from rpr.data.generated.task import register
+from rpr.data.pairs import load_corpus
 from rpr.data.vocabulary import UNK
 from rpr.errors import DataError
 
