@@ -93,6 +93,13 @@ def fit(
         if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning turned it into an exit code
             raise KeyboardInterrupt from None
         raise
+    except RuntimeError as error:
+        if "combined_loader" not in str(error):  # Lightning's own, after an error in starting the loader's processes
+            raise
+        raise RunError(
+            f"hardware.num_workers: {config.hardware.num_workers} processes cannot be started ({error.__context__}); "
+            "give them shared memory (/dev/shm), or choose hardware.num_workers=0"
+        ) from None
     # 4. What was measured.
     seconds, steps, source, target = stopwatch.reading()
     measured = steps > 0 and seconds > 0

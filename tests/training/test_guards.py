@@ -85,8 +85,7 @@ def test_loader_processes_that_cannot_start_are_one_line(tiny_config, small_data
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refused)
     with pytest.raises(RunError) as stopped:
         fit.fit(tiny_config("hardware.num_workers=2"), small_data, tmp_path)
-    reason = os.strerror(errno.EAGAIN)
     assert str(stopped.value) == (
-        f"hardware.num_workers: 2 processes cannot be started ({reason}); give them shared memory (/dev/shm), or "
-        "choose hardware.num_workers=0"
+        "hardware.num_workers: 2 processes cannot be started ([Errno 11] Resource temporarily unavailable); give them "
+        "shared memory (/dev/shm), or choose hardware.num_workers=0"
     )
