@@ -11,7 +11,7 @@ from rpr.errors import RecordError, did_you_mean
 from rpr.io.locks import exclusive
 from rpr.paths import user_path
 from rpr.records.record import find_records
-from rpr.report.build import build_report, read_remarks, unusable_records
+from rpr.report.page import build_report, read_remarks, unusable_records
 from rpr.report.speed import read_benches
 from rpr.runs.locks import with_killed_runs
 

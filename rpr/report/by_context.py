@@ -63,9 +63,8 @@ def _grid(
         shown.append(Column(column, heading, partial(read, key=key), digits, signed=changes, priority=priority))
     rows = [variant for variant in group.variants if not (changes and variant is group.baseline)]
     rows += [never_run(UNIGRAM)] if group.unigram is not None and name == "contexts" else []
-    grid = Grid(
-        name, title, tuple(shown), tuple(rows), group.heading, tuple(notes), tuple(warnings), synthetic=group.synthetic
-    )
+    about = (title, tuple(shown), tuple(rows), group.heading, tuple(notes), tuple(warnings), group.synthetic)
+    grid = Grid(name, *about)
     return grid.without_empty_columns() if changes else grid
 
 
@@ -194,16 +193,8 @@ def _evaluation_grid(
         key, heading = "_less_".join(kinds), " less ".join(kinds)
         columns.append(Column(key, heading, partial(change, kinds), group.kind.digits, signed=True))
     title = f"Change of bits per byte from {ends[0]:,} to {ends[1]:,} tokens of context by evaluation, {split}"
-    about = "the first tokens of a separate window have short contexts, and longer windows have fewer of them; below "
-    about += "zero: fewer bits with longer contexts, or in separate than in sliding windows; run by run"
-    below = (about, *notes)
-    yield Grid(
-        "by_evaluation",
-        title,
-        tuple(columns),
-        group.variants,
-        group.heading,
-        below,
-        tuple(warnings),
-        synthetic=group.synthetic,
-    )
+    below = "the first tokens of a separate window have short contexts, and longer windows have fewer of them; below "
+    below += "zero: fewer bits with longer contexts, or in separate than in sliding windows; run by run"
+    notes = (below, *notes)
+    about = (title, tuple(columns), group.variants, group.heading, tuple(notes), tuple(warnings), group.synthetic)
+    yield Grid("by_evaluation", *about)

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
-from rpr.kinds import TEXT, TRANSLATION, Kind, of_the_papers_corpus
+from rpr.kinds import TEXT, Kind, of_the_papers_corpus
 from rpr.model.positions.vectors import SHARING
 from rpr.records.difference import corpus_differences
 from rpr.records.files import DocumentNats
@@ -264,15 +264,6 @@ class Group:
         """The test sets of names of the user's own, scored by the metric of the findings."""
         columns = (column for column in self.columns if column.metric == self.kind.metric)
         return tuple(column.split for column in columns if column.split not in SPLITS)
-
-    @property
-    def development(self) -> str:
-        """The split of the paper's Tables 2 and 3, validation, unless fewer variants were scored on it."""
-
-        def scored(split: str) -> int:
-            return sum(self.score(variant, split).value is not None for variant in self.variants)
-
-        return max("validation", self.split, key=scored) if self.kind is TRANSLATION else self.split
 
     @cached_property
     def columns(self) -> tuple[TestColumn, ...]:
@@ -559,7 +550,6 @@ def _variants(records: list[Record], beside: Mapping[RunKey, Beside]) -> tuple[V
 
 
 def _own_settings(variant: Variant, variants: Sequence[Variant]) -> str:
-    """`, max_positions = 64`: the settings that distinguish a variant from others with its label; mostly empty."""
     alike = [other for other in variants if other.label == variant.label]
     settings = [flat(other.records[0].config["position"]) for other in alike]
     own = settings[alike.index(variant)]

@@ -66,6 +66,7 @@ _DECIMALS = re.compile(rb"-?\d+\.\d{3,}")
 _NAMES = "scores_by_position|bleu_by_k|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves"
 FILE = re.compile(rf"({_NAMES})(-.*)?\.(svg|pdf)")  # of a plot, with the name of its group
 MOST_ROWS = 24
+_SPLITS_OF_K = ("validation", "test")
 _FAR = 3.0  # the axis of scores ends this many times the distance from the best score to the median below the best
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 Points = Sequence[tuple[float, Measurement]]
@@ -166,7 +167,6 @@ def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
 
 
 def _looks(labels: Iterable[str], group: Group) -> dict[str, dict[str, Any]]:
-    """How the line of each label is drawn: colour, marker and dashes, to be told apart in grey too."""
     colours, marks = variant_colours(group.variants), zip(cycle(MARKERS), cycle(DASHES), strict=False)
     return {label: {"color": colours[label], "marker": mark, "ls": dashes} for label, (mark, dashes) in zip(
         dict.fromkeys(labels), marks, strict=False)}  # fmt: skip
@@ -186,7 +186,6 @@ def error_bars(axes: Axes, points: Points, colour: str, width: float = 1.2, *, a
 
 
 def _bar(figure: Measurement) -> tuple[float, float]:
-    """The ends of a figure's error bar: its 95% interval, or the figure itself without one."""
     value = figure.value or 0.0
     if figure.interval is None:
         return value, value
@@ -353,7 +352,10 @@ def bleu_by_k(group: Group) -> Plot | None:
         for variant in reversed(group.variants)
         if variant.position.kind == "relative"
     }
-    scores = {k: group.score(by_k[k], group.development) for k in sorted(k for k in by_k if k is not None)}
+    # The split of the paper's Table 2, validation, unless fewer variants were scored on it.
+    known = {name: sum(group.score(row, name).value is not None for row in by_k.values()) for name in _SPLITS_OF_K}
+    split = max(_SPLITS_OF_K, key=known.__getitem__)
+    scores = {k: group.score(by_k[k], split) for k in sorted(k for k in by_k if k is not None)}
     ours = {k: score for k, score in scores.items() if score.value is not None}
     if group.kind is not TRANSLATION or len(ours) < 2:
         return None
@@ -365,7 +367,7 @@ def bleu_by_k(group: Group) -> Plot | None:
         curves["the paper, EN-DE"] = [(ks.index(k), figure) for k, figure in table2.items()]
         looks["the paper, EN-DE"] = {"color": PAPER, "marker": "o"}
     for variant in (candidate for candidate in map(group.get, ("absolute", "learned", "none")) if candidate.records):
-        score = group.score(variant, group.development)
+        score = group.score(variant, split)
         curves[variant.label] = [(-0.5, replace(score, interval=None)), (len(ks) - 0.5, score)]
         looks[variant.label] = {"color": COLOURS[variant.position.kind]}
 
@@ -375,7 +377,7 @@ def bleu_by_k(group: Group) -> Plot | None:
         panels[0].set_ylabel("BLEU")
         draw_lines(panels[0], curves, looks)
 
-    caption = f"Ours: sacreBLEU on {group.development}. {BARS}"
+    caption = f"Ours: sacreBLEU on {split}. {BARS}"
     caption += " Grey: the paper's Table 2, which prints no error." if table2 else ""
     return Plot("bleu_by_k", "BLEU by clip distance", group.heading, draw, caption=caption)
 
@@ -483,5 +485,4 @@ def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> Plo
 
 
 def _height(lines: Sequence[Any]) -> float:
-    """Of a panel with a label at the end of each line, in inches."""
     return max(3.0, 0.16 * len(lines) + 1)

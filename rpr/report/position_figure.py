@@ -137,7 +137,6 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
 
 
 def _heads(axes: Axes, xs: Sequence[int] | NDArray[Any], rows: NDArray[Any], colour: str, name: str = "") -> None:
-    """A light line for each head and a full one for their mean; with a single head or a shared table only the mean."""
     marker = "o" if len(xs) <= 3 else ""
     for row in rows if len(rows) > 1 else ():
         axes.plot(xs, row, color=colour, lw=0.7, alpha=0.35, marker=marker, ms=3, zorder=2)

@@ -154,10 +154,8 @@ def ranked(groups: Sequence[Group]) -> list[Line]:
 def all_rows(groups: Sequence[Group]) -> Grid:
     """The table of groups that are alike."""
     first = groups[0]
-    setting, title = (
-        (first.heading if len(groups) == 1 else first.common_heading),
-        f"{METRIC_NAMES[first.kind.metric]} on {first.split}",
-    )
+    setting = first.heading if len(groups) == 1 else first.common_heading
+    title = f"{METRIC_NAMES[first.kind.metric]} on {first.split}"
     about = _about(first, [run for group in groups for run in group.runs])
     return score_table("scores", title, setting, ("position",), ranked(groups), *about)
 
@@ -208,11 +206,9 @@ def score_table(
     # 3. The columns.
     columns = [Column(label, label, partial(_label, at), label=True) for at, label in enumerate(headings)]
     columns += [*_setting_columns(groups), *_score_columns(lines, groups, sources)]
-    below = (*dict.fromkeys(scoring), *about, *notes)
+    below, warnings = [*dict.fromkeys(scoring), *about, *notes], [*dict.fromkeys(warnings)]
     synthetic = any(group.synthetic for group in groups)
-    grid = Grid(
-        name, title, tuple(columns), tuple(lines), setting, below, tuple(dict.fromkeys(warnings)), synthetic=synthetic
-    )
+    grid = Grid(name, title, tuple(columns), tuple(lines), setting, tuple(below), tuple(warnings), synthetic)
     return grid.without_empty_columns()
 
 

@@ -39,7 +39,6 @@ def seeds_of(runs: Iterable[Record]) -> set[int]:
 
 
 def _values(file: dict[str, Any], setting: str) -> list[str]:
-    """The values of a setting in the command lines of a sweep's file."""
     lines = [line for key in ("overrides", "jobs") if isinstance(part := file.get(key), list) for line in part]
     pairs = (word.partition("=") for line in lines if isinstance(line, str) for word in line.split())
     return [value for name, _, values in pairs if name == setting for value in values.split(",")]

@@ -176,7 +176,6 @@ def _measured(change: float, half: float, n: int) -> Measurement:
 
 
 def _with_floor(change: Measurement, step: float) -> Measurement:
-    """With an interval that reaches to both sides by at least one item of one seed."""
     if change.interval is None or change.value is None:
         return change
     least = step / change.n

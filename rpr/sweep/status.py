@@ -162,8 +162,8 @@ def print_summary(
 
 def _print_ranked(sweep: str, jobs: Sequence[Job]) -> None:
     """The ranked tables of the finished jobs, and the command for the page."""
-    from rpr.report.contents import ranked_groups
     from rpr.report.groups import run_groups
+    from rpr.report.page import ranked_groups
 
     finished = [job.record.shown() for job in jobs if job.record is not None and job.state == "finished"]
     if finished:

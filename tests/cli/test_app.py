@@ -239,7 +239,7 @@ def test_installed_script_is_quick():
 TORCH = "torch pytorch_lightning lightning wandb datasets matplotlib "
 LIGHT = [  # what a process does in turn, and which modules it has not imported by then
     [("from rpr.cli import app; app.main(['--help'])", TORCH + "hydra omegaconf pydantic numpy"),
-     ("import rpr.report.build, rpr.records.record", TORCH + "hydra omegaconf"),
+     ("import rpr.report.page, rpr.records.record", TORCH + "hydra omegaconf"),
      ("assert app.main(['diff', 'a.json', 'b.json']) == 0", TORCH + "sacrebleu sentencepiece"),
      ("assert app.main(['sweep', 'table3', '--dry-run']) == 0", "torch._dynamo pytorch_lightning wandb datasets")],
     [("import rpr", TORCH + "pandas hydra"),

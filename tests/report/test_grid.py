@@ -22,7 +22,6 @@ from rpr.report.render import (
     markdown,
     number,
     terminal,
-    titled,
 )
 
 SENTENCES = Interval(29.0, 31.0, 0.95, kind="sentences", samples=1000, seed=1, method="bootstrap")
@@ -156,11 +155,3 @@ def test_json_has_every_figure_by_key():
         "value": None, "n": 0, "deviation": None, "interval": None, "missing_because": "never run",
     }  # fmt: skip
     assert found["rows"][0]["words"] == {"text": "data", "remarks": ["all of it"]}
-
-
-def test_warning_of_a_table_is_in_every_format():
-    """Also where notes are left out."""
-    grid = make_grid(notes=["a note"], warnings=["not comparable: 7 & 8"])
-    assert r"\par not comparable: 7 \& 8" in latex(grid) and "a note" not in latex(grid)
-    for text in (markdown(grid), titled(grid), json.dumps(as_json(grid))):
-        assert "not comparable: 7" in text

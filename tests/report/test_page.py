@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from rpr.records.record import find_records, write_record
-from rpr.report import html as pages
-from rpr.report.build import build_report
-from rpr.report.contents import Chapter, Report
+from rpr.report import page as pages
 from rpr.report.groups import run_groups
+from rpr.report.page import Chapter, Report, build_report
 from rpr.report.score_table import build_tables
 from tests.fake_records import fake_record, fake_score
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rpr.records.record import find_records
-from rpr.report.build import build_report
+from rpr.report.page import build_report
 from tests.fake_records import fake_by_length, fake_record, write_run
 
 # Read at import, as conftest.py removes such variables from each test's environment.

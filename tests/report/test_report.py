@@ -14,9 +14,7 @@ from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
 from rpr.paths import data_dir
 from rpr.records.record import find_records, write_record
-from rpr.report.build import build_report, read_remarks
-from rpr.report.contents import Report
-from rpr.report.html import PICTURE_NAME
+from rpr.report.page import PICTURE_NAME, Report, build_report, read_remarks
 from rpr.report.plots import FILE
 from rpr.validation import validate
 from tests.fake_records import fake_by_length, fake_record, write_run
@@ -141,17 +139,6 @@ def test_summary_of_committed_sweeps_fits_its_window(folder, pinned, width, heig
         assert row.split()[4:] == ["5", "37.7", "+1.3", "(+0.7", "to", "+2.0)", "+0.3", "better"]
         assert "Against absolute (sinusoidal) on test, of 20 rows: 9 better, 4 worse, 7 open." in lines
         assert "Against k = 16: k = 0, 1 are worse; k = 2, 4, 64, 256 are open." in lines
-
-
-@pytest.mark.usefixtures("unrendered")
-@pytest.mark.parametrize("groups, variants", [(1, 40), (3, 14)])
-def test_summary_of_many_groups_and_variants_fits_one_screen(tmp_path, groups, variants):
-    found = [fake_record("relative", k, settings={"optim.max_steps": 1000 + steps})
-             for steps in range(groups) for k in range(variants)]  # fmt: skip
-    records = [(tmp_path / str(number) / "record.json", record) for number, record in enumerate(found)]
-    lines = build_report(records, tmp_path / "out", "x").summary(100, 40).split("\n")
-    assert len(lines) < 40 and max(map(len, lines[:-1])) <= 100
-    assert any("more rows (a taller window shows them)" in line for line in lines)
 
 
 @pytest.mark.usefixtures("unrendered")

@@ -4,7 +4,7 @@ import csv
 import re
 from pathlib import Path
 
-from rpr.report.results_page import results_markdown
+from rpr.report.committed import results_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEEPS = ROOT / "sweeps"

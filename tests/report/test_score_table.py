@@ -7,9 +7,9 @@ import pytest
 
 from rpr import paper
 from rpr.records.record import find_records
-from rpr.report.build import build_report
 from rpr.report.findings import findings
 from rpr.report.groups import Beside, Learning, run_groups, run_key
+from rpr.report.page import build_report
 from rpr.report.published import differences, papers_settings
 from rpr.report.speed import read_benches
 from tests.fake_records import fake_by_length, fake_record, fake_score

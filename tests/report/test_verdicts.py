@@ -1,5 +1,6 @@
 """Verdicts: against scipy's Dunnett test, simulated tables, a committed sweep's table; both sides of each condition."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -64,34 +65,21 @@ def test_coverage_of_simulated_tables():
     assert 0.94 <= 1 - outside / 10_000 <= 0.96
 
 
-@pytest.mark.parametrize("split, expected", [
-    ("test", {
-        "sinusoidal + relative, k = 16": (1.65, 0.88, 2.43, "better"),
-        "keys only, k = 16": (1.62, 0.85, 2.40, "better"),
-        "Transformer-XL": (1.51, 0.74, 2.29, "better"), "RoPE": (1.39, 0.61, 2.16, "better"),
-        "relative, k = 16": (1.32, 0.68, 1.97, "better"), "T5": (1.14, 0.37, 1.91, "better"),
-        "relative, k = 4": (0.85, 0.08, 1.62, "better"), "relative, k = 2": (0.71, -0.06, 1.49, "open"),
-        "ALiBi": (-0.78, -1.55, -0.01, "worse"), "KERPLE": (0.10, -0.68, 0.87, "open"),
-    }),
-    ("validation", {
-        "sinusoidal + relative, k = 16": (2.02, 1.07, 2.98, "better"),
-        "keys only, k = 16": (1.74, 0.78, 2.69, "better"),
-        "Transformer-XL": (1.87, 0.91, 2.82, "better"), "RoPE": (1.76, 0.80, 2.71, "better"),
-        "relative, k = 16": (1.45, 0.66, 2.24, "better"), "T5": (1.32, 0.36, 2.27, "better"),
-        "ALiBi": (-0.96, -1.91, -0.00, "worse"), "relative, k = 1": (0.34, -0.61, 1.30, "open"),
-    }),
-])  # fmt: skip
-def test_table_of_the_committed_sweep(split, expected):
-    (group,) = run_groups(record for _, record in find_records(RESULTS / "multi30k").records)
-    key = group.column(split)
-    for variant in group.variants:
-        if variant.label in expected:
-            value, low, high, verdict = expected[variant.label]
+GOLDEN = list(csv.DictReader((RESULTS.parents[1] / "tests/golden/changes.csv").open(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("sweep, split", sorted({(golden["sweep"], golden["split"]) for golden in GOLDEN}))
+def test_changes_of_committed_sweeps_are_those_that_numpy_alone_finds(sweep, split):
+    """tests/golden/changes.csv, which tests/golden/test_independent_figures.py computes again."""
+    (group,) = run_groups(record for _, record in find_records(RESULTS / sweep).records)
+    key, variants = group.column(split), {variant.label: variant for variant in group.variants}
+    for golden in (golden for golden in GOLDEN if (golden["sweep"], golden["split"]) == (sweep, split)):
+        variant = variants[golden["row"]]
+        assert group.verdict(variant, key) == golden["verdict"]
+        if golden["change"] and variant is not group.baseline:
             change = group.change(variant, key)
-            assert (change.value, change.interval.low, change.interval.high) == pytest.approx(
-                (value, low, high), abs=0.011
-            )
-            assert group.verdict(variant, key) == verdict
+            figures = (change.value, change.interval.low, change.interval.high)
+            assert figures == pytest.approx([float(golden[name]) for name in ("change", "low", "high")], abs=1e-6)
 
 
 def verdicts(scores, metric="sacrebleu", **settings):

@@ -1,0 +1,455 @@
+"""A complete report from run records: its text for a terminal, as Markdown and for programs, plots and one HTML page.
+
+Each file is written atomically. The page fetches nothing, its only script sorts tables, and all text is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic_core import to_json
+
+from rpr import paper
+from rpr.errors import RecordError, RprError
+from rpr.io.atomic import replace_file
+from rpr.io.escape import escape_control_characters, escape_markdown
+from rpr.records.files import KEPT_METRICS, metrics_of, read_documents
+from rpr.records.record import RECORD_NAME, Record, flat, run_file, varying
+from rpr.report import plots
+from rpr.report.findings import findings
+from rpr.report.groups import SOLVED, Beside, Group, RunKey, Variant, learning_of, run_groups, run_key
+from rpr.report.plots import Plot
+from rpr.report.render import DASH, Grid, as_json, bullets, latex, layout, legend, markdown, shortened
+from rpr.report.samples import FileOf, Sample, lines_of, own_file, samples, selected
+from rpr.report.score_table import HEADINGS, Line, Tables, alike, all_rows, build_tables
+from rpr.report.speed import SpeedRow
+from rpr.report.sweep_files import sweep_file
+
+MOST_FINDINGS = 5  # lines on a terminal
+MOST_UNFOLDED = 4  # groups with findings in Markdown
+LEAST_ROWS = 5  # of a table on a terminal: fewer say nothing
+_LONGEST_LABEL = 44
+_SHORT = {
+    "change": "change, 95%",
+    "paper's change": "paper",
+    f"seeds ≥ {SOLVED:g}%": "solved",
+}  # headings on a terminal
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A group with its plots, sample translations, and figures with captions of what its runs' positions learned."""
+
+    group: Group
+    plots: tuple[Plot, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    learned: tuple[tuple[str, bytes], ...] = ()
+    learned_remark: str = ""
+    suffix: str = ""  # of the files of its plots
+
+    @cached_property
+    def findings(self) -> list[str]:
+        return findings(self.group)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report in `out_dir`, and the files that were written there. `unfinished` are lines about runs without a result,
+    each with the command that removes it; `problems` about files that cannot be read.
+    """
+
+    title: str
+    out_dir: Path
+    chapters: tuple[Chapter, ...]
+    tables: Tables
+    problems: tuple[str, ...]
+    files: list[Path]
+    remarks: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
+
+    @cached_property
+    def headlines(self) -> list[str]:
+        """The first findings of the groups in turn, each with what distinguishes its group."""
+        corpora, by_chapter = [chapter.group.corpus for chapter in self.chapters], []
+        for group, lines in ((chapter.group, chapter.findings) for chapter in self.chapters):
+            start = f"{group.corpus if corpora.count(group.corpus) == 1 else group.heading}: " * (len(corpora) > 1)
+            by_chapter.append([f"{start}{line}" for line in lines])
+        return [*dict.fromkeys(line for turn in zip_longest(*by_chapter) for line in turn if line is not None)]
+
+    def summary(self, width: int, height: int) -> str:
+        """The ranked tables, at most five lines of findings, and where the rest is, in a window of this size, of which
+        the last line is the prompt's.
+        """
+        # 1. What stands below the tables.
+        said: list[str] = []
+        for finding in self.headlines:
+            lines = textwrap.wrap(finding, width, break_long_words=False)
+            if len(said) + len(lines) > MOST_FINDINGS:
+                break
+            said += lines
+        tail = [*([""] if said else []), *said, *map(escape_control_characters, self.unfinished[:2])]
+        if len(self.unfinished) > 2:
+            tail.append(f"and {len(self.unfinished) - 2} more runs without a result, in the page")
+        if self.problems:
+            tail.append(f"Not in this report: {len(self.problems)} file(s) that cannot be read.")
+        tail.append(f"Page: {self.out_dir / 'index.html'}")
+        # 2. The tables, as far as there is room.
+        tables = ranked_tables(self.tables.sections.get("scores", ()), width, height - 1 - len(tail))
+        return "\n".join([*(tables or [f"{self.title}: no run has finished"]), *tail])
+
+    @property
+    def markdown(self) -> str:
+        parts = [f"# {escape_markdown(self.title)}"]
+        many = len(self.chapters) > MOST_UNFOLDED or "recipes" in self.tables.sections
+        parts += [f"<details><summary>Findings of {len(self.chapters)} groups of runs</summary>"] if many else []
+        for chapter in self.chapters:
+            drawn = [plot for plot in chapter.plots if plot.name != "learning_curves"] or chapter.plots
+            parts += [f"## {escape_markdown(chapter.group.heading)}", bullets(chapter.findings)]
+            parts += [f"![{escape_markdown(plot.description)}]({plot.name}{chapter.suffix}.svg)" for plot in drawn]
+        parts += ["</details>"] if many else []
+        parts += [markdown(grid, signs=False) for grid in self.tables.grids]
+        parts += ["## How to read the tables", bullets([*self.tables.rules, *legend(self.tables.grids)])]
+        for heading, lines in self.appendices.items():
+            parts += [f"## {heading}", bullets(lines)]
+        return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+    @property
+    def appendices(self) -> dict[str, tuple[str, ...]]:
+        """Lines by heading, as far as there are any."""
+        lines = {"Remarks": self.remarks, "Without a result": self.unfinished, "Not in this report": self.problems}
+        return {heading: texts for heading, texts in lines.items() if texts}
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """All of it for programs."""
+        groups = [
+            {
+                "heading": chapter.group.heading,
+                "synthetic": chapter.group.synthetic,
+                "baseline": chapter.group.baseline.label,
+                "runs": [f"{run.name}-{run.run_id}" for run in chapter.group.runs],
+                "findings": chapter.findings,
+            }
+            for chapter in self.chapters
+        ]
+        lists = {"rules": self.tables.rules, "remarks": self.remarks, "unfinished": self.unfinished}
+        lists |= {"problems": self.problems}
+        tables = [as_json(grid) for grid in self.tables.grids]
+        return {"title": self.title, "tables": tables, "groups": groups} | {name: [*of] for name, of in lists.items()}
+
+
+def ranked_groups(groups: Sequence[Group], width: int, room: int) -> list[str]:
+    """The score tables of groups, as `ranked_tables` has them."""
+    return ranked_tables([*map(all_rows, alike(groups))], width, room)
+
+
+def ranked_tables(tables: Sequence[Grid], width: int, room: int) -> list[str]:
+    """These score tables, with an empty line between two, as many as fit into `room` lines."""
+    lines: list[str] = []
+    for at, table in enumerate(tables):
+        left = len(tables) - at
+        own = (room - len(lines) - bool(lines) - (left > 1)) // min(left, 3)
+        if lines and own < LEAST_ROWS:
+            return [*lines, f"and {left} more table{'s' * (left > 1)}, in the page"]
+        lines += [*([""] if lines else []), *_ranked_text(table, width, max(own, LEAST_ROWS))]
+    return lines
+
+
+def _ranked_text(table: Grid, width: int, room: int) -> list[str]:
+    """The rows with runs, the best first, in at most `room` lines of at most `width` characters: the baseline, the
+    paper's row, the best and the worst, and then the others from the best on.
+    """
+    page, rows = layout(table.up_to(0)), list[Line](table.rows)
+    # 1. Which rows.
+    known, first = [at for at, line in enumerate(rows) if line.variant.finished], rows[0].group
+    special = [at for at in known if rows[at].variant in (rows[at].group.baseline, rows[at].group.papers_relative)]
+    setting = table.setting.replace(" | ", " · ")
+    heads = textwrap.wrap(f"{setting} · {first.split} · change from {first.baseline.label}", width)
+    fits = len(known) < room - len(heads)
+    order = [*dict.fromkeys([*sorted({known[0], *special, known[-1]}), *known])] if known else []
+    chosen = sorted(order if fits else order[: max(room - len(heads) - 2, 2)])
+    # 2. Their cells: of intervals those of changes, and of missing changes nothing.
+    figures = [column for column in page.columns if not column.label]
+    headings = (column.heading.removesuffix(f" {first.split}") for column in figures)
+    cells = [["", *(_SHORT.get(heading, heading) for heading in headings)]]
+    for at in chosen:
+        shown = dict(zip(page.columns, page.lines[at], strict=True))
+        name, *more = (f"{column.heading} {cell.text}" for column, cell in shown.items() if column.label)
+        own = [f"{shown[column].text} {shown[column].interval * column.signed}".rstrip() for column in figures]
+        own = ["" if text == DASH and column.signed else text for text, column in zip(own, figures, strict=True)]
+        cells.append([", ".join([name.removeprefix("position "), *more]), *own])
+    longest = max(20, width - sum(max(map(len, column)) + 2 for column in list(zip(*cells, strict=True))[1:]))
+    for row in cells:
+        row[0] = shortened(row[0], min(longest, _LONGEST_LABEL if width < 100 else longest))
+    # 3. The text.
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    sides = [str.ljust, *(str.ljust if column.words else str.rjust for column in figures)]
+    texts = [
+        "  ".join(side(text, size) for side, text, size in zip(sides, row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    if not fits:
+        places = [known.index(at) for at in chosen]
+        gap = next((at for at in range(1, len(places)) if places[at] > places[at - 1] + 1), len(places) - 1)
+        texts.insert(gap + 1, f"  ... {len(known) - len(chosen)} more rows (a taller window shows them)")
+    return [*heads, *texts]
+
+
+MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
+MOST_FINDINGS = 3  # above a table
+MOST_PICTURES = 6  # of what positions learned, per chapter
+PICTURE_NAME = "positions.svg"
+_TEMPLATES = Path(__file__).parent / "templates"
+_JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per value
+_SCRIPT = (_TEMPLATES / "sort.js").read_text(encoding="utf-8")
+# Nothing is fetched, and no script runs but the one of this hash, whatever a record contains.
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
+    f"script-src 'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
+)
+
+
+def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[tuple[str, bytes], ...], str]:
+    """Captions and figures written by `rpr-cli report run=...`, one per variant, and a line about those left out."""
+    # An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
+    having = []
+    for variant in group.variants:
+        pictures = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
+        having += [(variant, *pair) for pair in pictures[:1]]
+    shown, remark = selected(group, having, MOST_PICTURES, "rows with a picture are shown")
+    return tuple((f"{variant.label}: {run.name}", path.read_bytes()) for variant, run, path in shown), remark
+
+
+def html_page(report: Report) -> str:
+    """The whole page, with the largest table first. The same report gives the same bytes, so it contains no times
+    except those of the runs.
+    """
+    chapters = {id(chapter.group): chapter for chapter in report.chapters}
+    grids = zip(
+        report.tables.sections.get("scores", ()), alike([chapter.group for chapter in report.chapters]), strict=True
+    )
+    families = []
+    for grid, groups in sorted(grids, key=lambda pair: -len(pair[0].rows)):
+        own = [chapters[id(group)] for group in groups]
+        families.append((grid, own, [*dict.fromkeys(text for chapter in own for text in chapter.findings)]))
+    # Its extent and what its sweep asks: `Does k matter? 8 runs of 5 rows.`
+    runs = [run for chapter in report.chapters for run in chapter.group.runs]
+    shared = set[str].intersection(*({*run.sweeps} for run in runs)) if runs else set[str]()
+    asked = str(sweep_file(*shared).get("description") or "") if len(shared) == 1 else ""
+    about = asked[:1].upper() + asked[1:] or "Scores of Transformers by how they represent positions"
+    rows = sum(len(chapter.group.variants) for chapter in report.chapters)
+    extent = f"{about}. {_count(len(runs), 'run')} of {_count(rows, 'row')}."
+    sections = {name: grids for name, grids in report.tables.sections.items() if name != "scores"}
+    page = _ENVIRONMENT.get_template("page.html.j2")
+    return page.render(report=report, families=families, sections=sections, extent=extent)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _recorded(run: Record) -> dict[str, Any]:
+    results = {"command", "config", "training", "scores", "by_length", "by_context"}
+    return flat(run.config) | flat(run.model_dump(exclude=results))
+
+
+def _lines(run: Record, first: dict[str, Any] | None = None) -> str:
+    recorded = _recorded(run)
+    keys = recorded if first is None else varying([first, recorded])
+    return "\n".join(f"{key}={_JSON.encode(recorded.get(key))}" for key in sorted(keys))
+
+
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(_TEMPLATES),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters |= {
+    "image": lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}",
+    "text": partial(html.escape, quote=False),  # outside of attributes; records are full of quotes
+    "spaced": lambda heading: heading.replace(" | ", " · "),
+    "no_break": lambda text: text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),  # inside `k = 16`
+    "count": _count,
+    "drawn": lambda grid, priority: layout(grid.up_to(priority)),
+}
+_ENVIRONMENT.globals |= {
+    "recorded": _recorded,
+    "lines_of": _lines,
+    "legend_of": lambda grid: legend([grid]),
+    "headings": HEADINGS,
+    "most_items": MOST_ITEMS,
+    "most_findings": MOST_FINDINGS,
+    "policy": POLICY,
+    "script": _SCRIPT,
+    "source": paper.SOURCE,
+}
+
+
+MOST_ALONE = 24  # groups that are drawn though they have one variant
+_REMARKS = "remarks.txt"
+LATEX_HEAD = "% In the preamble: \\usepackage{booktabs}\n"
+Records = Sequence[tuple[Path, Record]]
+
+
+def build_report(
+    records: Records,
+    out_dir: Path,
+    title: str,
+    problems: Sequence[str] = (),
+    benches: Sequence[SpeedRow] = (),
+    baseline: str | None = None,
+    remarks: Sequence[str] = (),
+    *,
+    published: bool | None = None,
+    pdf: bool = False,
+) -> Report:
+    """Write report.md, .json and .tex, index.html and the plots as SVG into `out_dir`, and remove the plots of an
+    earlier report there.
+
+    Learning curves, samples and the nats of documents are read from the files next to each record, if they exist. With
+    several groups the file names of the plots include the group's name.
+
+    `problems`: lines about unusable records, which the report shows. `benches`: speeds measured by alternating rounds,
+    for the table of speeds. `baseline`, `published`: as in `run_groups`. `remarks`: as `read_remarks` gives them.
+    `pdf`: whether the plots are also written as PDF. Raises RecordError if there is no record, or `out_dir` cannot be
+    written.
+    """
+    if problems and not records:
+        raise RecordError(f"no run record to report{unusable_records(problems)}")
+    # 1. The groups with a result, and the runs without one.
+    shown = [(path, record.shown()) for path, record in records]
+    paths = {run_key(record): path for path, record in shown}
+
+    def file_of(record: Record, name: str) -> Path:
+        return run_file(paths[run_key(record)], name)
+
+    unusable = list(problems)
+    every = run_groups((record for _, record in shown), read_beside(shown, unusable), baseline, published=published)
+    groups = [group for group in every if group.finished]
+    without = [run for group in every for variant in group.variants for run in variant.unfinished]
+    unfinished = tuple(_unfinished(run, paths[run_key(run)]) for run in without)
+    # 2. Tables and pictures.
+    tables = build_tables(groups, benches)
+    contents: dict[str, str | bytes] = {}
+    chapters = []
+    for group, suffix in zip(groups, _suffixes(groups), strict=True):
+        # In a grid of recipes, or among many groups, one variant alone is a line of the tables.
+        draws = len(group.variants) > 1 or ("recipes" not in tables.sections and len(groups) <= MOST_ALONE)
+        drawn = tuple(plots.all_plots(group, _curves(group, paths))) if draws else ()
+        contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
+        contents |= {f"{plot.name}{suffix}.pdf": plots.as_pdf(plot.figure()) for plot in drawn if pdf}
+        learned, remark = learned_pictures(group, file_of)
+        chapters.append(Chapter(group, drawn, samples(group, file_of), learned, remark, suffix))
+    # 3. The files.
+    report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [], tuple(remarks), unfinished)
+    contents |= {
+        "report.md": report.markdown,
+        "report.json": to_json(report.document, indent=1).decode() + "\n",
+        "report.tex": "\n".join([LATEX_HEAD, *map(latex, tables.main)]),
+        "index.html": html_page(report),
+    }
+    try:
+        for name, content in contents.items():
+            report.files.append(out_dir / name)
+            replace_file(report.files[-1], content)
+        for path in out_dir.iterdir():  # with plots of an earlier report, of other groups or as PDF
+            if plots.FILE.fullmatch(path.name) and path not in report.files:
+                path.unlink()
+    except OSError as error:
+        raise RecordError(f"{out_dir}: cannot write the report ({error}); choose another directory") from None
+    return report
+
+
+def _unfinished(run: Record, path: Path) -> str:
+    """A line about a run without a result, with the command that removes it."""
+    if run.status == "running":
+        return f"{run.name}: {run.outcome}"
+    root = path.parent.parent
+    where = "" if root == Path("runs") else " " + shlex.quote(f"runs_dir={root}")
+    removal = f"; to remove it: rpr-cli runs remove {shlex.quote(path.parent.name)}{where}"
+    return escape_control_characters(f"{run.name}: {run.outcome}{removal * (path.name == RECORD_NAME)}")
+
+
+def unusable_records(problems: Sequence[str]) -> str:
+    """The first of the lines about unusable records, as the end of a message that there is none; empty without any."""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"; not read: {problems[0]}{more}" if problems else ""
+
+
+def read_remarks(root: Path, records: Records = ()) -> list[str]:
+    """What records cannot say of themselves: the lines of remarks.txt in `root` and, after the name of the folder, of
+    those beside the records below it. Raises RecordError if one cannot be read.
+    """
+    remarks: list[str] = []
+    beside = (path.with_name(_REMARKS) for path, _ in records)
+    for path in dict.fromkeys([root / _REMARKS, *filter(own_file, beside)]):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecordError(f"{path}: cannot be read as text ({error}); mend it, or remove it") from None
+        where = "" if path.parent == root else f"{path.parent.relative_to(root).as_posix()}: "
+        remarks += [escape_control_characters(f"{where}{line}") for line in text.splitlines() if line.strip()]
+    return remarks
+
+
+def read_beside(records: Records, problems: list[str]) -> dict[RunKey, Beside]:
+    """What stands beside each finished run; a line about what cannot be read is added to `problems`."""
+    by_run = {}
+    for path, record in records:
+        if record.status == "finished":
+            splits = {score.split for score in record.scores} if record.kind.lower_is_better else ()
+            try:
+                learning = learning_of(_series(metrics_of(path), "validation/loss"))
+                documents = {split: read_documents(path, split) for split in splits}
+            except RprError as error:
+                problems.append(str(error))
+            else:
+                by_run[run_key(record)] = Beside(learning, documents)
+    return by_run
+
+
+def _suffixes(groups: Sequence[Group]) -> list[str]:
+    if len(groups) == 1:
+        return [""]
+    names = [f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups]
+    names = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in names]
+    return [f"{name}-{names[:at].count(name) + 1}" if names.count(name) > 1 else name for at, name in enumerate(names)]
+
+
+def _curves(group: Group, paths: Mapping[RunKey, Path]) -> list[tuple[Variant, plots.Curves]]:
+    """The curves of the variants that get a line; damaged files have been reported already."""
+    curves = []
+    for variant in lines_of(group)[0]:
+        for record in variant.finished or variant.records:
+            try:
+                rows = metrics_of(paths[run_key(record)])
+            except RecordError:
+                continue
+            series = {name: _series(rows, name) for name in KEPT_METRICS}
+            if any(series.values()):
+                curves.append((variant, series))
+    return curves
+
+
+def _series(metrics: Sequence[dict[str, Any]], name: str) -> dict[int, float]:
+    # A resumed run repeats the steps since its checkpoint, and the later line counts.
+    values = {line["step"]: line[name] for line in metrics if isinstance(line.get(name), (int, float))}
+    return {step: float(value) for step, value in sorted(values.items()) if math.isfinite(value)}
