@@ -3,7 +3,7 @@
 import pytest
 
 from rpr.records.position import position_of, positions_of
-from rpr.records.record import RerunOf
+from rpr.records.record import Git, RerunOf
 from rpr.records.scores import ByLength
 from rpr.report import groups
 from rpr.report.findings import findings
@@ -173,6 +173,8 @@ def test_a_seed_that_was_trained_twice_is_said():
     caveats = group_of([*alike, again, rerun]).variants[0].caveats
     assert caveats["trained again"] == "seed 1: trained more than once, the newest run counts"
     assert "trained again" not in group_of(alike).variants[0].caveats
+    changed = group_of(run.model_copy(update={"git": Git(commit="feed", dirty=run.seed > 1)}) for run in alike)
+    assert changed.variants[0].caveats["uncommitted"].startswith("seed 2: trained from uncommitted changes")
 
 
 def test_runs_beyond_the_seeds_of_a_sweeps_file_are_marked(tmp_path, monkeypatch):

@@ -243,41 +243,33 @@ BROKEN = {  # a module of the folder, and the one line that every command then g
 }
 
 
-def test_a_broken_module_is_one_line(home):
+def test_what_is_refused_is_one_line_and_configuration_is_printed(home):
+    """In one process. The hooks of all variants are tried before the first of a sweep is trained."""
     for name, (text, _) in BROKEN.items():
         shutil.copytree(home / "own", home / name)
         (home / name / "window.py").write_text(text)
-    heads, answers = answers_of(home, [["train", f"schemes_dir={name}", "position=window"] for name in BROKEN], ROOT)
-    assert heads == ["train 2"] * len(BROKEN) and not (home / "runs").exists(), answers
-    for answer, (_, message) in zip(answers, BROKEN.values(), strict=True):
-        assert answer.startswith("rpr-cli: ") and answer.count("rpr-cli: ") == 1 and message in answer, answer
-
-
-def test_sweep_and_bench_try_the_hooks_of_all_variants_first(home):
-    file = home / "own" / "window.py"
-    leaking = file.read_text().replace('["temperature"], k', '["temperature"], k + k.roll(-1, 2)')
-    file.write_text(leaking.replace('"#12ab34"', '"#12ab34"\n    VERSION = "2"'))
-    commands = [["sweep", "mine", "schemes_dir=own"], ["bench", "schemes_dir=own", "variants=[absolute,window]"]]
-    heads, answers = answers_of(home, commands, ROOT)
-    assert heads == ["sweep 2", "bench 2"] and not (home / "runs").exists(), answers
-    assert all("a text alone gives other values" in answer for answer in answers), answers
-
-
-def test_folders_that_are_refused_and_configuration_that_is_printed(home):
     shutil.copytree(home / "own", home / "hiding")
     (home / "hiding" / "rope.py").write_text("")
+    leaking = SCHEME.replace('["temperature"], k', '["temperature"], k + k.roll(-1, 2)')
+    (home / "own" / "window.py").write_text(leaking)
     (home / "own" / "position" / "my-window.yaml").write_text(CHOICE.replace("name: window", "name: my-window"))
     own = ["schemes_dir=own", "model=mini", "optim=tiny"]
-    expected = {
-        "schemes_dir: {home}/nowhere is not a folder": ["schemes_dir=nowhere"],
-        "'' is not a folder": ["schemes_dir="],  # $UNSET
-        "rope.py: has the name of a module of rpr": ["schemes_dir=hiding"],
-        "no such choice": [*own, "position=nope"],
-        "size: 3": [*own, "position=window", "--cfg", "job"],
-        "my-window:": [*own, "position=pattern", "position.layers=[my-window,rope]", "--cfg=job"],
-    }
-    heads, answers = answers_of(home, [["train", *words] for words in expected.values()], ROOT)
-    assert heads == ["train 2"] * 4 + ["train 0"] * 2, answers
-    for message, answer in zip(expected, answers, strict=True):
-        assert message.format(home=home) in answer, answer
-    assert all(answer.startswith("rpr-cli: ") for answer in answers[:4])
+    refused = [
+        *((["train", f"schemes_dir={name}", "position=window"], message) for name, (_, message) in BROKEN.items()),
+        (["train", "schemes_dir=nowhere"], f"schemes_dir: {home}/nowhere is not a folder"),
+        (["train", "schemes_dir="], "'' is not a folder"),  # $UNSET
+        (["train", "schemes_dir=hiding"], "rope.py: has the name of a module of rpr"),
+        (["train", *own, "position=nope"], "no such choice"),
+        (["sweep", "mine", "schemes_dir=own"], "a text alone gives other values"),
+        (["bench", "schemes_dir=own", "variants=[absolute,window]"], "a text alone gives other values"),
+    ]
+    printed = [
+        (["train", *own, "position=window", "--cfg", "job"], "size: 3"),
+        (["train", *own, "position=pattern", "position.layers=[my-window,rope]", "--cfg=job"], "my-window:"),
+    ]
+    heads, answers = answers_of(home, [words for words, _ in (*refused, *printed)], ROOT)
+    assert heads == [*(f"{words[0]} 2" for words, _ in refused), *["train 0"] * len(printed)], answers
+    assert not (home / "runs").exists(), answers
+    for (_, message), answer in zip((*refused, *printed), answers, strict=True):
+        assert message in answer, answer
+    assert all(answer.startswith("rpr-cli: ") and answer.count("rpr-cli: ") == 1 for answer in answers[: len(refused)])

@@ -120,6 +120,24 @@ def test_rows_of_a_resumed_run_keep_their_step_and_the_missing_ones_are_sent(tmp
         assert calls == sent
 
 
+def test_another_training_of_the_same_settings_is_a_run_of_its_own(tiny_config, tmp_path, monkeypatch):
+    import wandb
+
+    ids = []
+
+    def init(**given):
+        ids.append(given["id"])
+        if len(ids) == 1:
+            raise wandb.errors.UsageError("run already exists")
+        return MagicMock(starting_step=0, offline=False, url="https://wandb.test/run")
+
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    config = tiny_config(*RECIPE)
+    start(config, tmp_path / "run")._jobs.put(None)
+    assert ids[0] == config.run_id and ids[1].startswith(f"{config.run_id}-"), ids
+
+
 @pytest.mark.parametrize("mode, configured, line", [
     ("disabled", "wandb", "disabled by WANDB_MODE; only the local record is written"),
     ("dryrun", "wandb", "offline by WANDB_MODE or `wandb offline`"),
@@ -129,7 +147,8 @@ def test_wandb_mode_is_respected(mode, configured, line, tiny_config, tmp_path, 
     monkeypatch.setenv("WANDB_MODE", mode)
     logger = start(tiny_config(*RECIPE, f"logger={configured}"), tmp_path / "run")
     if logger is not None:
-        logger.finish({}, failed=False)
+        logger.finish({}, failed=True)
+        assert read_back(tmp_path / "run")["exit"] == 1
     assert (logger is not None) == (mode == "dryrun") and line in messages(capsys)[0]
 
 
