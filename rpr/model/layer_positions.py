@@ -117,8 +117,7 @@ class LayerPositions(nn.Module):
             if q_BHPD.shape[-1] != width:  # attention scales by the width of what it gets
                 q_BHPD = q_BHPD * (q_BHPD.shape[-1] / width) ** 0.5
         if scheme.query_log_scale:
-            growth_P = ((positions_P + 1).double() / scheme.query_log_floor).clamp(min=1).log()
-            q_BHPD = q_BHPD * (1 + scheme.query_log_scale * growth_P)[:, None].to(q_BHPD.dtype)
+            q_BHPD = q_BHPD * self._growth(positions_P)[:, None].to(q_BHPD.dtype)
         return q_BHPD, k_BHPD
 
     def offset_keys(self, k_BHPD: Tensor, before_BH1D: Tensor, starts: Tensor) -> Tensor:
@@ -132,6 +131,11 @@ class LayerPositions(nn.Module):
         if self.scheme.key_offset == "slow_pairs":  # of the pairs (i, i + D/2), the upper half
             dimensions_D, width = dimensions_D % (width // 2), width // 2
         return torch.where(dimensions_D >= width // 2, torch.where(starts, first, previous_BHPD), k_BHPD)
+
+    def _growth(self, positions: Tensor) -> Tensor:
+        """Of queries at these positions, by `query_log_scale`, in float64."""
+        growth = ((positions + 1).double() / self.scheme.query_log_floor).clamp(min=1).log()
+        return 1 + self.scheme.query_log_scale * growth
 
     def rotate(
         self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, hidden: Tensor | None, running: Running | None, **how: bool
@@ -154,7 +158,9 @@ class LayerPositions(nn.Module):
                 running.extend("angle", 1, angles_BHPW.transpose(1, 2), **how)
             return rotate_by(q_BHPD, angles_BHPW), rotate_by(k_BHPD, angles_BHPW)
 
-    def of_input(self, x_BPM: Tensor, before_BH: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+    def of_input(
+        self, x_BPM: Tensor, positions_BP: Tensor, before_BH: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
         """From projections of the layer's input: what multiplies the key table in place of the queries, [B, H, P, X],
         and the bias of each key, [B, H, P], after a key of that bias (None: from the first position on).
         """
@@ -163,6 +169,8 @@ class LayerPositions(nn.Module):
         learned = self._learned
         projected = {name: F.linear(x_BPM, learned[name]) for name in self._projections}
         queries = self.scheme.distance_queries(projected, learned, self.site)
+        if queries is not None and self.scheme.query_log_scale and self.scheme.grows_distance_queries:
+            queries = queries * self._growth(positions_BP)[:, None, :, None].to(queries.dtype)
         if not self.scheme.has_key_bias:
             return queries, None
         if before_BH is None:
@@ -205,7 +213,8 @@ class LayerPositions(nn.Module):
         if self.scheme.has_scores:
             at_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device) if given is None else given.positions_P
             change = self.change_scores(q_BHPD, at_P[:, None], at_P)
-        of_input = self.of_input(x_BPM)
+        places_P = _positions_upto(x_BPM.shape[1], x_BPM.device) if given is None else given.positions_P
+        of_input = self.of_input(x_BPM, places_P[None])
         return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, *of_input, labels=labels, change_scores=change)
 
     @property

@@ -104,11 +104,14 @@ def self_attention(weights: Weights, name: str, eps: float, scheme: Scheme, site
     q_HLD, k_HLD = (x[0] for x in scheme.prepare(q_HLD[None], k_HLD[None], positions, learned, site))
     if scheme.query_log_scale:
         growth = [math.log(max((i + 1) / scheme.query_log_floor, 1)) for i in range(length)]
-        q_HLD = q_HLD * (1 + scheme.query_log_scale * torch.tensor(growth, dtype=x_LM.dtype))[:, None]
+        growth_L1 = (1 + scheme.query_log_scale * torch.tensor(growth, dtype=x_LM.dtype))[:, None]
+        q_HLD = q_HLD * growth_L1
     # 2. What depends on the distance j - i, clipped to k: vectors a^K and a^V, and a number for each head.
     keys, values, bias_HR = scheme.distance_tables(learned, site, length - 1, torch.device("cpu"))
     projected = {key: x_LM[None] @ learned[key].T for key in scheme.projections(site)}
     queries = scheme.distance_queries(projected, learned, site) if projected else None
+    if queries is not None and scheme.query_log_scale and scheme.grows_distance_queries:
+        queries = queries * growth_L1
     key_bias = scheme.key_bias(projected, learned, site, x_LM.new_zeros(1, site.num_heads))[0]
     rows = []
     for i in range(length):

@@ -142,7 +142,9 @@ class SelfAttention(nn.Module):
                 q, k = positions.prepare(q, k, state.newest_X())
                 q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(*q_BNHD.shape[:3], -1) for x in (q, k))
             tables = state.tables(positions)
-            of_input = positions.of_input(x_BNM.flatten(0, 1)[:, None], state.bias_of_parents(cache))
+            of_input = positions.of_input(
+                x_BNM.flatten(0, 1)[:, None], state.newest_X()[:, None], state.bias_of_parents(cache)
+            )
             queries_BHNX, bias_BHN1 = (
                 None if part is None else part.reshape(*q_BNHD.shape[:3], -1).transpose(1, 2) for part in of_input
             )

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 import torch
 
+from rpr.model.attention.composition import spread
 from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_in_training, positions_of_layers
 from rpr.model.positions import COLOURS, SCHEMES, Site, Tables
 from rpr.model.positions.alibi import slopes_of
@@ -186,6 +187,14 @@ def score(variant, learned, x, q, k, head, i, j, causal):
     if kind == "relative_logits":
         r = learned["w_r"][head * given.rank : (head + 1) * given.rank] @ x[i]
         before = given.extent - 1
+        if given.clip_queries is not None:
+
+            def clip(vector, longest):
+                return vector * min(1, longest / (vector.norm() + 1e-6))
+
+            growth = 1 + given.query_log_scale * math.log(max((i + 1) / given.query_log_floor, 1))
+            q = growth * clip(q / growth * learned["q_scale"][head], given.clip_queries)
+            r, k = growth * clip(r * learned["r_scale"][head], given.clip_logits), clip(k, given.clip_queries)
         return q @ k / root + (r @ learned["p"][before + j - i] if abs(i - j) < given.extent else 0)
     assert kind == "transformer_xl"
     d_model = HEADS * WIDTH
@@ -409,6 +418,35 @@ def test_scaling_is_that_of_transformers(kind):
     torch.testing.assert_close(sin, (at[:, None] * expected).sin() * temperature, rtol=0, atol=1e-5)
 
 
+def test_clips_and_log_scale_are_those_of_inkling_2():
+    """It computes in float32."""
+    module = pytest.importorskip("transformers.models.inkling2.modeling_inkling2")
+    config = pytest.importorskip("transformers.models.inkling2.configuration_inkling2").Inkling2TextConfig(
+        hidden_size=HEADS * WIDTH, d_rel=3, log_scaling_n_floor=3, rel_l2_clip_threshold=0.6, qk_l2_clip_threshold=2.0
+    )
+    settings = {"rank": 3, "extent": 4, "clip_logits": 0.6, "clip_queries": 2.0}
+    given = scheme("relative_logits", **settings, query_log_scale=0.1, query_log_floor=3)
+    positions, x = LayerPositions(given, site(True)), torch.randn(1, LENGTH, HEADS * WIDTH)
+    theirs = module.Inkling2RelativePositionBias(config, HEADS, 4, log_scaling=True)
+    queries = module.Inkling2LogScaledL2Clip(config, HEADS, WIDTH, 2.0)
+    with torch.no_grad():
+        for parameter in positions.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+        theirs.linear.weight.copy_(positions.w_r)
+        theirs.proj.copy_(positions.p.flip(0).T)
+        theirs.norm.scale.copy_(positions.r_scale)
+        queries.scale.copy_(positions.q_scale)
+        q, k, v, _ = (part.float() for part in inputs())
+        places = torch.arange(LENGTH)
+        expected = theirs(x, (places[:, None] - places)[None, None], places[None])
+        found = positions.inputs(x, q, k, v)
+        shown = torch.ones(LENGTH, LENGTH).tril().bool()
+    torch.testing.assert_close(found.q, queries(q.transpose(1, 2), places[None]).transpose(1, 2), rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.k, module.Inkling2L2Clip(2.0)(k), rtol=0, atol=1e-6)
+    r_times_p = spread(found.distance_queries, found.key_table, LENGTH)
+    torch.testing.assert_close(r_times_p[..., shown], expected[..., shown], rtol=0, atol=1e-6)
+
+
 # --- known faults of other implementations
 
 
@@ -497,7 +535,8 @@ def test_choices_and_schemes_match_and_have_own_labels_and_colours():
 
 OTHER_VALUES = {
     "base": 500.0, "rotated_share": 0.5, "buckets": 16, "proportion": 0.5, "random_positions": 2048,
-    "trained_length": 99, "initial_std": 1.0, "long_factors": (2.0,),
+    "trained_length": 99, "initial_std": 1.0, "window": 4, "clip_logits": 8.0, "clip_queries": 9.0,
+    "long_factors": (2.0,),
 }  # fmt: skip
 
 

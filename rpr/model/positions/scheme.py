@@ -420,6 +420,11 @@ class Scheme(StrictModel):
         return None
 
     @property
+    def grows_distance_queries(self) -> bool:
+        """Whether `query_log_scale` multiplies what `distance_queries` returns, too."""
+        return False
+
+    @property
     def has_key_bias(self) -> bool:
         """Whether `key_bias` is added."""
         return type(self).key_bias is not Scheme.key_bias
