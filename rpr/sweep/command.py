@@ -124,29 +124,25 @@ def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) ->
     no row has applies to all rows instead; one of its values alone, to the rows that have another of them. Raises
     ConfigError if no row has what all overrides select.
     """
-    stated = [{override_key(word): _values(word) for word in row} for row in rows]
-    known = {key: {value for settings in stated for value in settings.get(key, ())} for row in stated for key in row}
-    given = {override_key(override): _values(override) for override in overrides}
-    selecting = [word for word in overrides if known.get(override_key(word), set()) & given[override_key(word)].keys()]
+    stated = [{override_key(word): word for word in row} for row in rows]
+    typed = {override_key(word): word for word in overrides}
+    known = {key: {value for row in stated if key in row for value in _values(row[key])} for key in typed}
+    selecting = [key for key, word in typed.items() if known[key] & _values(word).keys()]
     selected = []
-    for row, settings in zip(rows, stated, strict=True):
-        by_key = {override_key(word): word for word in (*row, *overrides)}
-        for word in selecting:
-            key, _, _ = word.partition("=")
-            values, chosen = settings.get(override_key(word)), given[override_key(word)]
-            if values is None:
-                continue
-            if not values.keys() & chosen.keys():
-                break
-            added = chosen.keys() - known[override_key(word)]
-            kept = [values.get(value, text) for value, text in chosen.items() if value in values or value in added]
-            by_key[override_key(word)] = f"{key}={','.join(kept)}"
-        else:
-            selected.append(tuple(by_key.values()))
+    for row in stated:
+        chosen = {}
+        for key in (key for key in selecting if key in row):
+            values, texts = _values(row[key]), _values(typed[key]).items()
+            kept = [values.get(value, text) for value, text in texts if value in values or value not in known[key]]
+            chosen[key] = (
+                f"{typed[key].partition('=')[0]}={','.join(kept)}" if values.keys() & dict(texts).keys() else ""
+            )
+        if all(chosen.values()):
+            selected.append(tuple((row | typed | chosen).values()))
     if not selected:
         raise ConfigError(
-            f"{' and '.join(selecting)}: no row of the sweep has them together; give one of them, or write a sweep of "
-            "your own"
+            f"{' and '.join(typed[key] for key in selecting)}: no row of the sweep has them together; give one of "
+            "them, or write a sweep of your own"
         )
     return selected
 
