@@ -5,14 +5,22 @@ from typing import Any
 
 
 class Lazy:
+    """Has the attributes of a module, and its dictionary, in which monkeypatch looks for what it restores."""
+
+    __slots__ = ("_name",)
+
     def __init__(self, name: str) -> None:
-        vars(self)["module"] = name
+        object.__setattr__(self, "_name", name)
+
+    @property
+    def __dict__(self) -> Any:
+        return vars(importlib.import_module(self._name))
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(vars(self)["module"]), attribute)
+        return getattr(importlib.import_module(self._name), attribute)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
-        setattr(importlib.import_module(vars(self)["module"]), attribute, value)
+        self.__dict__[attribute] = value
 
 
 callbacks, fit, training_module = (Lazy(f"rpr.training.{name}") for name in ("callbacks", "fit", "module"))
