@@ -19,7 +19,7 @@ ROOMS = {
     "rpr/model": 6_370,
     "rpr/records": 1_490,
     "rpr/report": 3_770,
-    "rpr/runs": 980,
+    "rpr/runs": 970,
     "rpr/scoring": 1_310,
     "rpr/sweep": 1_190,
     "rpr/tracking": 580,
@@ -43,7 +43,7 @@ ROOMS = {
     "tests/sweep": 650,
     "tests/system": 3_790,
     "tests/tracking": 430,
-    "tests/training": 810,
+    "tests/training": 800,
 }
 
 

@@ -100,19 +100,16 @@ def compose_quickly(name: str, overrides: Sequence[str], config_dir: Path | None
 
     folders = (data_dir("conf"), *choice_dirs(config_dir))
     groups = {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
-    choices, values = [], list[Any]()
-    for override in map(parse, overrides):
-        sets = override.type is OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
-        if override.key_or_group in groups:
-            choices.append(override.input_line)
-        elif sets and override.key_or_group != "hydra.searchpath":
-            values.append(override)
-        else:
-            return compose(name, overrides, config_dir)
-    settings = copy.deepcopy(_of_choices(name, tuple(choices), config_dir))
+    parsed = [*map(parse, overrides)]
+    values = [one for one in parsed if one.key_or_group not in groups]
+    plain = (one.type is OverrideType.CHANGE and one.package is None and not one.is_sweep_override() for one in values)
+    if not all(plain) or any(one.key_or_group == "hydra.searchpath" for one in values):
+        return compose(name, overrides, config_dir)
+    choices = tuple(one.input_line for one in parsed if one.key_or_group in groups)
+    settings = copy.deepcopy(_of_choices(name, choices, config_dir))
     try:
-        for override in values:
-            OmegaConf.update(settings, override.key_or_group, override.value())
+        for one in values:
+            OmegaConf.update(settings, one.key_or_group, one.value())
     except OmegaConfBaseException:  # which Hydra explains
         return compose(name, overrides, config_dir)
     return settings

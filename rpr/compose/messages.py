@@ -45,17 +45,14 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
         return "hydra/launcher: SLURM's is not installed; pip install hydra-submitit-launcher"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
-        return _no_such_choice(group, choice, [option for option in error.options if not option.startswith("_")])
+        recipe = "; a model without optim= has the recipe of its own name" if group == "optim" else ""
+        options = [option for option in error.options if not option.startswith("_")]
+        return f"{group}: no such choice {choice!r}{recipe}{did_you_mean(choice, options)}"
     if isinstance(error, (HydraException, OmegaConfBaseException)) or is_parsing_error(error):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
         text = "; ".join(line.rstrip(".;") for line in lines)
         return _unknown_key(text, kind) or text
     return None
-
-
-def _no_such_choice(group: str, choice: str, options: list[str]) -> str:
-    recipe = "; a model without optim= has the recipe of its own name" if group == "optim" else ""
-    return f"{group}: no such choice {choice!r}{recipe}{did_you_mean(choice, options)}"
 
 
 def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:

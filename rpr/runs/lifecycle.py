@@ -62,8 +62,7 @@ def untrained(config: TrainConfig) -> Iterator[str]:
 def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
     """The settings that change no score, only what is reported, in which a finished run differs from `config`."""
     asked = config.evaluation.model_dump(mode="json")
-    recorded = record.config["evaluation"]
-    return [name for name in REPORTED if asked[name] != recorded[name]]
+    return [name for name in REPORTED if asked[name] != record.config["evaluation"][name]]
 
 
 @contextlib.contextmanager
@@ -259,13 +258,10 @@ def check_same_corpus(
     data = config.data
     if record.data is None or (data.on_hub and pinned_revision(data) is None):
         return
-    try:
-        same = record.data.key == (key_of or cache_key)(data)
-    except DataError:  # the corpus can no longer be read: the finished run remains valid
-        return
-    if not same:
-        what = f"data{'.path' if data.path else ''}: {data.path or data.name}"
-        raise ConfigError(
-            f"{what} has changed since {run_dir.name} was trained on it (key {record.data.key[:12]}); move that run's "
-            "folder away, or give the new corpus a data.name= of its own"
-        )
+    with contextlib.suppress(DataError):  # the corpus can no longer be read: the finished run remains valid
+        if record.data.key != (key_of or cache_key)(data):
+            what = f"data{'.path' if data.path else ''}: {data.path or data.name}"
+            raise ConfigError(
+                f"{what} has changed since {run_dir.name} was trained on it (key {record.data.key[:12]}); move that "
+                "run's folder away, or give the new corpus a data.name= of its own"
+            )

@@ -101,11 +101,9 @@ def _keeps_touching(path: Path, other: Holder) -> bool:
     until = time.monotonic() + min(STALE_SECONDS, STALE_SECONDS - _age(path))  # a file's time may be in the future
     if time.monotonic() < until:
         note(f"{path.parent.name}: checking whether {other} is still alive")
-    while time.monotonic() < until:
-        if path.stat().st_mtime_ns != before:
-            return True
+    while time.monotonic() < until and path.stat().st_mtime_ns == before:
         time.sleep(_POLL_SECONDS)
-    return False
+    return path.stat().st_mtime_ns != before
 
 
 def _beat(path: Path, holder: Holder, released: threading.Event) -> None:

@@ -72,7 +72,7 @@ def fit(
     guard = NonFiniteGuard(run_dir, optim, batches)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
     callbacks: list[pl.Callback] = [
-        SeveralRanks(data.meta.key, partial(_settings_and_code, config)),
+        SeveralRanks(partial(_common, config, data)),
         SameMatmuls(),
         stopwatch,
         guard,
@@ -157,21 +157,20 @@ def _trainer(config: TrainConfig, run_dir: Path, callbacks: list[pl.Callback], l
     return trainer
 
 
-def _settings_and_code(config: TrainConfig) -> Any:
-    """What decides a run, and when it stops; must be the same on all ranks: a user starts those of several nodes one by
-    one, and a rank without a time limit would not take part in the others' check of it.
-    """
+def _common(config: TrainConfig, data: PreparedData) -> Any:
+    """What decides a run, and when it stops: a rank without a time limit would not take part in the others' check."""
     schemes = codes((config.position.encoder, config.position.decoder))
-    return config.run_id, config.stop_after_minutes, schemes, provenance.versions(), provenance.git_state().commit
+    versions, commit = provenance.versions(), provenance.git_state().commit
+    return data.meta.key, config.run_id, config.stop_after_minutes, schemes, versions, commit
 
 
 class SeveralRanks(pl.Callback):
-    """Checks that all ranks start at the same step with the same corpus, settings and code: nodes may read different
+    """Checks that all ranks start at the same step with the same settings, code and corpus: nodes may read different
     folders. Undoes Lightning's handling of SIGTERM (communication).
     """
 
-    def __init__(self, corpus_key: str, settings_and_code: Callable[[], Any]) -> None:
-        self._corpus_key, self._settings_and_code = corpus_key, settings_and_code
+    def __init__(self, common: Callable[[], Any]) -> None:
+        self._common = common
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Raises RunError on every rank if they differ."""
@@ -179,12 +178,12 @@ class SeveralRanks(pl.Callback):
             return
         die_on_sigterm()
         starts: list[Any] = [None] * trainer.world_size
-        own = (self._settings_and_code(), self._corpus_key, trainer.global_step)
-        torch.distributed.all_gather_object(starts, own)
-        for rank, start in enumerate(starts):
-            for what, here, there in zip(_ALIKE, starts[0], start, strict=True):
-                if here != there:
-                    raise RunError(f"ranks 0 and {rank} have different {what}; give every node the same")
+        torch.distributed.all_gather_object(starts, (trainer.global_step, self._common()))
+        if others := [rank for rank, start in enumerate(starts) if start != starts[0]]:
+            raise RunError(
+                f"ranks 0 and {others[0]} start with different settings, code, packages, corpora or checkpoints; give "
+                "every node the same ones"
+            )
 
 
 class SameMatmuls(pl.Callback):
@@ -198,13 +197,6 @@ class SameMatmuls(pl.Callback):
         torch.set_float32_matmul_precision(began)
         if began != here and is_first_rank():
             note(f"hardware.matmul_precision: the run began with {began} and keeps it; here auto would be {here}")
-
-
-_ALIKE = (
-    "settings, code or packages",
-    "corpora (data.path, data.cache_dir)",
-    "checkpoints (runs_dir)",
-)
 
 
 def _last(rows: list[dict[str, Any]], name: str) -> float | None:
