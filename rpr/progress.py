@@ -13,18 +13,19 @@ from typing import Any, Literal
 
 from rpr.io.escape import escape_control_characters
 
-SECONDS_BETWEEN_LINES = 10.0
-SECONDS_BETWEEN_DRAWINGS = 0.2
-SECONDS_BEFORE_A_BAR = 0.5  # shorter work shows none
+_AS_LINES = (10.0, 10.0)  # seconds before the first, and between two
+_ON_TERMINAL = (0.5, 0.2)  # shorter work shows no bar
 _LOCK = threading.RLock()  # of all bars: a sweep's are drawn by a thread of their own
 _open_bars = 0
 _stderr: Any = None  # the stream that bars are drawn on, while there are any
 
 
 class Progress:
-    """A counter with a progress display. It must be closed; used as a context manager, it is closed at the end.
+    """A counter with a progress display, redrawn only when it counts. It must be closed, as a context manager is.
 
-    A bar is redrawn only by `update` and `reach`: it does not move while nothing is done.
+    It counts `total` items called `unit` ("steps"), if that is known, of which `done` are done. `keep`: whether
+    the bar stays on the terminal. `lines` without a terminal: "none"; "slow": from the tenth second on; "last": in any
+    case one at the end.
     """
 
     def __init__(
@@ -37,13 +38,6 @@ class Progress:
         keep: bool = True,
         lines: Literal["none", "slow", "last"] = "slow",
     ) -> None:
-        """Count items called `unit` ("steps"): `total` of them, if known, of which `done` are already done.
-
-        Args:
-            keep: whether the bar stays on the terminal after it is closed.
-            lines: which lines are printed without a terminal: "none"; "slow": from the tenth second on; "last": in any
-                case one at the end.
-        """
         self._total, self._unit, self._description = total, unit, escape_control_characters(description)
         self._done = self._first = done
         self._fields: dict[str, object] = {}
@@ -62,9 +56,7 @@ class Progress:
         self._done, self._total = done, total
         self._fields |= fields
         now = time.monotonic()
-        first, between = SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_LINES
-        if self._on_terminal:
-            first, between = SECONDS_BEFORE_A_BAR, SECONDS_BETWEEN_DRAWINGS
+        first, between = _ON_TERMINAL if self._on_terminal else _AS_LINES
         due = now - self._started >= first and now - self._shown_at >= between
         if due and (self._on_terminal or self._lines != "none"):
             self._shown_at = now
@@ -74,9 +66,7 @@ class Progress:
         """Show the final count, and end the display. Closing again has no effect."""
         if self._bar is not None:
             self._show()
-            with _LOCK:
-                self._bar.close()
-                _remove_bar()
+            _remove_bar(self._bar)
             self._bar = None
         elif self._printed != self._done and (self._lines == "last" or self._printed is not None):
             self._show()
@@ -133,11 +123,13 @@ def _add_bar(total: int | None, done: int, description: str, keep: bool, bar_for
     return tqdm(total=total, initial=done, desc=description, file=_stderr, **display)
 
 
-def _remove_bar() -> None:
+def _remove_bar(bar: Any) -> None:
     global _open_bars
-    _open_bars -= 1
-    if _open_bars == 0:
-        sys.stderr = _stderr
+    with _LOCK:
+        bar.close()
+        _open_bars -= 1
+        if _open_bars == 0:
+            sys.stderr = _stderr
 
 
 def _format(value: object) -> str:

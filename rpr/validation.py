@@ -58,9 +58,7 @@ class StrictModel(BaseModel):
         return {key: value for key, value in written(self).items() if key not in unused}
 
     def problems(self) -> Iterable[str | Problem]:
-        """What is wrong with valid settings together, of several settings as `settings: rule; remedy`; the first one is
-        reported.
-        """
+        """What is wrong with valid settings together (of several: `settings: rule; remedy`); the first is reported."""
         return ()
 
 

@@ -6,11 +6,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
-    "rpr": 1_100,
+    "rpr": 1_090,
     "rpr/checks": 450,
     "rpr/cli": 360,
     "rpr/commands": 1_900,
-    "rpr/compose": 430,
+    "rpr/compose": 420,
     "rpr/config": 780,
     "rpr/data": 3_170,
     "rpr/decode": 610,
@@ -26,7 +26,7 @@ ROOMS = {
     "rpr/training": 1_160,
     "tests": 2_450,
     "tests/checks": 400,
-    "tests/cli": 540,
+    "tests/cli": 510,
     "tests/config": 340,
     "tests/data": 1_760,
     "tests/decode": 340,

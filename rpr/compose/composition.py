@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,9 +140,11 @@ def to_plain(settings: Any) -> dict[str, Any]:
     """
     from omegaconf import OmegaConf
 
-    given = _texts(OmegaConf.to_container(settings, resolve=False), "")  # missing_keys takes ten times as long
-    missing = sorted(key for key, text in given if text == "???")
-    if missing:
+    from rpr.records.record import flat
+
+    given: dict[str, Any] = OmegaConf.to_container(settings, resolve=False)  # type: ignore[assignment]
+    # missing_keys of OmegaConf takes ten times as long
+    if missing := sorted(key for key, value in flat(given).items() if value == "???"):
         example = "run=runs/NAME-HASH" if missing[0] == "run" else f"{missing[0]}=..."
         raise ConfigError(f"{missing[0]}: required; add {example}")
     values: dict[str, Any] = OmegaConf.to_container(settings, resolve=True)  # type: ignore[assignment]
@@ -151,22 +153,14 @@ def to_plain(settings: Any) -> dict[str, Any]:
         for name, value in os.environ.items()
         if len(value) >= _SHORTEST_SECRET and (_SECRET.fullmatch(name) or _PASSWORD.search(value))
     }
-    for key, text in _texts(values, ""):
+    for key, value in flat(values).items():
+        text = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
         if holding := next((name for secret, name in secrets.items() if secret in text), None):
             raise ConfigError(
                 f"{key}: contains the value of {holding}; settings are stored in records and sent to W&B, so they must "
                 "not contain secrets: leave it in the environment"
             )
     return values
-
-
-def _texts(tree: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every string among the settings, with its dotted key."""
-    if isinstance(tree, str):
-        yield path, tree
-    elif isinstance(tree, Mapping | list):
-        for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
-            yield from _texts(value, f"{path}.{key}" if path else str(key))
 
 
 def override_key(override: str) -> str:

@@ -107,21 +107,11 @@ def test_help_wraps_at_the_window_and_stays_complete(cli, monkeypatch):
 
 def test_help_shows_the_settings_of_the_choices(cli):
     out = cli("train", "--help", "model=big", "position=rope").out
-    shown = [
-        "[big]",
-        "[rope], rope_none, shape",
-        "  num_heads: 16 ",
-        "  max_steps: 300000 ",
-        "  base: 10000",
-        "position.encoder: ",
-    ]
+    shown = ["[big]", "[rope], ", "  num_heads: 16 ", "  max_steps: 300000 ", "position.encoder: "]
     assert [text for text in shown if text not in out] == []
     assert "[wmt14_en_de]" in out and "data.* of data=wmt14_en_de" in out, "the corpus that model=big selects"
-    assert "[reverse]" in cli("train", "--help", "model=big", "data=reverse").out
     assert "_vectors" not in out
-    for words in (["logger=wandb_offline"], ["hardware=slurm_8xgpu"]):
-        out = cli("train", "--help", *words).out
-        assert ("  project: " if words[0].startswith("logger") else "  precision: ") in out, "of the choice it extends"
+    assert "  precision: " in cli("train", "--help", "hardware=slurm_8xgpu").out, "of the choice it extends"
 
 
 def test_recorded_command_repeats_the_whole_run(started):
@@ -299,31 +289,16 @@ def test_bench_reads_the_choices_of_the_users_folder(capsys, tmp_path):
     assert [row["variant"] for row in json.loads(capsys.readouterr().out)["step"]] == ["absolute", "mine"]
 
 
-def test_bench_by_length_of_the_context_prints_what_it_has_measured_when_it_is_interrupted(cli, monkeypatch):
+def test_bench_by_length_of_the_context(cli):
     words = ["bench", "parts=[context]", "model.architecture=decoder_only", "variants=[none,cope]", "rounds=1"]
     words += ["context.lengths=[4,16]", "context.positions=16", "data.vocabulary_size=50", "steps_per_round=1"]
     document = json.loads(cli(*words, "format=json").out)
     rows = [(row["length"], row["batch"], row["variant"]) for row in document["context"]]
     assert rows == [(length, 16 // length, name) for length in (4, 16) for name in ("none", "cope")]
     assert "vs none" in bench.as_text(document)
-    take_turns, lengths = bench.take_turns, iter((4, 16))
-
-    def interrupted(*arguments, **options):
-        if next(lengths) == 16:
-            raise KeyboardInterrupt
-        return take_turns(*arguments, **options)
-
-    monkeypatch.setattr(bench, "take_turns", interrupted)
-    document = json.loads(cli(*words, "format=json", code=130).out)
-    assert [row["length"] for row in document["context"]] == [4, 4]
 
 
-SMALL_BENCH = ["model.d_model=16", "model.d_ff=16", "sentences=2", "length=4", "layer.positions=8", "steps_per_round=1"]
-
-
-def test_bench_keeps_the_results_before_memory_ran_out(cli, monkeypatch):
-    take_turns = bench.take_turns
-
+def test_bench_out_of_memory_says_so_in_each_row(cli, monkeypatch):
     def out_of_memory(*_args, **_options):
         raise torch.OutOfMemoryError
 
@@ -332,13 +307,6 @@ def test_bench_keeps_the_results_before_memory_ran_out(cli, monkeypatch):
     assert cli(*words).out.count("out of memory") == 5, "in each row"
     document = json.loads(cli(*words, "format=json").out)
     assert {row["problem"] for part in ("step", "layer") for row in document[part]} == {"out of memory"}
-    monkeypatch.setattr(bench, "take_turns", lambda steps, **options: take_turns(dict([*steps.items()][:1]), **options))
-    words += ["layer.algorithms=[per_position,attend]", "rounds=1", "layer.rounds=1", *SMALL_BENCH]
-    document = json.loads(cli(*words, "format=json").out)
-    rows = [[row["variant"], row.get("problem")] for part in ("step", "layer") for row in document[part]]
-    without = ["relative", "relative", "relative (per_position)"]  # attend first, with which the others are compared
-    missing = [[name, "out of memory"] for name in without]
-    assert rows == [["absolute", None], missing[0], ["absolute", None], *missing[1:]]
 
 
 def test_positional_arguments_are_not_parsed_by_hydra():

@@ -139,7 +139,7 @@ OF_PAIRS = re.compile(r"sentence|\bpairs?\b|\bbeam|\btranslat|target tokens", re
 
 
 def test_commands_speak_of_documents_and_windows(trained, corpus, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("rpr.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("rpr.progress._AS_LINES", (0.0, 0.0))
     runs = list(map(str, trained.values()))
     short = ["optim.max_steps=2", "optim.checkpoint_every_n_steps=1", f"data.cache_dir={tmp_path / 'cache'}"]
     prepare = ["data=text", f"data.path={corpus}", f"data.cache_dir={tmp_path / 'other'}"]
