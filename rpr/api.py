@@ -196,7 +196,7 @@ def records(folder: str | Path, *, all: bool = False) -> Any:
     """
     import pandas as pd
 
-    found, problems, _ = find_records(root := user_path(folder))
+    found, problems = find_records(root := user_path(folder))
     for problem in problems:
         warnings.warn(problem, stacklevel=3)
     if not found:

@@ -82,7 +82,7 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
     """The finished runs of a sweep that can be compared; the others are reported on stderr."""
     if not runs_dir.is_dir():
         raise RunError(f"runs_dir: {runs_dir} does not exist; train the sweep first (rpr-cli sweep {sweep})")
-    records, problems, _ = with_killed_runs(find_records(runs_dir, sweep))
+    records, problems = with_killed_runs(find_records(runs_dir, sweep))
     runs, left_out, unread = list[Run](), [*problems], list[RecordError]()
     for path, record in records:
         if record.outcome is not None:

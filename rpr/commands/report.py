@@ -12,7 +12,6 @@ from rpr.io.locks import exclusive
 from rpr.paths import user_path
 from rpr.records.record import find_records
 from rpr.report.page import build_report, read_remarks, unusable_records
-from rpr.report.speed import read_benches
 from rpr.runs.locks import with_killed_runs
 
 
@@ -27,7 +26,7 @@ def run(config: ReportConfig) -> None:
     root = user_path(config.runs_dir)
     if not root.exists():
         raise RecordError(f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick)")
-    records, unread, others = with_killed_runs(find_records(root, config.sweep))
+    records, unread = with_killed_runs(find_records(root, config.sweep))
     gc.freeze()  # records stay to the end: with ten thousand, looking through them for garbage takes seconds each time
     if config.sweep is not None and not records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
@@ -35,12 +34,11 @@ def run(config: ReportConfig) -> None:
         raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}{unusable_records(unread)}")
     name = config.sweep or "all"
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
-    benches, problems = read_benches(others) if config.sweep is None else ([], [])  # they belong to no sweep
-    problems, remarks = [*unread, *problems], read_remarks(root, records)
+    remarks = read_remarks(root, records)
     out_dir = user_path(config.output_dir) / name
     with exclusive(out_dir, "*"):
         report = build_report(
-            records, out_dir, title, problems, benches, config.baseline, remarks, published=config.paper, pdf=config.pdf
+            records, out_dir, title, unread, config.baseline, remarks, published=config.paper, pdf=config.pdf
         )
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
     if config.format == "json":

@@ -227,11 +227,10 @@ class Record(RecordPart):
 
 
 class Found(NamedTuple):
-    """Records with their paths, sorted by path; a line for each file that could not be read; other JSON files."""
+    """Records with their paths, sorted by path; a line for each file that could not be read."""
 
     records: list[tuple[Path, Record]]
     problems: list[str]
-    others: list[Path]
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -372,8 +371,7 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     """
     kept: dict[tuple[str, int, str, str | None], list[tuple[Path, Record]]] = {}
     problems: list[str] = []
-    others: list[Path] = []
-    for path, text in _texts(root, problems, others):
+    for path, text in _texts(root, problems):
         try:
             record = _parse(path, text)
         except RecordError as error:
@@ -387,10 +385,10 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
             alike.append((path, record))
         elif _rank(record) > _rank(alike[at][1]):
             alike[at] = path, record
-    return Found(sorted(itertools.chain(*kept.values()), key=lambda item: str(item[0])), problems, sorted(others))
+    return Found(sorted(itertools.chain(*kept.values()), key=lambda item: str(item[0])), problems)
 
 
-def _texts(root: Path, problems: list[str], others: list[Path]) -> Iterator[tuple[Path, str]]:
+def _texts(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
     """The path and the text of every record below a folder, also of one that may be damaged."""
     for path in _candidates(root):
         try:
@@ -398,8 +396,6 @@ def _texts(root: Path, problems: list[str], others: list[Path]) -> Iterator[tupl
                 yield path, read_text(path)
             elif path.name == RECORDS_NAME:
                 yield from ((path.with_name(f"{RECORDS_NAME}:{name}"), text) for name, text in _lines(path))
-            else:
-                others.append(path)
         except RecordError as error:
             problems.append(str(error))
 
@@ -414,15 +410,14 @@ def _rank(record: Record) -> tuple[bool, bool, str]:
 
 
 def _candidates(root: Path, walked: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """The JSON files of a folder, then those of its subfolders, then those behind links to folders elsewhere than
+    """The files of records of a folder, then those of its subfolders, then those behind links to folders elsewhere than
     these and `walked`; unreadable folders are skipped.
     """
     links: list[Path] = []
     for folder, folders, files in os.walk(root):  # follows no links
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_WALKED)
         links += [Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))]
-        wanted = (name for name in sorted(files) if name.endswith(".json") or name == RECORDS_NAME)
-        yield from (Path(folder, name) for name in wanted if not name.startswith("."))
+        yield from (Path(folder, name) for name in sorted(files) if name in (RECORD_NAME, RECORDS_NAME))
     walked = (*walked, root.resolve())
     for link in links:
         target = link.resolve()

@@ -36,7 +36,6 @@ from rpr.report.plots import Plot
 from rpr.report.render import DASH, Grid, as_json, bullets, latex, layout, legend, markdown, shortened
 from rpr.report.samples import FileOf, Sample, lines_of, own_file, samples, selected
 from rpr.report.score_table import HEADINGS, Line, Tables, alike, all_rows, build_tables
-from rpr.report.speed import SpeedRow
 from rpr.report.sweep_files import sweep_file
 
 MOST_FINDINGS = 5  # lines on a terminal
@@ -210,7 +209,7 @@ def _ranked_text(table: Grid, width: int, room: int) -> list[str]:
 
 
 MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
-MOST_FINDINGS = 3  # above a table
+MOST_ABOVE = 3  # findings above a table of the page
 MOST_PICTURES = 6  # of what positions learned, per chapter
 PICTURE_NAME = "positions.svg"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -294,7 +293,7 @@ _ENVIRONMENT.globals |= {
     "legend_of": lambda grid: legend([grid]),
     "headings": HEADINGS,
     "most_items": MOST_ITEMS,
-    "most_findings": MOST_FINDINGS,
+    "most_findings": MOST_ABOVE,
     "policy": POLICY,
     "script": _SCRIPT,
     "source": paper.SOURCE,
@@ -312,7 +311,6 @@ def build_report(
     out_dir: Path,
     title: str,
     problems: Sequence[str] = (),
-    benches: Sequence[SpeedRow] = (),
     baseline: str | None = None,
     remarks: Sequence[str] = (),
     *,
@@ -325,10 +323,9 @@ def build_report(
     Learning curves, samples and the nats of documents are read from the files next to each record, if they exist. With
     several groups the file names of the plots include the group's name.
 
-    `problems`: lines about unusable records, which the report shows. `benches`: speeds measured by alternating rounds,
-    for the table of speeds. `baseline`, `published`: as in `run_groups`. `remarks`: as `read_remarks` gives them.
-    `pdf`: whether the plots are also written as PDF. Raises RecordError if there is no record, or `out_dir` cannot be
-    written.
+    `problems`: lines about unusable records, which the report shows. `baseline`, `published`: as in `run_groups`.
+    `remarks`: as `read_remarks` gives them. `pdf`: whether the plots are also written as PDF. Raises RecordError if
+    there is no record, or `out_dir` cannot be written.
     """
     if problems and not records:
         raise RecordError(f"no run record to report{unusable_records(problems)}")
@@ -345,7 +342,7 @@ def build_report(
     without = [run for group in every for variant in group.variants for run in variant.unfinished]
     unfinished = tuple(_unfinished(run, paths[run_key(run)]) for run in without)
     # 2. Tables and pictures.
-    tables = build_tables(groups, benches)
+    tables = build_tables(groups)
     contents: dict[str, str | bytes] = {}
     chapters = []
     for group, suffix in zip(groups, _suffixes(groups), strict=True):

@@ -21,12 +21,10 @@ from rpr.report.groups import LEARNING_RULE, SOLVED, Group, TestColumn, Variant
 from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, differences, facts_of, find, tokens_per_step
 from rpr.report.recipes import recipe_grid, recipes
 from rpr.report.render import Cell, Column, Grid, marked
-from rpr.report.speed import SpeedRow, speed_grid
 from rpr.report.verdicts import LEAST_SEEDS, MODEL
 
 # The sections of a page with tables of all groups, in its order.
 HEADINGS = {"scores": "Scores", "recipes": "The best recipe of each variant", "paper": "The paper's tables"}
-HEADINGS |= {"speed": "Speed"}
 _SIDE_BY_SIDE = ("test", "validation")  # splits of translations with changes
 
 
@@ -111,14 +109,13 @@ class Tables:
         return [*self.main, *self.by_length]
 
 
-def build_tables(groups: Sequence[Group], benches: Sequence[SpeedRow] = ()) -> Tables:
+def build_tables(groups: Sequence[Group]) -> Tables:
     """Every table for which the groups have rows."""
     papers = [group for group in groups if group.published and group.kind is TRANSLATION]
     sections = {
         "scores": [all_rows(family) for family in alike(groups)],
         "recipes": [*map(recipe_grid, recipes(groups))],
         "paper": [*_tables1(papers), *(grid for group in papers for grid in (*_table2(group), *_table3(group)))],
-        "speed": [*speed_grid(benches)],
     }
     by_length = [grid for group in groups for grid in (*length_grid(group), *context_grids(group))]
     # What the verdicts of these groups mean.

@@ -28,9 +28,9 @@ def grids(records, learning=None, **settings):
     return grids_of(run_groups(records, learning, **settings))
 
 
-def grids_of(groups, benches=()):
+def grids_of(groups):
     """The tables of a report by their names."""
-    return {grid.name: grid for grid in build_tables(groups, benches).grids}
+    return {grid.name: grid for grid in build_tables(groups).grids}
 
 
 def row(grid, *labels):

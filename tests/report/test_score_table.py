@@ -1,17 +1,14 @@
 """The score table in its forms, from fake records, cell by cell; the findings below it."""
 
-import json
 import re
 
 import pytest
 
 from rpr import paper
-from rpr.records.record import find_records
 from rpr.report.findings import findings
-from rpr.report.groups import Beside, Learning, run_groups, run_key
+from rpr.report.groups import Beside, Learning, run_key
 from rpr.report.page import build_report
 from rpr.report.published import differences, papers_settings
-from rpr.report.speed import read_benches
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import grids, grids_of, group_of, row, runs, value
 
@@ -43,7 +40,6 @@ def test_paper_figures_are_as_printed():
     assert dict(paper.TABLE2) == dict(zip(ks, figures, strict=True))
     values_only, keys_only = (True, False), (False, True)
     assert dict(paper.TABLE3) == {values_only: 25.3, keys_only: 25.8, (True, True): 25.8, (False, False): 12.5}
-    assert paper.RELATIVE_SPEED == 0.93
 
 
 def test_papers_tables_are_the_score_table_of_its_rows():
@@ -155,29 +151,3 @@ def test_by_length_has_a_column_for_each_bucket():
     ]
     assert [value(cell) for cell in found.cells[0][2:]] == [40, 30, 20, 10]
     assert "fewer than 10 sentences, which say little: 23–30" in found.notes
-
-
-def test_speed_is_of_benchmarks_alone(tmp_path):
-    step = {"steps_per_second": 2.0, "relative_speed": 1.0, "min": 0.9, "max": 1.1}
-    document = {
-        "device": "cpu",
-        "config": {"model": {"name": "base", "relative_defaults": {"clip_distance": 16}},
-                   "data": {"vocabulary_size": 100}, "hardware": {"precision": "32", "matmul_precision": "highest"},
-                   "variants": ["absolute", "relative", "t5"], "sentences": 8, "length": 16, "rounds": 5},
-        "step": [{"variant": "absolute", **step}, {"variant": "relative", **step, "relative_speed": 0.95},
-                 {"variant": "t5", "problem": "out of memory"}],
-    }  # fmt: skip
-    (tmp_path / "bench.json").write_text(json.dumps(document))
-    (tmp_path / "broken.json").write_text(json.dumps(document | {"step": [1]}))
-    rows, problems = read_benches(find_records(tmp_path).others)
-    table = grids_of([group_of([fake_record()])], rows)["speed"]
-    labels = ("base", "8 sentences of 16, vocabulary 100")
-    relative = row(table, *labels, "relative")
-    assert (value(relative["ratio"]), value(relative["paper"]), relative["ratio"].value.interval.low) == (
-        0.95,
-        0.93,
-        0.9,
-    )
-    assert row(table, *labels, "t5")["ratio"].value.reason == "out of memory"
-    assert len(problems) == 1 and "not a valid rpr-cli bench document" in problems[0]
-    assert "speed" not in grids_of(run_groups([fake_record()]))
