@@ -54,14 +54,6 @@ def test_split_sizes_and_unique_sources_and_lengths(corpus):
         fewest, most = synthetic.LONG_WORDS if name == "long" else synthetic.ORDINARY_WORDS
         assert all(fewest <= len(text.split()) <= most for pair in pairs for text in pair)
     assert synthetic.ORDINARY_WORDS[1] < synthetic.LONG_WORDS[0]
-    train = {word for pair in corpus["train"] for text in pair for word in text.split()}
-    assert {word for pairs in corpus.values() for pair in pairs for text in pair for word in text.split()} == train
-
-
-def test_num_train_extends_train_and_keeps_other_splits(corpus):
-    few = generate(seed=1, **{**SIZES, "num_train": 200})
-    assert few["train"] == corpus["train"][:200]
-    assert all(few[name] == corpus[name] for name in ("validation", "test", "long"))
 
 
 def test_source_determines_the_target_but_its_bag_of_words_does_not(monkeypatch):

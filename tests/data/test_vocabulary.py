@@ -43,11 +43,9 @@ def test_decoding_stops_at_eos_and_ignores_padding(large):
     assert large.decode([]) == large.decode([EOS]) == large.decode([PAD, BOS]) == ""
 
 
-def test_special_pieces_size_and_byte_fallback(large):
+def test_special_pieces_and_byte_fallback(large):
     assert [large.piece(index) for index in (PAD, UNK, BOS, EOS)] == ["<pad>", "<unk>", "<s>", "</s>"]
-    assert len(large) == 1100
-    small = Vocabulary.learn(count_words(sentences()), 200)
-    assert len(small) == 200 and UNK in small.encode("中") and UNK not in small.encode(sentences(1)[0])
+    assert UNK not in large.encode("中") and UNK in Vocabulary.learn(count_words(sentences()), 200).encode("中")
 
 
 def test_vocabulary_can_be_saved_and_pickled(large, tmp_path):
