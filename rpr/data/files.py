@@ -29,18 +29,12 @@ TEXT, ARROW = ".txt", (".parquet", ".arrow")  # a document each; read by pyarrow
 OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a split: it becomes part of file names
 SHARD = re.compile(r"[-._](?!(?:19|20)\d\d$)\d{1,5}(?:-of-(\d+).*)?$")  # train-00000-of-00001, test_1, not test_2016
 # Suffixes of what lies beside a corpus. All other files may be data: people keep splits in .zip, .sgm, .xlsx, .zst ...
-BESIDE_DATA = {
-    *(".md", ".rst", ".html", ".pdf", ".py", ".ipynb", ".sh", ".pl", ".yaml", ".yml", ".toml", ".log", ".png", ".svg"),
-    *(".md5", ".sha256", ".bak", ".pt", ".ckpt", ".model", ".vocab"),
-}
+_BESIDE = "md rst html pdf py ipynb sh pl yaml yml toml log png svg md5 sha256 bak pt ckpt model vocab"
+BESIDE_DATA = {f".{suffix}" for suffix in _BESIDE.split()}
 ARCHIVES = {".zip", ".zst", ".xz", ".bz2", ".tar", ".tgz", ".7z", ".rar", ".arrow"}
 # What the first bytes of a file say that it is, whatever its name.
 CONTENT = {
-    rb"\x1f\x8b": "packed with gzip",
-    rb"\xfd7zXZ\x00": "packed with xz",
-    rb"BZh[1-9]1AY&SY": "packed with bzip2",
-    rb"\x28\xb5\x2f\xfd": "packed with zstd",
-    rb"PK\x03\x04": "a zip archive",
+    rb"\x1f\x8b|\xfd7zXZ\x00|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd|PK\x03\x04": "packed",
     rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff": "UTF-32",
     rb"\xff\xfe|\xfe\xff": "UTF-16",
 }

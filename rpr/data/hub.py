@@ -62,17 +62,13 @@ def _call(data: DataConfig, function: Callable[..., Any], **arguments: Any) -> A
     """Call the library; every error becomes a one-line DataError."""
     import datasets
 
-    verbosity = datasets.logging.get_verbosity()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are reported below, in one line
     try:
         return function(data.hub, data.hub_config, **arguments)
     except Exception as error:
-        generating = isinstance(error, datasets.exceptions.DatasetGenerationError)
-        reason = (generating and (error.__cause__ or error.__context__)) or error
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise DataError(
-            f"data.hub: {data.hub} ({data.hub_config or 'its only configuration'}) cannot be read "
-            f"({' '.join(str(reason).split())[:300]}); check data.hub, data.hub_config and the connection, or give a "
-            "local copy (a folder with parquet or line files) as data.path=..."
+            f"data.hub: {data.hub} ({data.hub_config or 'its only configuration'}) cannot be read ({reason}); check "
+            "data.hub, data.hub_config and the connection, or give a local copy (a folder with parquet or line files) "
+            "as data.path=..."
         ) from None
-    finally:
-        datasets.logging.set_verbosity(verbosity)

@@ -51,25 +51,21 @@ _PART = re.compile(rf"[^\n{SPACE}]{{0,9999}}\n|[^\n{SPACE}]{{1,9999}}|{SPACE}")
 def training_sample(num_pairs: int) -> Callable[[int], NDArray[np.bool_]]:
     """A function that selects the pairs to learn the vocabulary from: all, or a seeded sample of about
     MAX_TRAINING_PAIRS. Called with the size of each consecutive chunk, it returns a mask (count,).
-
-    sentencepiece's own sampling (input_sentence_size) is not reproducible across processes, whatever its seed.
     """
     draw = np.random.Generator(np.random.PCG64(0))
     return lambda count: draw.random(count) < MAX_TRAINING_PAIRS / num_pairs
 
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:
-    """Word counts of normalised sentences, without what sentencepiece skips: more than 4,192 bytes without a space, and
-    its reserved character. A longer sentence, and one with that character, is counted as its words.
-    """
+    """Word counts of normalised sentences, without words that sentencepiece skips, as the sentences that have them."""
     counts: Counter[str] = Counter()
     for sentence in sentences:
-        short = len(sentence) <= MAX_SENTENCE_BYTES // 4 or len(sentence.encode()) <= MAX_SENTENCE_BYTES
-        short = short and RESERVED not in sentence
-        for text in [sentence] if short else sentence.split():
-            if (short or len(text.encode()) <= MAX_SENTENCE_BYTES) and RESERVED not in text:
-                counts.update(text.split())
-    return counts
+        counts.update(sentence.split())
+    return {
+        word: count
+        for word, count in counts.items()
+        if RESERVED not in word and len(word.encode()) <= MAX_SENTENCE_BYTES
+    }
 
 
 @cache

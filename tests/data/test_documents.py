@@ -363,7 +363,7 @@ def test_names_say_the_splits(tmp_path, names, splits):
     (dict.fromkeys(("train/a.txt", "test_a/a.txt"), b"a"), "a.txt is not read, and test would be held out of train"),
     (dict.fromkeys(("train/a.txt", "test.zip"), b"a"), "test.zip is not read, and test would be held out of train"),
     (dict.fromkeys(("a-00000-of-00002.jsonl", "b.jsonl"), b"{}"), r"1 of the 2 files a-\*-of-00002 are in"),
-    ({"a.txt": b"\x1f\x8b" * 9}, r"a.txt is not UTF-8 text but packed with gzip; unpack it"),
+    ({"a.txt": b"\x1f\x8b" * 9}, r"a.txt is not UTF-8 text but packed; unpack it"),
     ({"a.txt": b"version https://git-lfs.github.com/spec/v1"}, "a.txt is a pointer of Git LFS, not the file"),
     ({"a/record.json": b"{}", "a.txt": b"a"}, "a is a run, not of the corpus; keep runs_dir outside of"),
     ({"a.zip": b"PK"}, "no usable files in .*; not read: a.zip"),
