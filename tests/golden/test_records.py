@@ -13,7 +13,7 @@ SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 
 @pytest.mark.parametrize("file", sorted(SWEEPS.rglob("records.jsonl")), ids=lambda file: file.parent.name)
 def test_committed_records_are_read_as_they_stand(file):
-    records, problems, _ = find_records(file.parent)
+    records, problems = find_records(file.parent)
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     raw = {f"{line['name']}-{line['run_id']}": line for line in lines}
     assert not problems and len(records) == len(lines) == len(raw)
