@@ -22,13 +22,14 @@ class TextConfig(StrictModel):
     """Documents instead of pairs: of Python's standard library, or read from data.path or data.hub.
 
     `column` has the documents of a table, one in each row, or the lines of one document. Training windows are cut from
-    one stream of all documents, with EOS between them, or each from one document.
+    one stream of all documents, with EOS between them, or each from one document. In those of `stream_masked` each
+    document is read as if it were alone, from position 0 at its start in the window.
     """
 
     python_library: bool
     column: str = Field(min_length=1)
     rows: Literal["documents", "lines"]
-    windows: Literal["stream", "documents"]
+    windows: Literal["stream", "stream_masked", "documents"]
 
 
 class SyntheticConfig(StrictModel):

@@ -166,7 +166,7 @@ def training_split(data: PreparedData, config: DataConfig) -> TokenSplit | Windo
     documents = data.split("train")
     if config.text is None or config.context_length is None:
         return documents
-    if config.text.windows == "stream":
+    if config.text.windows != "documents":
         return Windows.of_stream(documents, config.context_length)
     return Windows.of_documents(documents, config.context_length, eos=True)
 

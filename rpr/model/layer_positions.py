@@ -22,6 +22,10 @@ class GivenPositions(NamedTuple):
     positions_P: Tensor
     max_distance: int
 
+    def upto(self, length: int) -> "GivenPositions":
+        """Those of the first `length` tokens."""
+        return self._replace(positions_P=self.positions_P[:length])
+
     def rows(self, tables: Tables) -> Tensor | None:
         """The row of each pair of positions in tables, [P, P]; None without any, or if positions are consecutive: their
         distances are those of 0, 1, ...

@@ -23,6 +23,7 @@ from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import GivenPositions, LayerPositions, Running, positions_of_layers
 from rpr.model.linear import Linear
+from rpr.model.packing import Packing
 from rpr.model.positions import Scheme, Tables
 
 POSITIONS = 0x706F73  # added to the seed
@@ -42,6 +43,7 @@ class Reading(NamedTuple):
     encoded: Encoded | None = None  # of a stack with encoder-decoder attention
     caches: Sequence[KVCache] | None = None  # get the keys and values of each layer; still empty
     given: GivenPositions | None = None  # the positions; None: 0, 1, ...
+    packing: Packing | None = None  # of rows that are several documents each
 
 
 class RMSNorm(nn.RMSNorm):
@@ -79,17 +81,31 @@ class SelfAttention(nn.Module):
 
     def forward(self, x_BQM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
         """`cache`, still empty, gets the keys and values."""
-        inputs = self.inputs(x_BQM, reading.mask, reading.given, cache)
-        if cache is not None:
-            cache.add(inputs.k, inputs.v, inputs.key_bias)
-        out_BQM: Tensor = self.output(_join(attention_of(inputs, self.implementation)))
+        if reading.packing is not None:
+
+            def of_documents(x_PTM: Tensor, qkv_PTX: Tensor) -> Tensor:
+                given = reading.given and reading.given.upto(x_PTM.shape[1])
+                return _join(attention_of(self.inputs(x_PTM, None, given, qkv=qkv_PTX), self.implementation))
+
+            z_BQM = reading.packing.apart(of_documents, x_BQM, self.qkv(x_BQM))
+        else:
+            inputs = self.inputs(x_BQM, reading.mask, reading.given, cache)
+            if cache is not None:
+                cache.add(inputs.k, inputs.v, inputs.key_bias)
+            z_BQM = _join(attention_of(inputs, self.implementation))
+        out_BQM: Tensor = self.output(z_BQM)
         return out_BQM
 
     def inputs(
-        self, x_BQM: Tensor, mask: Tensor | None, given: GivenPositions | None = None, cache: KVCache | None = None
+        self,
+        x_BQM: Tensor,
+        mask: Tensor | None,
+        given: GivenPositions | None = None,
+        cache: KVCache | None = None,
+        qkv: Tensor | None = None,
     ) -> AttentionInputs:
-        """What attention is computed from: x projected and prepared, and the tables for its length."""
-        q, k, v = split_heads(self.qkv(x_BQM), self.num_heads)
+        """What attention is computed from: x projected (already: `qkv`) and prepared, and the tables for its length."""
+        q, k, v = split_heads(self.qkv(x_BQM) if qkv is None else qkv, self.num_heads)
         running = None if cache is None else cache.running
         if self.norms or self._offsets_keys:
             q, k = self._normed(q, k, _starts(mask, k), running, prompt=True)

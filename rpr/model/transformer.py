@@ -21,6 +21,7 @@ from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import positions_in_training
 from rpr.model.linear import linear
+from rpr.model.packing import Packing
 from rpr.model.stack import CrossAttention, Encoded, Reading, SelfAttention, Stack, apart, norm_of
 
 
@@ -111,11 +112,15 @@ class Transformer(nn.Module, ABC):
 
     def _hidden(self, stack: StackModules, pieces_BL: Tensor, reading: Reading) -> Tensor:
         """A stack's hidden states before the last norm, [B, L, M]; here its positions are drawn."""
-        given = vectors = None
+        given, vectors, packing = None, None, reading.packing
         if self.training:
-            given = positions_in_training(stack.shape.scheme, pieces_BL.shape[1], pieces_BL.device)
+            longest = pieces_BL.shape[1] if packing is None else packing.longest
+            given = positions_in_training(stack.shape.scheme, longest, pieces_BL.device)
         if stack.positions is not None:
-            vectors = stack.positions(0 if given is None else given.positions_P, pieces_BL)
+            at: int | Tensor = 0 if given is None else given.positions_P
+            if packing is not None:
+                at = packing.places_BL if given is None else given.positions_P[packing.places_BL]
+            vectors = stack.positions(at, pieces_BL)
         x_BLM: Tensor = stack.layers(self._embed(pieces_BL, vectors), reading._replace(given=given))
         return x_BLM
 
@@ -190,14 +195,18 @@ class DecoderOnly(Transformer):
         from_BL = torch.where(places_L < lengths_B1, places_L, after_BL)
         return (torch.cat([source_BS, target_input_BT], dim=1).gather(1, from_BL),)
 
-    def forward(self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0) -> Tensor:
+    def forward(self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0, packed: bool = False) -> Tensor:
+        """As `Transformer.forward`. `packed`: rows are several documents each, one begins with each BOS, and each is
+        read as if it were alone.
+        """
         (pieces_BL,) = self.inputs(source_BS, target_input_BT)
         (stack,) = self.stacks()
         mask_B11L = None
         if shift:
             pieces_BL = F.pad(pieces_BL, (shift, 0), value=self.config.pad)
             mask_B11L = (pieces_BL != self.config.pad)[:, None, None, :]
-        hidden_BLM: Tensor = stack.norm(self._hidden(stack, pieces_BL, Reading(mask_B11L)))[:, shift:]
+        reading = Reading(mask_B11L, packing=Packing.of(pieces_BL == self.config.bos) if packed else None)
+        hidden_BLM: Tensor = stack.norm(self._hidden(stack, pieces_BL, reading))[:, shift:]
         if not source_BS.shape[1]:
             return hidden_BLM
         batch, length, _ = hidden_BLM.shape

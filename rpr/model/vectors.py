@@ -47,8 +47,8 @@ class SinusoidalPositions(nn.Module):
         self._table_LM = self._table(256)
 
     def forward(self, first: int | Tensor, pieces_BL: Tensor) -> Tensor:
-        """Vectors of positions first .. first + L - 1, or of the given ones, int64 [L]: [L, M]; with offsets drawn for
-        each sentence [B, L, M].
+        """Vectors of positions first .. first + L - 1, or of the given ones, int64 [L] or [B, L]: [L, M]; with offsets
+        drawn for each sentence, or positions of each, [B, L, M].
         """
         batch, length = pieces_BL.shape
         drawn = self.training and self.max_offset
@@ -88,7 +88,7 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.weight_LM, std=initial_std or d_model**-0.5)
 
     def forward(self, first: int | Tensor, pieces_BL: Tensor) -> Tensor:
-        """Vectors of positions first .. first + L - 1, or of the given ones, int64 [L]: [L, M]."""
+        """Vectors of positions first .. first + L - 1, or of the given ones, int64 [L] or [B, L]: [L, M], [B, L, M]."""
         positions = first
         if isinstance(positions, int):
             positions = torch.arange(positions, positions + pieces_BL.shape[1], device=pieces_BL.device)

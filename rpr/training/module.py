@@ -48,6 +48,8 @@ class TranslationModule(pl.LightningModule):
     def __init__(self, config: TrainConfig, vocabulary_size: int) -> None:
         super().__init__()
         self.config = config
+        masked = config.data.text is not None and config.data.text.windows == "stream_masked"
+        self.packed = {"packed": True} if masked else {}  # rows of several documents, in training
         self.micro_losses: list[Tensor] = []  # of this rank's microbatches since the guard last took them
         self.gradient_norm: Tensor | None = None  # of the last step, before clipping
         self.last_validation_loss: float | None = None
@@ -98,9 +100,8 @@ class TranslationModule(pl.LightningModule):
         self.last_validation_loss = loss
 
     def _loss_sum(self, batch: Batch, smoothing: float) -> Tensor:
-        hidden_BTM = self.model(batch.source_BS, batch.target_input_BT)
-        # Scores at real positions only: each padding position would cost a row of V. Their number is known, so finding
-        # them does not synchronise a GPU.
+        hidden_BTM = self.model(batch.source_BS, batch.target_input_BT, **(self.packed if self.training else {}))
+        # Of real positions only: each other costs a row of V. Their number is known: finding them waits for no GPU.
         targets_P = batch.target_output_BT.flatten()
         if batch.num_target_tokens == len(targets_P):  # nothing is padded
             return label_smoothed_loss(hidden_BTM.flatten(0, 1), self.model.embedding_VM, targets_P, smoothing)

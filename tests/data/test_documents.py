@@ -176,7 +176,7 @@ def letters(tmp_path_factory):
 def test_windows_hold_every_token_once_and_do_not_cross_documents_in_evaluation(letters, length):
     folder, data = letters
     stream = data.split("train").pieces("target")
-    for windows in ("stream", "documents"):
+    for windows in ("stream", "stream_masked", "documents"):
         chosen = training_split(data, text_config(folder, context_length=length, windows=windows))
         assert isinstance(chosen, Windows)
         tokens, lengths = chosen.rows("target", range(len(chosen)))
@@ -186,6 +186,10 @@ def test_windows_hold_every_token_once_and_do_not_cross_documents_in_evaluation(
         starts = np.cumsum(lengths) - lengths
         expected = [int(stream[start - 1]) if start and stream[start - 1] != EOS else BOS for start in starts]
         assert before.tolist() == expected
+        batch = TranslationDataset(chosen)[range(len(chosen))]
+        inputs, outputs = batch.target_input_BT, batch.target_output_BT
+        follows_end = outputs[:, :-1] == EOS  # the separator belongs to the document before it
+        assert (inputs != EOS).all() and (inputs[:, 1:] == BOS).equal(follows_end & (outputs[:, 1:] != PAD))
     held_out = scored_split(data, text_config(folder, context_length=length), "test", 1_000_000)
     tokens, lengths = held_out.rows("target", range(len(held_out)))
     whole = b"".join(contents(data, "test"))

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from rpr.model import readable
+from rpr.model import cache, readable
 from rpr.model.attention import Implementation, attention_of
 from rpr.model.beam_search import Search, beam_search
 from rpr.model.transformer import Transformer, build_model
@@ -65,6 +65,31 @@ def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind, be
         alone = torch.tensor(real(row))
         assert_equal(found, definition(model, alone, beam=beam, alpha=0.6, extra=3, eos=9))
         assert_equal(beam_search(model, alone[None], search, eos=9)[0], found)
+
+
+@pytest.mark.parametrize("kind", ["relative_window", "fox_window", "none_window", "rope_local"])
+def test_a_cache_keeps_a_window_and_is_exact_after_it_moves(kind, monkeypatch):
+    """40 steps of three hypotheses that change parents, after prompts of unlike lengths."""
+    monkeypatch.setattr(cache, "INITIAL_CAPACITY", 2)
+    model, draw = make_model(kind), torch.Generator().manual_seed(1)
+    prompts, hypotheses = [real(prompt) for prompt in sentences(*SOURCES)], 3
+    state, texts = model.start_decoding(sentences(*SOURCES)), [[[] for _ in range(hypotheses)] for _ in prompts]
+    windows = [layer.self_attention.window for layer in model.decoder.layers]
+    for _ in range(40):
+        new = torch.randint(4, 20, (len(prompts), hypotheses), generator=draw)
+        for of_prompt, pieces in zip(texts, new.tolist(), strict=True):
+            for text, piece in zip(of_prompt, pieces, strict=True):
+                text.append(piece)
+        hidden = model.next_hidden(new.view(-1, 1), state).view(len(prompts), hypotheses, -1)
+        parents = torch.randint(hypotheses, (len(prompts), hypotheses), generator=draw)
+        if len(texts[0][0]) < 40:
+            state.select((parents + hypotheses * torch.arange(len(prompts))[:, None]).flatten())
+            texts = [[[*of[parent]] for parent in row] for of, row in zip(texts, parents.tolist(), strict=True)]
+    for prompt, of_prompt, found in zip(prompts, texts, hidden, strict=True):
+        whole = torch.stack([model(torch.tensor([prompt]), torch.tensor([text]))[0, -1] for text in of_prompt])
+        torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-9)
+    for window, kept in zip(windows, state.caches, strict=True):
+        assert window is None or kept._both_2BHKD.shape[3] <= 4 * window * hypotheses
 
 
 def test_gradients_do_not_reach_padding_or_other_rows():

@@ -372,7 +372,7 @@ def test_docs_print_the_keys_of_every_key_offset():
                 config = scheme("none", key_offset=half, key_offset_first=first, **at)
                 attention = SelfAttention(
                     changed(BASIC, d_model=8, num_heads=1, qk_norm=norm != "none", norm_epsilon=1e-9),
-                    LayerPositions(config, site(True, heads=1)), causal=True,
+                    LayerPositions(config, site(True, heads=1)), config, causal=True,
                 )  # fmt: skip
                 with torch.no_grad():
                     attention.qkv.weight.copy_(torch.eye(8).repeat(3, 1))

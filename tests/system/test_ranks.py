@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from rpr.compose.composition import compose_train
 from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints
+from tests.conftest import TINY_MODEL
 from tests.system.trainings import last_step, last_weights
 
 ENDLESS = (
@@ -92,6 +94,26 @@ def test_one_two_and_eight_devices_learn_same_weights(tiny, tiny_config, small_d
     assert any(weight.dtype == torch.float64 for weight in results[1].values())
     for devices in (2, 8):  # Adam magnifies rounding in gradients near zero
         torch.testing.assert_close(results[devices], results[1], rtol=0, atol=1e-9)
+
+
+def test_two_devices_learn_from_packed_documents_in_windows_what_one_does(processes, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(80):
+        texts.joinpath(f"{number}.txt").write_text(f"{number} windows " * (number % 7 + 1))
+    results = {}
+    for devices in (1, 2):
+        overrides = [
+            *TINY_MODEL, f"data.cache_dir={tmp_path}", f"runs_dir={tmp_path / 'runs'}", f"hardware.devices={devices}",
+            *(word for word in SHARED if not word.startswith("position")), "evaluation.bootstrap_samples=0",
+            f"hardware={'cpu' if devices == 1 else '2xcpu'}", "data=text", f"data.path={texts}",
+            "data.text.windows=stream_masked", "data.context_length=32", "model.architecture=decoder_only",
+            "position=relative", "position.window=6", "position.sink=true", "optim.max_tokens_per_microbatch=64",
+        ]  # fmt: skip
+        process = processes.start("train", *overrides)
+        assert process.wait(280) == 0, process.stderr and process.stderr.read()
+        _, results[devices] = final(lambda *words: compose_train(list(words)), *overrides)
+    torch.testing.assert_close(results[2], results[1], rtol=0, atol=1e-9)
 
 
 def test_two_ranks_stop_together_at_a_time_limit_and_resume(
