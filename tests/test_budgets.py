@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
     "rpr": 1_090,
     "rpr/checks": 450,
-    "rpr/cli": 360,
+    "rpr/cli": 350,
     "rpr/commands": 1_900,
     "rpr/compose": 420,
     "rpr/config": 780,

@@ -30,41 +30,36 @@ def to_overrides(name: str, arguments: list[str]) -> list[str]:
     """Replace positional arguments by overrides: the runs of the commands above, and files after `--` of `translate`.
     Raises ConfigError for too many of them.
     """
+    # 1. Files and free texts are quoted here, as no one can quote a text for both a shell and Hydra.
+    quoted: list[str] = []
     if name == "translate" and "--" in arguments:
         at = arguments.index("--")
-        return [*_with_runs(name, arguments[:at]), *_files(arguments[at + 1 :])]
-    if name == "generate":  # texts are quoted here, as no one can quote a text for both a shell and Hydra
-        texts = [word for word in arguments if word.startswith(FREE_TEXTS)]
-        quoted = [f"{key}={quote_text(text)}" for key, _, text in (word.partition("=") for word in texts)]
-        return [*_with_runs(name, [word for word in arguments if word not in texts]), *quoted]
-    return _with_runs(name, arguments) if name in (*OF_ONE_RUN, *OF_RUNS) else arguments
-
-
-def _with_runs(name: str, arguments: list[str]) -> list[str]:
+        arguments, files = arguments[:at], arguments[at + 1 :]
+        if not 1 <= len(files) <= 2:
+            raise ConfigError(f"--: {len(files)} files after it, expected IN or IN OUT")
+        quoted = [f"{key}={quote_text(file)}" for key, file in zip(("input", "output"), files, strict=False)]
+    if name == "generate":
+        texts = [word.partition("=") for word in arguments if word.startswith(FREE_TEXTS)]
+        quoted = [f"{key}={quote_text(text)}" for key, _, text in texts]
+        arguments = [word for word in arguments if not word.startswith(FREE_TEXTS)]
+    # 2. Runs are words without =.
     runs: list[str] = []
     others: list[str] = []
     for before, word in zip(["", *arguments], arguments, strict=False):
         override = word.startswith(("-", "+", "~")) and not word.startswith("~/")
         positional = "=" not in word and not override and before not in _WITH_VALUE
         (runs if positional else others).append(word)
-    if not runs:
-        return arguments
+    if not runs or name not in (*OF_ONE_RUN, *OF_RUNS):
+        return [*arguments, *quoted]
     if name == "runs":
         if runs[0] != "remove" or len(runs) == 1:
             raise ConfigError(f"runs: {' '.join(runs)}: give nothing, to list runs, or `remove` and the names of some")
         return [*others, f"remove=[{','.join(map(quote_text, runs[1:]))}]"]
     if name in OF_ONE_RUN and len(runs) > 1:
-        files = ", and files as -- IN OUT" if name == "translate" else ""
+        files_too = ", and files as -- IN OUT" if name == "translate" else ""
         raise ConfigError(
-            f"{name}: {' and '.join(runs)} are words without =; give settings as KEY=VALUE, one run's folder{files}"
+            f"{name}: {' and '.join(runs)} are words without =; give settings as KEY=VALUE, one run's folder{files_too}"
         )
-    if name == "train":  # `run=FOLDER` is read as it is, not by Hydra
-        return [*others, f"run={runs[0]}"]
-    given = ",".join(quote_text(run) for run in runs)
-    return [*others, f"run={given}" if name in OF_ONE_RUN else f"runs=[{given}]"]
-
-
-def _files(files: list[str]) -> list[str]:
-    if not 1 <= len(files) <= 2:
-        raise ConfigError(f"--: {len(files)} files after it, expected IN or IN OUT")
-    return [f"{key}={quote_text(file)}" for key, file in zip(("input", "output"), files, strict=False)]
+    # 3. `train run=FOLDER` is read as it is, not by Hydra.
+    given = runs[0] if name == "train" else ",".join(map(quote_text, runs))
+    return [*others, f"run={given}" if name in OF_ONE_RUN else f"runs=[{given}]", *quoted]
