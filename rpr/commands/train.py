@@ -55,6 +55,11 @@ def run(
     """
     from rpr.runs import locks
 
+    removed: Any = contextlib.nullcontext
+    if trial := config.fast_dev_run:
+        from rpr.commands import preflight
+
+        run_dir, removed = preflight.folder(config), preflight.removed
     run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
     hardware, reported, sweep_job = config.hardware, sweep_job is not None, sweep_job or SweepJob()
     # 1. again=true: the folder of an earlier run is out of the way until the new one has started.
@@ -72,7 +77,7 @@ def run(
             note(f"warning: {line}")
         # 5. One process at a time works in the run's folder; the lock's previous holder may have finished the run.
         created = lifecycle.create_run_dir(run_dir)
-        with locks.acquire(run_dir) as lock, exit_on_sigterm():
+        with removed(created), locks.acquire(run_dir) as lock, exit_on_sigterm():
             if _report_if_finished(config, run_dir):
                 return run_dir
             # 6. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
@@ -81,7 +86,7 @@ def run(
                 at_once = sweep_job.concurrent_jobs
                 lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=at_once)
             # 7. Train in processes of their own, one for each rank, or in this one.
-            log = run_dir / LOG_NAME if reported else None
+            log = run_dir / LOG_NAME if reported and not trial else None
             with _failure_recorded(run_dir):
                 if hardware.num_ranks > 1 or sweep_job.in_launcher:
                     _run_worker(run_dir, hardware, keep_open=(lock, *sweep_job.keep_open), log=log)
@@ -90,7 +95,7 @@ def run(
                         _redirect_output(log)
                     work(config, run_dir, data)
         # 8. The result; of a sweep's job the sweep reports it.
-        if not reported:
+        if not (reported or trial):
             print_result(run_dir)
     return run_dir
 
@@ -173,6 +178,11 @@ def _run_worker(run_dir: Path, hardware: HardwareConfig, **options: Any) -> None
 
 def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     """Train on every rank; then the first rank alone translates, scores and completes the record."""
+    if config.fast_dev_run:
+        from rpr.commands import preflight
+
+        preflight.work(config, run_dir, data)
+        return
     from rpr.runs import loading, runtime
     from rpr.scoring.run import evaluated_model, score_run, validation_bleu
     from rpr.tracking import tensorboard_logger, wandb_logger

@@ -99,6 +99,12 @@ class OptimConfig(StrictModel):
             yield Problem("average_checkpoints", self.average_checkpoints, "must be optim.keep_checkpoints at most")
 
     @property
+    def kept_checkpoints(self) -> int:
+        """How many a finished run has."""
+        every = self.checkpoint_every_n_steps
+        return self.keep_checkpoints if every is None else min(self.keep_checkpoints, -(-self.max_steps // every))
+
+    @property
     def rate_setting(self) -> str:
         """Which setting has the learning rate."""
         return "optim.learning_rate_scale" if self.learning_rate is None else "optim.learning_rate"
@@ -149,7 +155,15 @@ class LoggerConfig(StrictModel):
 
 OF_TRANSLATIONS = ("beam_size", "length_penalty", "min_length", "bleu_tokenizer")  # settings that documents lack
 _IN_TRAINING = ("max_extra_length", "validation_sentences")  # which translates, too
-NOT_DECIDING = ("name", "stop_after_minutes", "sweep", "again", "runs_dir", "logger")  # of a run's result
+NOT_DECIDING = (
+    "name",
+    "stop_after_minutes",
+    "sweep",
+    "again",
+    "fast_dev_run",
+    "runs_dir",
+    "logger",
+)  # of a run's result
 # Settings of evaluation that change no score, only what is reported.
 REPORTED = ("bootstrap_samples", "length_buckets", "context_lengths", "stride")
 
@@ -240,6 +254,7 @@ class TrainConfig(StrictModel):
     stop_after_minutes: PositiveFloat | None
     sweep: str | None
     again: bool
+    fast_dev_run: bool = False
     runs_dir: str = Field(min_length=1)
 
     @model_validator(mode="before")

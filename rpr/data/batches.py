@@ -83,9 +83,10 @@ class TrainingBatches(Sampler[BatchSpec]):
         start_step: int = 0,
         *,
         joined: bool = False,
+        longest_first: int = 0,  # microbatches of the longest rows that come before the others
     ) -> None:
         assert 0 <= rank < num_devices
-        self._start_step = start_step
+        self._start_step, self._longest_first = start_step, longest_first
         self._microbatches_per_step, self._seed = microbatches_per_step, seed
         self._num_devices, self._rank = num_devices, rank
         self._plan = Plan(split.source_lengths, split.target_lengths, max_tokens_per_microbatch, joined=joined)
@@ -114,7 +115,11 @@ class TrainingBatches(Sampler[BatchSpec]):
         with self._lock:  # also called by pin-memory and logging threads
             if self._epoch_order is None or self._epoch_order.epoch != epoch:
                 self._epoch_order = None  # free its memory before the next one is allocated
-                self._epoch_order = self._plan.epoch(self._seed, epoch)  # 3 s for 36 million pairs
+                order = self._plan.epoch(self._seed, epoch)  # 3 s for 36 million pairs
+                if self._longest_first:
+                    later = order.microbatch_order < len(self._plan.starts) - self._longest_first
+                    order = order._replace(microbatch_order=order.microbatch_order[np.argsort(later, kind="stable")])
+                self._epoch_order = order
             return self._epoch_order
 
     def padding_waste(self) -> float:

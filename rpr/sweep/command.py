@@ -98,7 +98,15 @@ def _run(
         config.logger.check_installed()
     _check_hooks_of_users(unfinished)
     launcher.check_machine({config.hardware for config in unfinished})
-    # 3. Launch those that are to run.
+    # 3. fast_dev_run=true tries each job out and records nothing.
+    if any(job.config.fast_dev_run for job in before):
+        failed = launcher.run(before, sweep.name)
+        for job_words, error in failed.items():
+            note(f"{' '.join(job_words)}: {error}")
+        if launcher.logs:
+            print(f"what each job will cost is in {launcher.logs}")
+        return 1 if failed else 0
+    # 4. Launch those that are to run.
     todo = status.prepare_launch(sweep.name, before, retry_failed=retry_failed)
     problems: Mapping[tuple[str, ...], RunError] = {}
     if todo:

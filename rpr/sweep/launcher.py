@@ -75,6 +75,7 @@ class Launcher:
         asked = settings.hydra.launcher if self._name == "SlurmLauncher" else {}
         self.request = ", ".join(f"{name}={asked[name]}" for name in _REQUESTED if asked.get(name) is not None)
         self.words = () if self._local else ("-m", *typed)
+        self.logs = "" if self._local else f"{self._sweep_dir}/.submitit/*/*_log.out"
 
     def check_machine(self, hardware: Iterable[HardwareConfig]) -> None:
         """Raises ConfigError if the launcher cannot work on this machine, or a job in it cannot."""

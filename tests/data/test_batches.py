@@ -104,3 +104,19 @@ def test_padding_waste_equals_that_of_the_microbatches(tmp_path, monkeypatch, nu
     batches.step_microbatches(batches.steps_per_epoch * 3)  # of another epoch
     assert batches.padding_waste() == pytest.approx(padding_waste(microbatches, split), abs=1e-12)
     assert (number == 1) == (batches.padding_waste() == 0)
+
+
+def test_longest_rows_may_come_first(split):
+    """As many microbatches as asked for; the epoch has the same ones."""
+
+    def microbatches(longest_first):
+        batches = TrainingBatches(split, 512, 2, seed=1, longest_first=longest_first)
+        steps = range(batches.steps_per_epoch)
+        return [sorted(rows.tolist()) for step in steps for rows in batches.step_microbatches(step)]
+
+    def longest(rows):
+        return max(split.source_lengths[rows].max(), split.target_lengths[rows].max())
+
+    ahead = microbatches(6)
+    assert sorted(ahead) == sorted(microbatches(0))
+    assert min(map(longest, ahead[:6])) >= max(longest(rows) for rows in ahead[6:] if rows)

@@ -1,0 +1,138 @@
+"""rpr-cli train fast_dev_run=true: a run tried out before its days begin, in a folder that is removed. The setting has
+the name of Lightning's, to which it is not passed.
+"""
+
+import gc
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from rpr.config.train import TrainConfig
+from rpr.data.cache import PreparedData
+from rpr.decode.engine import search_of, translate_sources
+from rpr.environment import is_first_rank
+from rpr.errors import RunError
+from rpr.kinds import TEXT
+from rpr.model.transformer import Transformer
+from rpr.paths import user_path
+from rpr.records.record import Training
+from rpr.runs import loading, runtime
+from rpr.runs.checkpoints import checkpoints, model_weights
+from rpr.scoring.run import evaluated_model, score_run
+from rpr.signals import signals_deferred
+from rpr.training import fit, launch
+from rpr.training.datamodule import LONGEST_STEPS
+
+STEPS = 2 * LONGEST_STEPS
+SENTENCES, EXTRA_TOKENS, PAGE_TOKENS = 10, 10, 1024  # what is translated, each so much longer; or read of documents
+
+
+def folder(config: TrainConfig) -> Path:
+    """Where the run is tried out, the same on all nodes: beside the runs, whose disk is tried as well."""
+    several = config.hardware.num_nodes > 1
+    job = launch.slurm_job(config.hardware).raw_job_id if several else os.getpid()
+    return user_path(config.runs_dir).absolute() / f".preflight-{config.run_id}-{job}"
+
+
+@contextmanager
+def removed(created: Sequence[Path]) -> Iterator[None]:
+    """At the end the folder is gone, however that comes about; of these new folders it is the innermost."""
+    try:
+        yield
+    finally:
+        with signals_deferred(), suppress(OSError):
+            shutil.rmtree(created[0], ignore_errors=True)
+            for parent in created[1:]:
+                parent.rmdir()
+
+
+def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
+    """What a run does, on every rank: steps with the longest rows, then steps as in training, checkpoints, a resume and
+    a little of its evaluation. The first rank prints what that took. Raises RunError if the resumed training has other
+    weights on a CPU, whose sums are exact, and as fit.
+    """
+    runtime.set_up(config.hardware)
+    every = {"validate_every_n_steps": STEPS, "checkpoint_every_n_steps": LONGEST_STEPS}
+    short = {"max_steps": STEPS, "checkpoint_every_n_minutes": None, "keep_checkpoints": 2, "average_checkpoints": 1}
+    tried = config.model_copy(
+        update={"optim": config.optim.model_copy(update=every | short), "stop_after_minutes": None}
+    )
+    # 1. The steps, with a checkpoint in the middle and at the end.
+    _, parameters, training = fit.fit(tried, data, run_dir)
+    # 2. The second half again, from the checkpoint in the middle.
+    resumed = run_dir / "resumed"
+    if is_first_rank():
+        (resumed / "checkpoints").mkdir(parents=True)
+        shutil.copy(checkpoints(run_dir / "checkpoints")[0][1], resumed / "checkpoints")
+    gc.collect()  # the first model
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+    fit.fit(tried, data, resumed)
+    if not is_first_rank():
+        return
+    # 3. The weights of both, and what comes after training.
+    (last, again) = (checkpoints(of / "checkpoints")[-1][1] for of in (run_dir, resumed))
+    difference = _difference(last, again)
+    if difference and config.hardware.accelerator == "cpu":
+        raise RunError(f"fast_dev_run: a resumed training has other weights, by up to {difference:.2g}")
+    model, checkpoint = loading.model_of(tried, run_dir, None, len(data.vocabulary))
+    begin = time.monotonic()
+    what = _evaluate(tried, data, model, checkpoint, run_dir)
+    evaluated = f"{what} in {time.monotonic() - begin:,.1f} s"
+    print(_table(config, training, parameters, last.stat().st_size, difference, evaluated, run_dir), flush=True)
+
+
+def _difference(one: Path, other: Path) -> float:
+    """The largest between the weights of two checkpoints."""
+    weights, others = model_weights(one), model_weights(other)
+    return max(float((weights[name] - others[name]).abs().max()) for name in weights)
+
+
+def _evaluate(config: TrainConfig, data: PreparedData, model: Transformer, checkpoint: str, run_dir: Path) -> str:
+    """Translate a few sentences, or read a page; returns what was done."""
+    split = next((name for name in config.evaluation.test_splits if name in data.splits), "validation")
+    if config.data.kind is TEXT:
+        little = {"test_splits": (split,), "text_tokens": PAGE_TOKENS, "context_lengths": (), "bootstrap_samples": 0}
+        config = config.model_copy(update={"evaluation": config.evaluation.model_copy(update=little)})
+        score_run(config, data, evaluated_model(config, model, checkpoint), run_dir)
+        return f"{PAGE_TOKENS:,} tokens of {split} read"
+    search = search_of(config.evaluation)
+    search = replace(search, max_extra_length=min(search.max_extra_length, EXTRA_TOKENS))
+    sources = data.split(split).first("source", SENTENCES)
+    translate_sources(evaluated_model(config, model, checkpoint).engine, sources, data.vocabulary, search)
+    return f"{len(sources)} sentences of {split} translated"
+
+
+def _table(
+    config: TrainConfig,
+    training: Training,
+    parameters: int,
+    checkpoint_bytes: int,
+    difference: float,
+    evaluated: str,
+    run_dir: Path,
+) -> str:
+    optim = config.optim
+    assert training.steps_per_second is not None and training.target_tokens_per_second is not None
+    hours, peak = optim.max_steps / training.steps_per_second / 3600, training.peak_memory_bytes or 0
+    time_left = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:,.1f} minutes"
+    kept, free = optim.kept_checkpoints, shutil.disk_usage(run_dir).free
+    resumed = "the weights of a training never stopped"
+    rows = {
+        "peak memory": f"{peak / 1e6:,.0f} MB ({training.peak_memory_kind}), with the longest rows",
+        "speed": f"{training.steps_per_second:.3g} steps/s, {training.target_tokens_per_second:,.0f} target tokens/s",
+        "whole training": f"{optim.max_steps:,} steps in {time_left}, validation and checkpoints not counted",
+        "disk": f"{kept} checkpoints of {checkpoint_bytes / 1e6:,.1f} MB: {kept * checkpoint_bytes / 1e9:,.2g} GB of "
+        f"{free / 1e9:,.0f} GB free",
+        "resumed": f"{resumed}, up to {difference:.2g} (sums on a GPU are not exact)" if difference else resumed,
+        "evaluation": evaluated,
+    }
+    head = f"{config.label}: {STEPS} steps of {parameters / 1e6:.3g} M parameters on "
+    head += runtime.device_name(config.hardware)
+    return "\n".join([head, *(f"  {name:<14}  {value}" for name, value in rows.items())])
