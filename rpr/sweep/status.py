@@ -26,6 +26,7 @@ from rpr.records.position import check_same_code
 from rpr.records.record import LOG_NAME, RECORD_NAME, Record
 from rpr.runs import lifecycle
 from rpr.runs.locks import Holder, current_holder, current_record
+from rpr.sweep.cost import cost_line
 
 State = Literal["new", "finished", "failed", "interrupted", "running"]
 _LAST_LINES = 5
@@ -113,17 +114,13 @@ def _command(job: Job, of_launcher: Sequence[str], config_dir: Path | None) -> s
 
 
 def commands(jobs: Sequence[Job], of_launcher: Sequence[str], config_dir: Path | None) -> list[str]:
-    """The commands of the jobs, below a comment each with its status; at the end the tokens of those not finished."""
+    """The commands of the jobs, below a comment each with its status; at the end what those not finished will cost."""
     lines = []
     for number, job in enumerate(jobs, start=1):
         lines.append(f"# {number} of {len(jobs)}, {job.state}")
         lines.append(_command(job, of_launcher, config_dir))
     left = [job.config for job in jobs if job.state != "finished"]
-    recipes = [config.optim for config in left]
-    tokens = sum(one.max_steps * one.microbatches_per_step * one.max_tokens_per_microbatch for one in recipes)
-    side = " a side" if any(config.model.architecture == "encoder_decoder" for config in left) else ""
-    amount = f"; to train: at most {tokens / 1e6:,.2f} M tokens{side}" if left else ""
-    return [*lines, f"# {_counts(jobs)}{amount}"]
+    return [*lines, f"# {_counts(jobs)}", *([f"# {cost_line(left)}"] if left else [])]
 
 
 def print_summary(

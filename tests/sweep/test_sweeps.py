@@ -12,8 +12,9 @@ from rpr.records.record import find_records, read_record
 from rpr.report.published import published
 from rpr.runs.locks import acquire, current_holder, with_killed_runs
 from rpr.sweep import spec, status
+from rpr.sweep.cost import cost_line
 from rpr.sweep.status import Job, last_lines, unique_jobs
-from tests.fake_records import make_run
+from tests.fake_records import fake_document, make_run
 
 NEED_A_PATH = ("shakespeare", "compare_k", "compare_schemes")
 
@@ -131,17 +132,29 @@ def test_duplicate_jobs_are_removed(tiny_config):
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_dry_run_lists_jobs_with_their_status_and_the_tokens_left(cli):
+def test_dry_run_lists_jobs_with_their_status_and_what_the_others_cost(cli):
     make_run(configured("seed=1", "name=bar"), status="finished")
     make_run(configured("seed=2"), status="interrupted", error="why")
     Path("mine.yaml").write_text("jobs: [name=bar seed=1, seed=2, seed=3 position=none]")
     _, err = cli("sweep", "--dry-run", "mine.yaml", "evaluation.length_penalty=0", "evaluation.beam_size=1")
     assert "rpr-cli: without effect on these runs: evaluation.length_penalty\n" in err
-    *commented, total = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()
+    *commented, total, cost = cli("sweep", "--dry-run", "mine.yaml").out.splitlines()
     assert commented[::2] == ["# 1 of 3, finished", "# 2 of 3, interrupted", "# 3 of 3, new"]
     assert commented[5] == "rpr-cli train seed=3 position=none sweep=mine"
-    tokens = "to train: at most 3.28 M tokens a side"  # 2 jobs of 3,200 steps of 512
-    assert total == f"# 3 jobs: 1 new, 1 finished, 1 interrupted; {tokens}"
+    assert total == "# 3 jobs: 1 new, 1 finished, 1 interrupted"
+    assert cost.startswith("# 2 jobs, 0.73 M parameters: ") and cost.endswith(" GB of checkpoints")
+
+
+def test_cost_is_a_range_by_arithmetic_or_the_speed_of_runs_like_them(tmp_path):
+    """6 x 48.2 M parameters x 3.28 G tokens, and 2% for attention, at 9 to 36% of 312 TFLOP/s; 20 checkpoints."""
+    config = configured("model=base", "hardware=1xgpu", f"runs_dir={tmp_path}")
+    assert cost_line([config] * 9) == "9 jobs, 48 M parameters: 22 to 86 GPU hours, 104 GB of checkpoints"
+    speed = fake_document()["training"] | {"steps_per_second": 1.0, "cores_used": None}
+    make_run(config, status="finished", training=speed)
+    known = "28 GPU hours, 1 of them at the speed of runs like them"
+    assert cost_line([configured("model=base", "hardware=1xgpu", f"runs_dir={tmp_path}", "seed=2")]) == (
+        f"1 job, 48 M parameters: {known}, 11.6 GB of checkpoints"
+    )
 
 
 @pytest.mark.usefixtures("in_tmp_path")
