@@ -101,7 +101,8 @@ class Home(NamedTuple):
 @pytest.fixture(scope="module")
 def home(tmp_path_factory, cache_dir):
     folder = tmp_path_factory.mktemp("documentation")
-    (folder / "sweeps").symlink_to(ROOT / "sweeps")
+    for name in ("sweeps", "docs"):
+        (folder / name).symlink_to(ROOT / name)
     (folder / "source.txt").write_text("the dog sees the cat\n", encoding="utf-8")
     (folder / "prompts.txt").write_text("def f(\n\n", encoding="utf-8")
     (folder / "mine.yaml").write_text("jobs: [position=none]\n", encoding="utf-8")
@@ -210,6 +211,13 @@ def test_command_runs_or_composes(command, home, monkeypatch, capfd):
     out, _ = capfd.readouterr()
     if COMMITTED in command.line:  # the output is known
         assert {*command.shown} - {"..."} <= {*out.splitlines()}
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if "docs/examples" in one.line], ids=str)
+def test_sweeps_of_the_samples_print_what_is_shown(command, home, monkeypatch, cli):
+    monkeypatch.chdir(home.folder)
+    printed = cli(*words_of(command.line)[1:])
+    assert {*command.shown} - {"..."} <= {*printed.out.splitlines(), *printed.err.splitlines()}
 
 
 @pytest.mark.parametrize("fence", [one for page in PAGES for one in fences(page) if one.language == "python"], ids=str)

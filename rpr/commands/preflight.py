@@ -47,7 +47,8 @@ def removed(created: Sequence[Path]) -> Iterator[None]:
         yield
     finally:
         with signals_deferred(), suppress(OSError):
-            shutil.rmtree(created[0], ignore_errors=True)
+            for folder in created[:1]:
+                shutil.rmtree(folder, ignore_errors=True)
             for parent in created[1:]:
                 parent.rmdir()
 

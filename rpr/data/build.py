@@ -36,6 +36,7 @@ from rpr.errors import DataError
 
 LEARNED_FROM = 512 << 20  # bytes: of more, the vocabulary is learned from every n-th BLOCK; with train_limit the first
 MEGABYTE = 10**6
+LARGE_VOCABULARY, TOKENS_FOR_A_PIECE = 1_000, 20  # of more pieces with fewer tokens of train for each, a note says so
 MODEL_NAME = "vocabulary.model"
 SIDES = ("source", "target")
 CUT = ("\u2581".encode(), b"@@ ")  # the marks of sentencepiece and subword-nmt
@@ -112,6 +113,14 @@ def build(corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Pa
     for split, of_split in hashes.items():
         if number := sum(each in repeated for each in of_split):
             job.notes.append(f"{split}: {number} of {len(of_split)} are in train too, token for token")
+    # 4. A vocabulary of which most pieces are seen too seldom to be learned.
+    tokens = sum(splits["train"].pieces(side).size for side in SIDES[isinstance(corpus, TextCorpus) :])
+    size = len(vocabulary)
+    if data.tokenizer == "bpe" and size >= LARGE_VOCABULARY and tokens < TOKENS_FOR_A_PIECE * size:
+        job.notes.append(
+            f"vocabulary: {size:,} pieces are many for {tokens:,} tokens of train, {tokens / size:.0f} for each; with "
+            f"{TOKENS_FOR_A_PIECE} or more they are learned better: lower data.vocabulary_size"
+        )
     return Meta(
         key=key,
         name=data.name,

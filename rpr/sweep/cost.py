@@ -65,9 +65,9 @@ def _like(settings: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _measured(runs_dir: str) -> dict[tuple[Any, ...], list[float]]:
     """Seconds of a device, or a core, for a step of the finished runs."""
-    found = defaultdict[tuple[Any, ...], list[float]](list)
+    step_seconds = defaultdict[tuple[Any, ...], list[float]](list)
     for _, record in find_records(user_path(runs_dir)).records if user_path(runs_dir).is_dir() else ():
         if (training := record.training) is not None and training.steps_per_second:
             ranks = record.setting("hardware.devices") * record.setting("hardware.num_nodes")
-            found[_like(record.config)].append(ranks * (training.cores_used or 1) / training.steps_per_second)
-    return found
+            step_seconds[_like(record.config)].append(ranks * (training.cores_used or 1) / training.steps_per_second)
+    return step_seconds

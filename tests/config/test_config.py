@@ -195,7 +195,7 @@ def sections(kind=config.StrictModel):
 
 
 LATER = {"norm_type", "qk_norm", "initial_std", "key_offset", "key_offset_first", "key_offset_at", "window", "sink"}
-LATER |= {"clip_logits", "clip_queries", "long_factors"}
+LATER |= {"clip_logits", "clip_queries", "long_factors", "fast_dev_run"}
 
 
 def test_typed_configuration_is_frozen_and_has_neither_defaults_nor_extra_keys(plain):
@@ -224,7 +224,7 @@ def test_run_id_depends_on_what_affects_the_result(plain):
     assert len(first.run_id) == 8 and int(first.run_id, 16) >= 0
     for key, value in {
         "name": "x", "sweep": "y", "runs_dir": "/z", "data.cache_dir": "/c", "logger.mode": "none",
-        "logger.project": "p", "logger.tags": ["t"],
+        "logger.project": "p", "logger.tags": ["t"], "fast_dev_run": True,
         "evaluation.length_buckets": [5], "evaluation.bootstrap_samples": 100,
     }.items():  # fmt: skip
         assert validate(TrainConfig, edited(plain, {key: value})).run_id == first.run_id, key

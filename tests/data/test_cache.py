@@ -112,6 +112,14 @@ def test_what_is_beside_the_files_is_noted_also_if_the_cache_is_ready(tmp_path):
     assert prepare(first).directory == prepare(second).directory
 
 
+@pytest.mark.parametrize(("size", "noted"), [(999, False), (1000, True)])
+def test_a_vocabulary_of_which_most_pieces_are_rare_is_noted(tmp_path, size, noted):
+    """From 1,000 pieces on; the sample of docs/ has 7 tokens for each."""
+    sample = Path(__file__).parents[2] / "docs" / "examples" / "pairs"
+    notes = prepare(data_config(tmp_path, path=str(sample), vocabulary_size=size)).meta.notes
+    assert any(note.startswith("vocabulary: 1,000 pieces are many for ") for note in notes) == noted
+
+
 @pytest.mark.parametrize(("cut", "noted"), [
     (lambda text: " ".join(f"\u2581{word}" for word in text.split()), True),
     (lambda text: text.replace("e", "e@@ "), True),
