@@ -54,7 +54,8 @@ def run(config: EvaluateConfig) -> None:
         checkpoint += f", positions: {position.label}"
     system = evaluated_model(trained, model, checkpoint)
     # 3. A folder for what is typed, and for what else makes another result of it.
-    typed = config.model_dump(include={*names, "splits", "average_checkpoints", "position"}, exclude_none=True)
+    typed = config.model_dump(include={*names, "splits", "average_checkpoints"}, exclude_none=True)
+    typed |= {"position": config.position} if config.position else {}
     typed |= {"precision": system.precision} if system.precision != "32" else {}
     if loading.corpus_change(run_dir, loading.record_of(run_dir), data):  # the scores of the run's own corpus are kept
         typed["corpus"] = data.meta.key[:12]

@@ -42,7 +42,7 @@ def test_export_is_verified_and_replaceable(kind, run_dir, run_command, assert_s
     assert lines[0] == f"{folder}: {kind}, average of 2 (steps 2 to 4, 50% of the training)"
     assert lines[1].startswith("verified on 6 sentences of validation: ")
     assert "greedy translations are identical to the model's, " in lines[1]
-    assert len(lines) == (2 if kind == "safetensors" else 3) and err == ""
+    assert len(lines) == 2 and err == ""
     assert is_export(folder) and (run_dir / "record.json").read_bytes() == record
     card = json.loads((folder / "card.json").read_text())
     assert (card["kind"], card["record"]["name"]) == (kind, read_record(run_dir / "record.json").name)
