@@ -33,6 +33,7 @@ from rpr.report import plots
 from rpr.report.findings import findings
 from rpr.report.groups import SOLVED, Beside, Group, RunKey, Variant, learning_of, run_groups, run_key
 from rpr.report.plots import Plot
+from rpr.report.recall_map import recall_map
 from rpr.report.render import DASH, Grid, as_json, bullets, latex, layout, legend, markdown, shortened
 from rpr.report.samples import FileOf, Sample, lines_of, own_file, samples, selected
 from rpr.report.score_table import HEADINGS, Line, Tables, alike, all_rows, build_tables
@@ -349,6 +350,7 @@ def build_report(
         # In a grid of recipes, or among many groups, one variant alone is a line of the tables.
         draws = len(group.variants) > 1 or ("recipes" not in tables.sections and len(groups) <= MOST_ALONE)
         drawn = tuple(plots.all_plots(group, _curves(group, paths))) if draws else ()
+        drawn += (recalled,) if draws and (recalled := recall_map(group, file_of)) else ()
         contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
         contents |= {f"{plot.name}{suffix}.pdf": plots.as_pdf(plot.figure()) for plot in drawn if pdf}
         learned, remark = learned_pictures(group, file_of)

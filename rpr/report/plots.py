@@ -63,7 +63,7 @@ _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), WHITE),
 }
 _DECIMALS = re.compile(rb"-?\d+\.\d{3,}")
-_NAMES = "scores_by_position|bleu_by_k|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves"
+_NAMES = "scores_by_position|bleu_by_k|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves|recall_map"
 FILE = re.compile(rf"({_NAMES})(-.*)?\.(svg|pdf)")  # of a plot, with the name of its group
 MOST_ROWS = 24
 _SPLITS_OF_K = ("validation", "test")

@@ -53,7 +53,9 @@ def samples(group: Group, file_of: FileOf) -> tuple[Sample, ...]:
     sentences: list[Sample] = []
     for split, count in (SAMPLES_PER_SPLIT | dict.fromkeys(group.own_splits, SAMPLES_PER_OWN_SPLIT)).items():
         read = [
-            (variant, texts) for variant in lines_of(group)[0] if (texts := _texts(variant, split, file_of)) is not None
+            (variant, texts)
+            for variant in lines_of(group)[0]
+            if (texts := texts_of(variant.finished, split, file_of)) is not None
         ]
         if not read:
             continue
@@ -71,12 +73,12 @@ def own_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _texts(variant: Variant, split: str, file_of: FileOf) -> tuple[list[str], ...] | None:
-    """Sources, references and hypotheses of the first finished run that has all three; None without one, or if their
-    numbers of lines differ.
+def texts_of(runs: Sequence[Record], split: str, file_of: FileOf) -> tuple[list[str], ...] | None:
+    """Sources, references and hypotheses of the first run that has all three; None without one, or if their numbers of
+    lines differ.
     """
     names = [f"{split}.{name}.txt" for name in ("sources", "references", "hypotheses")]
-    of_runs = ([file_of(run, name) for name in names] for run in variant.finished)
+    of_runs = ([file_of(run, name) for name in names] for run in runs)
     files = next((paths for paths in of_runs if all(map(own_file, paths))), None)
     if files is None:
         return None

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig
 from rpr.data.cache import prepare
 from rpr.data.generated import Pair, Task, scan
+from rpr.data.generated.recall import by_pairs_and_distance, recalled
 from rpr.data.pairs import load_corpus
 from rpr.data.vocabulary import UNK
 from rpr.errors import DataError
 
 KINDS = (
     "copy", "reverse", "duplicate", "addition",
-    "symbols_copy", "symbols_repeat", "symbols_reverse", "symbols_sort", "uneven_addition",
+    "symbols_copy", "symbols_repeat", "symbols_reverse", "symbols_sort", "uneven_addition", "recall",
 )  # fmt: skip
 SMALL = {"num_train": 2000, "num_validation": 60, "num_test": 60, "num_long": 60}
 
@@ -102,6 +104,14 @@ def is_right(kind: str, source: str, target: str, padded: int | None) -> bool:
         assert padded is None or {len(number) for number in numbers} == {padded}
         return int(numbers[0]) + int(numbers[1]) == int(numbers[2])
     symbols, answer = source.split(" "), target.split(" ")
+    if kind == "recall":
+        asked = symbols.index("?")
+        text, queries = symbols[:asked], symbols[asked + 1 :]
+        keys = [word for word in text if word.startswith("k")]
+        assert len({*keys}) == len(keys) == len([word for word in text if word.startswith("v")]) and len(
+            {*queries}
+        ) == len(queries)
+        return answer == [text[text.index(key) + 1] for key in queries]
     if kind.endswith("reverse"):
         return answer == symbols[::-1]
     if kind == "symbols_sort":
@@ -146,6 +156,26 @@ def test_tasks_of_kazemnejad_have_the_sizes_of_their_scripts():
     inputs = [(first, second) for first, second in itertools.product(range(10, 1000), repeat=2)]
     counts = Counter(len(str(max(pair))) for pair in inputs)
     assert all(task("uneven_addition", min_length=2).num_inputs(length) == counts[length] for length in (2, 3))
+
+
+def test_recall_asks_for_each_key_once_and_counts_queries_and_rows():
+    """The row of docs/your-data.md; every 10th query wrong, of four a row: .9 of queries and .6 of rows."""
+    source, target = "k4 v1 f2 k7 v3 f0 ? k7", "v3"
+    assert source in Path(__file__).parents[2].joinpath("docs", "your-data.md").read_text(encoding="utf-8")
+    assert is_right("recall", source, target, None) and recalled(source) == (["k4", "k7"], [4])
+    pairs = task("recall", **SMALL | {"queries": 4, "min_length": 4}).pairs()["train"][:500]
+    assert all(is_right("recall", *pair, None) and len(pair[1].split()) == 4 for pair in pairs)
+    answers = [[*target.split()] for _, target in pairs]
+    for number in range(0, 2000, 10):
+        answers[number // 4][number % 4] = "v999"
+    cells = by_pairs_and_distance(
+        [source for source, _ in pairs], [target for _, target in pairs], map(" ".join, answers)
+    )
+    right, asked = (sum(cell[part] for cell in cells.values()) for part in (0, 1))
+    assert (right, asked) == (1800, 2000)
+    rows = [" ".join(answer) == target for answer, (_, target) in zip(answers, pairs, strict=True)]
+    assert sum(rows) == 300
+    assert {number for number, _ in cells} == {*range(4, 17)} and min(distance for _, distance in cells) >= 2
 
 
 def test_addition_without_padding():

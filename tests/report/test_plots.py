@@ -1,6 +1,9 @@
 """Plots: 95% bars, which rows are drawn, labels inside the figure and apart."""
 
+from types import SimpleNamespace
+
 from rpr.report import plots, samples
+from rpr.report.recall_map import recall_map
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 from tests.report.helpers import group_of
 
@@ -79,3 +82,21 @@ def test_validation_bleu_of_other_sentences_is_not_averaged():
         group = group_of(runs)
         curves = [(group.variants[0], {"validation/bleu": {1: 2.0}, "validation/loss": {1: 2.0}}) for _ in runs]
         assert len(plots.learning_curves(group, curves).figure().axes) == panels
+
+
+def test_recall_is_drawn_by_pairs_and_distance(tmp_path):
+    """Of two seeds: the answers of one are right, of the other wrong; another task has no such picture."""
+    for seed, answer in (("a", "v1"), ("b", "v2")):
+        for split in ("test", "long"):
+            for name, text in (("sources", "k4 v1 f2 k7 v3 ? k4"), ("references", "v1"), ("hypotheses", answer)):
+                (tmp_path / f"{seed}.{split}.{name}.txt").write_text(f"{text}\n")
+    kinds = ["recall"]
+    run = SimpleNamespace(setting=lambda key: kinds[0])
+    variant = SimpleNamespace(label="RoPE", finished=["a", "b"])
+    group = SimpleNamespace(runs=[run], variants=[variant], heading="recall")
+    plot = recall_map(group, lambda seed, name: tmp_path / f"{seed}.{name}")
+    assert b"RoPE" in plot.svg and plot.panels == 1
+    (drawn,) = plot.figure().axes
+    assert drawn.collections[0].get_array().compressed().tolist() == [50.0]
+    kinds[0] = "copy"
+    assert recall_map(group, lambda seed, name: tmp_path / name) is None
