@@ -26,7 +26,7 @@ ROOMS = {
     "rpr/training": 1_160,
     "tests": 2_460,
     "tests/checks": 400,
-    "tests/cli": 510,
+    "tests/cli": 500,
     "tests/config": 340,
     "tests/data": 1_780,
     "tests/decode": 340,
