@@ -34,7 +34,7 @@ ROOMS = {
     "tests/golden": 390,
     "tests/gpu": 420,
     "tests/io": 140,
-    "tests/model": 2_890,
+    "tests/model": 2_910,
     "tests/property": 550,
     "tests/records": 270,
     "tests/report": 1_960,

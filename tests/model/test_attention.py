@@ -325,3 +325,23 @@ def test_triton_with_labels_or_bias_raises():
     for more in ({"labels": options["labels"]}, {"bias_table": bias[:, :3]}, {"window": 2}, {"sink": torch.ones(2)}):
         with pytest.raises(ValueError, match=message):
             attend(q, k, v, implementation="triton", **more)
+
+
+@pytest.mark.parametrize("length, tables", [(300, False), (1100, False), (300, True)])
+def test_queries_and_keys_may_be_wider_than_values(length, tables):
+    """As PoPE has them: fused, stored, block by block and composed, forward and backward."""
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=draw, dtype=torch.float64).requires_grad_()
+
+    q, k, v = normal(1, 2, length, 6), normal(1, 2, length, 6), normal(1, 2, length, 3)
+    learned = {"key_table": normal(9, 6), "value_table": normal(2, 9, 3)} if tables else {}
+    cotangent = torch.randn(1, 2, length, 3, generator=draw, dtype=torch.float64)
+    results = []
+    for implementation in ("composed", "auto", "dense", "blockwise"):
+        z = attend(q, k, v, causal=True, implementation=implementation, **learned)
+        results.append([z.detach(), *torch.autograd.grad(z, [q, k, v, *learned.values()], cotangent)])
+        assert_same(results[-1], results[0], implementation)
+    with pytest.raises(ValueError, match="triton supports"):
+        attend(q, k, v, causal=True, implementation="triton", **learned)
