@@ -17,10 +17,12 @@ class Lazy:
         return vars(importlib.import_module(self._name))
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):  # pytest asks each name of a module for __test__
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
-        self.__dict__[attribute] = value
+        setattr(importlib.import_module(self._name), attribute, value)
 
 
 callbacks, fit, training_module = (Lazy(f"rpr.training.{name}") for name in ("callbacks", "fit", "module"))
