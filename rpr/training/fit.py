@@ -96,6 +96,7 @@ def fit(
     except RuntimeError as error:
         if "combined_loader" not in str(error):  # Lightning's own, after an error in starting the loader's processes
             raise
+        torch.utils.data.dataloader._MultiProcessingDataLoaderIter._shutdown = True  # its __del__ prints a second error
         raise RunError(
             f"hardware.num_workers: {config.hardware.num_workers} processes cannot be started ({error.__context__}); "
             "give them shared memory (/dev/shm), or choose hardware.num_workers=0"
