@@ -9,7 +9,7 @@ ROOMS = {
     "rpr": 1_090,
     "rpr/checks": 450,
     "rpr/cli": 350,
-    "rpr/commands": 2_050,
+    "rpr/commands": 2_080,
     "rpr/compose": 420,
     "rpr/config": 800,
     "rpr/data": 3_240,

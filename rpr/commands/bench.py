@@ -144,13 +144,25 @@ def _cases(part: str, config: BenchConfig, positions: dict[str, Positions], devi
             steps = partial(layer_steps, config, positions, device=device, **columns)
             yield Case(columns, steps, operations, None, layer.rounds)
         return
-    batch = config.context.positions
+    batch, windows = config.context.positions, config.context.windows if part == "context" else ()
+    positions = {key: value for name in positions for key, value in _windowed(name, positions[name], windows).items()}
     of_contexts = [BatchShape(max(1, batch // length), 0, length) for length in config.context.lengths]
     for shape in of_contexts if part == "context" else [BatchShape(config.sentences, config.length, config.length)]:
         columns = {"length": shape.target, "batch": shape.sentences} if part == "context" else {}
         operations = step_flops(config.model, config.data.vocabulary_size, shape)
         steps = partial(training_steps, config, positions, shape, device)
         yield Case(columns, steps, operations, shape.sentences * shape.target, config.rounds)
+        operations = 12 * shape.sentences * shape.target**2 * config.model.d_model
+        for name in config.variants if windows else ():
+            pair = _windowed(name, positions[name], windows)
+            steps = partial(attention_steps, config, pair, shape.sentences, shape.target, device)
+            yield Case({**columns, "of": "attention"}, steps, operations, None, config.rounds)
+
+
+def _windowed(name: str, position: Positions, windows: tuple[int, ...]) -> dict[str, Positions]:
+    """A variant; if all layers have one scheme, also with these windows."""
+    own = windows if len(position.decoder.parts) == 1 else ()
+    return {name: position} | {f"{name}, window {W}": position.model_copy(update={"window": W}) for W in own}
 
 
 def _rows(case: Case, config: BenchConfig, products: dict[str, Any], device: torch.device) -> Iterator[dict[str, Any]]:
@@ -297,6 +309,30 @@ def training_steps(
     return {name: step_of(position) for name, position in positions.items()}
 
 
+def attention_steps(
+    config: BenchConfig, positions: dict[str, Positions], batch: int, length: int, device: torch.device
+) -> Steps:
+    """Causal self-attention of a layer forward and backward, from q, k and v to z; of a pattern that of its first."""
+    torch.manual_seed(config.seed)
+    site = Site(1, config.model.num_heads, config.model.d_model, causal=True)
+    x = torch.randn(batch, length, site.d_model, device=device)
+    shape = (batch, site.num_heads, length, site.d_head)
+    q, k, v = (torch.randn(shape, device=device, requires_grad=True) for _ in range(3))
+
+    def step_of(scheme: Scheme) -> Callable[[], None]:
+        layer = LayerPositions(scheme, site).to(device)
+
+        def step() -> None:
+            with _autocast(config.hardware, device):
+                given = layer.inputs(x, q, k, v)._replace(causal=True, window=scheme.window)
+                z = attention_of(given, config.hardware.attention)
+            torch.autograd.grad(z.sum(), [q, k, v, *layer.parameters()], allow_unused=True)
+
+        return step
+
+    return {name: step_of(position.decoder.of_layers(1)[0]) for name, position in positions.items()}
+
+
 def layer_steps(
     config: BenchConfig,
     positions: dict[str, Positions],
@@ -329,7 +365,9 @@ def layer_steps(
 
         def step() -> None:
             with _autocast(config.hardware, device):
-                given = layer_positions.inputs(x, *split_heads(qkv(x), site.num_heads))._replace(causal=causal)
+                given = layer_positions.inputs(x, *split_heads(qkv(x), site.num_heads))._replace(
+                    causal=causal, window=scheme.window
+                )
                 y = output(attend(given).transpose(1, 2).flatten(-2))
             torch.autograd.grad(y, parameters, cotangent.to(y.dtype))
 

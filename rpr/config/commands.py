@@ -212,6 +212,7 @@ class ContextBenchConfig(StrictModel):
 
     lengths: tuple[PositiveInt, ...] = Field(min_length=1)
     positions: PositiveInt
+    windows: tuple[PositiveInt, ...]
 
 
 class BenchConfig(StrictModel):

@@ -35,7 +35,7 @@ class Packing(NamedTuple):
         # 2. Groups by powers of two; where each document begins among their tokens.
         classes_P, begins_P = lengths_P.double().log2().ceil(), torch.empty_like(firsts_P)
         groups, total = [], 0
-        for of_class in set(classes_P.tolist()):
+        for of_class in sorted({*classes_P.tolist()}):
             chosen_P = (classes_P == of_class).nonzero()[:, 0]
             longest = int(lengths_P[chosen_P].max())
             inside_PT = torch.minimum(torch.arange(longest), lengths_P[chosen_P, None] - 1)
