@@ -17,7 +17,7 @@ class Lazy:
         return vars(importlib.import_module(self._name))
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):  # pytest asks each name of a module for __test__
+        if attribute.startswith(("__", "_mock")):  # pytest asks each name of a module for __test__ and _mock_name
             raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
