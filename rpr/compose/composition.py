@@ -75,7 +75,7 @@ def as_yaml(name: str, overrides: Sequence[str], config_dir: Path | None = None,
 def _compose_settings(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> Any:
     """As `compose`, with interpolations. A decoder-only model for which no corpus is chosen learns python_library."""
     if name == "evaluate":  # whose position is no choice, but some settings of a trained run's
-        own = [re.sub(r"^\+*position\.", "++position.", word) for word in overrides]
+        own = [re.sub(r"^\+*position(?=[.=])", "++position", word) for word in overrides]
         return hydra_bridge.compose_quickly(name, own, config_dir)
     rewritten = typed_choices(overrides)
     for word in rewritten:
