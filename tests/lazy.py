@@ -27,3 +27,4 @@ class Lazy:
 
 callbacks, fit, training_module = (Lazy(f"rpr.training.{name}") for name in ("callbacks", "fit", "module"))
 wandb_logger = Lazy("rpr.tracking.wandb_logger")
+preflight = Lazy("rpr.commands.preflight")

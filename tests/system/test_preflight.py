@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from rpr.commands import preflight
+from tests.lazy import preflight
 from tests.processes import SCRIPT
 
 ROWS = ("peak memory", "speed", "whole training", "disk", "resumed", "evaluation")
