@@ -153,7 +153,8 @@ def test_on_a_gpu_the_kernel_for_tables_is_chosen_where_it_is_faster(kernel, cha
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     query = {"is_cuda": True, "dtype": torch.bfloat16, "shape": (2, 1, 70, 64), **change.get("q", {})}
     of = {"key_table": torch.zeros(33, 64), "value_table": torch.zeros(33, 64), **change, "q": SimpleNamespace(**query)}
-    assert attention._kernel_is_faster(AttentionInputs(**of, k=torch.zeros(2, 1, 70, 64), v=None)) is kernel
+    k, v = torch.zeros(2, 1, 70, 64), torch.zeros(query["shape"])
+    assert attention._kernel_is_faster(AttentionInputs(**of, k=k, v=v)) is kernel
 
 
 @pytest.mark.parametrize("name", ["key bias, everything", "labels by sentence"])
