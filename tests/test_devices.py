@@ -62,7 +62,7 @@ def make_batch() -> Batch:
 
 
 def module_of(choice: str) -> Any:
-    causal = choice in ("cope", "fire", "fox", "xpos")
+    causal = choice in ("cope", "fire", "fox", "selective_rope", "xpos")
     words = [
         f"position{'.decoder' * causal}={choice}",
         *SMALL,

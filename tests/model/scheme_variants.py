@@ -110,5 +110,6 @@ OTHERS = {
     "alibi_and_rope": {"encoder_positions": scheme("alibi"), "decoder_positions": scheme("rope")},
 }
 KINDS = {**VECTORS, **OTHERS}
+OF_ANY_WIDTH = [kind for kind in KINDS if "longrope" not in kind]  # whose factors are for heads of 8
 TODAY = {"norm": "pre", "norm_type": "rmsnorm", "activation": "swiglu", "qk_norm": True}  # a block of today
 NORM = {kind: ("post", "pre")[index % 2] for index, kind in enumerate(KINDS)}

@@ -12,7 +12,7 @@ from rpr.model.attention import Implementation, attention_of
 from rpr.model.beam_search import Search, beam_search
 from rpr.model.transformer import Transformer, build_model
 from tests.model import test_transformer
-from tests.model.scheme_variants import KINDS, NORM, OTHERS
+from tests.model.scheme_variants import KINDS, NORM, OF_ANY_WIDTH, OTHERS
 from tests.model.test_beam_search import assert_equal, definition
 from tests.model.test_transformer import PAD, TINY, sentences, target_inputs
 from tests.shapes import changed
@@ -30,7 +30,7 @@ def real(row: torch.Tensor) -> list[int]:
     return [piece for piece in row.tolist() if piece != PAD]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OF_ANY_WIDTH)
 def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind):
     model = make_model(kind)
     weights = dict(model.named_parameters(remove_duplicate=False))
@@ -103,7 +103,7 @@ def test_gradients_do_not_reach_padding_or_other_rows():
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OF_ANY_WIDTH)
 def test_gradients_of_a_start_of_a_document_are_as_large_as_others(kind):
     """Of untrained weights, whose norms and biases keep a zero vector zero: with zero_bos they overflow float32."""
 

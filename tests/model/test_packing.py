@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rpr.model.packing import Packing
-from tests.model.scheme_variants import KINDS
+from tests.model.scheme_variants import OF_ANY_WIDTH
 from tests.model.test_decoder_only import make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,7 +30,7 @@ def test_documents_of_5_1_and_6_tokens_have_37_pairs_and_the_fewest_padded():
     assert torch.equal(packing.apart(lambda x: x, ROWS[..., None])[..., 0], ROWS)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "longrope" not in kind])  # whose factors are of 8 wide
+@pytest.mark.parametrize("kind", OF_ANY_WIDTH)
 def test_documents_of_a_row_are_each_alone(kind):
     model = make_model(kind).requires_grad_(True)
     cotangent = torch.randn(*ROWS.shape, model.config.d_model, dtype=torch.float64)
