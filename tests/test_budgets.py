@@ -7,7 +7,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
     "rpr": 1_090,
-    "rpr/checks": 450,
+    "rpr/checks": 440,
     "rpr/cli": 350,
     "rpr/commands": 2_080,
     "rpr/compose": 420,
@@ -17,7 +17,7 @@ ROOMS = {
     "rpr/export": 1_020,
     "rpr/io": 320,
     "rpr/model": 6_450,
-    "rpr/records": 1_490,
+    "rpr/records": 1_480,
     "rpr/report": 3_720,
     "rpr/runs": 970,
     "rpr/scoring": 1_310,
@@ -28,7 +28,7 @@ ROOMS = {
     "tests/checks": 400,
     "tests/cli": 500,
     "tests/config": 340,
-    "tests/data": 1_780,
+    "tests/data": 1_720,
     "tests/decode": 340,
     "tests/export": 560,
     "tests/golden": 390,
