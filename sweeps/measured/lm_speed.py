@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rpr.bench.benchmark import BatchShape, Timing, matmul_rate, step_flops, take_turns
 from torch import Tensor, nn
 
+from rpr.commands.bench import BatchShape, Timing, matmul_rate, step_flops, take_turns
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
 from rpr.config.train import TrainConfig
