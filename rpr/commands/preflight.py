@@ -42,7 +42,7 @@ def folder(config: TrainConfig) -> Path:
 
 @contextmanager
 def removed(created: Sequence[Path]) -> Iterator[None]:
-    """At the end the folder is gone, however that comes about; of these new folders it is the innermost."""
+    """At the end these new folders, the innermost first, are gone, whatever ended the block."""
     try:
         yield
     finally:
