@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,21 +72,35 @@ class Layout:
         """What hides keys, added to the block's scores; None if every key is visible. For later keys, whose scores may
         be of any size (xPos), minus infinity; a mask, which may hide all keys of a query, is a large negative number.
         """
-        mask, hidden = self.mask_BHQK, masked_score(like.dtype)
-        lengths = block.first_query, block.num_queries, block.num_keys, like.device
+        mask = self.mask_BHQK
+        # Most blocks of a window have their keys at the same distances.
+        windowed = self.window is not None and self.queries_per_block is not None
+        of_distances = _bias_of_distances if windowed else _bias_of_distances.__wrapped__
+        bias = of_distances(
+            self.window, self.causal, block.first_query, block.num_queries, block.num_keys, like.dtype, like.device
+        )
         if mask is not None:
             mask = mask if mask.shape[-2] == 1 else mask[..., block.queries, :]
             mask = mask if mask.shape[-1] == 1 else mask[..., block.keys]
-        bias: Tensor | None = None
-        for visible, value in (
-            (mask, hidden),
-            (keys_within(self.window, *lengths), hidden),
-            (earlier_keys(*lengths) if self.causal else None, -torch.inf),
-        ):
-            if visible is not None:
-                of_hidden = like.new_zeros(visible.shape).masked_fill_(~visible, value)
-                bias = of_hidden if bias is None else bias + of_hidden
+            of_mask = like.new_zeros(mask.shape).masked_fill_(~mask, masked_score(like.dtype))
+            bias = of_mask if bias is None else of_mask + bias
         return bias
+
+
+@lru_cache(maxsize=8)
+def _bias_of_distances(
+    window: int | None, causal: bool, first_query: int, num_queries: int, num_keys: int, dtype: torch.dtype, device: Any
+) -> Tensor | None:
+    lengths = first_query, num_queries, num_keys, device
+    bias: Tensor | None = None
+    for visible, value in (
+        (keys_within(window, *lengths), masked_score(dtype)),
+        (earlier_keys(*lengths) if causal else None, -torch.inf),
+    ):
+        if visible is not None:
+            of_hidden = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(~visible, value)
+            bias = of_hidden if bias is None else bias + of_hidden
+    return bias
 
 
 class Table:
