@@ -16,7 +16,7 @@ ROOMS = {
     "rpr/decode": 610,
     "rpr/export": 1_020,
     "rpr/io": 320,
-    "rpr/model": 6_470,
+    "rpr/model": 6_400,
     "rpr/records": 1_480,
     "rpr/report": 3_720,
     "rpr/runs": 970,

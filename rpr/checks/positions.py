@@ -91,7 +91,7 @@ def attention_weights(model: Transformer, source_1S: Tensor, target_input_1T: Te
     by_name: dict[str, list[Tensor]] = {}
     with ExitStack() as hooks:
         for stack in model.stacks():
-            for layer in stack.layers.layers:
+            for layer in stack.layers:
 
                 def add(attention: Any, inputs: Any, _: Tensor, to: str = stack.shape.name) -> None:
                     by_name.setdefault(to, []).append(weights_of(attention.inputs(inputs[0], None))[0])
@@ -119,7 +119,7 @@ class _StackAttention:
 
     def __init__(self, stack: StackModules, max_distance: int) -> None:
         self.name, self.max_distance = stack.shape.name, max_distance
-        self.attention: list[SelfAttention] = [layer.self_attention for layer in stack.layers.layers]
+        self.attention: list[SelfAttention] = [layer.self_attention for layer in stack.layers]
         # -max_distance - 1 .. max_distance + 1: the outermost two collect all larger distances.
         num_columns = 2 * max_distance + 3
         self.sums_HW = [torch.zeros(a.num_heads, num_columns, dtype=torch.float64) for a in self.attention]
@@ -199,7 +199,7 @@ def _biases(stack: str, layers: Sequence[SelfAttention], max_distance: int) -> I
         bias_HW = by_distance(tables.bias)
         if tables.keys is not None and not positions.scheme.has_projections:  # a query of zero may get a bias, too
             nothing_1H1D = layers[0].qkv.weight.new_zeros(1, site.num_heads, 1, site.d_head)
-            q_HD1 = positions.prepare(nothing_1H1D, nothing_1H1D)[0][0].transpose(1, 2)
+            q_HD1 = positions.prepare(nothing_1H1D, nothing_1H1D, nothing_1H1D[0, 0, :, 0].long())[0][0].transpose(1, 2)
             bias_HW += by_distance((tables.keys @ q_HD1)[..., 0]) * site.d_head**-0.5
         if layers[0].causal:
             bias_HW[:, max_distance + 1 :] = MASKING_BIAS

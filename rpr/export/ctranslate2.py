@@ -133,7 +133,7 @@ def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
     elif hasattr(spec, "position_encodings"):
         del spec.position_encodings
     exact = max(POSITION_ROWS, longest, (stack.shape.scheme.reach or 0) + 1)
-    for layer_spec, layer in zip(spec.layer, stack.layers.layers, strict=True):
+    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
         attention, cross = layer.self_attention, layer.cross_attention
         modules: dict[str, nn.Module] = {  # of queries, keys and values in the same order as ours
             "self_attention.linear.0": attention.qkv,
@@ -180,7 +180,7 @@ def _sizes(config: TransformerConfig, stack: StackModules) -> dict[str, Any]:
         if rotation.linear_scale != 1:
             sizes["rotary_scaling_type"] = library("ctranslate2").specs.attention_spec.RotaryScalingType.Linear
             sizes["rotary_scaling_factor"] = rotation.linear_scale
-    tables = _tables(stack.layers.layers[0].self_attention, max_distance=1)
+    tables = _tables(stack.layers[0].self_attention, max_distance=1)
     return sizes | {"relative_position": _needs_vectors(scheme, tables)}
 
 

@@ -161,7 +161,7 @@ def _weights(model: Transformer, rotation: Rotation | None, rows: int | None) ->
     if rows is not None:
         table = torch.zeros(rows, width) if stack.positions is None else position_table(model, stack.positions, rows)
         weights["transformer.wpe.weight"] = table
-    for number, layer in enumerate(stack.layers.layers):
+    for number, layer in enumerate(stack.layers):
         attention, feed_forward = layer.self_attention, layer.feed_forward
         linears = (attention.qkv, attention.output, feed_forward.inner, feed_forward.outer)
         parts = (layer.around_attention.norm, layer.around_feed_forward.norm, *linears)

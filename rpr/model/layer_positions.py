@@ -1,6 +1,7 @@
 """A position scheme in the layers of one stack: its parameters, and its hooks applied to them."""
 
-# Shape suffixes: B batch, H heads, P positions, D head width, M model width, X width of a key table.
+# Shape suffixes: B batch, H heads, P positions, D head width, M model width, X width of a key table, W angles,
+# L positions with those before.
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,7 +18,7 @@ from rpr.model.vectors import rows_of
 
 
 class GivenPositions(NamedTuple):
-    """Positions other than 0, 1, ..., ascending int64 [P], at most max_distance apart."""
+    """Ascending positions, int64 [P], at most max_distance apart."""
 
     positions_P: Tensor
     max_distance: int
@@ -30,15 +31,19 @@ class GivenPositions(NamedTuple):
         """The row of each pair of positions in tables, [P, P]; None without any, or if positions are consecutive: their
         distances are those of 0, 1, ...
         """
-        if self.max_distance == len(self.positions_P) - 1:
-            return None
-        present: list[int] = [
-            table.shape[1 if name == "bias" else -2] for name, table in tables._asdict().items() if table is not None
-        ]
-        if not present:
+        present = [table.shape[-2] for table in tables[:2] if table is not None]
+        present += [] if tables.bias is None else [tables.bias.shape[1]]
+        if not present or self.max_distance == len(self.positions_P) - 1:
             return None
         assert len(set(present)) == 1, f"tables of {present} rows, of which one label per pair selects rows"
         return rows_of(self.positions_P - self.positions_P[:, None], present[0])
+
+
+@lru_cache(maxsize=4)
+def consecutive(length: int, device: torch.device) -> GivenPositions:
+    """0 .. length - 1: the same tensor for all layers, which compute once what they need of it."""
+    with torch.inference_mode(False):
+        return GivenPositions(torch.arange(length, device=device), length - 1)
 
 
 def positions_in_training(scheme: Scheme, length: int, device: torch.device) -> GivenPositions | None:
@@ -48,13 +53,6 @@ def positions_in_training(scheme: Scheme, length: int, device: torch.device) -> 
     last = max(scheme.random_positions, length)
     # Always on the CPU, whose generator a resumed run restores.
     return GivenPositions(torch.randperm(last)[:length].sort().values.to(device, non_blocking=True), last - 1)
-
-
-@lru_cache(maxsize=4)
-def _positions_upto(length: int, device: torch.device) -> Tensor:
-    """0 .. length - 1: the same tensor for all layers, which compute once what they need of it."""
-    with torch.inference_mode(False):
-        return torch.arange(length, device=device)
 
 
 class Running:
@@ -68,15 +66,16 @@ class Running:
         held = self._last.get(name)
         if held is None:
             return like_XP.new_zeros(len(like_XP), number, *like_XP.shape[2:])
-        return held.repeat_interleave(len(like_XP) // len(held), dim=0)  # after a prompt the hypotheses are alike
+        # After a prompt the hypotheses are alike.
+        return held[:, held.shape[1] - number :].repeat_interleave(len(like_XP) // len(held), dim=0)
 
-    def extend(self, name: str, number: int, values_XP: Tensor, *, prompt: bool) -> None:
-        """Append values, [X, P, ...]: of a prompt all are kept, until `follow` knows where each ends."""
-        whole = torch.cat([self.last(name, number, values_XP), values_XP], dim=1)
-        self._last[name] = whole if prompt else whole[:, -number:]
+    def extended(self, name: str, number: int, values_XP: Tensor) -> Tensor:
+        """The last values and these, which are the last ones from now on: [X, number + P, ...]."""
+        self._last[name] = torch.cat([self.last(name, number, values_XP), values_XP], dim=1)
+        return self._last[name]
 
     def follow(self, lengths_B: Tensor, longest: int) -> None:
-        """Keep the last values of each prompt."""
+        """Keep the last values of each prompt, padded to `longest`."""
         for name, whole in self._last.items():
             ends_BL = lengths_B[:, None] + torch.arange(whole.shape[1] - longest, device=lengths_B.device)
             self._last[name] = whole[torch.arange(len(whole), device=lengths_B.device)[:, None], ends_BL]
@@ -107,28 +106,30 @@ class LayerPositions(nn.Module):
         """Whether `prepare` does anything."""
         return self.scheme.changes_queries or bool(self.scheme.query_log_scale)
 
-    def prepare(self, q_BHPD: Tensor, k_BHPD: Tensor, positions_P: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Prepare queries and keys at these positions (int64; None: 0, 1, ...) for their product."""
-        scheme = self.scheme
-        if not self.prepares:
-            return q_BHPD, k_BHPD
-        if positions_P is None:
-            positions_P = _positions_upto(q_BHPD.shape[2], q_BHPD.device)
-        if scheme.changes_queries:
+    def prepare(self, q_BHPD: Tensor, k_BHPD: Tensor, positions_P: Tensor) -> tuple[Tensor, Tensor]:
+        """Prepare queries and keys at these positions, int64, for their product."""
+        if self.scheme.changes_queries:
             dtype = q_BHPD.dtype  # which a scheme may leave for float32
-            prepared = scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
+            prepared = self.scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
             width, (q_BHPD, k_BHPD) = q_BHPD.shape[-1], (x.to(dtype) for x in prepared)
             if q_BHPD.shape[-1] != width:  # attention scales by the width of what it gets
                 q_BHPD = q_BHPD * (q_BHPD.shape[-1] / width) ** 0.5
-        if scheme.query_log_scale:
+        if self.scheme.query_log_scale:
             q_BHPD = q_BHPD * self._growth(positions_P)[:, None].to(q_BHPD.dtype)
         return q_BHPD, k_BHPD
 
-    def offset_keys(self, k_BHPD: Tensor, before_BH1D: Tensor, starts: Tensor) -> Tensor:
-        """Keys of which half of the dimensions are those of the key before, after one key (0: none), where no text
-        starts (bool, broadcastable to [B, 1, P, 1]).
+    def _growth(self, positions: Tensor) -> Tensor:
+        """Of queries at these positions, by `query_log_scale`, in float64."""
+        growth = ((positions + 1).double() / self.scheme.query_log_floor).clamp(min=1).log()
+        return 1 + self.scheme.query_log_scale * growth
+
+    def offset_keys(self, at: str, k_BHPD: Tensor, starts: Tensor, running: Running) -> Tensor:
+        """Keys of which half of the dimensions are those of the key before, after what ran before, where no text starts
+        (bool, broadcastable to [B, 1, P, 1]); unchanged if `key_offset` is not `at` this place.
         """
-        previous_BHPD = torch.cat([before_BH1D, k_BHPD[:, :, :-1]], dim=2)
+        if not self.scheme.offsets_keys or self.scheme.key_offset_at != at:
+            return k_BHPD
+        previous_BHPD = running.extended("key", 1, k_BHPD.transpose(1, 2))[:, :-1].transpose(1, 2)
         first = k_BHPD if self.scheme.key_offset_first == "own" else torch.zeros_like(k_BHPD)
         width = k_BHPD.shape[-1]
         dimensions_D = torch.arange(width, device=k_BHPD.device)
@@ -136,30 +137,22 @@ class LayerPositions(nn.Module):
             dimensions_D, width = dimensions_D % (width // 2), width // 2
         return torch.where(dimensions_D >= width // 2, torch.where(starts, first, previous_BHPD), k_BHPD)
 
-    def _growth(self, positions: Tensor) -> Tensor:
-        """Of queries at these positions, by `query_log_scale`, in float64."""
-        growth = ((positions + 1).double() / self.scheme.query_log_floor).clamp(min=1).log()
-        return 1 + self.scheme.query_log_scale * growth
-
     def rotate(
-        self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, hidden: Tensor | None, running: Running | None, **how: bool
+        self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, hidden: Tensor | None, running: Running
     ) -> tuple[Tensor, Tensor]:
         """Rotate queries and keys by the angles that run over the text: over x but for what is hidden (bool [B, P, 1];
-        None: nothing), after what ran before (None: from the first position on).
+        None: nothing), after what ran before.
         """
         scheme, history = self.scheme, self.scheme.HISTORY
         wide = torch.promote_types(x_BPM.dtype, torch.float32)
-        before = Running() if running is None else running
         with torch.autocast(x_BPM.device.type, enabled=False):
             x_BPM = x_BPM.to(wide) if hidden is None else x_BPM.to(wide).masked_fill(hidden, 0.0)
-            x_BLM = torch.cat([before.last("input", history, x_BPM), x_BPM], dim=1)
+            x_BLM = running.extended("input", history, x_BPM)
             learned = {name: value.to(wide) for name, value in self._learned.items()}
             projected = {name: F.linear(x_BLM, learned[name]) for name in self._projections} | {"x": x_BLM}
-            like_B1H1 = x_BPM.new_zeros(len(x_BPM), 1, self.site.num_heads, 1)
-            angles_BHPW = scheme.angles(projected, learned, self.site, before.last("angle", 1, like_B1H1)[:, 0])
-            if running is not None:
-                running.extend("input", history, x_BPM, **how)
-                running.extend("angle", 1, angles_BHPW.transpose(1, 2), **how)
+            before_B1H = running.last("angle", 1, x_BPM.new_zeros(len(x_BPM), 1, self.site.num_heads, 1))
+            angles_BHPW = scheme.angles(projected, learned, self.site, before_B1H[:, 0])
+            running.extended("angle", 1, angles_BHPW.transpose(1, 2))
             return rotate_by(q_BHPD, angles_BHPW), rotate_by(k_BHPD, angles_BHPW)
 
     def of_input(
@@ -179,12 +172,14 @@ class LayerPositions(nn.Module):
             return queries, None
         if before_BH is None:
             (x_BPY, *_) = projected.values()
-            wide = torch.float64 if x_BPY.dtype == torch.float64 else torch.float32
+            wide = torch.promote_types(x_BPY.dtype, torch.float32)
             before_BH = x_BPY.new_zeros(len(x_BPY), self.site.num_heads, dtype=wide)
         return queries, self.scheme.key_bias(projected, learned, self.site, before_BH)
 
-    def change_scores(self, q_BHQD: Tensor, query_positions: Tensor, key_positions: Tensor) -> ChangeScores:
-        """The scheme's change of scores for these queries."""
+    def change_scores(self, q_BHQD: Tensor, query_positions: Tensor, key_positions: Tensor) -> ChangeScores | None:
+        """The scheme's change of scores for these queries, if it has any."""
+        if not self.scheme.has_scores:
+            return None
 
         def change(scores_BHQK: Tensor, visible: Tensor) -> Tensor:
             pairs = Pairs(scores_BHQK, visible, q_BHQD, query_positions, key_positions)
@@ -209,17 +204,20 @@ class LayerPositions(nn.Module):
         """What the attention of a layer with input x is computed from, at these positions (None: 0, 1, ...); `hidden`
         and `running` as in `rotate`, of whole texts.
         """
+        positions_P, max_distance = given = given or consecutive(x_BPM.shape[1], x_BPM.device)
         if self.scheme.has_angles:
-            q_BHPD, k_BHPD = self.rotate(x_BPM, q_BHPD, k_BHPD, hidden, running, prompt=True)
-        q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD, None if given is None else given.positions_P)
-        tables = self.at(q_BHPD.shape[2] - 1 if given is None else given.max_distance, q_BHPD.device)
-        labels, change = None if given is None else given.rows(tables), None
-        if self.scheme.has_scores:
-            at_P = torch.arange(q_BHPD.shape[2], device=q_BHPD.device) if given is None else given.positions_P
-            change = self.change_scores(q_BHPD, at_P[:, None], at_P)
-        places_P = _positions_upto(x_BPM.shape[1], x_BPM.device) if given is None else given.positions_P
-        of_input = self.of_input(x_BPM, places_P[None])
-        return AttentionInputs(q_BHPD, k_BHPD, v_BHPD, *tables, *of_input, labels=labels, change_scores=change)
+            q_BHPD, k_BHPD = self.rotate(x_BPM, q_BHPD, k_BHPD, hidden, running or Running())
+        q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD, positions_P)
+        tables = self.at(max_distance, x_BPM.device)
+        return AttentionInputs(
+            q_BHPD,
+            k_BHPD,
+            v_BHPD,
+            *tables,
+            *self.of_input(x_BPM, positions_P[None]),
+            labels=given.rows(tables),
+            change_scores=self.change_scores(q_BHPD, positions_P[:, None], positions_P),
+        )
 
     @property
     def _learned(self) -> dict[str, Tensor]:

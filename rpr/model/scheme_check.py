@@ -17,10 +17,8 @@ from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Scheme, Site
 from rpr.model.transformer import EncoderDecoder, Transformer, build_model
 
-PROMPTS, FED = (5, 3, 1), 4  # pieces of three prompts, and those fed one by one after each
+PROMPTS, FED = torch.tensor([5, 3, 1]), 4  # pieces of three prompts, and those fed one by one after each
 FAR = 300  # tokens; at least so far tables are tried
-_ALONE = "a text alone gives other values than in a padded batch; a hook may read its own row and visible keys alone"
-_STEPS = "token by token, with cached keys, it gives other values than at once; a hook may not read other positions"
 
 
 @lru_cache(maxsize=64)
@@ -37,10 +35,9 @@ def check_hooks(scheme: Scheme, site: Site, longest: int = 0) -> None:
             raise
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
-            step = [frame.name for frame in frames if frame.filename == __file__][-1].strip("_").replace("_", " ")
             own = [frame for frame in frames if Path(torch.__file__).parent not in Path(frame.filename).parents][-1]
             where = f"{Path(own.filename).name}:{own.lineno}, in {own.name}"
-            problem = f"{step}: {type(error).__name__}: {' '.join(str(error).split())} ({where})"
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
         if problem is not None:
             side = "decoder" if site.causal else "encoder"
             raise ConfigError(f"position.{side}: the scheme {part.scheme} of position={part.name}: {problem}")
@@ -62,32 +59,44 @@ def _problems(scheme: Scheme, site: Site, farthest: int) -> Iterator[str]:
     again = build_model(config).eval()
     torch.manual_seed(0)
     model = build_model(config)
-    texts_BNL = torch.randint(3, 40, (len(PROMPTS), 2, PROMPTS[0] + FED))
-    for text_NL, prompt in zip(texts_BNL, PROMPTS, strict=True):
+    texts_BNL = torch.randint(3, 40, (len(PROMPTS), 2, int(PROMPTS.max()) + FED))
+    for text_NL, prompt in zip(texts_BNL, PROMPTS.tolist(), strict=True):
         text_NL[1, :prompt] = text_NL[0, :prompt]
         text_NL[:, prompt + FED :] = config.pad
     texts_XL, stack = texts_BNL.flatten(0, 1), model.stacks()[0]
     # 2. Gradients at the initial values, in training mode.
-    layer = stack.layers.layers[0].self_attention.tables
+    layer, hidden_XLM = stack.layers[0].self_attention.tables, _at_once(model, texts_XL)
     learned = {name: value for part in (layer, stack.positions) if part for name, value in part.named_parameters()}
-    gradients = _backward(model, texts_XL, [*learned.values()]) if learned else ()
+    cotangent_XLM = torch.randn(hidden_XLM.shape)
+    gradients = (
+        torch.autograd.grad(hidden_XLM, [*learned.values()], cotangent_XLM, allow_unused=True) if learned else ()
+    )
     for name, gradient in zip(learned, gradients, strict=True):
         if gradient is None or not bool(gradient.isfinite().all()):
             yield f"the parameter {name!r} gets {'no' if gradient is None else 'an infinite'} gradient"
-    # 3. Finite, and the same from saved weights, alone and token by token, at other values: zeros may hide something.
     with torch.inference_mode():
+        # 3. Finite, and the same from saved weights and alone, at other values: zeros may hide something.
         for value in learned.values():
             value.add_(0.1 * torch.randn_like(value) * value.abs().where(value != 0, torch.ones(())))
         again.load_state_dict(model.eval().state_dict())
-        whole_XLM, saved_XLM = _at_once(model, texts_XL), _at_once(again, texts_XL)
+        whole_XLM = _at_once(model, texts_XL)
         if not bool(whole_XLM.isfinite().all()):
             yield "what a layer returns is not finite"
-        if _differ(saved_XLM, whole_XLM):
+        if _differ(_at_once(again, texts_XL), whole_XLM):
             yield "with the same parameters and buffers another model gives other values; save what a hook draws"
-        yield from _alone(model, texts_XL, whole_XLM)
-        for prompts in (PROMPTS, (0,) * len(PROMPTS)) if site.causal else ():
-            yield from _token_by_token(model, texts_BNL, prompts, whole_XLM)
-        # 4. Tables of long texts.
+        for text_L, whole_LM in zip(texts_XL, whole_XLM, strict=True):
+            length = int((text_L != config.pad).sum())
+            if _differ(_at_once(model, text_L[None, :length])[0], whole_LM[:length]):
+                yield "a text alone gives other values than in a padded batch; a hook may read its row and visible keys"
+        # 4. The same token by token, after prompts and from the start.
+        for prompts_B in (PROMPTS, 0 * PROMPTS) if site.causal else ():
+            upto_L = torch.arange(int(prompts_B.max()))
+            state = model.start_decoding(texts_BNL[:, 0, : len(upto_L)] * (upto_L < prompts_B[:, None]))
+            for step in range(FED):
+                at_X = torch.arange(len(whole_XLM)), prompts_B.repeat_interleave(2) + step
+                if _differ(model.next_hidden(texts_XL[at_X][:, None], state), whole_XLM[at_X]):
+                    yield "token by token, with cached keys, it gives other values than at once; a hook reads others"
+        # 5. Tables of long texts.
         yield from () if layer is None else _far_tables(layer, farthest)
 
 
@@ -98,29 +107,6 @@ def _at_once(model: Transformer, texts_XL: Tensor) -> Tensor:
     return hidden_XLM
 
 
-def _backward(model: Transformer, texts_XL: Tensor, learned: list[Tensor]) -> tuple[Tensor | None, ...]:
-    hidden_XLM = _at_once(model, texts_XL)
-    return torch.autograd.grad(hidden_XLM, learned, torch.randn(hidden_XLM.shape), allow_unused=True)
-
-
-def _alone(model: Transformer, texts_XL: Tensor, whole_XLM: Tensor) -> Iterator[str]:
-    for text_L, whole_LM in zip(texts_XL, whole_XLM, strict=True):
-        length = int((text_L != model.config.pad).sum())
-        if _differ(_at_once(model, text_L[None, :length])[0], whole_LM[:length]):
-            yield _ALONE
-
-
-def _token_by_token(
-    model: Transformer, texts_BNL: Tensor, prompts: tuple[int, ...], whole_XLM: Tensor
-) -> Iterator[str]:
-    prompts_B = torch.tensor(prompts)
-    state = model.start_decoding(texts_BNL[:, 0, : max(prompts)] * (torch.arange(max(prompts)) < prompts_B[:, None]))
-    for step in range(FED):
-        at_X = torch.arange(len(whole_XLM)), prompts_B.repeat_interleave(texts_BNL.shape[1]) + step
-        if _differ(model.next_hidden(texts_BNL.flatten(0, 1)[at_X][:, None], state), whole_XLM[at_X]):
-            yield _STEPS
-
-
 def _far_tables(layer: LayerPositions, farthest: int) -> Iterator[str]:
     known: dict[tuple[str, int], Tensor] = {}  # the row of a distance
     for reached in sorted({*(9 << power for power in range(farthest.bit_length() - 3)), FAR, farthest}):
@@ -128,8 +114,8 @@ def _far_tables(layer: LayerPositions, farthest: int) -> Iterator[str]:
             if table is None:
                 continue
             rows = table[..., None] if name == "bias" else table
-            half, near = rows.shape[-2] // 2, {0, 9, 18, FAR, reached}
-            for distance in (*near, *(-distance for distance in near)):
+            half = rows.shape[-2] // 2
+            for distance in {sign * near for near in (0, 9, 18, FAR, reached) for sign in (-1, 1)}:
                 if abs(distance) > reached or (layer.site.causal and distance > 0):
                     continue
                 row = rows[..., half + max(-half, min(half, distance)), :]

@@ -7,9 +7,9 @@ sublayer's output, projections without bias, Glorot-uniform matrices. Positions 
 # Shape suffixes: B batch, S source length, T target length, H heads, Q queries, K keys, D head width, M model width,
 # F feed-forward width, N hypotheses of one source sentence (the beam), X = B N rows of hypotheses.
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -77,19 +77,21 @@ class SelfAttention(nn.Module):
         self.output = _projection(config.d_model, 1)
         d_head, norms = config.d_model // config.num_heads, ("query", "key") if config.qk_norm else ()
         self.norms = nn.ModuleDict({name: RMSNorm(d_head, eps=config.norm_epsilon) for name in norms})
+        self.changes_heads = config.qk_norm or scheme.offsets_keys
         self.tables = positions  # the name in all existing checkpoints
 
     def forward(self, x_BQM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
         """`cache`, still empty, gets the keys and values."""
+        qkv_BQX = self.qkv(x_BQM)
         if reading.packing is not None:
 
             def of_documents(x_PTM: Tensor, qkv_PTX: Tensor) -> Tensor:
                 given = reading.given and reading.given.upto(x_PTM.shape[1])
                 return _join(attention_of(self.inputs(x_PTM, None, given, qkv=qkv_PTX), self.implementation))
 
-            z_BQM = reading.packing.apart(of_documents, x_BQM, self.qkv(x_BQM))
+            z_BQM = reading.packing.apart(of_documents, x_BQM, qkv_BQX)
         else:
-            inputs = self.inputs(x_BQM, reading.mask, reading.given, cache)
+            inputs = self.inputs(x_BQM, reading.mask, reading.given, cache, qkv_BQX)
             if cache is not None:
                 cache.add(inputs.k, inputs.v, inputs.key_bias)
             z_BQM = _join(attention_of(inputs, self.implementation))
@@ -106,72 +108,51 @@ class SelfAttention(nn.Module):
     ) -> AttentionInputs:
         """What attention is computed from: x projected (already: `qkv`) and prepared, and the tables for its length."""
         q, k, v = split_heads(self.qkv(x_BQM) if qkv is None else qkv, self.num_heads)
-        running = None if cache is None else cache.running
-        if self.norms or self._offsets_keys:
-            q, k = self._normed(q, k, _starts(mask, k), running, prompt=True)
+        running = Running() if cache is None else cache.running
+        if self.changes_heads:
+            q, k = self._changed(q, k, _starts(mask, k), running)
         inputs, hidden_BP1 = AttentionInputs(q, k, v), None if mask is None else ~mask[:, 0, 0, :, None]
         if self.tables is not None:
             inputs = self.tables.inputs(x_BQM, q, k, v, given, hidden_BP1, running)
         return inputs._replace(mask=mask, causal=self.causal, window=self.window, sink=self.sink)
 
-    @property
-    def _offsets_keys(self) -> bool:
-        return self.tables is not None and self.tables.scheme.key_offset != "none"
-
-    def _normed(
-        self, q_BHPD: Tensor, k_BHPD: Tensor, starts: Tensor, running: Running | None, **how: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _changed(self, q_BHPD: Tensor, k_BHPD: Tensor, starts: Tensor, running: Running) -> tuple[Tensor, Tensor]:
         """Each head of queries and keys by its root mean square, with a learned gain; keys offset before or after."""
-
-        def offset(k_BHPD: Tensor, at: str) -> Tensor:
-            positions = self.tables
-            if positions is None or not self._offsets_keys or positions.scheme.key_offset_at != at:
-                return k_BHPD
-            k_BPHD = k_BHPD.transpose(1, 2)
-            before_B1HD = (running or Running()).last("key", 1, k_BPHD)
-            if running is not None:
-                running.extend("key", 1, k_BPHD, **how)
-            return positions.offset_keys(k_BHPD, before_B1HD.transpose(1, 2), starts)
-
-        k_BHPD = offset(k_BHPD, "before_norm")
+        if self.tables is not None:
+            k_BHPD = self.tables.offset_keys("before_norm", k_BHPD, starts, running)
         if self.norms:
             q_BHPD, k_BHPD = self.norms["query"](q_BHPD), self.norms["key"](k_BHPD)
-        return q_BHPD, offset(k_BHPD, "after_norm")
+        if self.tables is not None:
+            k_BHPD = self.tables.offset_keys("after_norm", k_BHPD, starts, running)
+        return q_BHPD, k_BHPD
 
     def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
-        q_BNHD, k_BNHD, v_BNHD = self.qkv(x_BNM).view(*x_BNM.shape[:2], 3, self.num_heads, -1).unbind(2)
-        angles = self.tables is not None and self.tables.scheme.has_angles
-        if self.norms or self._offsets_keys or angles:  # of one position of each row, [X, H, 1, D]
-            q, k = (x.flatten(0, 1)[:, :, None] for x in (q_BNHD, k_BNHD))
-            starts_X111 = (state.newest_X() == 0)[:, None, None, None]
-            q, k = self._normed(q, k, starts_X111, cache.running, prompt=False)
-            if angles and self.tables is not None:
-                q, k = self.tables.rotate(x_BNM.flatten(0, 1)[:, None], q, k, None, cache.running, prompt=False)
-            q_BNHD, k_BNHD = (x.reshape(q_BNHD.shape) for x in (q, k))
-        tables, queries_BHNX, bias_BHN1, change = Tables(), None, None, None
+        # 1. Of one position of each row, [X, H, 1, D].
+        x_X1M, newest_X = x_BNM.flatten(0, 1)[:, None], state.newest_X()
+        q, k, v = self.qkv(x_X1M).view(len(x_X1M), 3, self.num_heads, 1, -1).unbind(1)
+        if self.changes_heads:
+            q, k = self._changed(q, k, (newest_X == 0)[:, None, None, None], cache.running)
+        # 2. Positions. Each row has one of its own, so `prepare` gets all rows as one sentence, [1, H, X, D].
+        tables, queries, bias, change = Tables(), None, None, None
         slots = state.slots_within(self.window)
         if (positions := self.tables) is not None:
+            if positions.scheme.has_angles:
+                q, k = positions.rotate(x_X1M, q, k, None, cache.running)
             if positions.prepares:
-                # Each row has a position of its own, so the hook gets all rows as one sentence, [1, H, X, D].
-                q, k = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BNHD, k_BNHD))
-                q, k = positions.prepare(q, k, state.newest_X())
-                q_BNHD, k_BNHD = (x[0].transpose(0, 1).reshape(*q_BNHD.shape[:3], -1) for x in (q, k))
+                prepared = positions.prepare(q.transpose(0, 2), k.transpose(0, 2), newest_X)
+                q, k = (part.transpose(0, 2) for part in prepared)
             tables = state.tables(positions)
-            of_input = positions.of_input(
-                x_BNM.flatten(0, 1)[:, None], state.newest_X()[:, None], state.bias_of_parents(cache)
-            )
-            queries_BHNX, bias_BHN1 = (
-                None if part is None else part.reshape(*q_BNHD.shape[:3], -1).transpose(1, 2) for part in of_input
-            )
-            if positions.scheme.has_scores:
-                change = positions.change_scores(q_BNHD.transpose(1, 2), *state.positions(slots))
-        key_bias_BHN = None if bias_BHN1 is None else bias_BHN1[..., 0]
-        k_BHKD, v_BHKD = cache.add(k_BNHD.transpose(1, 2), v_BNHD.transpose(1, 2), key_bias_BHN, slots)
-        given = AttentionInputs(
-            q_BNHD.transpose(1, 2), k_BHKD, v_BHKD, *tables, queries_BHNX, cache.bias_BHK, self.sink
-        )
-        out_BNM: Tensor = self.output(decoding.self_attention(given._replace(change_scores=change), state))
+            queries, bias = positions.of_input(x_X1M, newest_X[:, None], state.bias_of_parents(cache))
+        # 3. Attention of the hypotheses of each sentence, [B, H, N, D].
+        q, k, v = (_of_sentences(part, len(x_BNM)) for part in (q, k, v))
+        if positions is not None:
+            change = positions.change_scores(q, *state.positions(slots))
+        key_bias_BHN = None if bias is None else _of_sentences(bias, len(x_BNM))[..., 0]
+        queries = None if queries is None else _of_sentences(queries, len(x_BNM))
+        keys_and_values = cache.add(k, v, key_bias_BHN, slots)
+        given = AttentionInputs(q, *keys_and_values, *tables, queries, cache.bias_BHK, self.sink, change_scores=change)
+        out_BNM: Tensor = self.output(decoding.self_attention(given, state))
         return out_BNM
 
 
@@ -236,7 +217,9 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sublayer, then dropout, add and norm (post-norm); or norm, the sublayer, then dropout and add (pre-norm)."""
+    """What is around a sublayer: after it dropout, add and norm (post-norm); or norm before it, then dropout and add
+    (pre-norm).
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -244,9 +227,16 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.pre = config.norm == "pre"
 
-    def forward(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        summed: Tensor = self.dropout.add(x_BTM, sublayer(self.norm(x_BTM) if self.pre else x_BTM))
-        return summed if self.pre else self.norm(summed)
+    def before(self, x_BTM: Tensor) -> Tensor:
+        """What the sublayer reads."""
+        read_BTM: Tensor = self.norm(x_BTM) if self.pre else x_BTM
+        return read_BTM
+
+    def after(self, x_BTM: Tensor, y_BTM: Tensor) -> Tensor:
+        """The sum of the layer's input and the sublayer's output."""
+        summed_BTM = self.dropout.add(x_BTM, y_BTM)
+        out_BTM: Tensor = summed_BTM if self.pre else self.norm(summed_BTM)
+        return out_BTM
 
 
 class Layer(nn.Module):
@@ -264,22 +254,22 @@ class Layer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x_BTM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
-        x_BTM = self.around_attention(x_BTM, lambda y_BTM: self.self_attention(y_BTM, reading, cache))
-        if (cross := self.cross_attention) is not None and self.around_cross_attention is not None:
-            encoded = reading.encoded
-            assert encoded is not None
-            x_BTM = self.around_cross_attention(x_BTM, lambda y_BTM: cross(y_BTM, encoded))
-        out_BTM: Tensor = self.around_feed_forward(x_BTM, self.feed_forward)
-        return out_BTM
+        around = self.around_attention
+        x_BTM = around.after(x_BTM, self.self_attention(around.before(x_BTM), reading, cache))
+        if (cross := self.cross_attention) is not None and (around_cross := self.around_cross_attention) is not None:
+            x_BTM = around_cross.after(x_BTM, cross(around_cross.before(x_BTM), reading.encoded))
+        around = self.around_feed_forward
+        return around.after(x_BTM, self.feed_forward(around.before(x_BTM)))
 
     def step(self, x_BNM: Tensor, cache: KVCache, memory: Memory | None, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
-        x_BNM = self.around_attention(x_BNM, lambda y_BNM: self.self_attention.step(y_BNM, cache, state))
-        if (cross := self.cross_attention) is not None and self.around_cross_attention is not None:
+        around = self.around_attention
+        x_BNM = around.after(x_BNM, self.self_attention.step(around.before(x_BNM), cache, state))
+        if (cross := self.cross_attention) is not None and (around_cross := self.around_cross_attention) is not None:
             assert memory is not None
-            x_BNM = self.around_cross_attention(x_BNM, lambda y_BNM: cross.step(y_BNM, memory, state))
-        out_BNM: Tensor = self.around_feed_forward(x_BNM, self.feed_forward)
-        return out_BNM
+            x_BNM = around_cross.after(x_BNM, cross.step(around_cross.before(x_BNM), memory, state))
+        around = self.around_feed_forward
+        return around.after(x_BNM, self.feed_forward(around.before(x_BNM)))
 
 
 @contextmanager
@@ -295,31 +285,12 @@ def apart(config: TransformerConfig) -> Iterator[None]:
         yield
 
 
-class Stack(nn.ModuleList):
-    """Layers on top of each other. A list, so that parameters keep the names of all checkpoints: `encoder.0. ...`."""
-
-    def __init__(self, config: TransformerConfig, shape: StackShape) -> None:
-        with apart(config):
-            of_layers = positions_of_layers(shape.scheme, shape.site)
-        schemes = shape.scheme.of_layers(config.num_layers)
-        super().__init__(Layer(config, *layer, shape) for layer in zip(of_layers, schemes, strict=True))
-
-    @property
-    def layers(self) -> list[Layer]:
-        return [cast(Layer, layer) for layer in self]
-
-    def forward(self, x_BTM: Tensor, reading: Reading) -> Tensor:
-        """All positions at once."""
-        for number, layer in enumerate(self.layers):
-            x_BTM = layer(x_BTM, reading, None if reading.caches is None else reading.caches[number])
-        return x_BTM
-
-    def step(self, x_BNM: Tensor, state: DecoderState) -> Tensor:
-        """The newest piece of each hypothesis; `state` has advanced to it."""
-        for number, layer in enumerate(self.layers):
-            memory = state.memories[number] if state.memories else None
-            x_BNM = layer.step(x_BNM, state.caches[number], memory, state)
-        return x_BNM
+def layers_of(config: TransformerConfig, shape: StackShape) -> nn.ModuleList:
+    """The layers of a stack. A list, so that parameters keep the names of all checkpoints: `encoder.0. ...`."""
+    with apart(config):
+        of_layers = positions_of_layers(shape.scheme, shape.site)
+    schemes = shape.scheme.of_layers(config.num_layers)
+    return nn.ModuleList(Layer(config, *layer, shape) for layer in zip(of_layers, schemes, strict=True))
 
 
 def _projection(d_model: int, parts: int) -> Linear:
@@ -346,3 +317,8 @@ def _split(x_BTM: Tensor, num_heads: int) -> Tensor:
 def _join(x_BHTD: Tensor) -> Tensor:
     """[B, H, T, D] -> [B, T, M]."""
     return x_BHTD.transpose(1, 2).flatten(-2)
+
+
+def _of_sentences(x_XH1D: Tensor, batch: int) -> Tensor:
+    """[X, H, 1, D] (or [X, H, 1]) -> [B, H, N, D]."""
+    return x_XH1D.reshape(batch, -1, x_XH1D.shape[1], x_XH1D.shape[-1]).transpose(1, 2)

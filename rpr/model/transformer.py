@@ -9,6 +9,7 @@ embedding, one embedding matrix for source, target and softmax, a zero vector as
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import positions_in_training
 from rpr.model.linear import linear
 from rpr.model.packing import Packing
-from rpr.model.stack import CrossAttention, Encoded, Reading, SelfAttention, Stack, apart, norm_of
+from rpr.model.stack import Encoded, Layer, Reading, SelfAttention, apart, layers_of, norm_of
 
 
 class StackModules(NamedTuple):
@@ -30,7 +31,7 @@ class StackModules(NamedTuple):
 
     shape: StackShape
     positions: nn.Module | None
-    layers: Stack
+    layers: Sequence[Layer]
     norm: nn.Module
 
 
@@ -51,19 +52,16 @@ class Transformer(nn.Module, ABC):
                 setattr(self, _POSITIONS[shape.name], shape.scheme.embeddings(config.d_model))
         self.dropout = Dropout(config.dropout)
         for shape in shapes:
-            setattr(self, shape.name, Stack(config, shape))
+            setattr(self, shape.name, layers_of(config, shape))
         for shape in shapes:
             pre = config.norm == "pre"
             setattr(self, f"{shape.name}_norm", norm_of(config) if pre else nn.Identity())
 
     def stacks(self) -> tuple[StackModules, ...]:
         """The modules of each stack, as `config.stacks()`."""
-        return tuple(
-            StackModules(
-                shape, *(getattr(self, name) for name in (_POSITIONS[shape.name], shape.name, f"{shape.name}_norm"))
-            )
-            for shape in self.config.stacks()
-        )
+        names = ((_POSITIONS[shape.name], shape.name, f"{shape.name}_norm") for shape in self.config.stacks())
+        modules = ([getattr(self, name) for name in of_stack] for of_stack in names)
+        return tuple(map(StackModules, self.config.stacks(), *zip(*modules, strict=True)))
 
     @abstractmethod
     def inputs(self, source_BS: Tensor, target_input_BT: Tensor) -> tuple[Tensor, ...]:
@@ -105,8 +103,9 @@ class Transformer(nn.Module, ABC):
         stack = self.stacks()[-1]
         state.advance(len(pieces_X1) // len(state.bias_BNK))
         vectors = None if stack.positions is None else state.position_vectors(stack.positions, pieces_X1)
-        x_X1M = self._embed(pieces_X1, vectors)
-        x_BNM = stack.layers.step(x_X1M.view(len(state.bias_BNK), -1, x_X1M.shape[2]), state)
+        x_BNM = self._embed(pieces_X1, vectors).view(len(state.bias_BNK), -1, self.config.d_model)
+        for number, layer in enumerate(stack.layers):
+            x_BNM = layer.step(x_BNM, state.caches[number], state.memories[number] if state.memories else None, state)
         hidden_XM: Tensor = stack.norm(x_BNM).flatten(0, 1)
         return hidden_XM
 
@@ -121,7 +120,9 @@ class Transformer(nn.Module, ABC):
             if packing is not None:
                 at = packing.places_BL if given is None else given.positions_P[packing.places_BL]
             vectors = stack.positions(at, pieces_BL)
-        x_BLM: Tensor = stack.layers(self._embed(pieces_BL, vectors), reading._replace(given=given))
+        x_BLM, reading = self._embed(pieces_BL, vectors), reading._replace(given=given)
+        for number, layer in enumerate(stack.layers):
+            x_BLM = layer(x_BLM, reading, None if reading.caches is None else reading.caches[number])
         return x_BLM
 
     def _embed(self, pieces_BL: Tensor, vectors: Tensor | None) -> Tensor:
@@ -165,8 +166,8 @@ class EncoderDecoder(Transformer):
         memory_BSM, mask_B11S = self.encode(source_BS)
         _, decoder = self.stacks()
         memories = []
-        for layer in decoder.layers.layers:
-            assert isinstance(layer.cross_attention, CrossAttention)
+        for layer in decoder.layers:
+            assert layer.cross_attention is not None
             k_BHSD, v_BHSD = layer.cross_attention.project_memory(memory_BSM)
             memories.append(Memory(k_BHSD.transpose(-2, -1).contiguous(), v_BHSD.contiguous()))
         state = DecoderState.begin(len(source_BS), len(memories), like=memories[0].keys_BHDS)

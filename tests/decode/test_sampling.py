@@ -20,7 +20,7 @@ from rpr.model.transformer import Transformer
 from tests.model.test_decoder_only import make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-GREEDY = {"max_new_tokens": 9, "temperature": 0.0, "top_k": None, "seed": 1, "num_samples": 1, "stop": None}
+GREEDY = {"max_new_tokens": 7, "temperature": 0.0, "top_k": None, "seed": 1, "num_samples": 1, "stop": None}
 DRAWN = GREEDY | {"temperature": 0.8, "top_k": 6, "num_samples": 2, "seed": 4}
 PROMPTS = [[BOS], [9, 4, 17, EOS, BOS], [BOS, 5, 6, 7, 8, 9, 10, 11, 12], [BOS, 4]]
 VOCABULARY = type("Numbers", (), {"__len__": lambda self: 23, "decode": lambda self, ids: " ".join(map(str, ids))})()
@@ -62,7 +62,7 @@ class ByPiece(torch.nn.Module):
         return torch.sin(places_L * (1 + pieces_BL % 3))[..., None] * torch.linspace(-1, 1, 12, dtype=torch.float64)
 
 
-KINDS = ["none", "learned", "by_piece", "rope", "relative", "t5", "fox", "cope", "logits_and_t5"]
+KINDS = ["learned", "by_piece", "rope", "fox", "logits_and_t5"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,7 +78,7 @@ def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind):
             [by_whole_passes(model, prompt, sample, sampling) for sample in range(sampling.num_samples)]
             for prompt in PROMPTS
         ]
-        for max_tokens in (1, 40, 10_000):
+        for max_tokens in (1, 40):
             found = continuations(Engine(model), VOCABULARY, PROMPTS, sampling, max_tokens)
             assert [[(one.pieces, one.finished) for one in of_prompt] for of_prompt in found] == expected
             assert found[0][0].text == " ".join(map(str, found[0][0].pieces))
@@ -153,13 +153,13 @@ def test_streamed_text_is_the_text():
 
 
 def test_what_a_model_cannot_continue_is_refused():
-    model = make_model("learned", max_positions=12)
+    model, nine = make_model("learned", max_positions=12), settings(max_new_tokens=9)
     for prompt, remedy in (([BOS] * 4, None), ([BOS] * 5, "set max_new_tokens=8 or less"), ([BOS] * 13, "shorten")):
         if remedy is None:
-            assert len(continuations(Engine(model), VOCABULARY, [prompt], settings(), 99)) == 1
+            assert len(continuations(Engine(model), VOCABULARY, [prompt], nine, 99)) == 1
             continue
         with pytest.raises(ConfigError, match=f"^max_new_tokens: 9 after a prompt of .* learned positions; {remedy}"):
-            continuations(Engine(model), VOCABULARY, [[BOS], prompt], settings(), 99)
+            continuations(Engine(model), VOCABULARY, [[BOS], prompt], nine, 99)
     with pytest.raises(ConfigError, match="^top_k: 24 is more than the vocabulary of 23 tokens"):
         continuations(Engine(model), VOCABULARY, [], settings(temperature=1, top_k=24), 99)
     model.embedding_VM.fill_(math.nan)

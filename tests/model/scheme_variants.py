@@ -10,7 +10,7 @@ from tests.shapes import scheme
 # (transformers#25199, nanochat#264), T5's bias times sqrt(d) (x-transformers), Transformer-XL's shift in another order
 # or with L rows where an encoder needs 2L-1.
 VARIANTS: dict[str, dict[str, Any]] = {
-    "relative": {},
+    "relative": {"clip_distance": 3},
     "relative_keys": {"tables": "shared_by_heads"},
     "rope": {},
     "rope interleaved": {"layout": "interleaved"},

@@ -6,6 +6,7 @@ import torch
 from rpr.model.packing import Packing
 from tests.model.scheme_variants import OF_ANY_WIDTH
 from tests.model.test_decoder_only import make_model
+from tests.model.test_readable import assert_same_gradients
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BOS = 2
@@ -40,12 +41,7 @@ def test_documents_of_a_row_are_each_alone(kind):
         parts = [part[None] for part in pieces.split(lengths)]
         alone.append(torch.cat([model(part[:, :0], part)[0] for part in parts]))
     torch.testing.assert_close(packed, torch.stack(alone), rtol=1e-9, atol=1e-10)
-    parameters = [*model.parameters()]
-    gradients = (
-        torch.autograd.grad(hidden, parameters, cotangent, allow_unused=True, materialize_grads=True)
-        for hidden in (packed, torch.stack(alone))
-    )
-    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-9)
+    assert_same_gradients(model, packed, torch.stack(alone), cotangent)
 
 
 @pytest.mark.parametrize("kind", ["relative", "sinusoidal", "rope_window"])

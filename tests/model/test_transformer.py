@@ -8,7 +8,7 @@ from rpr.model import stack
 from rpr.model.attention import attention_of
 from rpr.model.cache import small_products_exact
 from rpr.model.transformer import build_model
-from tests.model.scheme_variants import KINDS, OF_ANY_WIDTH
+from tests.model.scheme_variants import KINDS
 from tests.shapes import changed, shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -110,13 +110,3 @@ def test_base_model_has_the_number_of_parameters_counted_by_hand():
 ], ids=str)  # fmt: skip
 def test_number_of_parameters_of_other_settings(changes, difference):
     assert count(changed(BASE, **changes)) == 48_689_152 + difference
-
-
-@pytest.mark.parametrize("kind", OF_ANY_WIDTH)
-def test_every_parameter_gets_a_gradient(kind):
-    model = make_model(kind).requires_grad_(True)
-    model.logits(model(sentences(9, 6), target_inputs(9, 4))).square().sum().backward()
-    without = {name for name, parameter in model.named_parameters() if parameter.grad.abs().max() < 1e-8}
-    # With k = 0 all keys get the same vector, which the softmax cancels.
-    key_tables = {f"{stack}.{i}.self_attention.tables.keys" for stack in ("encoder", "decoder") for i in range(2)}
-    assert without == (key_tables if kind == "relative_k_0" else set())

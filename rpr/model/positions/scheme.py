@@ -340,6 +340,11 @@ class Scheme(StrictModel):
         return any(part.window is not None or part.sink for part in self.parts)
 
     @property
+    def offsets_keys(self) -> bool:
+        """Whether keys have a part of the key before."""
+        return self.key_offset != "none"
+
+    @property
     def acts_in_layers(self) -> bool:
         """Whether it changes self-attention, and not the embeddings alone."""
         hooks = (self.has_tables, self.changes_queries, self.has_projections, self.has_scores, self.has_angles)
