@@ -12,7 +12,7 @@ ROOMS = {
     "rpr/commands": 2_080,
     "rpr/compose": 420,
     "rpr/config": 800,
-    "rpr/data": 3_240,
+    "rpr/data": 3_140,
     "rpr/decode": 610,
     "rpr/export": 1_020,
     "rpr/io": 320,

@@ -1,3 +1,3 @@
-"""From text to batches: corpus.py lists the files of a corpus (files.py), pairs.py and documents.py open its splits;
-build.py writes the token cache and cache.py opens it; plan.py and batches.py form batches, windows.py windows.
+"""From a corpus to batches: corpus.py says which files, files.py reads them, pairs.py and documents.py what they hold;
+cache.py encodes it with a vocabulary; batches.py forms batches of pairs, or of the windows of windows.py.
 """

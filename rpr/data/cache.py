@@ -8,33 +8,152 @@
         <split>.<source|target>.txt         the sentences, one per line; all splits except train
         <split>.names                       of documents, as lines of JSON; all splits except train
 
-A cache is built (rpr/data/build.py) in a hidden folder next to its final one, and renamed when it is complete; an
-interrupted build leaves nothing, and starts again. A damaged cache is rebuilt, with a warning.
+A cache is built in a hidden folder next to its final one, and renamed when it is complete; an interrupted build leaves
+nothing, and starts again. A damaged cache is rebuilt, with a warning. Building: corpus -> vocabulary -> token files, in
+constant memory, by one process, in which sentencepiece has threads.
 """
 
 import glob
 import hashlib
+import itertools
 import json
 import logging
 import re
-from dataclasses import asdict, fields, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.build import MODEL_NAME, SIDES, Meta, Progress, build
-from rpr.data.corpus import corpus_files, fingerprint, not_read
-from rpr.data.documents import load_documents
-from rpr.data.files import cache_root
-from rpr.data.pairs import load_corpus
-from rpr.data.token_split import TokenSplit
-from rpr.data.vocabulary import Vocabulary
+from rpr.data.corpus import SPLIT_NAMES, cache_root, corpus_files, fingerprint
+from rpr.data.documents import BLOCK, Block, TextCorpus, load_documents
+from rpr.data.pairs import Corpus, load_corpus
+from rpr.data.vocabulary import (
+    BOS,
+    EOS,
+    MAX_WORDS,
+    BytePairVocabulary,
+    ByteVocabulary,
+    TextVocabulary,
+    Vocabulary,
+    add_words,
+    count_text_words,
+    count_words,
+    learned_words,
+    training_sample,
+)
 from rpr.errors import DataError
 from rpr.io.atomic import remove_leftovers, replacing
 from rpr.io.locks import lock
 
-META_NAME = "meta.json"
+META_NAME, MODEL_NAME = "meta.json", "vocabulary.model"
 CACHE_VERSION = 1  # increase it when the same corpus and settings produce different files
+SIDES = ("source", "target")
+LEARNED_FROM = 512 << 20  # bytes: of more, the vocabulary is learned from every n-th BLOCK; with train_limit the first
+MEGABYTE = 10**6
+LARGE_VOCABULARY, TOKENS_FOR_A_PIECE = 1_000, 20  # of more pieces with fewer tokens of train for each, a note says so
+CUT = ("\u2581".encode(), b"@@ ")  # the marks of sentencepiece and subword-nmt
+CUT_SHARE = 0.1  # of the pairs of a split: with more of them it is noted as cut into pieces
+Progress = Callable[[int, int, str], None]
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Meta:
+    """The contents of meta.json. Counts are pairs or documents; `dropped` counts, for each split that lost any, the
+    pairs with an empty or an overlong side and, in train, those equal to a held-out pair.
+    """
+
+    key: str
+    name: str
+    source_language: str
+    target_language: str
+    synthetic: bool
+    split_names: dict[str, str]
+    notes: list[str]
+    counts: dict[str, int]
+    dropped: dict[str, dict[str, int]]
+    piece_type: str
+    vocabulary_digest: str
+    file_sizes: dict[str, int]
+
+
+class TokenSplit:
+    """The encoded pairs or documents of one split, in files mapped into memory; documents are targets without sources.
+    A pickle holds the path.
+    """
+
+    def __init__(self, directory: Path, name: str, count: int, piece_type: str) -> None:
+        self.directory, self.name, self._count, self._piece_type = directory, name, count, piece_type
+        self._maps: dict[str, NDArray[Any]] = {}
+        self._sides = SIDES if (directory / f"{name}.source.offsets").exists() else SIDES[1:]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenSplit, (self.directory, self.name, self._count, self._piece_type)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def row(self, side: str, index: int) -> NDArray[Any]:
+        """Token IDs of one source or target, EOS included; uint16 or uint32."""
+        return self.rows(side, [index])[0]
+
+    def first(self, side: str, most: int | None = None) -> list[list[int]]:
+        """The token IDs of the first sources or targets, EOS included; None: of all."""
+        return [self.row(side, index).tolist() for index in range(len(self))[:most]]
+
+    def before(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        """(B,) what stands before each target: BOS."""
+        return np.full(len(indices), BOS, np.int64)
+
+    @property
+    def target_offsets(self) -> NDArray[np.int64]:
+        """(N + 1,) target i has the tokens offsets[i] : offsets[i + 1]."""
+        return self._mapped("target.offsets")
+
+    @cached_property
+    def source_lengths(self) -> NDArray[np.int32 | np.int64]:
+        """(N,) tokens per source, EOS included; documents have none."""
+        return self._lengths("source") if "source" in self._sides else np.zeros(self._count, np.int32)
+
+    @cached_property
+    def target_lengths(self) -> NDArray[np.int32 | np.int64]:
+        """(N,) tokens per target, EOS included."""
+        return self._lengths("target")
+
+    def pieces(self, side: str) -> NDArray[Any]:
+        """All token IDs of a side one after the other, not in memory until they are read."""
+        return self._mapped(f"{side}.pieces")
+
+    def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The token IDs of the selected sources or targets, concatenated, and the length of each."""
+        pieces, offsets = self.pieces(side), self._mapped(f"{side}.offsets")
+        rows = [pieces[offsets[index] : offsets[index + 1]] for index in indices]
+        return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
+
+    def hashes(self) -> Iterator[int]:
+        """Of the tokens of each pair or document; other ones in another process."""
+        return map(hash, zip(*map(self._contents, self._sides), strict=True))
+
+    def _contents(self, side: str) -> Iterator[bytes]:
+        pieces = self.pieces(side)
+        return (pieces[start:end].tobytes() for start, end in itertools.pairwise(self._mapped(f"{side}.offsets")))
+
+    def _lengths(self, side: str) -> NDArray[np.int32 | np.int64]:
+        lengths = np.diff(self._mapped(f"{side}.offsets"))
+        return lengths.astype(np.int32) if lengths.max(initial=0) < 1 << 31 else lengths
+
+    def _mapped(self, name: str) -> NDArray[Any]:
+        if name not in self._maps:
+            dtype = np.int64 if name.endswith("offsets") else self._piece_type
+            self._maps[name] = np.asarray(np.memmap(self.directory / f"{self.name}.{name}", dtype, "r"))
+        return self._maps[name]
 
 
 class PreparedData:
@@ -105,7 +224,7 @@ def prepare(data: DataConfig, progress: Progress = lambda done, total, what: Non
     assert prepared is not None, "a cache that was just built is complete"
     prepared.built_now = built_now
     # What is beside the files is not part of the key.
-    if not (data.generated or data.on_hub) and (beside := not_read(corpus_files(data))):
+    if not (data.generated or data.on_hub) and (beside := corpus_files(data).not_read):
         prepared.meta = replace(prepared.meta, notes=[*prepared.meta.notes, beside])
     return prepared
 
@@ -159,3 +278,245 @@ def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
         if warn:
             log.warning("token cache %s is damaged (%s); rebuilding it", directory, error)
         return None
+
+
+# Building
+
+
+class Job(NamedTuple):
+    """What every stage of a build needs, and what it adds to: the notes of the corpus, and by split what was kept and
+    what was dropped.
+    """
+
+    data: DataConfig
+    directory: Path
+    progress: Progress
+    notes: list[str]
+    counts: dict[str, int]
+    dropped: dict[str, dict[str, int]]
+
+    def counting(self, what: str, total: int, unit: int = 1) -> Callable[[int], None]:
+        """A function that is called with what more is done, in pairs or bytes; of packed files there are more bytes
+        than on disk, `total`. Progress is called in `unit`.
+        """
+        done = 0
+
+        def report(more: int) -> None:
+            nonlocal done
+            done += more
+            self.progress(done // unit, max(done, total) // unit, what)
+
+        report(0)
+        return report
+
+
+def build(corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Path, progress: Progress) -> Meta:
+    """Write every file but meta.json, which is returned, into an empty folder. Raises DataError for a bad corpus;
+    OSError when the folder cannot be written.
+    """
+    # 1. The vocabulary, of the train split. 2. The pieces.
+    job = Job(data, directory, progress, [*corpus.notes], {}, {})
+    vocabulary: Vocabulary
+    if isinstance(corpus, TextCorpus):
+        vocabulary = text = _learn_from_documents(corpus, job)
+        _encode_documents(corpus, job, text)
+    else:
+        vocabulary = _learn_from_pairs(corpus, job)
+        for split in sorted(corpus.splits, key=lambda split: split != "train"):
+            _encode_pairs(corpus, job, split, vocabulary)
+    vocabulary.save(directory / MODEL_NAME)
+    # 3. What is in train too: by the names of documents, and by the files of a user's own splits, nothing keeps it out.
+    splits = {split: TokenSplit(directory, split, count, vocabulary.piece_type) for split, count in job.counts.items()}
+    hashes = {split: [*tokens.hashes()] for split, tokens in splits.items() if split != "train"}
+    repeated = set(itertools.chain.from_iterable(hashes.values())).intersection(splits["train"].hashes())
+    for split, of_split in hashes.items():
+        if number := sum(each in repeated for each in of_split):
+            job.notes.append(f"{split}: {number} of {len(of_split)} are in train too, token for token")
+    # 4. A vocabulary of which most pieces are seen too seldom to be learned.
+    tokens = sum(splits["train"].pieces(side).size for side in SIDES[isinstance(corpus, TextCorpus) :])
+    size = len(vocabulary)
+    if data.tokenizer == "bpe" and size >= LARGE_VOCABULARY and tokens < TOKENS_FOR_A_PIECE * size:
+        job.notes.append(
+            f"vocabulary: {size:,} pieces are many for {tokens:,} tokens of train, {tokens / size:.0f} for each; with "
+            f"{TOKENS_FOR_A_PIECE} or more they are learned better: lower data.vocabulary_size"
+        )
+    return Meta(
+        key=key,
+        name=data.name,
+        source_language=data.source_language,
+        target_language=data.target_language,
+        synthetic=data.generated,
+        split_names=dict(corpus.split_names),
+        notes=[*dict.fromkeys(job.notes)],
+        counts=job.counts,
+        dropped={split: reasons for split, reasons in job.dropped.items() if any(reasons.values())},
+        piece_type=vocabulary.piece_type,
+        vocabulary_digest=vocabulary.digest,
+        file_sizes={file.name: file.stat().st_size for file in sorted(directory.iterdir())},
+    )
+
+
+@contextmanager
+def _new_files(directory: Path, names: Iterable[str]) -> Iterator[Mapping[str, IO[bytes]]]:
+    """Files to write, by name. Offsets begin with 0."""
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((directory / name).open("wb")) for name in names}
+        for name, file in files.items():
+            if name.endswith(".offsets"):
+                file.write(np.zeros(1, np.int64).tobytes())
+        yield files
+
+
+def _words(job: Job, counted: Iterable[tuple[int, Mapping[str, int]]], report: Callable[[int], None]) -> dict[str, int]:
+    """The words that are learned from: `counted` gives how much of the corpus was read, and the words of it."""
+    words: dict[str, int] = {}
+    for read, counts in counted:
+        words = add_words(words, counts)
+        report(read)
+    if len(words) > MAX_WORDS:
+        job.notes.append(f"vocabulary: learned from a sample of {MAX_WORDS:,} distinct words, as train has more")
+    return learned_words(words)
+
+
+# Pairs
+
+
+def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
+    train, data = corpus.splits["train"], job.data
+    chosen = training_sample(len(train))
+    report = job.counting("reading for the vocabulary", len(train))
+    chunks = ((len(chunk), chunk.select(chosen(len(chunk))).pairs()) for chunk in train.chunks())
+    counted = ((read, count_words(itertools.chain.from_iterable(pairs))) for read, pairs in chunks)
+    assert data.tokenizer != "bytes", "a corpus of pairs"
+    return Vocabulary.learn(_words(job, counted, report), data.vocabulary_size, data.tokenizer)
+
+
+def _encode_pairs(corpus: Corpus, job: Job, split: str, vocabulary: Vocabulary) -> None:
+    """Write the files of one split. Pairs with an empty side, or one longer than data.max_length tokens, are dropped
+    from train and what is held out of it; in others an empty side is a DataError.
+    """
+    pairs, data, train = corpus.splits[split], job.data, split == "train"
+    given = not train and split not in corpus.held_out
+    dropped, tokens, cut = Counter[str](empty=0, too_long=0), dict.fromkeys(SIDES, 0), 0
+    kinds = ("pieces", "offsets") if train else ("pieces", "offsets", "txt")
+    report = job.counting(f"encoding {split}", len(pairs))
+    with _new_files(job.directory, [f"{split}.{side}.{kind}" for side in SIDES for kind in kinds]) as files:
+        for chunk in pairs.chunks():
+            # 1. Text.
+            texts = chunk.pairs()
+            kept = [pair for pair in texts if all(pair)]
+            if given and len(kept) < len(texts):
+                index, pair = next((index, pair) for index, pair in enumerate(texts) if not all(pair))
+                raise DataError(
+                    f"data: the {SIDES[bool(pair[0])]} of {chunk.where(index)} of {split} is empty; "
+                    "a scored split must be complete: fix or remove the pair"
+                )
+            # 2. Pieces.
+            encoded = [vocabulary.encode_batch([pair[side] for pair in kept], eos=True) for side in (0, 1)]
+            longest = np.fromiter((max(map(len, pair)) for pair in zip(*encoded, strict=True)), np.int64, len(kept))
+            fits = longest <= (longest if given or data.max_length is None else data.max_length)
+            # 3. What is written.
+            for number, side in enumerate(SIDES):
+                rows = [*itertools.compress(encoded[number], fits)]
+                ends = tokens[side] + np.cumsum([len(row) for row in rows], dtype=np.int64)
+                tokens[side] = int(ends[-1]) if rows else tokens[side]
+                files[f"{split}.{side}.offsets"].write(ends.tobytes())
+                flat = itertools.chain.from_iterable(rows)
+                files[f"{split}.{side}.pieces"].write(np.fromiter(flat, vocabulary.piece_type).tobytes())
+                if not train:
+                    lines = itertools.compress((f"{pair[number]}\n" for pair in kept), fits)
+                    files[f"{split}.{side}.txt"].write("".join(lines).encode())
+            dropped.update(empty=len(texts) - len(kept), too_long=len(kept) - int(fits.sum()))
+            cut += sum(map(_is_cut, chunk.sources, chunk.targets))
+            report(len(chunk))
+    if dropped.total() == len(pairs):
+        raise DataError(
+            f"data {data.name}: no usable pair in {split} ({dropped['empty']} with an empty side, "
+            f"{dropped['too_long']} above data.max_length = {data.max_length} pieces); "
+            "check the corpus or raise data.max_length"
+        )
+    if cut > CUT_SHARE * len(pairs):
+        job.notes.append(
+            f"{split}: {cut} of {len(pairs)} pairs are already cut into pieces (U+2581 or @@), which are scored then; "
+            "give the text itself"
+        )
+    job.counts[split], job.dropped[split] = len(pairs) - dropped.total(), dict(dropped)
+    if train and corpus.repeated:
+        job.dropped[split]["held_out"] = corpus.repeated
+
+
+def _is_cut(*sides: str | bytes | None) -> bool:
+    raw = [side.encode(errors="replace") if isinstance(side, str) else side or b"" for side in sides]
+    return any(mark in side for side in raw for mark in CUT)
+
+
+# Documents
+
+
+def _learn_from_documents(corpus: TextCorpus, job: Job) -> TextVocabulary:
+    """As `_learn_from_pairs`, from every n-th BLOCK of bytes, however many documents these are, or with a limit from
+    the first; bytes need no learning.
+    """
+    if job.data.tokenizer == "bytes":
+        return ByteVocabulary()
+    limit = job.data.train_limit
+    nth = -(-corpus.splits["train"].size() // LEARNED_FROM) if limit is None else 1
+
+    def counted() -> Iterator[tuple[int, Mapping[str, int]]]:
+        begin = 0
+        for block in corpus.blocks(limit):
+            if limit is not None and begin >= LEARNED_FROM:
+                return
+            if "train" in block.splits:
+                if begin // BLOCK % nth == 0:
+                    yield nth * len(block.text), count_text_words(block.text.decode())
+                begin += len(block.text)
+
+    report = job.counting("reading for the vocabulary", corpus.size(), MEGABYTE)
+    return BytePairVocabulary.learn_text(_words(job, counted(), report), job.data.vocabulary_size)
+
+
+def _encode_documents(corpus: TextCorpus, job: Job, vocabulary: TextVocabulary) -> None:
+    """Write pieces, offsets and names of all splits; a document without content is dropped."""
+    counts, empty = dict.fromkeys(SPLIT_NAMES, 0), dict.fromkeys(SPLIT_NAMES, 0)
+    ends, starts = Counter[str](), Counter[str]()
+    report = job.counting("encoding", corpus.size(), MEGABYTE)
+    kinds = ("target.pieces", "target.offsets", "names")
+    names = [f"{split}.{kind}" for split in SPLIT_NAMES for kind in (kinds[:2] if split == "train" else kinds)]
+    with _new_files(job.directory, names) as files:
+        for blocks in _together(corpus.blocks(job.data.train_limit)):
+            encoded = vocabulary.encode_texts([one.text for one in blocks])
+            of_splits = ((split, *both) for both in zip(blocks, encoded, strict=True) for split in both[0].splits)
+            for split, block, pieces in of_splits:
+                files[f"{split}.target.pieces"].write(pieces.tobytes())
+                ends[split] += len(pieces)
+                if not block.last:
+                    continue
+                if ends[split] == starts[split]:
+                    empty[split] += 1
+                    continue
+                files[f"{split}.target.pieces"].write(np.array(EOS, pieces.dtype).tobytes())
+                counts[split] += 1
+                starts[split] = ends[split] = ends[split] + 1
+                files[f"{split}.target.offsets"].write(np.int64(ends[split]).tobytes())
+                if split != "train":
+                    files[f"{split}.names"].write((json.dumps(block.name) + "\n").encode())
+            report(sum(len(one.text) for one in blocks))
+    for split, number in counts.items():
+        if not number:
+            raise DataError(
+                f"data {corpus.name}: no document with text in {split} ({empty[split]} are empty); add documents"
+            )
+        job.counts[split], job.dropped[split] = number, {"empty": empty[split]}
+
+
+def _together(blocks: Iterable[Block]) -> Iterator[Sequence[Block]]:
+    """Blocks of about BLOCK bytes altogether."""
+    together, size = list[Block](), 0
+    for block in blocks:
+        together.append(block)
+        size += len(block.text)
+        if size >= BLOCK:
+            yield together
+            together, size = [], 0
+    yield together

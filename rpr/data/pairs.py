@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.corpus import corpus_files, missing_splits
-from rpr.data.files import SPLIT_NAMES, decoded, describe, open_file, read_columns
+from rpr.data.corpus import SPLIT_NAMES, corpus_files, missing_splits
+from rpr.data.files import decoded, describe, open_file, read_columns
 from rpr.data.generated import Pair as Pair
 from rpr.data.generated import synthetic
 from rpr.errors import DataError

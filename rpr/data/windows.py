@@ -5,44 +5,23 @@ sharded like sentence pairs (rpr/data/batches.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.cache import PreparedData
-from rpr.data.token_split import TokenSplit
+from rpr.data.cache import PreparedData, TokenSplit
 from rpr.data.vocabulary import BOS, EOS, TextVocabulary
 from rpr.errors import DataError
 
-
-class WindowLengths:
-    """(N,) int32, the tokens of each window, computed when they are read."""
-
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    def __getitem__(self, indices: Any) -> Any:
-        chosen = np.arange(*indices.indices(len(self))) if isinstance(indices, slice) else np.asarray(indices)
-        return self._windows.spans(chosen)[1].astype(np.int32)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(self[:], dtype)
-
-    def max(self) -> int:
-        return self._windows.longest
-
-    def sum(self) -> int:
-        return self._windows.num_tokens
+WINDOWS_AT_ONCE = 1 << 18
 
 
 class Windows:
     """Runs of tokens of a split's documents, cut every `length` tokens: run r is begins[r] : ends[r], and its last
-    window may be shorter. A window is computed from its number, so that memory grows with the runs alone.
+    window may be shorter. A window is computed from its number; only its length is kept, 4 bytes.
     """
 
     def __init__(
@@ -53,12 +32,10 @@ class Windows:
         length: int | None = None,  # None: a window for each run
     ) -> None:
         self.documents, self._begins, self._ends = documents, begins, ends
-        self.longest = int((ends - begins).max())
-        self._length = self.longest if length is None else length
-        self.longest = min(self.longest, self._length)
-        self.num_tokens = int((ends - begins).sum())
+        longest = int((ends - begins).max())
+        self._length = longest if length is None else length
+        self.longest = min(longest, self._length)
         self._first = np.concatenate([[0], np.cumsum(-(-(ends - begins) // self._length))])  # (runs + 1,)
-        self.target_lengths = WindowLengths(self)
         self.source_lengths = np.broadcast_to(np.int32(0), len(self))
 
     @classmethod
@@ -71,6 +48,12 @@ class Windows:
         """Each document by itself, with or without its EOS; its last window may be shorter."""
         offsets = documents.target_offsets
         return cls(documents, offsets[:-1], offsets[1:] if eos else offsets[1:] - 1, length)
+
+    @cached_property
+    def target_lengths(self) -> NDArray[np.int32]:
+        """(N,) tokens of each window."""
+        parts = np.array_split(np.arange(len(self)), 1 + len(self) // WINDOWS_AT_ONCE)
+        return np.concatenate([self.spans(part)[1].astype(np.int32) for part in parts])
 
     def spans(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(B,) where the windows start, and their numbers of tokens."""
@@ -91,7 +74,7 @@ class Windows:
         number = len(self)
         while number > 1:
             chosen = np.arange(number) * len(self) // number
-            if (tokens := int(self.target_lengths[chosen].sum())) <= max_tokens:
+            if (tokens := int(self.spans(chosen)[1].sum())) <= max_tokens:
                 break
             number = min(number - 1, number * max_tokens // tokens)
         chosen, per_run = np.arange(max(number, 1)) * len(self) // max(number, 1), np.diff(self._first)
@@ -134,7 +117,7 @@ def sample_windows(documents: TokenSplit, length: int, count: int) -> list[list[
     """
     windows = Windows.of_documents(documents, length, eos=False)
     half = min(-(-count // 2), len(windows))
-    longest = np.argsort(-windows.target_lengths[:], kind="stable")[:half]
+    longest = np.argsort(-windows.target_lengths, kind="stable")[:half]
     rows = [windows.row("target", int(index)) for index in longest]
     for number in range(min(count - half, half)):
         rows.append(windows.row("target", number * len(windows) // half)[: 1 + number * length // half])

@@ -253,7 +253,7 @@ def check_same_corpus(
     what the code of a generator makes, or the commit of the hub that this cache_dir is pinned to, if it is.
     """
     from rpr.data.cache import cache_key
-    from rpr.data.hub import pinned_revision
+    from rpr.data.corpus import pinned_revision
 
     data = config.data
     if record.data is None or (data.on_hub and pinned_revision(data) is None):

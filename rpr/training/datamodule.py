@@ -9,8 +9,7 @@ from torch.utils.data import DataLoader
 
 from rpr.config.train import TrainConfig
 from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_batches
-from rpr.data.cache import PreparedData
-from rpr.data.token_split import TokenSplit
+from rpr.data.cache import PreparedData, TokenSplit
 from rpr.data.vocabulary import text_vocabulary
 from rpr.data.windows import Windows, scored_split, training_split
 from rpr.kinds import TEXT

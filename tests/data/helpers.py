@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.cache import PreparedData, prepare
-from rpr.data.token_split import TokenSplit
+from rpr.data.cache import PreparedData, TokenSplit, prepare
 from rpr.io.resources import resident_peak
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from rpr.data import plan as plan_module
-from rpr.data.batches import Batch, BatchSpec, TrainingBatches, TranslationDataset, evaluation_batches
-from rpr.data.plan import Plan
-from rpr.data.token_split import TokenSplit
+from rpr.data import batches
+from rpr.data.batches import Batch, BatchSpec, Plan, TrainingBatches, TranslationDataset, evaluation_batches
+from rpr.data.cache import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
 from tests.data.helpers import padding_waste
 
@@ -91,13 +90,12 @@ def test_data_loader_batches_equal_those_of_the_dataset(split, num_workers):
 def test_order_of_an_epoch_does_not_depend_on_chunks(monkeypatch):
     lengths = sentence_lengths(1000)
     whole = Plan(*lengths, 512).epoch(seed=3, epoch=5)
-    monkeypatch.setattr(plan_module, "PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr(batches, "PAIRS_AT_ONCE", 7)
     assert all(np.array_equal(*both) for both in zip(Plan(*lengths, 512).epoch(seed=3, epoch=5), whole, strict=True))
 
 
 @pytest.mark.parametrize("number", [1, 3000])
-def test_padding_waste_equals_that_of_the_microbatches(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(plan_module, "MICROBATCHES_AT_ONCE", 13)
+def test_padding_waste_equals_that_of_the_microbatches(tmp_path, number):
     split = write_split(tmp_path, *sentence_lengths(number))
     batches = TrainingBatches(split, 512, 4, seed=2)
     microbatches = epoch_microbatches(batches, 0)

@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 
 from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig, TextConfig
-from rpr.data import build, documents
+from rpr.data import cache, documents
 from rpr.data.batches import TranslationDataset
-from rpr.data.cache import PreparedData, cache_key, prepare
-from rpr.data.corpus import corpus_files
+from rpr.data.cache import PreparedData, TokenSplit, cache_key, prepare
+from rpr.data.corpus import SPLIT_NAMES, corpus_files
 from rpr.data.documents import Documents, load_documents
-from rpr.data.files import SPLIT_NAMES
-from rpr.data.token_split import TokenSplit
 from rpr.data.vocabulary import (
     BOS,
     EOS,
@@ -311,7 +309,7 @@ def test_vocabulary_with_a_limit_is_of_the_first_documents(tmp_path, monkeypatch
     write(tmp_path, {f"train/{number}.txt": text for number, text in enumerate(texts)})
     write(tmp_path, {f"{split}/a.txt": b"a" for split in ("validation", "test")})
     for limit, most, learned in ((2, 1 << 20, 2), (None, 1 << 20, 4), (3, len(texts[0]) + 1, 2)):
-        monkeypatch.setattr(build, "LEARNED_FROM", most)
+        monkeypatch.setattr(cache, "LEARNED_FROM", most)
         config = text_config(tmp_path, tokenizer="bpe", vocabulary_size=290, train_limit=limit)
         vocabulary = prepare(config).vocabulary
         single = [len(vocabulary.encode(word.decode())) < len(word) / 2 for word in words]
@@ -337,8 +335,8 @@ def test_lengths_of_documents_beyond_32_bits(tmp_path):
 
 
 def test_an_empty_file_does_not_change_which_text_the_vocabulary_is_learned_from(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "BLOCK", 100), monkeypatch.setattr(build, "BLOCK", 100)
-    monkeypatch.setattr(build, "LEARNED_FROM", 1500)
+    monkeypatch.setattr(documents, "BLOCK", 100), monkeypatch.setattr(cache, "BLOCK", 100)
+    monkeypatch.setattr(cache, "LEARNED_FROM", 1500)
     texts = {f"train/{number}.txt": b"word%d and more\n" % number * 10 for number in range(20)}
     write(tmp_path, texts | {f"{split}/a.txt": b"a" for split in ("validation", "test")})
     config = text_config(tmp_path, tokenizer="bpe", vocabulary_size=290)

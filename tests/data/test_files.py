@@ -12,8 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rpr.data import files
-from rpr.data.corpus import corpus_files, fingerprint
+from rpr.data import corpus as module
+from rpr.data.corpus import corpus_files, fingerprint, list_documents
 from rpr.data.files import describe, read_columns
 from rpr.data.pairs import load_corpus
 from rpr.errors import DataError
@@ -223,7 +223,7 @@ def test_fingerprint_depends_on_content_not_on_times(tmp_path, monkeypatch):
     write(tmp_path / "pairs", lines("train"))
     config = data_config(tmp_path)
     first = fingerprint(config)
-    monkeypatch.setattr(files.hashlib, "file_digest", None)  # those of the first time are kept
+    monkeypatch.setattr(module.hashlib, "file_digest", None)  # those of the first time are kept
     assert fingerprint(config) == first
     monkeypatch.undo()
     file = tmp_path / "pairs" / "train.de"
@@ -249,4 +249,4 @@ def test_folders_behind_links_are_hashed_and_read_but_not_twice(tmp_path):
     assert next(iter(load_corpus(data_config(tmp_path)).splits["train"])) == ("the cat 0", "der Hund 0")
     (tmp_path / "elsewhere" / "b").symlink_to(tmp_path / "pairs")
     with pytest.raises(DataError, match="pairs are one folder, read twice; remove the link"):
-        files.list_documents(tmp_path / "pairs")
+        list_documents(tmp_path / "pairs")

@@ -11,7 +11,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.data.batches import BatchSpec, TrainingBatches, evaluation_batches
-from rpr.data.token_split import TokenSplit
+from rpr.data.cache import TokenSplit
 from tests.property.sizes import sized
 
 
