@@ -9,7 +9,7 @@ import pytest
 
 from rpr.commands import train
 from rpr.compose.composition import compose_train
-from rpr.data import hub
+from rpr.data import corpus
 from rpr.data.cache import cache_key
 from rpr.data.generated import synthetic
 from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
@@ -159,7 +159,7 @@ def test_finished_run_refuses_what_another_generator_makes(tiny_config, tmp_path
 
 
 def test_finished_run_refuses_another_commit_of_the_hub_without_asking_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub, "_call", lambda *arguments, **more: pytest.fail("asked the hub"))
+    monkeypatch.setattr(corpus, "_call", lambda *arguments, **more: pytest.fail("asked the hub"))
     config, pins = compose_train(["data=wmt14_en_de", f"data.cache_dir={tmp_path}"]), tmp_path / "hub_revisions.json"
     pins.write_text(json.dumps({config.data.hub: "old"}))
     record = trained_on(config.data)
