@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import math
 import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -31,23 +30,24 @@ from rpr.records.files import KEPT_METRICS, metrics_of, read_documents
 from rpr.records.record import RECORD_NAME, Record, flat, run_file, varying
 from rpr.report import plots
 from rpr.report.findings import findings
-from rpr.report.groups import SOLVED, Beside, Group, RunKey, Variant, learning_of, run_groups, run_key
-from rpr.report.plots import Plot
-from rpr.report.recall_map import recall_map
+from rpr.report.groups import SOLVED, Beside, Group, RunKey, learning_of, run_groups, run_key
+from rpr.report.plots import Curves, Plot
 from rpr.report.render import DASH, Grid, as_json, bullets, latex, layout, legend, markdown, shortened
-from rpr.report.samples import FileOf, Sample, lines_of, own_file, samples, selected
+from rpr.report.samples import FileOf, Sample, lines_of, own_file, samples
 from rpr.report.score_table import HEADINGS, Line, Tables, alike, all_rows, build_tables
-from rpr.report.sweep_files import sweep_file
+from rpr.report.sweep_files import sweep_files_of
 
 MOST_FINDINGS = 5  # lines on a terminal
+MOST_ABOVE = 3  # findings above a table of the page
 MOST_UNFOLDED = 4  # groups with findings in Markdown
+MOST_ALONE = 24  # groups that are drawn though they have one variant
 LEAST_ROWS = 5  # of a table on a terminal: fewer say nothing
 _LONGEST_LABEL = 44
-_SHORT = {
-    "change": "change, 95%",
-    "paper's change": "paper",
-    f"seeds ≥ {SOLVED:g}%": "solved",
-}  # headings on a terminal
+_SHORT = {"change": "change, 95%", "paper's change": "paper", f"seeds ≥ {SOLVED:g}%": "solved"}  # on a terminal
+PICTURE_NAME = "positions.svg"
+_REMARKS = "remarks.txt"
+LATEX_HEAD = "% In the preamble: \\usepackage{booktabs}\n"
+Records = Sequence[tuple[Path, Record]]
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ class Chapter:
     group: Group
     plots: tuple[Plot, ...] = ()
     samples: tuple[Sample, ...] = ()
-    learned: tuple[tuple[str, bytes], ...] = ()
-    learned_remark: str = ""
+    learned: Mapping[str, bytes] = field(default_factory=dict)
     suffix: str = ""  # of the files of its plots
 
     @cached_property
@@ -81,34 +80,30 @@ class Report:
     remarks: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
 
-    @cached_property
-    def headlines(self) -> list[str]:
-        """The first findings of the groups in turn, each with what distinguishes its group."""
-        corpora, by_chapter = [chapter.group.corpus for chapter in self.chapters], []
-        for group, lines in ((chapter.group, chapter.findings) for chapter in self.chapters):
-            start = f"{group.corpus if corpora.count(group.corpus) == 1 else group.heading}: " * (len(corpora) > 1)
-            by_chapter.append([f"{start}{line}" for line in lines])
-        return [*dict.fromkeys(line for turn in zip_longest(*by_chapter) for line in turn if line is not None)]
-
     def summary(self, width: int, height: int) -> str:
         """The ranked tables, at most five lines of findings, and where the rest is, in a window of this size, of which
         the last line is the prompt's.
         """
-        # 1. What stands below the tables.
+        # 1. The findings of the groups in turn, each with what distinguishes its group.
+        corpora, by_chapter = [chapter.group.corpus for chapter in self.chapters], []
+        for group, lines in ((chapter.group, chapter.findings) for chapter in self.chapters):
+            start = f"{group.corpus if corpora.count(group.corpus) == 1 else group.heading}: " * (len(corpora) > 1)
+            by_chapter.append([f"{start}{line}" for line in lines])
         said: list[str] = []
-        for finding in self.headlines:
-            lines = textwrap.wrap(finding, width, break_long_words=False)
-            if len(said) + len(lines) > MOST_FINDINGS:
+        for finding in dict.fromkeys(line for turn in zip_longest(*by_chapter) for line in turn if line is not None):
+            wrapped = textwrap.wrap(finding, width, break_long_words=False)
+            if len(said) + len(wrapped) > MOST_FINDINGS:
                 break
-            said += lines
-        tail = [*([""] if said else []), *said, *map(escape_control_characters, self.unfinished[:2])]
+            said += wrapped
+        # 2. What else stands below the tables.
+        tail = [*([""] if said else []), *said, *self.unfinished[:2]]
         if len(self.unfinished) > 2:
             tail.append(f"and {len(self.unfinished) - 2} more runs without a result, in the page")
         if self.problems:
             tail.append(f"Not in this report: {len(self.problems)} file(s) that cannot be read.")
         tail.append(f"Page: {self.out_dir / 'index.html'}")
-        # 2. The tables, as far as there is room.
-        tables = ranked_tables(self.tables.sections.get("scores", ()), width, height - 1 - len(tail))
+        # 3. The tables, as far as there is room.
+        tables = _ranked_tables(self.tables.sections.get("scores", ()), width, height - 1 - len(tail))
         return "\n".join([*(tables or [f"{self.title}: no run has finished"]), *tail])
 
     @property
@@ -146,18 +141,20 @@ class Report:
             }
             for chapter in self.chapters
         ]
-        lists = {"rules": self.tables.rules, "remarks": self.remarks, "unfinished": self.unfinished}
-        lists |= {"problems": self.problems}
-        tables = [as_json(grid) for grid in self.tables.grids]
-        return {"title": self.title, "tables": tables, "groups": groups} | {name: [*of] for name, of in lists.items()}
+        lists = {"rules": [*self.tables.rules], "remarks": [*self.remarks], "unfinished": [*self.unfinished]}
+        tables = [*map(as_json, self.tables.grids)]
+        return {"title": self.title, "tables": tables, "groups": groups, **lists, "problems": [*self.problems]}
+
+
+# The terminal
 
 
 def ranked_groups(groups: Sequence[Group], width: int, room: int) -> list[str]:
-    """The score tables of groups, as `ranked_tables` has them."""
-    return ranked_tables([*map(all_rows, alike(groups))], width, room)
+    """The score tables of groups, as `_ranked_tables` has them."""
+    return _ranked_tables([*map(all_rows, alike(groups))], width, room)
 
 
-def ranked_tables(tables: Sequence[Grid], width: int, room: int) -> list[str]:
+def _ranked_tables(tables: Sequence[Grid], width: int, room: int) -> list[str]:
     """These score tables, with an empty line between two, as many as fit into `room` lines."""
     lines: list[str] = []
     for at, table in enumerate(tables):
@@ -180,7 +177,7 @@ def _ranked_text(table: Grid, width: int, room: int) -> list[str]:
     setting = table.setting.replace(" | ", " · ")
     heads = textwrap.wrap(f"{setting} · {first.split} · change from {first.baseline.label}", width)
     fits = len(known) < room - len(heads)
-    order = [*dict.fromkeys([*sorted({known[0], *special, known[-1]}), *known])] if known else []
+    order = [*dict.fromkeys([*known[:1], *special, *known[-1:], *known])]
     chosen = sorted(order if fits else order[: max(room - len(heads) - 2, 2)])
     # 2. Their cells: of intervals those of changes, and of missing changes nothing.
     figures = [column for column in page.columns if not column.label]
@@ -198,23 +195,14 @@ def _ranked_text(table: Grid, width: int, room: int) -> list[str]:
     # 3. The text.
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     sides = [str.ljust, *(str.ljust if column.words else str.rjust for column in figures)]
-    texts = [
-        "  ".join(side(text, size) for side, text, size in zip(sides, row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
-    if not fits:
-        places = [known.index(at) for at in chosen]
-        gap = next((at for at in range(1, len(places)) if places[at] > places[at - 1] + 1), len(places) - 1)
-        texts.insert(gap + 1, f"  ... {len(known) - len(chosen)} more rows (a taller window shows them)")
-    return [*heads, *texts]
+    parts = [[side(text, size) for side, text, size in zip(sides, row, widths, strict=True)] for row in cells]
+    more_rows = [] if fits else [f"... {len(known) - len(chosen)} more rows (a taller window shows them)"]
+    return [*heads, *("  ".join(row).rstrip() for row in parts), *more_rows]
 
 
-MOST_ITEMS = 60  # per list: thousands of runs can have a note each, and report.json has all of them
-MOST_ABOVE = 3  # findings above a table of the page
-MOST_PICTURES = 6  # of what positions learned, per chapter
-PICTURE_NAME = "positions.svg"
+# The page
+
 _TEMPLATES = Path(__file__).parent / "templates"
-_JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps would create one per value
 _SCRIPT = (_TEMPLATES / "sort.js").read_text(encoding="utf-8")
 # Nothing is fetched, and no script runs but the one of this hash, whatever a record contains.
 POLICY = (
@@ -223,54 +211,32 @@ POLICY = (
 )
 
 
-def learned_pictures(group: Group, file_of: FileOf) -> tuple[tuple[tuple[str, bytes], ...], str]:
-    """Captions and figures written by `rpr-cli report run=...`, one per variant, and a line about those left out."""
-    # An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
-    having = []
-    for variant in group.variants:
-        pictures = [(run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME))]
-        having += [(variant, *pair) for pair in pictures[:1]]
-    shown, remark = selected(group, having, MOST_PICTURES, "rows with a picture are shown")
-    return tuple((f"{variant.label}: {run.name}", path.read_bytes()) for variant, run, path in shown), remark
-
-
 def html_page(report: Report) -> str:
     """The whole page, with the largest table first. The same report gives the same bytes, so it contains no times
     except those of the runs.
     """
     chapters = {id(chapter.group): chapter for chapter in report.chapters}
-    grids = zip(
-        report.tables.sections.get("scores", ()), alike([chapter.group for chapter in report.chapters]), strict=True
-    )
+    sections = {**report.tables.sections}
     families = []
-    for grid, groups in sorted(grids, key=lambda pair: -len(pair[0].rows)):
+    for grid, groups in zip(sections.pop("scores", ()), alike([one.group for one in report.chapters]), strict=True):
         own = [chapters[id(group)] for group in groups]
         families.append((grid, own, [*dict.fromkeys(text for chapter in own for text in chapter.findings)]))
-    # Its extent and what its sweep asks: `Does k matter? 8 runs of 5 rows.`
+    families.sort(key=lambda family: -len(family[0].rows))
+    # What its sweep asks, and its extent.
     runs = [run for chapter in report.chapters for run in chapter.group.runs]
-    shared = set[str].intersection(*({*run.sweeps} for run in runs)) if runs else set[str]()
-    asked = str(sweep_file(*shared).get("description") or "") if len(shared) == 1 else ""
-    about = asked[:1].upper() + asked[1:] or "Scores of Transformers by how they represent positions"
+    asked = [str(file["description"]) for file in sweep_files_of(runs) if file.get("description")]
+    about = asked[0][:1].upper() + asked[0][1:] if len(asked) == 1 else "Scores of Transformers by their positions"
     rows = sum(len(chapter.group.variants) for chapter in report.chapters)
-    extent = f"{about}. {_count(len(runs), 'run')} of {_count(rows, 'row')}."
-    sections = {name: grids for name, grids in report.tables.sections.items() if name != "scores"}
     page = _ENVIRONMENT.get_template("page.html.j2")
-    return page.render(report=report, families=families, sections=sections, extent=extent)
+    return page.render(report=report, families=families, sections=sections, about=about, runs=len(runs), rows=rows)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _recorded(run: Record) -> dict[str, Any]:
+def _recorded(run: Record, first: Record | None = None) -> str:
+    """A line for each setting and fact in a record or, with the first one, for those in which it is otherwise."""
     results = {"command", "config", "training", "scores", "by_length", "by_context"}
-    return flat(run.config) | flat(run.model_dump(exclude=results))
-
-
-def _lines(run: Record, first: dict[str, Any] | None = None) -> str:
-    recorded = _recorded(run)
-    keys = recorded if first is None else varying([first, recorded])
-    return "\n".join(f"{key}={_JSON.encode(recorded.get(key))}" for key in sorted(keys))
+    facts = [flat(one.config) | flat(one.model_dump(exclude=results)) for one in (run, first or run)]
+    keys = facts[0] if first is None else varying(facts)
+    return "\n".join(f"{key}={json.dumps(facts[0].get(key), ensure_ascii=False)}" for key in sorted(keys))
 
 
 _ENVIRONMENT = Environment(
@@ -280,31 +246,13 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters |= {
-    "image": lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}",
-    "text": partial(html.escape, quote=False),  # outside of attributes; records are full of quotes
-    "spaced": lambda heading: heading.replace(" | ", " · "),
-    "no_break": lambda text: text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),  # inside `k = 16`
-    "count": _count,
-    "drawn": lambda grid, priority: layout(grid.up_to(priority)),
-}
-_ENVIRONMENT.globals |= {
-    "recorded": _recorded,
-    "lines_of": _lines,
-    "legend_of": lambda grid: legend([grid]),
-    "headings": HEADINGS,
-    "most_items": MOST_ITEMS,
-    "most_findings": MOST_ABOVE,
-    "policy": POLICY,
-    "script": _SCRIPT,
-    "source": paper.SOURCE,
-}
+_ENVIRONMENT.filters["image"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+_ENVIRONMENT.filters["drawn"] = lambda grid, priority: layout(grid.up_to(priority))
+_ENVIRONMENT.globals |= {"recorded": _recorded, "legend_of": lambda grid: legend([grid]), "headings": HEADINGS}
+_ENVIRONMENT.globals |= {"most_findings": MOST_ABOVE, "policy": POLICY, "script": _SCRIPT, "source": paper.SOURCE}
 
 
-MOST_ALONE = 24  # groups that are drawn though they have one variant
-_REMARKS = "remarks.txt"
-LATEX_HEAD = "% In the preamble: \\usepackage{booktabs}\n"
-Records = Sequence[tuple[Path, Record]]
+# From records to files
 
 
 def build_report(
@@ -316,7 +264,6 @@ def build_report(
     remarks: Sequence[str] = (),
     *,
     published: bool | None = None,
-    pdf: bool = False,
 ) -> Report:
     """Write report.md, .json and .tex, index.html and the plots as SVG into `out_dir`, and remove the plots of an
     earlier report there.
@@ -325,8 +272,7 @@ def build_report(
     several groups the file names of the plots include the group's name.
 
     `problems`: lines about unusable records, which the report shows. `baseline`, `published`: as in `run_groups`.
-    `remarks`: as `read_remarks` gives them. `pdf`: whether the plots are also written as PDF. Raises RecordError if
-    there is no record, or `out_dir` cannot be written.
+    `remarks`: as `read_remarks` gives them. Raises RecordError if there is no record, or `out_dir` cannot be written.
     """
     if problems and not records:
         raise RecordError(f"no run record to report{unusable_records(problems)}")
@@ -338,7 +284,8 @@ def build_report(
         return run_file(paths[run_key(record)], name)
 
     unusable = list(problems)
-    every = run_groups((record for _, record in shown), read_beside(shown, unusable), baseline, published=published)
+    curves, beside = _read_beside(shown, unusable)
+    every = run_groups((record for _, record in shown), beside, baseline, published=published)
     groups = [group for group in every if group.finished]
     without = [run for group in every for variant in group.variants for run in variant.unfinished]
     unfinished = tuple(_unfinished(run, paths[run_key(run)]) for run in without)
@@ -349,12 +296,12 @@ def build_report(
     for group, suffix in zip(groups, _suffixes(groups), strict=True):
         # In a grid of recipes, or among many groups, one variant alone is a line of the tables.
         draws = len(group.variants) > 1 or ("recipes" not in tables.sections and len(groups) <= MOST_ALONE)
-        drawn = tuple(plots.all_plots(group, _curves(group, paths))) if draws else ()
-        drawn += (recalled,) if draws and (recalled := recall_map(group, file_of)) else ()
+        of_lines = [(variant, curves[run_key(run)])
+                    for variant in lines_of(group)[0] for run in variant.finished or variant.records
+                    if run_key(run) in curves]  # fmt: skip
+        drawn = tuple(plots.all_plots(group, of_lines, file_of)) if draws else ()
         contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
-        contents |= {f"{plot.name}{suffix}.pdf": plots.as_pdf(plot.figure()) for plot in drawn if pdf}
-        learned, remark = learned_pictures(group, file_of)
-        chapters.append(Chapter(group, drawn, samples(group, file_of), learned, remark, suffix))
+        chapters.append(Chapter(group, drawn, samples(group, file_of), _learned(group, file_of), suffix))
     # 3. The files.
     report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [], tuple(remarks), unfinished)
     contents |= {
@@ -367,7 +314,7 @@ def build_report(
         for name, content in contents.items():
             report.files.append(out_dir / name)
             replace_file(report.files[-1], content)
-        for path in out_dir.iterdir():  # with plots of an earlier report, of other groups or as PDF
+        for path in out_dir.iterdir():  # with plots of an earlier report, of other groups
             if plots.FILE.fullmatch(path.name) and path not in report.files:
                 path.unlink()
     except OSError as error:
@@ -375,14 +322,58 @@ def build_report(
     return report
 
 
+def _read_beside(records: Records, problems: list[str]) -> tuple[dict[RunKey, Curves], dict[RunKey, Beside]]:
+    """The curves of each run with any, and what else stands beside each finished run; a line about what cannot be read
+    is added to `problems`.
+    """
+    curves, beside = dict[RunKey, Curves](), dict[RunKey, Beside]()
+    for path, record in records:
+        splits = {score.split for score in record.scores} if record.kind.lower_is_better else ()
+        try:
+            rows = metrics_of(path)
+            documents = {split: read_documents(path, split) for split in splits}
+        except RprError as error:
+            problems.append(str(error))
+            continue
+        series = {name: _series(rows, name) for name in KEPT_METRICS}
+        if any(series.values()):
+            curves[run_key(record)] = series
+        if record.status == "finished":
+            beside[run_key(record)] = Beside(learning_of(series["validation/loss"]), documents)
+    return curves, beside
+
+
+def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
+    # A resumed run repeats the steps since its checkpoint, and the later line counts.
+    values = {line["step"]: line[name] for line in metrics if isinstance(line.get(name), (int, float))}
+    return {step: float(value) for step, value in sorted(values.items()) if math.isfinite(value)}
+
+
+def _learned(group: Group, file_of: FileOf) -> dict[str, bytes]:
+    """The figures written by `rpr-cli report run=...`, one for each variant, by caption."""
+    # An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
+    pictures: dict[str, bytes] = {}
+    for variant in group.variants:
+        having = ((run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME)))
+        pictures |= {f"{variant.label}: {run.name}": path.read_bytes() for run, path in [*having][:1]}
+    return pictures
+
+
 def _unfinished(run: Record, path: Path) -> str:
     """A line about a run without a result, with the command that removes it."""
-    if run.status == "running":
-        return f"{run.name}: {run.outcome}"
     root = path.parent.parent
     where = "" if root == Path("runs") else " " + shlex.quote(f"runs_dir={root}")
     removal = f"; to remove it: rpr-cli runs remove {shlex.quote(path.parent.name)}{where}"
-    return escape_control_characters(f"{run.name}: {run.outcome}{removal * (path.name == RECORD_NAME)}")
+    removable = path.name == RECORD_NAME and run.status != "running"
+    return escape_control_characters(f"{run.name}: {run.outcome}{removal * removable}")
+
+
+def _suffixes(groups: Sequence[Group]) -> list[str]:
+    if len(groups) == 1:
+        return [""]
+    names = [f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups]
+    names = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in names]
+    return [f"{name}-{names[:at].count(name) + 1}" if names.count(name) > 1 else name for at, name in enumerate(names)]
 
 
 def unusable_records(problems: Sequence[str]) -> str:
@@ -396,59 +387,12 @@ def read_remarks(root: Path, records: Records = ()) -> list[str]:
     those beside the records below it. Raises RecordError if one cannot be read.
     """
     remarks: list[str] = []
-    beside = (path.with_name(_REMARKS) for path, _ in records)
-    for path in dict.fromkeys([root / _REMARKS, *filter(own_file, beside)]):
+    paths = dict.fromkeys([root / _REMARKS, *(path.with_name(_REMARKS) for path, _ in records)])
+    for path in filter(own_file, paths):
         try:
             text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            continue
         except (OSError, UnicodeDecodeError) as error:
             raise RecordError(f"{path}: cannot be read as text ({error}); mend it, or remove it") from None
         where = "" if path.parent == root else f"{path.parent.relative_to(root).as_posix()}: "
         remarks += [escape_control_characters(f"{where}{line}") for line in text.splitlines() if line.strip()]
     return remarks
-
-
-def read_beside(records: Records, problems: list[str]) -> dict[RunKey, Beside]:
-    """What stands beside each finished run; a line about what cannot be read is added to `problems`."""
-    by_run = {}
-    for path, record in records:
-        if record.status == "finished":
-            splits = {score.split for score in record.scores} if record.kind.lower_is_better else ()
-            try:
-                learning = learning_of(_series(metrics_of(path), "validation/loss"))
-                documents = {split: read_documents(path, split) for split in splits}
-            except RprError as error:
-                problems.append(str(error))
-            else:
-                by_run[run_key(record)] = Beside(learning, documents)
-    return by_run
-
-
-def _suffixes(groups: Sequence[Group]) -> list[str]:
-    if len(groups) == 1:
-        return [""]
-    names = [f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups]
-    names = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in names]
-    return [f"{name}-{names[:at].count(name) + 1}" if names.count(name) > 1 else name for at, name in enumerate(names)]
-
-
-def _curves(group: Group, paths: Mapping[RunKey, Path]) -> list[tuple[Variant, plots.Curves]]:
-    """The curves of the variants that get a line; damaged files have been reported already."""
-    curves = []
-    for variant in lines_of(group)[0]:
-        for record in variant.finished or variant.records:
-            try:
-                rows = metrics_of(paths[run_key(record)])
-            except RecordError:
-                continue
-            series = {name: _series(rows, name) for name in KEPT_METRICS}
-            if any(series.values()):
-                curves.append((variant, series))
-    return curves
-
-
-def _series(metrics: Sequence[dict[str, Any]], name: str) -> dict[int, float]:
-    # A resumed run repeats the steps since its checkpoint, and the later line counts.
-    values = {line["step"]: line[name] for line in metrics if isinstance(line.get(name), (int, float))}
-    return {step: float(value) for step, value in sorted(values.items()) if math.isfinite(value)}

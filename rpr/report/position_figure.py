@@ -20,6 +20,7 @@ Entry = dict[str, Any]  # one of the lists of rpr.checks.positions.measure
 PANELS_PER_LINE, HEIGHT = 6, 1.25  # inches of a panel
 _REFERENCE: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
 _HEADS = "Light: each head; full: their mean."
+_RARE = "Distances that fewer than one query in a hundred has are left out."
 
 
 class _Part(NamedTuple):
@@ -31,7 +32,10 @@ class _Part(NamedTuple):
     entries: Sequence[Entry]
     labels: tuple[str, str]
     draw: Callable[[Axes, Entry], None]
-    from_zero: bool = True
+
+    @property
+    def text(self) -> str:
+        return f"{DEFINITIONS[self.key][:1].upper()}{DEFINITIONS[self.key][1:]}. {self.words}"
 
 
 def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
@@ -40,34 +44,32 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
 
     # 1. The size of each part: lines of panels and its text.
     parts = [part for part in _parts(numbers) if part.entries]
-    lines = [[part.entries[at : at + PANELS_PER_LINE] for at in range(0, len(part.entries), PANELS_PER_LINE)]
-             for part in parts]  # fmt: skip
-    width = max(9.6, 1.6 + 2.3 * max(len(line) for of_part in lines for line in of_part))
-    texts = [f"{DEFINITIONS[part.key][:1].upper()}{DEFINITIONS[part.key][1:]}. {part.words}" for part in parts]
-    texts = [textwrap.fill(text, int(13 * width)) for text in texts]
-    sizes = zip(texts, lines, strict=True)
-    heights = [0.8 + 0.17 * text.count("\n") + (HEIGHT + 0.55) * len(of_part) for text, of_part in sizes]
+    columns = max(min(len(part.entries), PANELS_PER_LINE) for part in parts)
+    width = max(9.6, 1.6 + 2.3 * columns)
+    texts = [textwrap.fill(part.text, int(13 * width)) for part in parts]
+    lines = [-(-len(part.entries) // PANELS_PER_LINE) for part in parts]
+    heights = [0.8 + 0.17 * text.count("\n") + (HEIGHT + 0.55) * n for text, n in zip(texts, lines, strict=True)]
     left: dict[str, Any] = {"x": 0.08 / width, "ha": "left"}
     with styled():
         figure = Figure(figsize=(width, 0.5 + sum(heights)), layout="constrained")
         subtitle = textwrap.shorten(subtitle, int(11 * width), placeholder=" …")
         figure.suptitle(plain(f"{title}\n{subtitle}"), fontsize=12, fontweight="bold", **left)
         strips = figure.subfigures(len(parts), 1, height_ratios=heights, squeeze=False).flat
-        for number, (part, of_part, text, strip) in enumerate(zip(parts, lines, texts, strips, strict=True), 1):
+        for number, (part, rows, text, strip) in enumerate(zip(parts, lines, texts, strips, strict=True), 1):
             strip.suptitle(plain(f"{number}  {part.heading}"), fontsize=12, **left)
             strip.supxlabel(plain(text), fontsize=9.5, color=MUTED, **left)
             # 2. Its panels on one scale, labelled at the edges of their line.
-            grid = strip.subplots(len(of_part), max(map(len, of_part)), squeeze=False, sharey=True)
-            for row, line in zip(grid, of_part, strict=True):
-                for axes in row[len(line) :]:  # the last line can be shorter than the others
-                    axes.set_axis_off()
-                for axes, entry in zip(row, line, strict=False):
-                    axes.tick_params(labelsize=8, length=2.5)
-                    axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
-                    axes.set_xlabel(part.labels[0], fontsize=9)
-                    part.draw(axes, entry)
-                row[0].set_ylabel(part.labels[1], fontsize=9)
-            if part.from_zero:
+            grid = strip.subplots(rows, min(len(part.entries), PANELS_PER_LINE), squeeze=False, sharey=True)
+            for axes in grid.flat[len(part.entries) :]:
+                axes.set_axis_off()
+            for axes, entry in zip(grid.flat, part.entries, strict=False):
+                axes.tick_params(labelsize=8, length=2.5)
+                axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
+                axes.set_xlabel(part.labels[0], fontsize=9)
+                part.draw(axes, entry)
+            for axes in grid[:, 0]:
+                axes.set_ylabel(part.labels[1], fontsize=9)
+            if part.key != "bias":
                 grid[0, 0].set_ylim(bottom=0)
             if named := grid[0, 0].get_legend_handles_labels()[0]:
                 strip.legend(handles=named, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
@@ -85,26 +87,21 @@ def label(entry: Entry) -> str:
     return f"{entry['stack']} layers {named}, shared"
 
 
-def often(pairs: Sequence[int]) -> slice:
-    """The distances that at least 1% of the queries have, which are contiguous; means over fewer are too noisy."""
-    places = [place for place, count in enumerate(pairs) if 100 * count >= pairs[len(pairs) // 2]]
-    return slice(places[0], places[-1] + 1)
-
-
 def _parts(numbers: Entry) -> Iterator[_Part]:
-    shown = {stack["stack"]: often(stack["pairs"]) for stack in numbers["stacks"]}
-    even = {stack["stack"]: np.array(stack["even_attention"], dtype=float) for stack in numbers["stacks"]}
     distances = np.arange(-numbers["max_distance"], numbers["max_distance"] + 1)
-    rare = "Distances that fewer than one query in a hundred has are left out."
+    stacks, often = {stack["stack"]: stack for stack in numbers["stacks"]}, {}
+    for stack in numbers["stacks"]:  # the distances of at least 1% of the queries; means over fewer are too noisy
+        often[stack["stack"]] = 100 * np.array(stack["pairs"]) >= stack["pairs"][len(distances) // 2]
 
     def by_distance(axes: Axes, entry: Entry, name: str = "bias") -> None:
-        places = shown[entry["stack"]]
+        places = often[entry["stack"]]
         _heads(axes, distances[places], np.array(entry[name], dtype=float)[:, places], COLOURS["relative"])
 
     def attention(axes: Axes, layer: Entry) -> None:
         by_distance(axes, layer, "attention")
-        places = shown[layer["stack"]]
-        axes.plot(distances[places], even[layer["stack"]][places], color=INK, lw=1.0, ls=DASHED, zorder=5)
+        places = often[layer["stack"]]
+        even = np.array(stacks[layer["stack"]]["even_attention"], dtype=float)
+        axes.plot(distances[places], even[places], color=INK, lw=1.0, ls=DASHED, zorder=5)
         axes.locator_params("x", integer=True)
 
     def norms(axes: Axes, entry: Entry) -> None:
@@ -122,18 +119,18 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.axvline(entry["longest"] - 0.5, **_REFERENCE)
 
     words = f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. {_HEADS} Dashed: as if "
-    words += f"spread evenly over what a query sees. {rare}"
+    words += f"spread evenly over what a query sees. {_RARE}"
     heading, labels = "Mean attention by signed distance", ("distance j - i", "attention")
     yield _Part("attention", heading, words, numbers["attention"], labels, attention)
     words = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
-    heading, labels = "Norm of each vector of the relative tables", ("offset j - i", "norm")
-    yield _Part("norms", heading, words, numbers["tables"], labels, norms)
+    heading = "Norm of each vector of the relative tables"
+    yield _Part("norms", heading, words, numbers["tables"], ("offset j - i", "norm"), norms)
     words = "Drawn up to twice the longest sentence, which is the upright line. Positions that no training sentence "
     words += "reached stay as they began."
     heading = "Norm of each vector of the learned absolute tables"
     yield _Part("absolute", heading, words, numbers["absolute"], ("position", "norm"), absolute)
-    heading, labels, words = "Bias by signed distance", ("distance j - i", "bias"), f"{_HEADS} {rare}"
-    yield _Part("bias", heading, words, numbers["biases"], labels, by_distance, from_zero=False)
+    words, labels = f"{_HEADS} {_RARE}", ("distance j - i", "bias")
+    yield _Part("bias", "Bias by signed distance", words, numbers["biases"], labels, by_distance)
 
 
 def _heads(axes: Axes, xs: Sequence[int] | NDArray[Any], rows: NDArray[Any], colour: str, name: str = "") -> None:

@@ -14,8 +14,24 @@ from rpr.records.position import called
 from rpr.records.record import Record
 
 
+def sweep_file(sweep: str) -> dict[str, Any]:
+    """What the file of a sweep says, nothing if no sweep of this name has one. Raises RecordError if unreadable."""
+    path = sweep_files().get(sweep)  # never a path: a record could name any
+    return {} if path is None else _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache
+def _read(path: Path, _changed: int) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        why = " ".join(str(error).split())
+        raise RecordError(f"{path}: cannot be read as a sweep ({why}); mend it, or give it another name") from None
+    return content if isinstance(content, dict) else {}
+
+
 def sweep_files_of(runs: Iterable[Record]) -> list[dict[str, Any]]:
-    """The files of the sweeps that these runs belong to, as `sweep_file` has each."""
+    """The files of the sweeps that these runs belong to."""
     return [sweep_file(name) for name in dict.fromkeys(name for run in runs for name in run.sweeps)]
 
 
@@ -42,20 +58,3 @@ def _values(file: dict[str, Any], setting: str) -> list[str]:
     lines = [line for key in ("overrides", "jobs") if isinstance(part := file.get(key), list) for line in part]
     pairs = (word.partition("=") for line in lines if isinstance(line, str) for word in line.split())
     return [value for name, _, values in pairs if name == setting for value in values.split(",")]
-
-
-def sweep_file(sweep: str) -> dict[str, Any]:
-    """What the file of a sweep says, nothing if no sweep of this name has one. Raises RecordError if unreadable."""
-    path = sweep_files().get(sweep)  # never a path: a record could name any
-    return {} if path is None else _read(path, path.stat().st_mtime_ns)
-
-
-@lru_cache
-def _read(path: Path, _: int) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RecordError(
-            f"{path}: cannot be read as a sweep ({' '.join(str(error).split())}); mend it, or give it another name"
-        ) from None
-    return content if isinstance(content, dict) else {}

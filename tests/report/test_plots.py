@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from rpr.report import plots, samples
-from rpr.report.recall_map import recall_map
+from rpr.report.plots import recall_map
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 from tests.report.helpers import group_of
 
@@ -31,7 +31,7 @@ def test_bars_are_95_percent_intervals_over_seeds_or_of_one_seed_over_its_test_s
 def test_missing_data_is_not_drawn():
     assert plots.bleu_by_k(group_of([fake_record("relative", 2), fake_record("relative", 4, scores={})])) is None
     baselines = group_of([fake_record("absolute"), fake_record("none", scores={})])
-    assert plots.all_plots(baselines, []) == []
+    assert plots.all_plots(baselines, [], None) == []
     assert plots.learning_curves(baselines, [(baselines.variants[0], {})]) is None
 
 
@@ -50,7 +50,8 @@ def test_of_many_rows_baseline_the_papers_best_and_worst_are_drawn():
     assert len(labels) == 12 and remark.startswith("12 of 31 rows are drawn: baseline, the paper's, best, worst")
     assert {"absolute (sinusoidal)", "relative, k = 16", "relative, k = 25", "keys only, k = 3"} <= {*labels}
     drawn = {
-        plot.name: plot for plot in plots.all_plots(group, [(one, {"validation/bleu": {1: 2.0}}) for one in shown])
+        plot.name: plot
+        for plot in plots.all_plots(group, [(one, {"validation/bleu": {1: 2.0}}) for one in shown], None)
     }
     assert list(drawn) == ["scores_by_position", "bleu_by_k", "bleu_by_length", "learning_curves"]
     for name in ("bleu_by_length", "learning_curves"):
