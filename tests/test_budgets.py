@@ -41,7 +41,7 @@ ROOMS = {
     "tests/runs": 450,
     "tests/scoring": 560,
     "tests/sweep": 670,
-    "tests/system": 3_870,
+    "tests/system": 3_640,
     "tests/tracking": 430,
     "tests/training": 800,
 }

@@ -20,7 +20,7 @@ from rpr.errors import RunError
 from rpr.sweep import pool
 from rpr.validation import settings_at
 from tests.fake_records import fake_document
-from tests.system.patches import forked_jobs
+from tests.system.faults import forked_jobs
 
 RUN_JOBS = pool.run
 

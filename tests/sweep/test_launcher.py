@@ -25,7 +25,7 @@ from rpr.sweep.launcher import Launcher
 from rpr.sweep.status import Job
 from rpr.training.launch import ended
 from tests.fake_records import fake_record
-from tests.system.patches import forked_jobs
+from tests.system.faults import forked_jobs
 
 
 @pytest.mark.parametrize("word", ["hydra/launcher=submitit_slurm", "hardware=slurm_8xgpu"])

@@ -1,6 +1,5 @@
 """`rpr-cli` in separate processes, and small trained runs."""
 
-import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -22,8 +21,9 @@ FOUR_STEPS = (
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Starts commands without waiting for their imports."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "RPR_"))}
-    server = ForkServer(environment, tmp_path_factory.mktemp("fork_server"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        server = ForkServer(tmp_path_factory.mktemp("fork_server"))
     yield server
     server.close()
 

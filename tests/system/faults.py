@@ -1,29 +1,22 @@
-"""Fault injection at a known moment of a command.
-
-Imports take longer than most commands here, so one process that has done them forks a child for each command
-(`ForkServer`). In the child an audit hook sees each file just before it is opened for writing or renamed. At a chosen
-one it raises a signal, or makes the disk full.
+"""`rpr-cli` in forks of a process that has its imports, which take longer than most commands here, perhaps with a fault
+at a chosen moment.
 """
 
-from __future__ import annotations
-
 import errno
-import json
+import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
 import sys
-import time
-import traceback
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from uuid import uuid4
 
-from tests.system import patches
 
-
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """The name of a signal, or `full` for the disk, when a file whose path contains `name` is opened for writing or
     renamed (`event`) for the first time.
     """
@@ -36,8 +29,7 @@ class Fault:
 CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2}  # exit codes, by the kind of a fault
 
 
-@dataclass(frozen=True)
-class CommandResult:
+class Result(NamedTuple):
     """The exit code (negative: a signal) and the output."""
 
     code: int
@@ -45,137 +37,79 @@ class CommandResult:
     err: str
 
 
-class RunningCommand:
-    def __init__(self, server: ForkServer, pid: int, folder: Path) -> None:
-        self.pid, self._server, self._folder = pid, server, folder
+class Forked:
+    """A command that is running."""
 
-    def wait(self, seconds: float = 240) -> CommandResult:
+    def __init__(self, process: Any, folder: Path) -> None:
+        self.pid, self._process, self._folder = process.pid, process, folder
+
+    def wait(self, seconds: float = 240) -> Result:
         """Wait for its end; a timeout is a failure."""
-        code = self._server.request({"wait": self.pid, "seconds": seconds})["code"]
-        assert code is not None, f"still running: {(self._folder / 'err').read_text()}"
+        self._process.join(seconds)
         out, err = (path.read_text() if path.exists() else "" for path in (self._folder / "out", self._folder / "err"))
-        return CommandResult(code, out, err)
+        assert self._process.exitcode is not None, f"still running: {err}"
+        return Result(self._process.exitcode, out, err)
 
 
 class ForkServer:
-    """Starts commands as forks of a process that has imported their modules and read their settings."""
+    """Starts commands as forks of a process that has imported their modules."""
 
-    def __init__(self, environment: dict[str, str], folder: Path) -> None:
+    MODULES = ("cli.app", "report.plots", "sweep.launcher", "training.fit")
+    COMMANDS = ("evaluate", "export", "prepare", "report", "train", "translate")
+
+    def __init__(self, folder: Path) -> None:
         """`folder`: for the output of the commands."""
         self._folder = folder
-        self._number = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.system.faults"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment | {"OMP_NUM_THREADS": "1"},
-            cwd=Path(__file__).parents[2],
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(
+            [f"rpr.{name}" for name in (*self.MODULES, *(f"commands.{command}" for command in self.COMMANDS))]
         )
+        multiprocessing.forkserver.ensure_running()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def request(self, request: dict[str, Any]) -> dict[str, Any]:
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def start(
-        self, arguments: list[str], fault: Fault | None = None, patch: str | None = None, **streams: str
-    ) -> RunningCommand:
-        """`rpr-cli` with these arguments.
+    def start(self, words: list[str], fault: Fault | None = None, patch: str | None = None, **streams: str) -> Forked:
+        """`rpr-cli` with these words.
 
         Args:
-            patch: a function of patches.py that the child calls first.
+            patch: a function of this module that the process calls first.
             streams: paths to open as stdin, stdout and stderr.
         """
-        self._number += 1
-        folder = self._folder / str(self._number)
+        folder = self._folder / uuid4().hex
         folder.mkdir()
-        request = {"arguments": arguments, "folder": str(folder), "patch": patch, "streams": streams}
-        pid = self.request({**request, "fault": None if fault is None else asdict(fault)})["pid"]
-        return RunningCommand(self, pid, folder)
+        usual = {"stdin": os.devnull, "stdout": str(folder / "out"), "stderr": str(folder / "err")}
+        process = self._context.Process(target=_command, args=(words, usual | streams, fault, patch))
+        process.start()
+        return Forked(process, folder)
 
-    def run(self, arguments: list[str], fault: Fault | None = None, patch: str | None = None) -> CommandResult:
-        return self.start(arguments, fault, patch).wait()
+    def run(self, words: list[str], fault: Fault | None = None) -> Result:
+        return self.start(words, fault).wait()
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        for process in multiprocessing.active_children():  # of a test that failed
+            process.kill()
 
 
-def serve() -> None:
-    """Read one request per line, write one answer per line."""
-    import rpr.cli.app
-    import rpr.commands.evaluate
-    import rpr.commands.export
-    import rpr.commands.prepare
-    import rpr.commands.report
-    import rpr.commands.train
-    import rpr.commands.translate
-    import rpr.data.files
-    import rpr.report.plots
-    import rpr.sweep.launcher
-    import rpr.training.fit
-
-    os.fsync = lambda descriptor: None  # processes end here, never the machine
-    rpr.data.files.SETTLED_NS = 2**62  # remembering digests would depend on how long ago the files were copied here
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "wait" in request:
-            print(json.dumps({"code": _wait(request["wait"], request["seconds"])}), flush=True)
-            continue
-        pid = os.fork()
-        if pid == 0:
-            _child(request)
-        print(json.dumps({"pid": pid}), flush=True)
-
-
-def _wait(pid: int, seconds: float) -> int | None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None
-
-
-def _child(request: dict[str, Any]) -> None:
-    """The command; never returns."""
+def _command(words: list[str], streams: dict[str, str], fault: Fault | None, patch: str | None) -> None:
     from rpr.cli import app
+    from rpr.data import files
 
-    folder = Path(request["folder"])
-    usual = {"stdin": os.devnull, "stdout": folder / "out", "stderr": folder / "err"}
-    for descriptor, name in enumerate((usual | request["streams"]).values()):
+    for descriptor, name in enumerate(streams.values()):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT if descriptor else os.O_RDONLY, 0o666), descriptor)
-    # The stream knows what its descriptor was at the start: a file, perhaps, that can be sought in.
+    # The streams know what their descriptors were at the start: a file, perhaps, that can be sought in.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
-    if request["patch"] is not None:
-        getattr(patches, request["patch"])()
-    if request["fault"] is not None:
-        watch(Fault(**request["fault"]))
-    sys.argv = ["rpr-cli", *request["arguments"]]
-    code: Any = 70
-    try:
-        code = app.main(request["arguments"])
-    except SystemExit as stopped:
-        code = stopped.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    os.fsync = lambda descriptor: None  # processes end here, never the machine
+    files.SETTLED_NS = 2**62  # remembering digests would depend on how long ago the files were copied here
+    if patch is not None:
+        globals()[patch]()
+    if fault is not None:
+        watch(fault)
+    sys.argv = ["rpr-cli", *words]
+    sys.exit(app.main(words))
 
 
 def watch(fault: Fault) -> None:
-    """Inject the fault."""
+    """Inject the fault: an audit hook sees each file just before it is opened or renamed."""
     begun = False
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -193,5 +127,24 @@ def watch(fault: Fault) -> None:
     sys.addaudithook(hook)
 
 
-if __name__ == "__main__":
-    serve()
+def forked_jobs() -> None:
+    """Start the jobs of a sweep without waiting for their imports: as forks that run where they would start Python."""
+    from rpr.sweep import pool
+
+    def job() -> None:
+        os.closerange(3, 256)  # as Python's start would, for which its parent waits
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
+        code: Any = 1
+        try:
+            code = pool.main()
+        except SystemExit as stopped:
+            code = stopped.code
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+    popen = partial(subprocess.Popen, preexec_fn=job)
+    pool.subprocess = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)

@@ -17,6 +17,7 @@ from tests.system.trainings import last_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+LAST = "optim.average_checkpoints=1"
 STILL = (
     "optim.max_steps=1", "optim.checkpoint_every_n_steps=1", "optim.validate_every_n_steps=1",
     "optim.learning_rate_scale=1e-30",  # no weight moves
@@ -25,17 +26,20 @@ STILL = (
 
 @pytest.fixture(scope="module")
 def rope(small_run):
-    return small_run("position=rope", "optim.average_checkpoints=1")
+    return small_run("position=rope", LAST)
 
 
 @pytest.fixture
-def continued(tmp_path, cache_dir):
+def continued(tmp_path, cache_dir, capfd):
+    """Trains a run; its folder and stderr."""
+
     def run(*overrides):
         folders = (f"data.cache_dir={cache_dir}", f"runs_dir={tmp_path / 'continued'}")
         before = {*tmp_path.glob("continued/*/record.json")}
-        assert app.main(["train", *TINY, *FOUR_STEPS, "optim.average_checkpoints=1", *folders, *overrides]) == 0
+        capfd.readouterr()
+        assert app.main(["train", *TINY, *FOUR_STEPS, LAST, *folders, *overrides]) == 0
         (path,) = {*tmp_path.glob("continued/*/record.json")} - before
-        return path.parent
+        return path.parent, capfd.readouterr().err
 
     return run
 
@@ -50,35 +54,28 @@ def validation_loss(run_dir: Path) -> float:
     return loss
 
 
-def test_same_positions_go_on_where_the_run_ended(rope, continued, assert_same):
-    run_dir = continued(f"from={rope}", "position=rope", *STILL)
-    assert_same(last_weights(run_dir), last_weights(rope))
-    assert validation_loss(run_dir) == validation_loss(rope)
-    origin = record(run_dir).config["origin"]
-    assert (origin["run"], origin["run_id"], len(origin["weights"])) == (str(rope), record(rope).run_id, 64)
-    assert run_dir.name.startswith(f"{record(run_dir).data_name}-tiny-rope-from-")
-
-
 YARN = ("position=rope", "position.scaling=yarn", "position.scaling_factor=4", "position.trained_length=8")
 
 
-@pytest.mark.parametrize("position", [YARN, ("position=none",)], ids=["yarn", "none"])
-def test_positions_without_parameters_take_all(position, rope, continued, assert_same, capsys):
-    run_dir = continued(f"from={rope}", *position, *STILL)
+@pytest.mark.parametrize("position, said", [
+    (("position=rope",), "dropped: none; new: none\n"),  # goes on where the run ended
+    (("position=none",), "from RUN (RoPE); dropped: none; new: none"),
+    ((*YARN, "position.base=500"), "dropped: none; new: none; position.base = 500.0, not 10000.0 as there"),
+], ids=["rope", "none", "yarn"])  # fmt: skip
+def test_positions_without_parameters_take_all(position, said, rope, continued, assert_same):
+    run_dir, err = continued(f"from={rope}", *position, *STILL)
     assert_same(last_weights(run_dir), last_weights(rope))
-    assert validation_loss(run_dir) != validation_loss(rope)
-    assert f"from {rope} (RoPE); dropped: none; new: none" in capsys.readouterr().err
+    assert (validation_loss(run_dir) == validation_loss(rope)) == (position == ("position=rope",))
+    assert said.replace("RUN", str(rope)) in err
+    origin = record(run_dir).config["origin"]
+    assert (origin["run"], origin["run_id"], len(origin["weights"])) == (str(rope), record(rope).run_id, 64)
+    assert "-from-" in run_dir.name
 
 
-def test_settings_without_parameters_that_differ_are_named(rope, continued, capsys):
-    continued(f"from={rope}", "position=rope", "position.base=500", *STILL)
-    assert "dropped: none; new: none; position.base = 500.0, not 10000.0 as there\n" in capsys.readouterr().err
-
-
-def test_other_parameters_are_dropped_and_new_by_name(small_run, continued, capsys):
-    relative = small_run("position=relative_keys", "optim.average_checkpoints=1", "model.num_layers=2")
-    run_dir = continued(f"from={relative}", "position=t5", "model.num_layers=2", *STILL)
-    fresh = continued("position=t5", "model.num_layers=2", *STILL)
+def test_other_parameters_are_dropped_and_new_by_name(small_run, continued):
+    relative = small_run("position=relative_keys", LAST, "model.num_layers=2")
+    run_dir, err = continued(f"from={relative}", "position=t5", "model.num_layers=2", *STILL)
+    fresh, _ = continued("position=t5", "model.num_layers=2", *STILL)
     inherited = record(run_dir)
     own, its, untrained = last_weights(run_dir), last_weights(relative), last_weights(fresh)
     stacks = [(stack, layer) for stack in ("encoder", "decoder") for layer in (0, 1)]
@@ -88,40 +85,35 @@ def test_other_parameters_are_dropped_and_new_by_name(small_run, continued, caps
     }
     for name, weight in own.items():
         assert weight.equal((untrained if "tables" in name else its)[name]), name
-    listed = "dropped: encoder.*.self_attention.tables.keys, decoder.*.self_attention.tables.keys; new: "
-    assert listed in capsys.readouterr().err
+    assert "dropped: encoder.*.self_attention.tables.keys, decoder.*.self_attention.tables.keys; new: " in err
 
 
 def test_a_table_that_layers_share_is_taken_by_each_of_them(small_run, continued):
     layers = ("position=relative_keys", "model.num_layers=2")
     shared = small_run(*layers, "position.tables=shared_by_heads_and_layers")
-    run_dir = continued(f"from={shared}", *layers, "position.tables=shared_by_heads", *STILL)
+    run_dir, _ = continued(f"from={shared}", *layers, "position.tables=shared_by_heads", *STILL)
     assert (record(run_dir).dropped_parameters, record(run_dir).new_parameters) == ((), ())
     tables = [weight for name, weight in last_weights(run_dir).items() if "decoder." in name and "tables" in name]
     assert len(tables) == 2 and tables[0].equal(tables[1])
 
 
-def test_resumed_run_does_not_need_the_first_and_equals_one_never_stopped(small_run, continued, tmp_path, assert_same):
-    parent = Path(shutil.copytree(small_run("position=learned", "optim.average_checkpoints=1"), tmp_path / "parent"))
-    run_dir = continued(f"from={parent}", "position=none", "seed=2")
+def test_resumed_run_equals_one_never_stopped_without_the_first_which_a_rerun_needs(
+    small_run, continued, tmp_path, assert_same, cli
+):
+    parent = Path(shutil.copytree(small_run("position=learned", LAST), tmp_path / "parent"))
+    run_dir, _ = continued(f"from={parent}", "position=none", "seed=2")
     assert record(run_dir).dropped_parameters
+    again = ["rerun", str(run_dir), f"runs_dir={tmp_path / 'again'}"]
+    assert "Bit-identical" in cli(*again).out
     stopped = Path(shutil.copytree(run_dir, tmp_path / "stopped"))
     checkpoints(stopped / "checkpoints")[-1][1].unlink()
     update_record(status="interrupted", error="SIGTERM")(stopped)
-    shutil.rmtree(parent)
+    checkpoints(parent / "checkpoints")[-1][1].unlink()
     assert app.main(["train", f"run={stopped}"]) == 0
     assert_same(last_weights(stopped), last_weights(run_dir))
     whole, resumed = record(run_dir), record(stopped)
     assert (resumed.run_id, validation_loss(stopped)) == (whole.run_id, validation_loss(run_dir))
     assert resumed.dropped_parameters == whole.dropped_parameters
-
-
-def test_rerun_needs_the_same_weights(rope, continued, tmp_path, cli):
-    parent = Path(shutil.copytree(rope, tmp_path / "parent"))
-    run_dir = continued(f"from={parent}", "position=none")
-    again = ["rerun", str(run_dir), f"runs_dir={tmp_path / 'again'}"]
-    assert "Bit-identical" in cli(*again).out
-    checkpoints(parent / "checkpoints")[-1][1].unlink()
     assert "from: " in cli(*again, code=2).err.splitlines()[-1]
     assert len([*(tmp_path / "again").iterdir()]) == 1, "the second rerun has begun"
 

@@ -22,10 +22,10 @@ SMALL = [
     "model.architecture=decoder_only",
     "model.dropout=0.1", "data.context_length=32", "optim.max_steps=20", "optim.validate_every_n_steps=10",
     "optim.checkpoint_every_n_steps=5", "optim.average_checkpoints=1", "hardware.threads=1",
-    "evaluation.context_lengths=[16,32,64]", "evaluation.stride=16", "evaluation.text_tokens=2048",
+    "evaluation.context_lengths=[16,32,64]", "evaluation.stride=16", "evaluation.text_tokens=1024",
     "evaluation.bootstrap_samples=100",
 ]  # fmt: skip
-
+THREADS = "hardware.threads=1"
 MANY_LENGTHS = f"context_lengths=[{','.join(map(str, range(115, 180)))}]"  # too many for the name of a folder
 
 
@@ -77,27 +77,24 @@ def test_the_record_has_bits_per_byte_by_length(rope):
 def test_evaluate_scores_the_same_run_by_other_lengths(rope, cli, monkeypatch):
     words = ["context_lengths=[8,32]", "stride=8", "text_tokens=512", "format=json"]
     monkeypatch.setattr("rpr.runs.lifecycle.untrained", lambda config: [f"of {config.evaluation.context_lengths}"])
-    out, err = cli("evaluate", f"run={rope}", "hardware.threads=1", *words)
+    out, err = cli("evaluate", f"run={rope}", THREADS, *words)
     assert "rpr-cli: warning: of (8, 32)" in err
     (by_context,) = json.loads(out)["by_context"]
     assert by_context["num_tokens"] <= 512
     by_length = {(one["windows"], one["length"]): one["bits_per_byte"] for one in by_context["scores"]}
     assert by_length["separate", 8] == pytest.approx(by_length["sliding", 8], abs=1e-6)
-    for lengths, number in (("context_lengths=[32]", 1), ("context_lengths=[]", 0), (MANY_LENGTHS, 65)):
-        contexts = json.loads(cli("evaluate", f"run={rope}", "hardware.threads=1", "format=json", lengths).out)
+    for lengths, number in (("context_lengths=[]", 0), (MANY_LENGTHS, 65)):
+        contexts = json.loads(cli("evaluate", f"run={rope}", THREADS, "format=json", "text_tokens=512", lengths).out)
         kinds = [one["windows"] for by in contexts["by_context"] for one in by["scores"]]
         assert kinds == ["separate"] * number  # without the run's stride
     kept = {path.parent.name for path in rope.glob("evaluations/*/scores.json")}
-    assert kept >= {"context_lengths-8-32-stride-8-text_tokens-512", "context_lengths-32", "context_lengths"}, (
-        "scores by other lengths are kept"
-    )
-    out = cli("evaluate", f"run={rope}", "hardware.threads=1").out
-    assert "bits_per_byte" in out
-    assert "By position in separate windows of 64" in out
+    assert kept >= {"context_lengths-8-32-stride-8-text_tokens-512", "context_lengths-text_tokens-512"}
+    out = cli("evaluate", f"run={rope}", THREADS).out
+    assert "bits_per_byte" in out and "By position in separate windows of 64" in out
 
 
 def test_evaluate_says_that_the_documents_have_changed_and_keeps_the_scores_of_the_earlier_ones(rope, tmp_path, cli):
-    words = ("context_lengths=[]", "splits=[validation]", "hardware.threads=1")
+    words = ("context_lengths=[]", "splits=[validation]", THREADS)
     assert "changed since" not in cli("evaluate", f"run={rope}", *words).err
     changed = shutil.copytree(rope, tmp_path / "changed")
     edit_record(lambda document: document["data"].update(key="0123456789abcdef"))(changed)
@@ -110,26 +107,24 @@ def test_evaluate_says_that_the_documents_have_changed_and_keeps_the_scores_of_t
     assert [name.rpartition("-corpus-")[2] for name in after.keys() - before] == [key[:12]]
 
 
-@pytest.mark.parametrize("word, refusal", [
-    ("beam_size=2", "beam_size: rope-"),
-    ("context_lengths=[16,4096]", "evaluation.context_lengths: 4096 is too long"),
-])  # fmt: skip
-def test_evaluate_refuses_what_it_cannot_do_before_scoring(rope, cli, word, refusal):
-    out, err = cli("evaluate", f"run={rope}", word, "hardware.threads=1", code=2)
-    assert (out, err.count("\n")) == ("", 1) and err.startswith(f"rpr-cli: {refusal}")
+def test_evaluate_refuses_what_it_cannot_do_before_scoring(rope, cli, monkeypatch):
+    """And tries the scheme up to its own lengths."""
 
-
-def test_evaluate_tries_the_scheme_up_to_its_own_lengths(rope, cli, monkeypatch):
     def tried(scheme, site, longest):
         raise ConfigError(f"tried up to {longest}")
 
     monkeypatch.setattr("rpr.commands.evaluate.check_hooks", tried)
-    err = cli("evaluate", f"run={rope}", "context_lengths=[128]", "hardware.threads=1", code=2).err
-    assert err == "rpr-cli: tried up to 128\n"
+    for word, refusal in (
+        ("beam_size=2", "beam_size: rope-"),
+        ("context_lengths=[16,4096]", "evaluation.context_lengths: 4096 is too long"),
+        ("context_lengths=[128]", "tried up to 128"),
+    ):
+        out, err = cli("evaluate", f"run={rope}", word, THREADS, code=2)
+        assert (out, err.count("\n")) == ("", 1) and err.startswith(f"rpr-cli: {refusal}")
 
 
 def test_report_of_a_run_measures_windows(rope):
-    assert app.main(["report", f"run={rope}", "hardware.threads=1", "validation_sentences=5"]) == 0
+    assert app.main(["report", f"run={rope}", THREADS, "validation_sentences=5"]) == 0
     numbers = json.loads((rope / "positions.json").read_text())
     assert numbers["num_sentences"] == 5 and {stack["stack"] for stack in numbers["stacks"]} == {"decoder"}
     assert all(head[numbers["max_distance"]] for layer in numbers["attention"] for head in layer["attention"])
@@ -138,40 +133,35 @@ def test_report_of_a_run_measures_windows(rope):
 OF_PAIRS = re.compile(r"sentence|\bpairs?\b|\bbeam|\btranslat|target tokens", re.IGNORECASE)
 
 
-def test_commands_speak_of_documents_and_windows(trained, corpus, tmp_path, capsys, monkeypatch):
+def test_commands_speak_of_documents_and_windows(trained, corpus, tmp_path, cli, monkeypatch):
     monkeypatch.setattr("rpr.progress._AS_LINES", (0.0, 0.0))
-    runs = list(map(str, trained.values()))
-    short = ["optim.max_steps=2", "optim.checkpoint_every_n_steps=1", f"data.cache_dir={tmp_path / 'cache'}"]
-    prepare = ["data=text", f"data.path={corpus}", f"data.cache_dir={tmp_path / 'other'}"]
-    calls = [
-        lambda: train(corpus, tmp_path / "runs", *short, "position=none"),
-        *(lambda words=words: app.main(words) for words in (
-            ["prepare", *prepare], ["prepare", *prepare], ["compare", *runs, "samples=100", "trials=100"],
-            ["evaluate", runs[0], "hardware.threads=1"], ["evaluate", runs[0], "hardware.threads=1", "splits=[test]"],
-            ["verify", runs[0], "hardware.threads=1", "sentences=2"],
-        )),
-    ]  # fmt: skip
-    for call in calls:
-        assert call() == 0
-        out, err = capsys.readouterr()
-        assert "document" in out + err or "window" in out + err, out
-        assert not OF_PAIRS.search((out + err).replace(str(tmp_path), "")), out + err
+    one, other = map(str, trained.values())
+    folders = [f"data.path={corpus}", f"data.cache_dir={tmp_path / 'cache'}", f"runs_dir={tmp_path / 'runs'}"]
+    short = ["position=none", "optim.max_steps=2", "optim.checkpoint_every_n_steps=1"]
+    for words in (
+        ["train", "data=text", *SMALL, *folders, *short],
+        ["prepare", "data=text", *folders[:2]], ["compare", one, other, "samples=100", "trials=100"],
+        ["evaluate", one, THREADS, "splits=[test]"], ["verify", one, THREADS, "sentences=2"],
+    ):  # fmt: skip
+        printed = "".join(cli(*words))
+        assert "document" in printed or "window" in printed, printed
+        assert not OF_PAIRS.search(printed.replace(str(tmp_path), "")), printed
 
 
 @pytest.mark.parametrize("new, beyond", [(26, False), (27, True)])
 def test_a_note_says_that_a_text_is_longer_than_the_contexts_of_the_training(new, beyond, rope, cli):
     """The context is 32: BOS, six bytes and what follows but its last byte, which is not read."""
-    printed = cli("generate", str(rope), "prompt=1 time", f"max_new_tokens={new}", "hardware.threads=1")
+    printed = cli("generate", str(rope), "prompt=1 time", f"max_new_tokens={new}", THREADS)
     assert (f"note: the model read {6 + new} tokens of a text, more than the 32" in printed.err) is beyond
 
 
 def test_a_terminal_shows_a_continuation_as_it_grows(rope, cli, monkeypatch):
     words = ["generate", str(rope), "prompt=1 times ${x} (", "stop=\n\n", "max_new_tokens=30"]
     written = []
-    whole = cli(*words, "hardware.threads=1").out
+    whole = cli(*words, THREADS).out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(generate, "_write", written.append)
-    assert app.main([*words, "hardware.threads=1"]) == 0
+    assert app.main([*words, THREADS]) == 0
     shown = "".join(written)
     assert shown == generate._harmless(whole) and len([text for text in written if text]) > 5
     assert generate._harmless("a\n\tb\x1b[31m") == "a\n\tb\\x1b[31m"
