@@ -89,12 +89,11 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
 
     out, err = call_rerun(original)
     assert deviations_in(err) == []
-    assert f"rpr-cli: {folder.name}: resuming an unfinished rerun of this record\n" in err
     assert {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()} == trained
     rows = read_metrics(original / "metrics.jsonl")
     logged = [row for row in rows if "train/loss" in row or "validation/loss" in row]
     same = f"Bit-identical: 10 scores, training and validation loss, and {len(logged)} logged losses."
-    assert same in out and re.search(r"steps/s: \d+\.\d+ and \d+\.\d+ \([+-]\d+\.\d+\)\n", out)
+    assert same in out
     assert list((tmp_path / "runs").iterdir()) == [folder]
     second = read_record(folder / "record.json")
     assert first.started <= second.started and first.sweeps == ("mine",) and first.rerun_of is None
@@ -160,7 +159,7 @@ def test_different_results_are_shown_and_exit_with_1(original, call_rerun, chang
     assert err == f"rpr-cli: {original.name}: its results differ from those of {source}\n"
     assert "Bit-identical" not in out and out.startswith("\nDifferent:\n\n")
     assert re.search(r"\ntest/sacrebleu +99\.00 \(.*?\)\S* +\d+\.\d\d \(.*?\)\S* +-\d+\.\d\d\n", out)
-    assert re.search(r"\ntrain/loss: the same at \d+ logged steps, up to step 12\n", out)
+    assert re.search(r"\ntrain/loss: the same at (\d+) of \1 logged steps\n", out)
     assert "rerun - record" in out
 
 

@@ -10,19 +10,17 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is measured with torch's profiler, which would log messages
 
 import torch
-from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from rpr.config.commands import BenchConfig
 from rpr.config.train import HardwareConfig, ModelConfig, check_attention
 from rpr.errors import ConfigError
-from rpr.model.attention import Implementation, attention_of, per_position, split_heads
+from rpr.model.attention import attention_of
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Positions, Scheme, Site
 from rpr.model.scheme_check import check_hooks
@@ -46,24 +44,22 @@ class BatchShape(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One batch on which all variants are timed: what distinguishes it, its steps, the operations of one step, the
-    target tokens of a batch (None: of a layer alone), and the rounds.
+    """One batch on which variants are timed: what distinguishes it, the variants' steps, the operations of one step,
+    and the target tokens of a batch (None: of attention alone).
     """
 
     columns: dict[str, Any]
-    steps: Callable[[], Steps]
+    positions: dict[str, Positions]
+    steps: Callable[[BenchConfig, dict[str, Positions], BatchShape, torch.device], Steps]
+    shape: BatchShape
     operations: int
     tokens: int | None
-    rounds: int
 
 
 class Timing(NamedTuple):
-    """The seconds of a step in each round, those of the first variant relative to them, and the peak memory in bytes of
-    tensors, above those allocated before.
-    """
+    """The seconds of a step in each round, and the peak memory in bytes of tensors, above those allocated before."""
 
-    seconds: tuple[float, ...]
-    ratios: tuple[float, ...]
+    seconds: list[float]
     peak_bytes: int
 
 
@@ -75,7 +71,7 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     stacks = [stack for position in positions.values() for stack in config.model.transformer(position, 1).stacks()]
     check_attention(config.hardware, stacks)
     for stack in stacks:
-        if problem := stack.too_long(config.longest, "length, context.lengths, layer.lengths"):
+        if problem := stack.too_long(config.longest, "length, context.lengths"):
             raise ConfigError(f"variants: {problem}")
         check_hooks(stack.scheme, stack.site, config.longest)
     runtime.check_devices(config.hardware)
@@ -92,7 +88,7 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
         "products": {"size": size, "operations_per_second": matmul_rate(hardware, device, size)},
     }
     # 3. The parts, row by row.
-    cases = [(part, case) for part in config.parts for case in _cases(part, config, positions, device)]
+    cases = [(part, case) for part in config.parts for case in _cases(part, config, positions)]
     try:
         with Progress(len(cases), "cases", "bench") as bar:
             for part, case in cases:
@@ -119,7 +115,6 @@ def as_text(document: dict[str, Any]) -> str:
     for part, title in {
         "step": f"Training step: model={model['name']}, {config['sentences']} sentences of {config['length']}",
         "context": f"Training step by length of the context: model={model['name']}, decoder-only",
-        "layer": f"One self-attention layer, forward and backward: d {model['d_model']}, {model['num_heads']} heads",
     }.items():
         if rows := document.get(part):
             cells = [{key: _text(value) for key, value in row.items() if key != "round_seconds"} for row in rows]
@@ -134,29 +129,21 @@ def _text(value: Any) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _cases(part: str, config: BenchConfig, positions: dict[str, Positions], device: torch.device) -> Iterator[Case]:
-    if part == "layer":
-        layer = config.layer
-        for causal, k, length in itertools.product(layer.causal, layer.clip_distances, layer.lengths):
-            batch = max(1, layer.positions // length)
-            columns: dict[str, Any] = {"length": length, "batch": batch, "clip_distance": k, "causal": causal}
-            operations = layer_flops(config.model.d_model, batch, length)
-            steps = partial(layer_steps, config, positions, device=device, **columns)
-            yield Case(columns, steps, operations, None, layer.rounds)
-        return
-    batch, windows = config.context.positions, config.context.windows if part == "context" else ()
-    positions = {key: value for name in positions for key, value in _windowed(name, positions[name], windows).items()}
-    of_contexts = [BatchShape(max(1, batch // length), 0, length) for length in config.context.lengths]
-    for shape in of_contexts if part == "context" else [BatchShape(config.sentences, config.length, config.length)]:
+def _cases(part: str, config: BenchConfig, positions: dict[str, Positions]) -> Iterator[Case]:
+    if part == "step":
+        shapes, windows = [BatchShape(config.sentences, config.length, config.length)], tuple[int, ...]()
+    else:
+        batch, windows = config.context.positions, config.context.windows
+        shapes = [BatchShape(max(1, batch // length), 0, length) for length in config.context.lengths]
+    pairs = {name: _windowed(name, position, windows) for name, position in positions.items()}
+    every = {name: position for pair in pairs.values() for name, position in pair.items()}
+    for shape in shapes:
         columns = {"length": shape.target, "batch": shape.sentences} if part == "context" else {}
         operations = step_flops(config.model, config.data.vocabulary_size, shape)
-        steps = partial(training_steps, config, positions, shape, device)
-        yield Case(columns, steps, operations, shape.sentences * shape.target, config.rounds)
+        yield Case(columns, every, training_steps, shape, operations, shape.sentences * shape.target)
         operations = 12 * shape.sentences * shape.target**2 * config.model.d_model
-        for name in config.variants if windows else ():
-            pair = _windowed(name, positions[name], windows)
-            steps = partial(attention_steps, config, pair, shape.sentences, shape.target, device)
-            yield Case({**columns, "of": "attention"}, steps, operations, None, config.rounds)
+        for pair in pairs.values() if windows else ():
+            yield Case({**columns, "of": "attention"}, pair, attention_steps, shape, operations, None)
 
 
 def _windowed(name: str, position: Positions, windows: tuple[int, ...]) -> dict[str, Positions]:
@@ -167,18 +154,18 @@ def _windowed(name: str, position: Positions, windows: tuple[int, ...]) -> dict[
 
 def _rows(case: Case, config: BenchConfig, products: dict[str, Any], device: torch.device) -> Iterator[dict[str, Any]]:
     """A row for each variant; those that ran out of memory have a problem in place of figures."""
-    steps: Steps = dict.fromkeys(config.variants, lambda: None)
     timings: dict[str, Timing] = {}
     try:
-        steps = case.steps()
-        timings = take_turns(steps, rounds=case.rounds, steps_per_round=config.steps_per_round, device=device)
+        steps = case.steps(config, case.positions, case.shape, device)
+        timings = take_turns(steps, rounds=config.rounds, steps_per_round=config.steps_per_round, device=device)
     except torch.OutOfMemoryError:  # of the baseline: without it there is nothing to compare with
         pass
-    for name in steps:
+    for name in case.positions:
         if (timing := timings.get(name)) is None:
             yield {**case.columns, "variant": name, "problem": "out of memory"}
             continue
         seconds, baseline = statistics.median(timing.seconds), next(iter(timings.values()))
+        ratios = [base / taken for base, taken in zip(baseline.seconds, timing.seconds, strict=True)]
         speed = {"seconds": seconds}
         if case.tokens is not None:
             speed = {"steps_per_second": 1 / seconds, "target_tokens_per_second": case.tokens / seconds}
@@ -188,9 +175,9 @@ def _rows(case: Case, config: BenchConfig, products: dict[str, Any], device: tor
             **speed,
             "utilisation": case.operations / (products["operations_per_second"] * seconds),
             "peak_megabytes": timing.peak_bytes / 1e6,
-            "relative_speed": statistics.median(timing.ratios),
-            "min": min(timing.ratios),
-            "max": max(timing.ratios),
+            "relative_speed": statistics.median(ratios),
+            "min": min(ratios),
+            "max": max(ratios),
             "relative_memory": timing.peak_bytes / baseline.peak_bytes,
             "round_seconds": timing.seconds,
         }
@@ -212,13 +199,7 @@ def take_turns(steps: Steps, *, rounds: int, steps_per_round: int, device: torch
     seconds: dict[str, list[float]] = {name: [] for name in peaks}
     for _, name in itertools.product(range(rounds), peaks):
         seconds[name].append(_seconds(steps[name], device, steps_per_round))
-    first = next(iter(seconds.values()), [])
-    return {
-        name: Timing(
-            tuple(seconds[name]), tuple(base / taken for base, taken in zip(first, seconds[name], strict=True)), peak
-        )
-        for name, peak in peaks.items()
-    }
+    return {name: Timing(seconds[name], peak) for name, peak in peaks.items()}
 
 
 def _seconds(step: Callable[[], object], device: torch.device, times: int = 1) -> float:
@@ -259,11 +240,6 @@ def step_flops(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> i
     attention = sum((queries + keys) * 4 * d * d + 4 * queries * keys * d for queries, keys in attended)
     layer = attention + (source + target) * 4 * d * f
     return 3 * sentences * (model.num_layers * layer + target * 2 * d * vocabulary_size)
-
-
-def layer_flops(d_model: int, batch: int, length: int) -> int:
-    """FLOPs of one self-attention layer with its projections, forward and backward, counted as in `step_flops`."""
-    return 3 * batch * length * (8 * d_model * d_model + 4 * length * d_model)
 
 
 def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
@@ -310,14 +286,14 @@ def training_steps(
 
 
 def attention_steps(
-    config: BenchConfig, positions: dict[str, Positions], batch: int, length: int, device: torch.device
+    config: BenchConfig, positions: dict[str, Positions], shape: BatchShape, device: torch.device
 ) -> Steps:
     """Causal self-attention of a layer forward and backward, from q, k and v to z; of a pattern that of its first."""
     torch.manual_seed(config.seed)
     site = Site(1, config.model.num_heads, config.model.d_model, causal=True)
-    x = torch.randn(batch, length, site.d_model, device=device)
-    shape = (batch, site.num_heads, length, site.d_head)
-    q, k, v = (torch.randn(shape, device=device, requires_grad=True) for _ in range(3))
+    x = torch.randn(shape.sentences, shape.target, site.d_model, device=device)
+    heads = (shape.sentences, site.num_heads, shape.target, site.d_head)
+    q, k, v = (torch.randn(heads, device=device, requires_grad=True) for _ in range(3))
 
     def step_of(scheme: Scheme) -> Callable[[], None]:
         layer = LayerPositions(scheme, site).to(device)
@@ -331,64 +307,6 @@ def attention_steps(
         return step
 
     return {name: step_of(position.decoder.of_layers(1)[0]) for name, position in positions.items()}
-
-
-def layer_steps(
-    config: BenchConfig,
-    positions: dict[str, Positions],
-    *,
-    batch: int,
-    length: int,
-    clip_distance: int,
-    causal: bool,
-    device: torch.device,
-) -> Steps:
-    """Forward and backward of one self-attention layer with its projections, without dropout, norm and residual: of
-    each variant that allows it, of none if the first does not; those with tables once per requested algorithm.
-
-    The keys are variant names, of a pattern with the scheme of each kind of layer, and with the algorithm in brackets
-    unless it is `attend` with the hardware's implementation.
-    """
-    torch.manual_seed(config.seed)
-    d_model = config.model.d_model
-    x = torch.randn(batch, length, d_model, device=device, requires_grad=True)
-    cotangent = torch.randn(batch, length, d_model, device=device)
-    qkv = nn.Linear(d_model, 3 * d_model, bias=False, device=device)
-    output = nn.Linear(d_model, d_model, bias=False, device=device)
-    site = Site(1, config.model.num_heads, d_model, causal)
-
-    def layer_step(scheme: Scheme, algorithm: str) -> Callable[[], None]:
-        implementation = config.hardware.attention if algorithm == "attend" else cast(Implementation, algorithm)
-        attend = per_position if algorithm == "per_position" else partial(attention_of, implementation=implementation)
-        layer_positions = LayerPositions(scheme, site).to(device)
-        parameters = [x, qkv.weight, output.weight, *layer_positions.parameters()]
-
-        def step() -> None:
-            with _autocast(config.hardware, device):
-                given = layer_positions.inputs(x, *split_heads(qkv(x), site.num_heads))._replace(
-                    causal=causal, window=scheme.window
-                )
-                y = output(attend(given).transpose(1, 2).flatten(-2))
-            torch.autograd.grad(y, parameters, cotangent.to(y.dtype))
-
-        return step
-
-    steps = {}
-    for name, position in positions.items():
-        parts = (position.decoder if causal else position.encoder).parts
-        for scheme in parts:
-            if scheme.problem(site) is not None:  # of causal attention alone
-                continue
-            if scheme.k is not None:
-                scheme = scheme.model_copy(update={"clip_distance": clip_distance})
-            for algorithm in sorted(config.layer.algorithms, key=lambda name: name != "attend"):  # the baseline first
-                if (not scheme.has_tables and algorithm != "attend") or (algorithm == "triton" and scheme.not_fused):
-                    continue
-                label = name if len(parts) == 1 else f"{name}: {scheme.label}"
-                steps[label if algorithm == "attend" else f"{label} ({algorithm})"] = layer_step(scheme, algorithm)
-        if not steps:  # nothing to compare with
-            break
-    return steps
 
 
 def _autocast(hardware: HardwareConfig, device: torch.device) -> torch.autocast:

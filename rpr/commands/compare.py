@@ -8,17 +8,15 @@ from pathlib import Path
 from rpr.config.commands import CompareConfig
 from rpr.errors import RecordError, RunError
 from rpr.io.escape import escape_control_characters
-from rpr.kinds import TEXT
 from rpr.paths import user_path
 from rpr.records.difference import corpus_differences
-from rpr.records.record import find_records
+from rpr.records.record import find_records, record_path
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
 from rpr.report.render import titled, wrapped
 from rpr.report.sweep_files import usual_baseline
 from rpr.runs.locks import with_killed_runs
 from rpr.scoring.comparison import (
     Run,
-    as_run,
     can_be_compared,
     compare_runs,
     pairs_of_runs,
@@ -31,43 +29,24 @@ from rpr.scoring.comparison import (
 
 def run(config: CompareConfig) -> None:
     """Prints, for each split and metric, scores, differences and tests; writes nothing."""
-    if config.sweep is None:
-        runs = with_short_names([read_run(user_path(folder)) for folder in config.runs])
-    else:
-        runs = with_short_names(_of_sweep(config.sweep, user_path(config.runs_dir)))
-    # Some names are those of folders.
+    # 1. The runs, and which are compared. Some names are those of folders.
+    of_sweep = None if config.sweep is None else _of_sweep(config.sweep, user_path(config.runs_dir))
+    runs = with_short_names(of_sweep or [read_run(record_path(user_path(folder))) for folder in config.runs])
     runs = [replace(run, name=escape_control_characters(run.name)) for run in runs]
-    if config.sweep is None:
-        groups = [(runs, pairs_of_runs(runs))]
-    else:
+    groups = [(runs, pairs_of_runs(runs))]
+    if config.sweep is not None:
         baseline = config.baseline or usual_baseline([run.record for run in runs])
         groups, without_baseline = pairs_of_sweep(runs, config.sweep, baseline)
-        for line in without_baseline:
-            print(f"left out: {line}", file=sys.stderr)
+        _leave_out(without_baseline)
+    # 2. The tests.
     numbers = config.model_dump(include={"samples", "trials", "seed"})
     families = tuple(
         family
         for of_group, pairs in groups
         for family in compare_runs(of_group, pairs, config.splits, config.metrics, config.bleu_tokenizer, **numbers)
     )
-    every = [pair for _, pairs in groups for pair in pairs]
-    remarks = [
-        f"{run.name} is compared with a run of another seed, {baseline.name}."
-        for baseline, run in every
-        if baseline.config.seed != run.config.seed
-    ]
-    remarks += [
-        f"{run.name} was trained on other files of {run.record.data_name} ({own}) than {baseline.name} ({its})."
-        for baseline, run in every
-        for its, own in [corpus_differences([baseline.record, run.record])]
-        if own
-    ]
-    remarks += [
-        f"{run.name} was trained or decoded otherwise than {baseline.name}: {differences}."
-        for baseline, run in every
-        if (differences := settings_differences(run, baseline))
-    ]
-    remarks = [escape_control_characters(remark) for remark in remarks]  # settings of a record are untrusted
+    # 3. In what else the runs differ; settings of a record are untrusted.
+    remarks = [escape_control_characters(line) for _, pairs in groups for pair in pairs for line in _remarks(*pair)]
     title = f"Paired tests{f': sweep {config.sweep}' if config.sweep else ''}"
     report = PairedReport(title=title, tests=families, remarks=tuple(remarks), **numbers)
     if config.format == "json":
@@ -78,29 +57,42 @@ def run(config: CompareConfig) -> None:
         print("\n\n".join([*map(titled, grids(report)), "\n".join(wrapped(report.notes))]))
 
 
+def _remarks(baseline: Run, run: Run) -> list[str]:
+    remarks = []
+    if baseline.config.seed != run.config.seed:
+        remarks.append(f"{run.name} is compared with a run of another seed, {baseline.name}.")
+    its, own = corpus_differences([baseline.record, run.record])
+    if own:
+        remarks.append(
+            f"{run.name} was trained on other files of {run.record.data_name} ({own}) than {baseline.name} ({its})."
+        )
+    if differences := settings_differences(run, baseline):
+        remarks.append(f"{run.name} was trained or decoded otherwise than {baseline.name}: {differences}.")
+    return remarks
+
+
 def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
     """The finished runs of a sweep that can be compared; the others are reported on stderr."""
     if not runs_dir.is_dir():
         raise RunError(f"runs_dir: {runs_dir} does not exist; train the sweep first (rpr-cli sweep {sweep})")
-    records, problems = with_killed_runs(find_records(runs_dir, sweep))
-    runs, left_out, unread = list[Run](), [*problems], list[RecordError]()
+    records, left_out = with_killed_runs(find_records(runs_dir, sweep))
+    runs, left_out = list[Run](), [*left_out]
     for path, record in records:
         if record.outcome is not None:
             left_out.append(f"{record.name}: {record.outcome}")
         elif not any(can_be_compared(path, score.split) for score in record.scores):
-            what = "translations" if record.kind is not TEXT else "documents with their nats"
-            left_out.append(f"{record.name}: no {what} beside its record")
+            left_out.append(f"{record.name}: beside its record are no translations, or documents with their nats")
         else:
             try:
-                runs.append(as_run(path, record))
+                runs.append(read_run(path))
             except RecordError as error:  # of another version
-                unread.append(error)
+                left_out.append(str(error))
+    _leave_out(left_out)
     if not runs:
-        files = "the translations next to them, or SPLIT.documents.txt of language models"
-        finished = any(record.outcome is None for _, record in records)
-        why = f"only records, but compare needs {files}," if finished else "no finished run"
-        train = RunError(f"sweep {sweep}: {why} in {runs_dir}; train it first (rpr-cli sweep {sweep})")
-        raise unread[0] if unread else train
-    for line in (*left_out, *map(str, unread)):
-        print(f"left out: {escape_control_characters(line)}", file=sys.stderr)
+        raise RunError(f"sweep {sweep}: no finished run to compare in {runs_dir}; train it first (rpr-cli sweep {sweep})")
     return runs
+
+
+def _leave_out(lines: list[str]) -> None:
+    for line in lines:
+        print(f"left out: {escape_control_characters(line)}", file=sys.stderr)

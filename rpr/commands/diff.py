@@ -3,70 +3,55 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
 from rpr.records.difference import ABSENT, Curve, Fact, Row, curves, difference
 from rpr.records.files import metrics_of
-from rpr.records.record import Record, read_record, record_path
+from rpr.records.record import read_record, record_path
 from rpr.report.render import DASH, WIDTH, number, shortened, wrapped
 
-COMPARE = "To test whether a difference is significant: rpr-cli compare with the folders of the two runs."
 _NAME = 33  # characters of a row's name
-
-RunFiles = tuple[Path, Record, list[dict[str, Any]]]  # a record's path, the record, and the rows of its metrics
 
 
 def run(config: DiffConfig) -> None:
     """Prints the differences; the exit code is 0 whether there are any or not."""
-    (path_a, a, metrics_a), (path_b, b, metrics_b) = (read_run_files(path) for path in config.runs)
+    path_a, path_b = (record_path(user_path(folder)) for folder in config.runs)
+    a, b = read_record(path_a), read_record(path_b)
     for name, path, record in (("A", path_a, a), ("B", path_b, b)):
         print(shortened(f"{name}  {escape_control_characters(str(path))}", WIDTH))
         print(shortened(f"   {record.name}, {record.outcome or f'finished {record.finished}'}", WIDTH))
     if a == b:
         print("The two records are the same.")
     else:
-        print("\n".join(lines_of(difference(a, b), curves(metrics_a, metrics_b), ("A", "B"))))
+        print("\n".join(lines_of(*compared(path_a, path_b), ("A", "B"))))
 
 
-def read_run_files(run: str | Path) -> RunFiles:
-    """The path, the record and the metrics, if any, of a run as `record_path` names it; raises RecordError if it
-    cannot be read.
-    """
-    path = record_path(user_path(run))
-    return path, read_record(path), metrics_of(path)
+def compared(first: Path, second: Path) -> tuple[list[Row], list[Curve]]:
+    """How the records of two files differ, and the losses beside them; raises RecordError if one cannot be read."""
+    rows = difference(read_record(first), read_record(second))
+    return rows, curves(metrics_of(first), metrics_of(second))
 
 
 def lines_of(rows: Sequence[Row], losses: Sequence[Curve], names: tuple[str, str]) -> list[str]:
     """The differences as lines of at most WIDTH characters: what differs, then all scores and the other figures that
-    differ, then what must not be subtracted, how far the losses are the same, and how much else is.
+    differ, then what must not be subtracted, and at how many steps the losses are the same.
     """
     settings = [row for row in rows if row.kind == "setting" and not row.same]
     results = [row for row in rows if row.kind == "score" or (row.kind == "figure" and not row.same)]
     width = (WIDTH - min(_NAME, max([len(row.name) for row in settings], default=0)) - 4) // 2
-    same = sum(row.same and row.kind != "score" for row in rows)
+    notes = [f"{row.name}: not comparable: {row.unlike}" for row in rows if row.unlike]
+    notes += [f"{curve.name}: the same at {curve.equal} of {curve.common} logged steps" for curve in losses]
     sections = [
-        _aligned(
-            ["setting", *names],
-            [[row.name, *_texts(row, width)] for row in settings],
-        ),
+        _aligned(["setting", *names], [[row.name, *_texts(row, width)] for row in settings]),
         _aligned(
             ["result", *names, " - ".join(reversed(names))],
             [[row.name, _figure(row.a), _figure(row.b), _change(row)] for row in results],
         ),
-        wrapped([COMPARE] if any(row.kind == "score" and row.difference for row in rows) else []),
-        wrapped(f"{row.name}: not comparable: {row.unlike}" for row in rows if row.unlike),
-        wrapped(map(_curve_line, losses)),
-        [f"The same: {same} other settings and figures."] if same else [],
+        wrapped(notes),
     ]
     return [line for section in sections if section for line in ("", *section)]
-
-
-def _curve_line(curve: Curve) -> str:
-    until = f", up to step {curve.until}" if curve.equal else ""
-    return f"{curve.name}: the same at {curve.equal} logged steps{until}{', then others' if curve.parted else ''}"
 
 
 def _aligned(heading: list[str], table: list[list[str]]) -> list[str]:
@@ -92,9 +77,8 @@ def _figure(fact: Fact) -> str:
 
 
 def _change(row: Row) -> str:
-    """`+1.50`; to one digit where that rounds to nothing, and empty where figures must not be subtracted."""
+    """`+1.50`; to one digit where that rounds to nothing, and a dash where figures must not be subtracted."""
     if row.same or row.difference is None:
         return "same" if row.same else DASH
-    digits = max(row.a.digits, row.b.digits)
-    text = number(row.difference, digits, signed=True)
+    text = number(row.difference, max(row.a.digits, row.b.digits), signed=True)
     return text if text[0] in "+-" else f"{row.difference:+.1e}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rpr.commands import train
-from rpr.commands.diff import lines_of, read_run_files
+from rpr.commands.diff import compared, lines_of
 from rpr.compose.hydra_bridge import quote_value
 from rpr.config.commands import RerunConfig
 from rpr.config.train import TrainConfig, config_from_record
@@ -16,8 +16,8 @@ from rpr.io.escape import note
 from rpr.model.positions import codes
 from rpr.paths import schemes_dir, user_path
 from rpr.records import provenance
-from rpr.records.difference import ABSENT, Curve, Row, curves, difference, reproduced
-from rpr.records.record import RECORD_NAME, Record, RerunOf, read_record
+from rpr.records.difference import ABSENT, difference, reproduced
+from rpr.records.record import RECORD_NAME, Record, RerunOf, read_record, record_path
 from rpr.runs import runtime
 from rpr.runs.checkpoints import checkpoints
 from rpr.runs.origin import weights_of
@@ -28,29 +28,30 @@ def run(config: RerunConfig) -> None:
     are not the same to the last bit. What is not as recorded (commit, versions, machine, corpus) is said before that.
     """
     # 1. What is repeated, and whether it can be.
-    path, record, metrics = read_run_files(config.run)
+    path = record_path(user_path(config.run))
+    record = read_record(path)
     typed = _configuration(config, path, record)
     runtime.check_devices(typed.hardware)
-    if record.outcome is not None:
-        note(f"{path}: {record.outcome}; it has no results to compare with")
     # 2. What is not as recorded.
     for line in _deviations(record, typed):
         note(f"not as recorded: {line}")
     # 3. The run.
-    run_dir = _folder(config, typed)
+    run_dir = _folder(typed)
     if typed.origin is not None and not checkpoints(run_dir / "checkpoints"):
         weights_of(typed.origin)  # raises before the corpus is prepared
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)
     run_dir = train.run(typed, command=_command(config), run_dir=run_dir, rerun_of=rerun_of)
-    if record.outcome is not None:
-        return
     # 4. Its results and those of the record.
-    _, again, metrics_again = read_run_files(run_dir)
-    rows, losses = difference(record, again), curves(metrics, metrics_again)
-    print("\n".join(["", *_outcome(rows, losses)]))
+    if record.outcome is not None:
+        note(f"{path}: {record.outcome}; it has no results to compare with")
+        return
+    rows, losses = compared(path, run_dir / RECORD_NAME)
     if not reproduced(rows, losses):
+        print("\n".join(["", "Different:", *lines_of(rows, losses, ("record", "rerun"))]))
         note(f"{run_dir.name}: its results differ from those of {path}")
         raise SystemExit(1)
+    scores, logged = sum(row.kind == "score" and row.same for row in rows), sum(curve.equal for curve in losses)
+    print(f"\nBit-identical: {scores} scores, training and validation loss, and {logged} logged losses.")
 
 
 def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConfig:
@@ -58,11 +59,11 @@ def _configuration(config: RerunConfig, path: Path, record: Record) -> TrainConf
     write to the original's run: both have the same ID.
     """
     typed = config_from_record(record.config, path)
-    given = {"path": config.data_path, "cache_dir": config.cache_dir}
     if config.data_path is not None and typed.data.path is None:
         raise ConfigError("data_path: the record's corpus is not read from a path; omit data_path")
+    data = {"path": config.data_path or typed.data.path, "cache_dir": config.cache_dir or typed.data.cache_dir}
     changes = {
-        "data": typed.data.model_copy(update={key: value for key, value in given.items() if value is not None}),
+        "data": typed.data.model_copy(update=data),
         "logger": typed.logger.model_copy(update={"mode": "none"}),
         "stop_after_minutes": None,
         "sweep": None,
@@ -79,15 +80,12 @@ def _command(config: RerunConfig) -> str:
     return shlex.join(["rpr-cli", "rerun", config.run, *settings])
 
 
-def _folder(config: RerunConfig, typed: TrainConfig) -> Path:
+def _folder(typed: TrainConfig) -> Path:
     """The first folder without a record, or with that of an unfinished rerun, which is resumed."""
-    stem = user_path(config.runs_dir).absolute() / f"{typed.run_dir_name}-rerun"
+    stem = user_path(typed.runs_dir).absolute() / f"{typed.run_dir_name}-rerun"
     for folder in (Path(f"{stem}{number}") for number in count(1)):
         earlier = read_record(folder / RECORD_NAME) if (folder / RECORD_NAME).exists() else None
-        if earlier is not None and earlier.status != "finished" and earlier.run_id == typed.run_id:
-            note(f"{folder.name}: resuming an unfinished rerun of this record")
-            break
-        if earlier is None:
+        if earlier is None or (earlier.status != "finished" and earlier.run_id == typed.run_id):
             break
     return folder
 
@@ -120,16 +118,3 @@ def _key(typed: TrainConfig) -> str:
     except DataError as error:
         moved = "" if typed.data.path is None else "; if the corpus has moved, set data_path=..."
         raise DataError(f"{error}{moved}") from None
-
-
-def _outcome(rows: list[Row], losses: list[Curve]) -> list[str]:
-    """One line on whether the results are the same, and the differences if they are not."""
-    if not reproduced(rows, losses):
-        return ["Different:", *lines_of(rows, losses, ("record", "rerun"))]
-    scores, logged = sum(row.kind == "score" and row.same for row in rows), sum(curve.equal for curve in losses)
-    also = f", and {logged} logged losses" if logged else ""
-    speeds = [row for row in rows if row.name == "steps_per_second" and row.difference is not None]
-    return [
-        f"Bit-identical: {scores} score{'s' * (scores != 1)}, training and validation loss{also}.",
-        *(f"steps/s: {row.a.value:.3f} and {row.b.value:.3f} ({row.difference:+.3f})" for row in speeds),
-    ]

@@ -193,19 +193,6 @@ class ReportConfig(StrictModel):
             yield f"run and sweep: {self.run} and {self.sweep} are both given; remove one of them"
 
 
-class LayerBenchConfig(StrictModel):
-    """bench: one self-attention layer at several lengths."""
-
-    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
-    positions: PositiveInt
-    clip_distances: tuple[NonNegativeInt, ...] = Field(min_length=1)
-    causal: tuple[bool, ...] = Field(min_length=1)
-    algorithms: tuple[Literal["attend", "per_position", "dense", "blockwise", "composed", "triton"], ...] = Field(
-        min_length=1
-    )
-    rounds: PositiveInt
-
-
 class ContextBenchConfig(StrictModel):
     """bench: training steps of a decoder-only model by length of its context."""
 
@@ -221,14 +208,13 @@ class BenchConfig(StrictModel):
     data: DataConfig
     optim: OptimConfig
     hardware: OneProcess
-    parts: tuple[Literal["step", "context", "layer"], ...] = Field(min_length=1)
+    parts: tuple[Literal["step", "context"], ...] = Field(min_length=1)
     variants: tuple[str, ...] = Field(min_length=1)
     sentences: PositiveInt
     length: PositiveInt
     rounds: PositiveInt
     steps_per_round: PositiveInt
     context: ContextBenchConfig
-    layer: LayerBenchConfig
     seed: int = Field(ge=0, lt=2**31)
     format: Literal["table", "json"]
 
@@ -236,15 +222,11 @@ class BenchConfig(StrictModel):
     def longest(self) -> int:
         """Positions of the longest sequence in the parts to be measured."""
         joined = 2 if self.model.architecture == "decoder_only" else 1  # source, target
-        lengths = {"step": (joined * self.length,), "context": self.context.lengths, "layer": self.layer.lengths}
+        lengths = {"step": (joined * self.length,), "context": self.context.lengths}
         return max(length for part in self.parts for length in lengths[part])
 
     def problems(self) -> Iterator[str | Problem]:
-        if "layer" in self.parts and "attend" not in self.layer.algorithms:
-            yield "layer.algorithms: attend is missing, to which the others are compared; add it"
         if "context" in self.parts and self.model.architecture != "decoder_only":
             yield "parts: context is of decoder-only models; add model.architecture=decoder_only"
         if self.hardware.precision == "64":
             yield "hardware.precision: bench supports 32 and bf16; choose one"
-        if "triton" in self.layer.algorithms and self.hardware.accelerator == "cpu":
-            yield "layer.algorithms: triton needs a GPU; leave it out, or choose hardware=1xgpu"

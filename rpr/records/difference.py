@@ -62,19 +62,16 @@ class Row(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A loss of two metrics files: the first `equal` lines are the same, up to step `until`; then they have `parted`,
-    if both go on.
-    """
+    """A loss of two metrics files: the first `equal` of the `common` lines that both have are the same."""
 
     name: str
     equal: int
-    until: int | None
-    parted: bool
+    common: int
 
 
 def difference(first: Record, second: Record) -> list[Row]:
     """Every key of either record: of settings, versions and the like, then of scores and of other figures."""
-    a, b = facts(first), facts(second)
+    a, b = _facts(first), _facts(second)
     return [Row(name, a.get(name, Fact()), b.get(name, Fact())) for name in dict.fromkeys([*a, *b])]
 
 
@@ -82,11 +79,10 @@ def curves(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any
     """The losses in the lines of two metrics files that both have."""
     compared = []
     for name in LOSSES:
-        a, b = ([(line["step"], line[name]) for line in lines if name in line] for lines in (first, second))
+        a, b = ([str((row["step"], row[name])) for row in rows if name in row] for rows in (first, second))  # NaN = NaN
         if pairs := list(zip(a, b, strict=False)):
-            # As text, NaN is equal to NaN.
-            equal = next((number for number, pair in enumerate(pairs) if len({*map(str, pair)}) > 1), len(pairs))
-            compared.append(Curve(name, equal, a[equal - 1][0] if equal else None, equal < len(pairs)))
+            equal = next((number for number, (one, other) in enumerate(pairs) if one != other), len(pairs))
+            compared.append(Curve(name, equal, len(pairs)))
     return compared
 
 
@@ -97,53 +93,50 @@ def reproduced(rows: Sequence[Row], losses: Sequence[Curve]) -> bool:
     final = [row for row in rows if row.name in _FINAL_LOSSES]
     scores = [row for row in rows if row.kind == "score" and row.a.value is not ABSENT]
     measured = any(row.name == "train_loss" for row in final)
-    return measured and not any(curve.parted for curve in losses) and all(row.same for row in (*scores, *final))
+    logged = all(curve.equal == curve.common for curve in losses)
+    return measured and logged and all(row.same for row in (*scores, *final))
 
 
-def facts(record: Record) -> dict[str, Fact]:
+def _facts(record: Record) -> dict[str, Fact]:
     """Everything that a record says, by dotted name."""
     # 1. What it was.
-    shown, corpus = record.shown(), record.data and record.data.key[:12]
-    run = {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command}
-    # Until a run is finished, `device` is only the name of the configured hardware.
-    run |= {"device": shown.device} if record.status == "finished" else {}
-    sections = {
-        "run": run,
+    shown, training = record.shown(), record.training
+    corpus = {} if record.data is None else {"corpus.key": record.data.key[:12]}
+    described = shown.config | {
+        "run": {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command},
         "git": record.git.model_dump(),
         "versions": record.versions,
         "code": record.schemes or {},
         "corpus": record.data.model_dump(mode="json", exclude={"name", "synthetic"}) if record.data else {},
-        "measured": _fields(record.training, _HOW_MEASURED),
+        "measured": _fields(training, _HOW_MEASURED),
         "decoded": decoding(shown),
     }
-    described = shown.config | {name: section for name, section in sections.items() if section}
-    found = {name: Fact(value) for name, value in flat(described).items()}
+    if record.status == "finished":  # until then, only the name of the configured hardware
+        described["run"]["device"] = shown.device
+    found = {name: Fact(value) for name, value in flat(described).items() if value != {}}
     # 2. Scores. Of another corpus other pairs are held out, and other documents are scored.
-    of_corpus = {} if corpus is None else {"corpus.key": corpus}
     for score in record.scores:
-        other_items = record.corpus is not None or score.test_set.startswith("held-out-")
-        how = _fields(score, _SAME_TEST) | (of_corpus if other_items else {})
+        held_out = record.corpus is not None or score.test_set.startswith("held-out-")
+        how = _fields(score, _SAME_TEST) | (corpus if held_out else {})
         name = f"{score.split}/{score.metric}"
         found[name] = Fact(score.score, "score", how, score.interval, score_digits(score.metric))
     for scores in record.by_context:
-        # Which bytes are scored depends on the longest windows.
-        longest = {"longest context": max(windows.length for windows in scores.scores)}
+        longest = max(windows.length for windows in scores.scores)  # which decides the bytes that are scored
         for windows in scores.scores:
-            how = _fields(scores, _SAME_TEXT) | (of_corpus if record.corpus is not None else {}) | longest
-            how |= {"stride": scores.stride} if windows.windows == "sliding" else {}
+            how = _fields(scores, _SAME_TEXT) | (corpus if record.corpus is not None else {})
+            how |= {"longest context": longest} | ({"stride": scores.stride} if windows.windows == "sliding" else {})
             name = f"{scores.split}, {windows.windows} {windows.length}"
             found[name] = Fact(windows.bits_per_byte, "score", how, windows.interval, score_digits(BITS_PER_BYTE))
     # 3. Other figures: losses of one corpus, speeds of a device that as many jobs shared.
     jobs = {} if record.concurrent_jobs is None else {"concurrent_jobs": record.concurrent_jobs}
-    conditions = dict.fromkeys(_FINAL_LOSSES, of_corpus) | {"seconds": jobs}
-    conditions |= dict.fromkeys(_SPEEDS, _fields(record.training, ("excludes",)) | jobs)
-    conditions |= {"peak_memory_bytes": _fields(record.training, ("peak_memory_kind",))}
-    figures = {"steps": record.steps, "parameters": record.parameters, **_fields(record.training, _MEASURED)}
-    measured = {name: value for name, value in figures.items() if value is not None}
-    return found | {
-        name: Fact(value, "figure", conditions.get(name, {}), digits=_DIGITS.get(name, 0))
-        for name, value in measured.items()
-    }
+    conditions = dict.fromkeys(_FINAL_LOSSES, corpus) | {"seconds": jobs}
+    conditions |= dict.fromkeys(_SPEEDS, _fields(training, ("excludes",)) | jobs)
+    conditions |= {"peak_memory_bytes": _fields(training, ("peak_memory_kind",))}
+    figures = {"steps": record.steps, "parameters": record.parameters, **_fields(training, _MEASURED)}
+    for name, value in figures.items():
+        if value is not None:
+            found[name] = Fact(value, "figure", conditions.get(name, {}), digits=_DIGITS.get(name, 0))
+    return found
 
 
 def decoding(record: Record) -> dict[str, Any]:

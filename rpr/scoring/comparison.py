@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -13,11 +14,11 @@ from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.escape import escape_control_characters
 from rpr.kinds import TASK, TEXT, kind_of_metric
-from rpr.records.difference import corpus_differences, decoding
+from rpr.records.difference import decoding
 from rpr.records.files import Texts, has_translations, read_documents, read_translations
 from rpr.records.measurement import Measurement, holm, mean
 from rpr.records.position import called, code_differences, name_of, names_of, position_of, positions_of
-from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, record_path, short_names, varying
+from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, short_names, varying
 from rpr.records.scores import LOWER_IS_BETTER, Interval, counted
 from rpr.scoring.documents import document_metrics
 from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
@@ -25,7 +26,6 @@ from rpr.scoring.significance import interval, paired_tests
 
 ALPHA = 0.05
 USUAL_METRICS = ("sacrebleu", "chrf")  # of translations
-_MOST_IN_A_NAME = 3  # settings
 
 
 @dataclass(frozen=True)
@@ -128,15 +128,10 @@ class Family:
 
 
 def read_run(path: Path) -> Run:
-    """The run that `record_path` names. Raises RecordError if there is no record, or none that this version can read;
-    RunError if the run is not finished, or the file is no record's.
+    """The run of a record's file, named by `with_short_names`. Raises RecordError if there is no record, or none that
+    this version can read; RunError if the run is not finished, or the file is no record's.
     """
-    record = record_path(path)
-    return as_run(record, read_record(record))
-
-
-def as_run(path: Path, record: Record) -> Run:
-    """The run of a record, named by `with_short_names`. Raises as `read_run`."""
+    record = read_record(path)
     run = Run(path, record, config_from_record(record.config, path), record.name, "")
     if record.outcome is not None:
         raise RunError(f"{run.folder}: {record.outcome}; only finished runs can be compared: finish it or omit it")
@@ -144,41 +139,28 @@ def as_run(path: Path, record: Record) -> Run:
 
 
 def with_short_names(runs: Sequence[Run]) -> list[Run]:
-    """The runs with the shortest unambiguous run and variant names: with the settings that tell apart runs of the same
-    name, else by their folders. A variant is what decides a result but for the seed, as a row of a report. Raises
-    RunError if a run is given twice.
+    """The runs with unambiguous names: their folders, where several have the same name. A variant is what decides a
+    result but for the seed, as a row of a report. Raises RunError if a run is given twice.
     """
     paths = [run.path.resolve() for run in runs]
     if repeated := next((run for run, path in zip(runs, paths, strict=True) if paths.count(path) > 1), None):
         raise RunError(f"runs: {repeated.folder} is given twice; give each run once")
-    records = [run.record for run in runs]
-    codes = [
-        "".join(f", {key} = {code}" for key, code in of_run.items()) + (f", data.corpus = {corpus}" if corpus else "")
-        for of_run, corpus in zip(code_differences(records), corpus_differences(records), strict=True)
+    records, names = [run.record for run in runs], [run.record.name for run in runs]
+    keys = [
+        json.dumps([_settings_except_positions(run), position.identity, code], sort_keys=True)
+        for run, position, code in zip(runs, positions_of(records), code_differences(records), strict=True)
     ]
-    names, keys = [], list[str]()
-    for run, position, code in zip(runs, positions_of(records), codes, strict=True):
-        deciding = json.dumps([_settings_except_positions(run), position.identity])
-        keys.append(hashlib.sha256(deciding.encode()).hexdigest()[:8] + code)
-    settings = [deciding_settings(run.config.model_dump(mode="json")) for run in runs]
-    varied = varying(settings)
-    shown = short_names(varied if len(varied) <= _MOST_IN_A_NAME else [])
-    variants: dict[str, list[str]] = {}
-    for run, key, own, code in zip(runs, keys, settings, codes, strict=True):
-        more = "".join(f", {name} = {own.get(setting)}" for setting, name in shown.items()) + code
-        names.append([run.record.name, f"{run.record.name}{more}", run.folder.name, str(run.folder)])
-        label = run.config.label.removesuffix(f"-s{run.config.seed}")
-        variants.setdefault(key, [label, f"{label}{more}", f"{label}-{key}"])
-    of_runs, of_variants = _distinct(names), dict(zip(variants, _distinct([*variants.values()]), strict=True))
-    named = zip(runs, of_runs, keys, strict=True)
-    return [replace(run, name=name, variant=of_variants[key]) for run, name, key in named]
-
-
-def _distinct(choices: Sequence[Sequence[str]]) -> list[str]:
-    names = [first for first, *_ in choices]
-    for longer in zip(*(rest for _, *rest in choices), strict=True):
-        names = [other if names.count(name) > 1 else name for name, other in zip(names, longer, strict=True)]
-    return names
+    labels = {key: run.config.label.removesuffix(f"-s{run.config.seed}") for run, key in zip(runs, keys, strict=True)}
+    shared = {label for label, number in Counter(labels.values()).items() if number > 1}
+    for key, label in labels.items():
+        if label in shared:
+            labels[key] = f"{label}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+    return [
+        replace(
+            run, name=run.record.name if names.count(run.record.name) == 1 else str(run.folder), variant=labels[key]
+        )
+        for run, key in zip(runs, keys, strict=True)
+    ]
 
 
 def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
@@ -203,48 +185,43 @@ def pairs_of_sweep(
     without such a baseline. `baseline`: its positions, as in `called`. Raises RunError if no run has such a baseline,
     or all runs are baselines.
     """
-    if baseline != "absolute" and not called(baseline, (run.record for run in runs)):
-        names = {name for run in runs for name in names_of(run.record)}
-        raise RunError(
-            f"baseline: no finished run of sweep {sweep} has position={baseline}{did_you_mean(baseline, names)}"
-        )
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_settings_except_positions(run), []).append(run)
     pairs, alone = [], []
     for group in groups.values():
-        of_position = {id(record) for record in called(baseline, (run.record for run in group))}
-        of_baseline = [run for run in group if id(run.record) in of_position]
+        # 1. The baselines, which are of one variant.
+        named = {id(record) for record in called(baseline, (run.record for run in group))}
+        of_baseline = [run for run in group if id(run.record) in named]
+        if len({run.variant for run in of_baseline}) > 1:
+            labels = sorted({position_of(run.record).label for run in of_baseline})
+            one = f"one of them, as baseline='\"{labels[0]}\"', or " if len(labels) > 1 else ""
+            raise RunError(
+                f"baseline: {' and '.join(sorted({run.variant for run in of_baseline}))} both have "
+                f"position={baseline}; name {one}the runs: rpr-cli compare BASELINE RUN ..."
+            )
+        # 2. The others, each with the baseline of its seed.
         baselines = {run.config.seed: run for run in reversed(of_baseline)}
-        for run in of_baseline:
-            if (known := of_baseline[0]).variant != run.variant:
-                label = position_of(known.record).label
-                differs = label not in (baseline, position_of(run.record).label)
-                one_of_them = f"""one of them, such as baseline='"{label}"', or """ if differs else ""
-                raise RunError(
-                    f"baseline: {known.name} and {run.name} both have position={baseline}; name {one_of_them}the runs: "
-                    "rpr-cli compare BASELINE RUN ..."
-                )
-        others = [run for run in group if id(run.record) not in of_position]
-        other = min((name_of(run.record) for run in others), default=baseline)
+        others = [run for run in group if id(run.record) not in named]
         alone += [
             f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed}, the same "
-            f"corpus and otherwise the same settings; train one, choose another, as baseline={other}, or name the "
-            "runs: rpr-cli compare BASELINE RUN ..."
+            f"corpus and otherwise the same settings; train one, choose another, as baseline={name_of(run.record)}, "
+            "or name the runs: rpr-cli compare BASELINE RUN ..."
             for run in others
             if run.config.seed not in baselines
         ]
         if of_group := [(baselines[run.config.seed], run) for run in others if run.config.seed in baselines]:
-            compared = [run for run in group if run not in others or run.config.seed in baselines]
-            named = {run.name: run for run in [*(run for pair in of_group for run in pair), *compared]}  # side by side
-            pairs.append(([*named.values()], of_group))
-    if alone and not pairs:
-        raise RunError(f"sweep {sweep}: {alone[0]}")
-    if not pairs:
+            side_by_side = [run for pair in of_group for run in pair]
+            pairs.append(([*{run.name: run for run in (*side_by_side, *of_baseline)}.values()], of_group))
+    # 3. What cannot be compared.
+    if not pairs and not called(baseline, (run.record for run in runs)):
+        names = {name for run in runs for name in names_of(run.record)}
         raise RunError(
-            f"sweep {sweep}: {len(runs)} finished runs, all of them baselines ({baseline} positions); "
-            "name the runs: rpr-cli compare RUN RUN ..."
+            f"baseline: no finished run of sweep {sweep} has position={baseline}{did_you_mean(baseline, names)}"
         )
+    if not pairs:
+        all_of_it = f"{len(runs)} finished runs, all of them baselines ({baseline} positions); name the runs instead"
+        raise RunError(f"sweep {sweep}: {alone[0] if alone else all_of_it}")
     return pairs, alone
 
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The first minutes on a GPU, in two calls of at most six minutes each:
 #   sweeps/measured/first_minutes.sh 1    tests/gpu; training steps of base, 32 pairs of 512 tokens, by position scheme
-#   sweeps/measured/first_minutes.sh 2    decoder-only steps of d 384 x 6 and d 512 x 8 by scheme; one layer by length
+#   sweeps/measured/first_minutes.sh 2    decoder-only steps of d 384 x 6 and d 512 x 8 by scheme
 # Everything is written below ${OUT:-.}: the tests' log, documents of `rpr-cli bench format=json` with the seconds of
 # each round, and mfu.tsv, the shares of the chip's own figure (PEAK) and of the measured product.
 # WHEELS=folder: packages that this machine lacks and cannot fetch. The other variables are sizes, as a rehearsal on a
@@ -14,7 +14,6 @@ TESTS=${TESTS:-tests/gpu} WORKERS=${WORKERS:-8} TEST_OPTIONS=${TEST_OPTIONS:--m 
 MODEL=${MODEL:-base} ROUNDS=${ROUNDS:-15} PATIENCE=${PATIENCE:-1}           # PATIENCE times the limits in seconds
 VOCABULARY=${VOCABULARY:-32768} SENTENCES=${SENTENCES:-32} LENGTH=${LENGTH:-512}
 WIDTHS=${WIDTHS:-384x6 512x8} CONTEXTS=${CONTEXTS:-1024,2048} CONTEXT_POSITIONS=${CONTEXT_POSITIONS:-32768}
-LAYERS=${LAYERS:-512,1024,2048,4096,8192} LAYER_POSITIONS=${LAYER_POSITIONS:-16384}
 VARIANTS=absolute,relative,rope,t5,alibi,transformer_xl
 if [ -n "${WHEELS:-}" ]; then
   "$PY" -m pip install -q --no-index --no-deps --no-compile --upgrade --target /tmp/site "$WHEELS"/*.whl || exit
@@ -42,8 +41,6 @@ case ${1:-} in
       model.num_layers="$layers" model.num_heads=$((width / 64)) model.d_ff=$((4 * width)) parts=[context] \
       rounds="$ROUNDS" context.lengths="[$CONTEXTS]" context.positions="$CONTEXT_POSITIONS"
   done
-  bench layer 110 model="$MODEL" parts=[layer] layer.lengths="[$LAYERS]" layer.positions="$LAYER_POSITIONS" \
-    layer.algorithms=[attend] layer.rounds="$ROUNDS"
   ;;
 *)
   echo "usage: $0 1|2" >&2
@@ -57,12 +54,12 @@ import pathlib
 import sys
 
 folder, peak = pathlib.Path(sys.argv[1]), float(sys.argv[2])
-lines = ["document\tpart\tlength\tcausal\tvariant\tseconds\ttokens/s\tMFU of the peak\tMFU of the product\n"]
+lines = ["document\tpart\tlength\tvariant\tseconds\ttokens/s\tMFU of the peak\tMFU of the product\n"]
 for path in sorted(folder.glob("*.json")):
     document = json.loads(path.read_text() or "{}")
-    for part in ("step", "context", "layer"):
+    for part in ("step", "context"):
         for row in document.get(part, []):
-            cells = [path.stem, part, str(row.get("length", "")), str(row.get("causal", "")), row["variant"]]
+            cells = [path.stem, part, str(row.get("length", "")), row["variant"]]
             if "utilisation" in row:
                 of_peak = row["utilisation"] * document["products"]["operations_per_second"] / peak
                 tokens = row.get("target_tokens_per_second")

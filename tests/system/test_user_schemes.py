@@ -187,8 +187,8 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
         [*train[:-1], "runs_dir=interrupted", "stop_after_minutes=1e-9"],
         [*train[:-1], "runs_dir=interrupted"],
         ["export", "run=RUN", own, "format=ctranslate2"],
-        ["bench", own, "variants=[absolute,window]", "parts=[step,layer]", "rounds=1", "steps_per_round=1",
-         "sentences=2", "length=5", "layer.lengths=[6]", "layer.rounds=1", "layer.positions=12", "model.d_model=32"],
+        ["bench", own, "variants=[absolute,window]", "rounds=1", "steps_per_round=1",
+         "sentences=2", "length=5", "model.d_model=32"],
     ]  # fmt: skip
     sweep = ["sweep", "mine", own, "jobs=2", *settings(cache_dir, "runs_dir=swept")]
     report = ["report", "runs_dir=uninterrupted", "output_dir=out", own]
@@ -211,7 +211,6 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
     assert "window cannot be exported, as CTranslate2 cannot change queries and keys" in texts[2]
     assert "at step 1 of 2" in texts[8]
     assert "position: window cannot be exported, as CTranslate2 cannot change queries and keys" in texts[10]
-    assert "window (per_position)" in texts[11]
     assert "window" in texts[6] and "mini" in texts[6] and "already finished" in texts[7]
 
     scheme_file = home / "own" / "window.py"

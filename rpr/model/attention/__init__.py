@@ -3,7 +3,7 @@
 Pure functions with the same result, forward and backward:
 
 - `reference` follows equations 3 and 4 with a_ij written out; for tests and for reading.
-- `per_position` is the algorithm of the paper's section 3.3; the historical baseline of `rpr-cli bench`.
+- `per_position` is the algorithm of the paper's section 3.3; for tests and for reading.
 - `composed` projects onto the table first and spreads the result over the keys, in differentiable torch operations
   that `torch.compile` can fuse and autograd can differentiate twice.
 - `attend` is the one to call: by device and length it selects the fused kernels for plain attention, the hand-written
