@@ -109,7 +109,7 @@ def test_step_flops(architecture, source):
 
 def bench(*overrides):
     sizes = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=16", "data.vocabulary_size=40"]
-    work = ["sentences=3", "length=5", *overrides]
+    work = ["lengths=[5]", "positions=15", *overrides]
     return validate(BenchConfig, app.compose("bench", [*sizes, *work]))
 
 
@@ -119,10 +119,6 @@ def positions(*names, architecture="encoder_decoder"):
 
 
 def test_hooks_are_tried_up_to_the_longest_sequence(monkeypatch):
-    assert bench().longest == 5
-    assert bench("model.architecture=decoder_only").longest == 10
-    contexts = ["context.lengths=[64,32]", "parts=[step,context]", "model.architecture=decoder_only"]
-    assert bench(*contexts).longest == 64
     tried = []
 
     def check(scheme, site, longest):
@@ -131,10 +127,10 @@ def test_hooks_are_tried_up_to_the_longest_sequence(monkeypatch):
 
     monkeypatch.setattr("rpr.commands.bench.check_hooks", check)
     with pytest.raises(ConfigError, match="enough"):
-        benchmark.run(bench("length=600"), positions("absolute"))
+        benchmark.run(bench("lengths=[4,600]"), positions("absolute"))
     assert tried == [600]
     with pytest.raises(ConfigError, match="^variants: cope holds the scores of all pairs of tokens, too many for 4097"):
         benchmark.run(
-            bench("parts=[context]", "context.lengths=[4,4097]", "model.architecture=decoder_only"),
+            bench("lengths=[4,4097]", "model.architecture=decoder_only"),
             positions("cope", architecture="decoder_only"),
         )

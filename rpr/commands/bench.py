@@ -17,6 +17,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is measured with torch
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from rpr.commands.printing import table
 from rpr.config.commands import BenchConfig
 from rpr.config.train import HardwareConfig, ModelConfig, check_attention
 from rpr.errors import ConfigError
@@ -27,7 +28,7 @@ from rpr.model.scheme_check import check_hooks
 from rpr.model.transformer import build_model
 from rpr.progress import Progress
 from rpr.records.provenance import git_state, versions
-from rpr.report.render import wrapped
+from rpr.report.render import DASH, wrapped
 from rpr.runs import runtime
 from rpr.training.loss import label_smoothed_loss
 
@@ -44,14 +45,14 @@ class BatchShape(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One batch on which variants are timed: what distinguishes it, the variants' steps, the operations of one step,
-    and the target tokens of a batch (None: of attention alone).
+    """What all variants do in turn on batches of one shape: the `part` of the document, how to make their steps, the
+    operations of one step, and the target tokens of a batch (None: of attention alone).
     """
 
-    columns: dict[str, Any]
+    part: str
+    shape: BatchShape
     positions: dict[str, Positions]
     steps: Callable[[BenchConfig, dict[str, Positions], BatchShape, torch.device], Steps]
-    shape: BatchShape
     operations: int
     tokens: int | None
 
@@ -64,16 +65,16 @@ class Timing(NamedTuple):
 
 
 def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
-    """Measure the requested parts, and print them as tables or as one JSON document: when interrupted, as by a time
-    limit, those that were measured.
+    """Measure the variants, and print them as tables or as one JSON document: when interrupted, as by a time
+    limit, what was measured.
     """
     # 1. Refuse what cannot run, before any work.
     stacks = [stack for position in positions.values() for stack in config.model.transformer(position, 1).stacks()]
     check_attention(config.hardware, stacks)
     for stack in stacks:
-        if problem := stack.too_long(config.longest, "length, context.lengths"):
+        if problem := stack.too_long(max(config.lengths), "lengths"):
             raise ConfigError(f"variants: {problem}")
-        check_hooks(stack.scheme, stack.site, config.longest)
+        check_hooks(stack.scheme, stack.site, max(config.lengths))
     runtime.check_devices(config.hardware)
     # 2. What a reader needs to know of the machine, with the settings that were used.
     runtime.set_up(config.hardware)
@@ -87,23 +88,21 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
         "config": config.model_dump(mode="json"),
         "products": {"size": size, "operations_per_second": matmul_rate(hardware, device, size)},
     }
-    # 3. The parts, row by row.
-    cases = [(part, case) for part in config.parts for case in _cases(part, config, positions)]
+    # 3. The cases, a row for each variant.
+    cases = [*_cases(config, positions)]
     try:
         with Progress(len(cases), "cases", "bench") as bar:
-            for part, case in cases:
-                bar.update(0, **case.columns)
-                document.setdefault(part, []).extend(_rows(case, config, document["products"], device))
+            for case in cases:
+                bar.update(0, part=case.part, length=case.shape.target)
+                document.setdefault(case.part, []).extend(_rows(case, config, document["products"], device))
                 bar.update()
     finally:
-        if any(part in document for part in config.parts):
+        if cases[0].part in document:
             print(json.dumps(document, indent=2) if config.format == "json" else as_text(document), flush=True)
 
 
 def as_text(document: dict[str, Any]) -> str:
     """The document's tables."""
-    import pandas
-
     config, products = document["config"], document["products"]
     hardware, model = config["hardware"], config["model"]
     parts = wrapped([
@@ -112,14 +111,12 @@ def as_text(document: dict[str, Any]) -> str:
         f"{products['size']} x {products['size']} at {products['operations_per_second'] / 1e12:.3g} TFLOP/s; relative: "
         f"vs {config['variants'][0]}, the median over rounds, from min to max"
     ])  # fmt: skip
-    for part, title in {
-        "step": f"Training step: model={model['name']}, {config['sentences']} sentences of {config['length']}",
-        "context": f"Training step by length of the context: model={model['name']}, decoder-only",
-    }.items():
+    for part, title in {"steps": "Training steps", "attention": "Causal attention of a layer, both passes"}.items():
         if rows := document.get(part):
-            cells = [{key: _text(value) for key, value in row.items() if key != "round_seconds"} for row in rows]
-            frame = pandas.DataFrame(cells).fillna("–").rename(columns=lambda key: key.replace("_", " "))
-            parts += ["", title, frame.to_string(index=False)]
+            keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "round_seconds"]
+            cells = ([_text(row.get(key, DASH)) for key in keys] for row in rows)
+            parts += ["", f"{title}: model={model['name']}, {model['architecture']}"]
+            parts += table([key.replace("_", " ") for key in keys], cells, texts=0)
     return "\n".join(parts)
 
 
@@ -129,21 +126,17 @@ def _text(value: Any) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _cases(part: str, config: BenchConfig, positions: dict[str, Positions]) -> Iterator[Case]:
-    if part == "step":
-        shapes, windows = [BatchShape(config.sentences, config.length, config.length)], tuple[int, ...]()
-    else:
-        batch, windows = config.context.positions, config.context.windows
-        shapes = [BatchShape(max(1, batch // length), 0, length) for length in config.context.lengths]
-    pairs = {name: _windowed(name, position, windows) for name, position in positions.items()}
-    every = {name: position for pair in pairs.values() for name, position in pair.items()}
-    for shape in shapes:
-        columns = {"length": shape.target, "batch": shape.sentences} if part == "context" else {}
+def _cases(config: BenchConfig, positions: dict[str, Positions]) -> Iterator[Case]:
+    windowed = {name: _windowed(name, position, config.windows) for name, position in positions.items()}
+    every = {name: position for of_one in windowed.values() for name, position in of_one.items()}
+    for length in config.lengths:
+        source = 0 if config.model.architecture == "decoder_only" else length
+        shape = BatchShape(max(1, config.positions // length), source, length)
         operations = step_flops(config.model, config.data.vocabulary_size, shape)
-        yield Case(columns, every, training_steps, shape, operations, shape.sentences * shape.target)
-        operations = 12 * shape.sentences * shape.target**2 * config.model.d_model
-        for pair in pairs.values() if windows else ():
-            yield Case({**columns, "of": "attention"}, pair, attention_steps, shape, operations, None)
+        yield Case("steps", shape, every, training_steps, operations, shape.sentences * length)
+        operations = 12 * shape.sentences * length**2 * config.model.d_model
+        for of_one in windowed.values() if config.windows else ():
+            yield Case("attention", shape, of_one, attention_steps, operations, None)
 
 
 def _windowed(name: str, position: Positions, windows: tuple[int, ...]) -> dict[str, Positions]:
@@ -154,7 +147,7 @@ def _windowed(name: str, position: Positions, windows: tuple[int, ...]) -> dict[
 
 def _rows(case: Case, config: BenchConfig, products: dict[str, Any], device: torch.device) -> Iterator[dict[str, Any]]:
     """A row for each variant; those that ran out of memory have a problem in place of figures."""
-    timings: dict[str, Timing] = {}
+    columns, timings = {"length": case.shape.target, "batch": case.shape.sentences}, dict[str, Timing]()
     try:
         steps = case.steps(config, case.positions, case.shape, device)
         timings = take_turns(steps, rounds=config.rounds, steps_per_round=config.steps_per_round, device=device)
@@ -162,7 +155,7 @@ def _rows(case: Case, config: BenchConfig, products: dict[str, Any], device: tor
         pass
     for name in case.positions:
         if (timing := timings.get(name)) is None:
-            yield {**case.columns, "variant": name, "problem": "out of memory"}
+            yield {**columns, "variant": name, "problem": "out of memory"}
             continue
         seconds, baseline = statistics.median(timing.seconds), next(iter(timings.values()))
         ratios = [base / taken for base, taken in zip(baseline.seconds, timing.seconds, strict=True)]
@@ -170,7 +163,7 @@ def _rows(case: Case, config: BenchConfig, products: dict[str, Any], device: tor
         if case.tokens is not None:
             speed = {"steps_per_second": 1 / seconds, "target_tokens_per_second": case.tokens / seconds}
         yield {
-            **case.columns,
+            **columns,
             "variant": name,
             **speed,
             "utilisation": case.operations / (products["operations_per_second"] * seconds),

@@ -89,7 +89,9 @@ def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
                 left_out.append(str(error))
     _leave_out(left_out)
     if not runs:
-        raise RunError(f"sweep {sweep}: no finished run to compare in {runs_dir}; train it first (rpr-cli sweep {sweep})")
+        raise RunError(
+            f"sweep {sweep}: no finished run to compare in {runs_dir}; train it first (rpr-cli sweep {sweep})"
+        )
     return runs
 
 

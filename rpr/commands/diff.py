@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from rpr.commands.printing import table
 from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
@@ -43,21 +44,18 @@ def lines_of(rows: Sequence[Row], losses: Sequence[Curve], names: tuple[str, str
     width = (WIDTH - min(_NAME, max([len(row.name) for row in settings], default=0)) - 4) // 2
     notes = [f"{row.name}: not comparable: {row.unlike}" for row in rows if row.unlike]
     notes += [f"{curve.name}: the same at {curve.equal} of {curve.common} logged steps" for curve in losses]
+    changed = ([_name(row), *_texts(row, width)] for row in settings)
+    measured = ([_name(row), _figure(row.a), _figure(row.b), _change(row)] for row in results)
     sections = [
-        _aligned(["setting", *names], [[row.name, *_texts(row, width)] for row in settings]),
-        _aligned(
-            ["result", *names, " - ".join(reversed(names))],
-            [[row.name, _figure(row.a), _figure(row.b), _change(row)] for row in results],
-        ),
+        table(["setting", *names], changed, texts=3),
+        table(["result", *names, " - ".join(reversed(names))], measured),
         wrapped(notes),
     ]
     return [line for section in sections if section for line in ("", *section)]
 
 
-def _aligned(heading: list[str], table: list[list[str]]) -> list[str]:
-    rows = [[shortened(row[0], _NAME), *row[1:]] for row in (heading, *table)] if table else []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+def _name(row: Row) -> str:
+    return shortened(row.name, _NAME)
 
 
 def _texts(row: Row, width: int) -> list[str]:

@@ -5,7 +5,7 @@ import json
 import re
 from dataclasses import asdict
 
-from rpr.commands.printing import context_grids, length_grid, score_grid, with_legend
+from rpr.commands.printing import scores_text
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import OF_TRANSLATIONS, REPORTED, TrainConfig
 from rpr.errors import ConfigError
@@ -81,10 +81,7 @@ def run(config: EvaluateConfig) -> None:
         return
     how = ("" if documents else f"{search_in_words(evaluation)}, ") + f"precision {system.precision}"
     print("\n".join(wrapped([f"{run_dir.name}: {system.checkpoint}, {how}"])))
-    grids = [score_grid(scored.scores)] if scored.scores else []
-    grids += [] if scored.by_length is None else [length_grid(scored.by_length)]
-    grids += [grid for by_context in scored.by_context for grid in context_grids(by_context)]
-    print(with_legend(grids))
+    print(scores_text(scored.scores, scored.by_length, scored.by_context))
 
 
 def _check_effect(config: EvaluateConfig, run: str, trained: TrainConfig) -> None:

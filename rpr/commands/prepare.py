@@ -6,14 +6,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from rpr.commands.printing import table
 from rpr.config.commands import PrepareConfig
 from rpr.config.data import DataConfig
 from rpr.data.cache import PreparedData, prepare
 from rpr.io.resources import resident_peak
 from rpr.kinds import TEXT
 from rpr.progress import bars
-from rpr.records.measurement import single
-from rpr.report.render import Column, Grid, terminal, wrapped
+from rpr.report.render import wrapped
 
 
 def run(config: PrepareConfig) -> None:
@@ -51,36 +51,31 @@ def _document(data: PreparedData, *, documents: bool) -> dict[str, Any]:
 
 def _as_text(document: dict[str, Any]) -> str:
     """The splits as a table, between what the corpus is and what preparing it took."""
-    items, splits = document["items"], document["splits"]
     # 1. The corpus.
+    items, splits = document["items"], document["splits"]
     lost = "; ".join(
         f"{split}: " + ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in lost.items() if number)
         for split, lost in document["dropped"].items()
     )
-    name = f"{document['name']}{' (synthetic)' if document['synthetic'] else ''}"
-    dropped = f"{items} dropped ({lost})" if lost else f"no {items} dropped"
-    head = (
-        f"{name}: vocabulary of {document['vocabulary_size']:,} pieces, {dropped}, {_size(document['bytes'])} on disk"
-    )
+    head = f"{document['name']}{' (synthetic)' if document['synthetic'] else ''}: vocabulary of "
+    head += f"{document['vocabulary_size']:,} pieces, {f'{items} dropped ({lost})' if lost else f'no {items} dropped'}"
     # 2. Its splits.
-    columns = [
-        Column("split", "split", lambda split: split, label=True),
-        Column(items, items, lambda split: single(splits[split][items]), digits=0),
-    ]
-    for side in ("source", "target") if items == "pairs" else ("target",):
-        prefix = f"{side}: " if items == "pairs" else ""
-        columns += [_column(splits, side, "mean_pieces", f"{prefix}pieces", 1)]
-        columns += [_column(splits, side, "longest", f"{prefix}longest", 0)]
-    table = terminal(Grid("splits", "", tuple(columns), tuple(splits))).splitlines() if splits else []
+    sides = [side for side in ("source", "target") if all(side in split for split in splits.values())]
+    headings = [f"{side}: {figure}" for side in sides for figure in ("pieces", "longest")]
+    rows = []
+    for name, split in splits.items():
+        pairs = ((f"{split[side]['mean_pieces']:,.1f}", f"{split[side]['longest']:,}") for side in sides)
+        rows.append([name, f"{split[items]:,}", *(cell for pair in pairs for cell in pair)])
     # 3. What it took.
     costs = f"already prepared: opened in {document['seconds']:,.1f} s"
     if document["built"]:
         costs = f"prepared in {document['seconds']:,.1f} s; peak memory {_size(document['peak_bytes'])}"
-    return "\n".join([document["folder"], *wrapped([head]), *table, *wrapped([*document["notes"], costs])])
-
-
-def _column(splits: dict[str, Any], side: str, key: str, heading: str, digits: int) -> Column:
-    return Column(f"{side}_{key}", heading, lambda split: single(splits[split][side][key]), digits=digits)
+    return "\n".join([
+        document["folder"],
+        *wrapped([f"{head}, {_size(document['bytes'])} on disk"]),
+        *table(["split", items, *headings], rows),
+        *wrapped([*document["notes"], costs]),
+    ])  # fmt: skip
 
 
 def progress_bars(data: DataConfig) -> AbstractContextManager[Callable[[int, int, str], None]]:

@@ -3,19 +3,18 @@
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rpr.io.escape import escape_control_characters
-from rpr.records.measurement import Measurement, missing, single
+from rpr.records.measurement import single
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.records.scores import (
+    BITS_PER_BYTE,
     METRIC_NAMES,
     ByContext,
     ByLength,
-    LengthBucket,
-    PositionScore,
+    Interval,
     Score,
     hypotheses_note,
     pooled,
@@ -23,13 +22,20 @@ from rpr.records.scores import (
     scored_items,
     tokenised_in_words,
 )
-from rpr.report.render import Cell, Column, Grid, figure_text, legend, shows_intervals, titled, wrapped
+from rpr.report.render import DASH, ONE_RUN, figure_text, wrapped
 
 
-def with_legend(grids: Sequence[Grid]) -> str:
-    """Tables for a terminal, and below them the meaning of their symbols."""
-    signs = wrapped(legend(grids, shows_intervals))
-    return "\n\n".join([*map(titled, grids), *(["\n".join(signs)] if signs else [])])
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> list[str]:
+    """Aligned columns: so many of texts, then figures, at the right; nothing without rows."""
+    lines = [headings, *rows]
+    if len(lines) == 1:
+        return []
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [str.ljust] * texts + [str.rjust] * (len(headings) - texts)
+    return [
+        "  ".join(side(cell, width) for side, cell, width in zip(sides, cells, widths, strict=True)).rstrip()
+        for cells in lines
+    ]
 
 
 def window() -> tuple[int, int]:
@@ -43,10 +49,7 @@ def headline(record: Record) -> str:
     kind = record.kind
     scores = [score for score in record.scores if score.metric == kind.metric]
     scores.sort(key=lambda score: [*kind.splits, score.split].index(score.split))
-    texts = [
-        f"{score.split} {' '.join(figure_text(single(score.score, score.interval), kind.printed_digits))}".rstrip()
-        for score in scores
-    ]
+    texts = [f"{score.split} {_figure(score.score, score.interval, kind.printed_digits)}" for score in scores]
     made_up = " (synthetic data)" if record.synthetic else ""
     return f"{record.name}{made_up}: {kind.heading} {', '.join(texts) or 'not measured'}"
 
@@ -66,78 +69,64 @@ def print_result(run_dir: Path) -> None:
     print(escape_control_characters(f"  {folder}; all runs: rpr-cli report {where}"))
 
 
-def score_grid(scores: Sequence[Score]) -> Grid:
-    """A row for each score."""
-    digits = max(score_digits(score.metric) for score in scores)
-    columns = (
-        Column("split", "split", attrgetter("split"), label=True),
-        Column("metric", "metric", lambda row: Cell(row.metric, (row.signature, *_tokenised_note(row))), words=True),
-        Column("score", "score", lambda row: single(row.score, row.interval), digits=digits),
-        Column(
-            "sentences",
-            scored_items(scores),
-            lambda row: Cell(
-                single(row.num_sentences), hypotheses_note(row.empty_hypotheses, row.unfinished_hypotheses)
-            ),
-            digits=0,
-        ),
-        Column("test_set", "test set", attrgetter("test_set"), words=True),
-    )
-    return Grid("scores", "", columns, tuple(scores))
+def scores_text(scores: Sequence[Score], by_length: ByLength | None, by_context: Sequence[ByContext]) -> str:
+    """An evaluation as tables, with what a reader must know of them below."""
+    # 1. A row for each score.
+    blocks = [_table_of_scores(scores)]
+    notes = [note for score in scores for note in hypotheses_note(score.empty_hypotheses, score.unfinished_hypotheses)]
+    notes += [tokenised_in_words(score.tokenised_references) for score in scores if score.tokenised_references]
+    # 2. A row for each bucket of lengths.
+    if by_length is not None:
+        blocks.append(_table_by_length(by_length))
+        notes += [f"*: {by_length.longest_in_words}"] * any(bucket.beyond_training for bucket in by_length.buckets)
+    # 3. A row for each length of the context, then one for each range of positions.
+    blocks += [block for scored in by_context for block in _tables_by_context(scored)]
+    if any(ONE_RUN in line for block in blocks for line in block):
+        notes.append(f"(a to b){ONE_RUN}: the 95% interval over the test set, not over seeds")
+    return "\n\n".join("\n".join(block) for block in [*blocks, wrapped(dict.fromkeys(notes))] if block)
 
 
-def length_grid(by_length: ByLength) -> Grid:
-    """A row for each bucket."""
-    columns = (
-        Column("bucket", by_length.unit.split()[0], attrgetter("label"), label=True),
-        *map(_metric_column, by_length.signatures),
-        Column("sentences", "sentences", lambda row: Cell(single(row.num_sentences), beyond_note(row)), digits=0),
-    )
+def _table_of_scores(scores: Sequence[Score]) -> list[str]:
+    rows = []
+    for score in scores:
+        figure = _figure(score.score, score.interval, score_digits(score.metric))
+        rows.append([score.split, score.metric, score.test_set, figure, f"{score.num_sentences:,}"])
+    return table(["split", "metric", "test set", "score", scored_items(scores)], rows, texts=3)
 
-    def beyond_note(bucket: LengthBucket) -> tuple[str, ...]:
-        return (by_length.longest_in_words,) if bucket.beyond_training else ()
 
+def _table_by_length(by_length: ByLength) -> list[str]:
+    rows = []
+    for bucket in by_length.buckets:
+        scored = {score.metric: score for score in bucket.scores}
+        figures = [
+            _figure(score.score, score.interval, score_digits(metric)) if (score := scored.get(metric)) else DASH
+            for metric in by_length.signatures
+        ]
+        rows.append([bucket.label + "*" * bucket.beyond_training, *figures, f"{bucket.num_sentences:,}"])
+    metrics = [METRIC_NAMES[metric] for metric in by_length.signatures]
     title = f"By {by_length.axis} ({by_length.unit}), {pooled(by_length.splits)}:"
-    return Grid("by_length", title, columns, by_length.buckets)
+    return [title, *table([by_length.unit.split()[0], *metrics, "sentences"], rows)]
 
 
-def _metric_column(metric: str) -> Column:
-    def read(bucket: LengthBucket) -> Measurement:
-        score = next((score for score in bucket.scores if score.metric == metric), None)
-        return missing("not scored") if score is None else single(score.score, score.interval)
-
-    return Column(metric, METRIC_NAMES[metric], read, digits=score_digits(metric))
-
-
-def _tokenised_note(score: Score) -> tuple[str, ...]:
-    return (tokenised_in_words(score.tokenised_references),) if score.tokenised_references else ()
-
-
-def context_grids(scored: ByContext) -> list[Grid]:
-    """A row for each length, then one for each range of positions."""
-    by_length: dict[tuple[str, int], Measurement] = {}
-    by_length |= {(row.windows, row.length): single(row.bits_per_byte, row.interval) for row in scored.scores}
-
-    def read(windows: str) -> Callable[[int], Measurement]:
-        return lambda length: by_length.get((windows, length), missing("shorter than the stride"))
-
-    columns = [Column("length", "context", lambda length: f"{length:,}", label=True)]
-    columns.append(Column("separate", "separate windows", read("separate"), digits=3))
-    if scored.stride is not None:
-        columns.append(Column("sliding", f"sliding by {scored.stride}", read("sliding"), digits=3))
+def _tables_by_context(scored: ByContext) -> Iterator[list[str]]:
+    digits = score_digits(BITS_PER_BYTE)
+    found: dict[tuple[str, int], str] = {
+        (row.windows, row.length): _figure(row.bits_per_byte, row.interval, digits) for row in scored.scores
+    }
+    headings = {"separate": "separate windows", "sliding": f"sliding by {scored.stride}"}
+    shown = [windows for windows in headings if any(key[0] == windows for key in found)]
+    contexts = sorted({length for _, length in found})
     size = f"{scored.num_bytes:,} bytes ({scored.num_tokens:,} tokens) of {scored.num_documents} documents"
-    what = f"{scored.split}, bits per byte of the same {size}"
-    contexts = sorted({row.length for row in scored.scores})
-    title = f"By length of the context ({what}; trained at {scored.training_length:,}):"
-
-    def position(row: PositionScore) -> str:
-        return f"{row.first:,}" if row.first == row.last else f"{row.first:,}–{row.last:,}"
-
-    places = (
-        Column("position", "position", position, label=True),
-        Column("bits_per_byte", "bits per byte", lambda row: single(row.bits_per_byte), digits=3),
-    )
-    return [
-        Grid("by_context", title, tuple(columns), tuple(contexts)),
-        Grid("by_position", f"By position in separate windows of {contexts[-1]:,}:", places, scored.by_position),
+    what = f"{scored.split}, bits per byte of the same {size}; trained at {scored.training_length:,}"
+    rows = ([f"{length:,}", *(found.get((windows, length), DASH) for windows in shown)] for length in contexts)
+    yield [
+        *wrapped([f"By length of the context ({what}):"]),
+        *table(["context", *(headings[windows] for windows in shown)], rows),
     ]
+    places = ([f"{row.first:,}–{row.last:,}", f"{row.bits_per_byte:.{digits}f}"] for row in scored.by_position)
+    title = f"By position in separate windows of {contexts[-1]:,}:"
+    yield [title, *table(["position", "bits per byte"], places)]
+
+
+def _figure(value: float, interval: Interval | None, digits: int) -> str:
+    return " ".join(figure_text(single(value, interval), digits)).rstrip()

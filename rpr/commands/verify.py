@@ -5,10 +5,10 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from operator import attrgetter
 from typing import get_args
 
 from rpr.checks.verification import Check, check_model, export_check
+from rpr.commands.printing import table
 from rpr.config.commands import VerifyConfig
 from rpr.decode.engine import search_of
 from rpr.decode.exported import Kind
@@ -16,8 +16,7 @@ from rpr.export.parity import in_float64
 from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.progress import Progress
-from rpr.records.measurement import single
-from rpr.report.render import DASH, Cell, Column, Grid, terminal, wrapped
+from rpr.report.render import DASH, wrapped
 from rpr.runs.loading import TrainedModel, load_with_examples
 
 
@@ -71,20 +70,14 @@ def as_json(check: Check) -> dict[str, object]:
 
 def as_text(checks: Sequence[Check], items: str = "sentences") -> str:
     """A row for each check, with a footnote on what it compares."""
-    columns = (
-        Column("check", "check", lambda check: Cell(check.name, (_note(check),)), label=True),
-        Column("outcome", "outcome", attrgetter("outcome"), words=True),
-        # Values from 1e-16 to 1: the order of magnitude matters.
-        Column("difference", "largest difference", lambda check: _power(check.difference, 1)),
-        Column("tolerance", "allowed", lambda check: _power(check.tolerance, 0)),
-        Column("sentences", items, lambda check: single(check.sentences), digits=0),
-    )
-    return terminal(Grid("checks", "", columns, tuple(checks)))
-
-
-def _note(check: Check) -> str:
-    return check.what + (f" ({check.reason})" if check.reason else "")
+    rows, notes = [], list[str]()
+    for at, check in enumerate(checks, start=1):
+        figures = (_power(check.difference, 1), _power(check.tolerance, 0), f"{check.sentences:,}")
+        rows.append([f"{check.name} [{at}]", check.outcome, *figures])
+        notes += wrapped([check.what + (f" ({check.reason})" if check.reason else "")], f"[{at}] ")
+    return "\n".join([*table(["check", "outcome", "largest difference", "allowed", items], rows, texts=2), *notes])
 
 
 def _power(value: float | None, digits: int) -> str:
+    """Values from 1e-16 to 1, of which the order of magnitude matters."""
     return DASH if value is None else f"{value:.{digits}e}"

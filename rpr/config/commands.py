@@ -193,14 +193,6 @@ class ReportConfig(StrictModel):
             yield f"run and sweep: {self.run} and {self.sweep} are both given; remove one of them"
 
 
-class ContextBenchConfig(StrictModel):
-    """bench: training steps of a decoder-only model by length of its context."""
-
-    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
-    positions: PositiveInt
-    windows: tuple[PositiveInt, ...]
-
-
 class BenchConfig(StrictModel):
     """rpr-cli bench."""
 
@@ -208,25 +200,17 @@ class BenchConfig(StrictModel):
     data: DataConfig
     optim: OptimConfig
     hardware: OneProcess
-    parts: tuple[Literal["step", "context"], ...] = Field(min_length=1)
     variants: tuple[str, ...] = Field(min_length=1)
-    sentences: PositiveInt
-    length: PositiveInt
+    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
+    positions: PositiveInt
+    windows: tuple[PositiveInt, ...]
     rounds: PositiveInt
     steps_per_round: PositiveInt
-    context: ContextBenchConfig
     seed: int = Field(ge=0, lt=2**31)
     format: Literal["table", "json"]
 
-    @property
-    def longest(self) -> int:
-        """Positions of the longest sequence in the parts to be measured."""
-        joined = 2 if self.model.architecture == "decoder_only" else 1  # source, target
-        lengths = {"step": (joined * self.length,), "context": self.context.lengths}
-        return max(length for part in self.parts for length in lengths[part])
-
     def problems(self) -> Iterator[str | Problem]:
-        if "context" in self.parts and self.model.architecture != "decoder_only":
-            yield "parts: context is of decoder-only models; add model.architecture=decoder_only"
+        if self.windows and self.model.architecture != "decoder_only":
+            yield "windows: are of decoder-only models; add model.architecture=decoder_only"
         if self.hardware.precision == "64":
             yield "hardware.precision: bench supports 32 and bf16; choose one"

@@ -32,14 +32,14 @@ case ${1:-} in
   OMP_NUM_THREADS=1 timeout -s INT -k 20 $((PATIENCE * 210)) "$PY" -m pytest $TEST_OPTIONS $TESTS -n "$WORKERS" -p no:cacheprovider \
     --durations=20 > "$OUT/tests.log" 2>&1
   echo "tests: exit code $?, ${SECONDS} s: $(tail -n 1 "$OUT/tests.log")"
-  bench step 120 model="$MODEL" parts=[step] rounds="$ROUNDS" sentences="$SENTENCES" length="$LENGTH"
+  bench step 120 model="$MODEL" rounds="$ROUNDS" positions=$((SENTENCES * LENGTH)) lengths="[$LENGTH]"
   ;;
 2)
   for size in $WIDTHS; do
     width=${size%x*} layers=${size#*x}
     bench "context_$size" 110 model="$MODEL" model.architecture=decoder_only model.d_model="$width" \
-      model.num_layers="$layers" model.num_heads=$((width / 64)) model.d_ff=$((4 * width)) parts=[context] \
-      rounds="$ROUNDS" context.lengths="[$CONTEXTS]" context.positions="$CONTEXT_POSITIONS"
+      model.num_layers="$layers" model.num_heads=$((width / 64)) model.d_ff=$((4 * width)) \
+      rounds="$ROUNDS" lengths="[$CONTEXTS]" positions="$CONTEXT_POSITIONS"
   done
   ;;
 *)
@@ -54,18 +54,16 @@ import pathlib
 import sys
 
 folder, peak = pathlib.Path(sys.argv[1]), float(sys.argv[2])
-lines = ["document\tpart\tlength\tvariant\tseconds\ttokens/s\tMFU of the peak\tMFU of the product\n"]
+lines = ["document\tlength\tvariant\tseconds\ttokens/s\tMFU of the peak\tMFU of the product\n"]
 for path in sorted(folder.glob("*.json")):
     document = json.loads(path.read_text() or "{}")
-    for part in ("step", "context"):
-        for row in document.get(part, []):
-            cells = [path.stem, part, str(row.get("length", "")), row["variant"]]
-            if "utilisation" in row:
-                of_peak = row["utilisation"] * document["products"]["operations_per_second"] / peak
-                tokens = row.get("target_tokens_per_second")
-                cells += [f"{row.get('seconds') or 1 / row['steps_per_second']:.6f}", f"{tokens:.0f}" if tokens else ""]
-                cells += [f"{of_peak:.4f}", f"{row['utilisation']:.4f}"]
-            lines.append("\t".join(cells) + "\n")
+    for row in document.get("steps", []):
+        cells = [path.stem, str(row["length"]), row["variant"]]
+        if "utilisation" in row:
+            of_peak = row["utilisation"] * document["products"]["operations_per_second"] / peak
+            cells += [f"{1 / row['steps_per_second']:.6f}", f"{row['target_tokens_per_second']:.0f}"]
+            cells += [f"{of_peak:.4f}", f"{row['utilisation']:.4f}"]
+        lines.append("\t".join(cells) + "\n")
 (folder / "mfu.tsv").write_text("".join(lines))
 print("".join(lines))
 END

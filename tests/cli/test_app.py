@@ -248,36 +248,38 @@ def test_cli_py_is_the_same_command():
 
 def test_bench(cli):
     sizes = ["model.d_model=32", "model.num_layers=1", "model.d_ff=32", "data.vocabulary_size=50"]
-    work = ["sentences=4", "length=6", "rounds=2", "steps_per_round=1", "variants=[absolute,relative]"]
+    work = ["positions=24", "lengths=[6]", "rounds=2", "steps_per_round=1", "variants=[absolute,relative]"]
     command = ["bench", *sizes, *work, "model.relative_defaults.clip_distance=3"]
     document = json.loads(cli(*command, "format=json").out)
-    assert all(0 < row["utilisation"] < 1 for row in document["step"])
-    baseline, relative = document["step"]
+    assert all(0 < row["utilisation"] < 1 for row in document["steps"])
+    baseline, relative = document["steps"]
     assert (baseline["variant"], baseline["relative_speed"], baseline["relative_memory"]) == ("absolute", 1.0, 1.0)
     assert relative["variant"] == "relative" and relative["peak_megabytes"] > baseline["peak_megabytes"]
     assert relative["min"] <= relative["relative_speed"] <= relative["max"]
     assert document["products"]["size"] == 128 and document["products"]["operations_per_second"] > 0
     assert baseline["target_tokens_per_second"] == pytest.approx(24 * baseline["steps_per_second"])
-    assert "\nTraining step: " in bench.as_text(document)
+    assert "\nTraining steps: " in bench.as_text(document)
 
 
 def test_bench_reads_the_choices_of_the_users_folder(capsys, tmp_path):
     for group, base, lines in (("position", "rope", "base: 500.0"), ("model", "tiny", "num_heads: 2")):
         (tmp_path / group).mkdir()
         (tmp_path / group / "mine.yaml").write_text(f"defaults: [{base}, _self_]\nname: mine\n{lines}\n")
-    words = ["model=mine", "optim=tiny", "variants=[absolute,mine]", "sentences=2", "length=4", "rounds=1"]
+    words = ["model=mine", "optim=tiny", "variants=[absolute,mine]", "positions=8", "lengths=[4]", "rounds=1"]
     sizes = ["model.d_model=32", "model.num_layers=1", "model.d_ff=32", "data.vocabulary_size=50"]
     assert app.main(["bench", f"--config-dir={tmp_path}", *words, *sizes, "format=json"]) == 0
-    assert [row["variant"] for row in json.loads(capsys.readouterr().out)["step"]] == ["absolute", "mine"]
+    assert [row["variant"] for row in json.loads(capsys.readouterr().out)["steps"]] == ["absolute", "mine"]
 
 
-def test_bench_by_length_of_the_context(cli):
-    words = ["bench", "parts=[context]", "model.architecture=decoder_only", "variants=[none,cope]", "rounds=1"]
-    words += ["context.lengths=[4,16]", "context.positions=16", "data.vocabulary_size=50", "steps_per_round=1"]
+def test_bench_by_length_and_with_windows(cli):
+    words = ["bench", "model.architecture=decoder_only", "variants=[none,cope]", "rounds=1", "windows=[2]"]
+    words += ["lengths=[4,16]", "positions=16", "data.vocabulary_size=50", "steps_per_round=1"]
     document = json.loads(cli(*words, "format=json").out)
-    rows = [(row["length"], row["batch"], row["variant"]) for row in document["context"]]
-    assert rows == [(length, 16 // length, name) for length in (4, 16) for name in ("none", "cope")]
-    assert "vs none" in bench.as_text(document)
+    rows = [(row["length"], row["batch"], row["variant"]) for row in document["steps"]]
+    names = ("none", "none, window 2", "cope", "cope, window 2")
+    assert rows == [(length, 16 // length, name) for length in (4, 16) for name in names]
+    assert [row["variant"] for row in document["attention"]] == [*names, *names]
+    assert "vs none" in bench.as_text(document) and "\nCausal attention of a layer" in bench.as_text(document)
 
 
 def test_bench_out_of_memory_says_so_in_each_row(cli, monkeypatch):
@@ -286,7 +288,7 @@ def test_bench_out_of_memory_says_so_in_each_row(cli, monkeypatch):
 
     monkeypatch.setattr(bench, "take_turns", out_of_memory)
     document = json.loads(cli("bench", "variants=[absolute,relative]", "model.num_layers=1", "format=json").out)
-    assert [row["problem"] for row in document["step"]] == ["out of memory"] * 2
+    assert [row["problem"] for row in document["steps"]] == ["out of memory"] * 2
 
 
 def test_positional_arguments_are_not_parsed_by_hydra():

@@ -31,11 +31,11 @@ def test_text_output(overrides, cli):
     assert lines[0].startswith("/") and Path(lines[0]).is_dir()
     assert lines[1].startswith("synthetic (synthetic): vocabulary of 200 pieces, no pairs dropped, ")
     assert lines[2].split()[:2] == ["split", "pairs"]
-    splits = {line.split()[0]: line.split()[1:] for line in lines[4:8]}
+    splits = {line.split()[0]: line.split()[1:] for line in lines[3:7]}
     assert [*splits] == ["train", "validation", "test", "long"] and splits["train"][0] == "600"
     assert all(len(figures) == 5 for figures in splits.values())
-    assert lines[8].startswith("prepared in ") and "; peak memory " in lines[8] and len(lines) == 9
-    assert cli("prepare", *overrides).out.splitlines()[8].startswith("already prepared: opened in 0.")
+    assert lines[7].startswith("prepared in ") and "; peak memory " in lines[7] and len(lines) == 8
+    assert cli("prepare", *overrides).out.splitlines()[7].startswith("already prepared: opened in 0.")
 
 
 def test_json_output(overrides, cli):

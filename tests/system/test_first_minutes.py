@@ -35,7 +35,7 @@ def test_two_calls_write_tests_documents_and_shares(tmp_path):
         done = subprocess.run([SCRIPT, call], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.count("exit code 0,") == done.stdout.count("exit code") > 0, done.stdout
     documents = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    rows = {name: [*document.get("step", ()), *document.get("context", ())] for name, document in documents.items()}
+    rows = {name: document["steps"] for name, document in documents.items()}
     numbers = {name: len(of_document) for name, of_document in rows.items()}
     assert numbers == {"step": VARIANTS, "context_64x1": 2 * VARIANTS, "context_128x1": 2 * VARIANTS}
     assert all(len(row["round_seconds"]) == 2 for of_document in rows.values() for row in of_document)

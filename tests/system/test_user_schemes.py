@@ -188,7 +188,7 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
         [*train[:-1], "runs_dir=interrupted"],
         ["export", "run=RUN", own, "format=ctranslate2"],
         ["bench", own, "variants=[absolute,window]", "rounds=1", "steps_per_round=1",
-         "sentences=2", "length=5", "model.d_model=32"],
+         "positions=10", "lengths=[5]", "model.d_model=32"],
     ]  # fmt: skip
     sweep = ["sweep", "mine", own, "jobs=2", *settings(cache_dir, "runs_dir=swept")]
     report = ["report", "runs_dir=uninterrupted", "output_dir=out", own]
