@@ -45,7 +45,7 @@ def run(config: RunsConfig) -> None:
     elif config.format == "json":
         print(json.dumps(as_json(_grid(rows)), indent=2, ensure_ascii=False))
     else:
-        page = layout((grid := _grid(rows)).up_to(2))
+        page = layout(grid := _grid(rows), 2)
         notes = [line for at, text in enumerate(page.footnotes, start=1) for line in wrapped([text], f"[{at}] ")]
         print("\n".join([*aligned(page), *notes, *wrapped(legend([grid]))]))
 

@@ -100,7 +100,7 @@ def rows(
     group = _group(results, sweep, data, max_steps, baseline)
     [grid] = [grid for grid in (all_rows([group]), *length_grid(group), *context_grids(group)) if grid.name == table]
     if digits is not None:
-        grid = replace(grid, columns=tuple(replace(column, digits=digits) for column in grid.columns), _read={})
+        grid = replace(grid, columns=tuple(replace(column, digits=digits) for column in grid.columns))
     page = layout(grid)
     keys = [column.key for column in page.columns]
     return {line[0].text: dict(zip(keys, line, strict=True)) for line in page.lines}

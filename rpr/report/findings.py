@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rpr.records.position import name_of
-from rpr.report.groups import BETTER, NOT_LEARNED, OPEN, WORSE, Group, Variant, in_one_way
+from rpr.report.groups import NOT_LEARNED, Group, Variant, compared
 from rpr.report.published import published_figures
-from rpr.report.verdicts import changes
+from rpr.report.verdicts import BETTER, OPEN, WORSE
 
 LEAST_KS = 3  # of relative positions, for a finding on k
 MOST_IN_ORDER = 6  # schemes
@@ -49,15 +49,12 @@ def _clip_distances(group: Group) -> Iterator[str]:
     if len(by_k) < LEAST_KS or any(group.unlearned(variant, key) for variant in by_k.values()):
         return
     papers = group.papers_relative.position.clip_distance
-    usual = papers if papers in by_k else max(by_k)
-    of_usual = by_k[usual].scores[key]
-    scores = in_one_way({str(k): variant.scores[key] for k, variant in by_k.items()}, of_usual)
-    of_k = changes(scores, str(usual), 100 / next(iter(of_usual.values())).items, shares=group.kind.shares)
-    parts: dict[str, list[str]] = {BETTER: [], WORSE: [], OPEN: []}
-    for name in (str(distance) for distance in sorted(by_k) if distance != usual and str(distance) in scores):
-        better = group.kind.better(of_k.of_rows[name].value or 0.0)
-        parts[OPEN if name not in of_k.decided else BETTER if better else WORSE].append(name)
-    said = [f"k = {', '.join(ks)} {'are' if len(ks) > 1 else 'is'} {verdict}" for verdict, ks in parts.items() if ks]
+    usual = str(papers if papers in by_k else max(by_k))
+    rows = {str(k): by_k[k].scores[key] for k in sorted(by_k)}
+    of_ks: dict[str, list[str]] = {BETTER: [], WORSE: [], OPEN: []}
+    for of_k, verdict in compared(rows, usual, group.kind, key).verdicts.items():
+        of_ks[verdict.partition(" (")[0]].append(of_k)
+    said = [f"k = {', '.join(ks)} {'are' if len(ks) > 1 else 'is'} {verdict}" for verdict, ks in of_ks.items() if ks]
     yield f"Against k = {usual}: {'; '.join(said)}."
 
 

@@ -6,12 +6,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic_core import to_json
 
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
@@ -21,7 +19,7 @@ from rpr.records.difference import corpus_differences
 from rpr.records.files import DocumentNats
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
 from rpr.records.position import OTHER, Position, called, names_of, positions_of
-from rpr.records.record import DECIDING, Record, deciding_settings, flat, short_names, varying
+from rpr.records.record import Record, deciding_settings, flat, short_names, varying
 from rpr.records.scores import (
     METRIC_NAMES,
     PERCENTAGES,
@@ -33,17 +31,17 @@ from rpr.records.scores import (
     how_scored_by_length,
 )
 from rpr.report.sweep_files import corpora_of, seeds_of, sweep_files_of, usual_baseline
-from rpr.report.verdicts import LEAST_SEEDS, Changes, changes, over_seeds_and_documents
+from rpr.report.verdicts import Changes, changes, over_seeds_and_documents
 
-_TRAINED_ON = ("devices", "num_nodes", "threads", "attention")  # otherwise the rounding differs
 MOST_FALL, LEAST_NATS, LAST_PART = 0.01, 0.005, 0.1
 LEARNING_RULE = (
     f"still learning: the validation loss fell by more than {MOST_FALL:.0%} and {LEAST_NATS} nats over the last tenth "
     "of the steps, on average over the seeds"
 )
 SOLVED = 95.0  # percent exact match, with which a seed solves a task
-BASELINE, BETTER, WORSE, OPEN, NOT_LEARNED = "baseline", "better", "worse", "open", "not learned"
+BASELINE, NOT_LEARNED = "baseline", "not learned"
 RunKey = tuple[str, int, str, str]
+Heading = tuple[str, str, int, str]  # corpus, model, steps, hardware
 # What was measured: a TestColumn, LOSS, or by length or context as `_scores_of` has it.
 Key = tuple[Any, ...]
 LOSS = ("validation", "", "loss")
@@ -70,6 +68,7 @@ class SeedScore(NamedTuple):
     way: tuple[Any, ...]
     interval: Interval | None = None
     items: int = 0  # sentences or documents
+    cut_off: float = 0.0  # the share of its translations that reached the length limit
 
 
 def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
@@ -78,20 +77,21 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
     """
     for score in run.scores:
         column = TestColumn(score.split, score.test_set, score.metric)
-        yield column, SeedScore(score.score, how_scored(score), score.interval, score.num_sentences)
+        cut_off = (score.unfinished_hypotheses or 0) / score.num_sentences
+        yield column, SeedScore(score.score, how_scored(score), score.interval, score.num_sentences, cut_off)
     if run.training is not None and run.training.validation_loss is not None:
         yield LOSS, SeedScore(run.training.validation_loss, (run.data and run.data.vocabulary_size,))
-    if (lengths := run.by_length) is not None:
-        for bucket in lengths.buckets:
+    if (by_length := run.by_length) is not None:
+        for bucket in by_length.buckets:
             for part in bucket.scores:
-                way = (*how_scored_by_length(lengths, part.metric), bucket.num_sentences)
+                way = (*how_scored_by_length(by_length, part.metric), bucket.num_sentences)
                 yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval, bucket.num_sentences)
     for by_context in run.by_context:
         way = how_scored_by_context(by_context)
         for windows in by_context.scores:
-            own = (*way, by_context.stride) if windows.windows == "sliding" else way
+            stride = (by_context.stride,) if windows.windows == "sliding" else ()
             key = (by_context.split, windows.windows, windows.length)
-            yield key, SeedScore(windows.bits_per_byte, own, windows.interval)
+            yield key, SeedScore(windows.bits_per_byte, (*way, *stride), windows.interval)
         for place in by_context.by_position:
             yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
 
@@ -101,22 +101,18 @@ def run_key(record: Record) -> RunKey:
     return (record.run_id, record.seed, record.hardware, record.started)
 
 
-class Learning(NamedTuple):
-    """How the validation loss of one run ended."""
-
-    fall: float  # over the last tenth of training, as a share
-    nats: float  # the same fall, in nats per piece
+Learning = tuple[float, float]  # how much the validation loss of a run fell at its end: as a share, and in nats a piece
 
 
 def learning_of(losses: Mapping[int, float]) -> Learning | None:
-    """How a run's validation losses, by ascending step, ended; None if no validation was before the last tenth. The
+    """How much a run's validation losses, by step, fell over the last tenth; None if no validation was before that. The
     loss is interpolated linearly between validations, so the rule works with any interval of them.
     """
     steps = sorted(losses)
     if not steps or steps[0] > (start := steps[-1] * (1 - LAST_PART)):
         return None
     before, last = float(np.interp(start, steps, [losses[step] for step in steps])), losses[steps[-1]]
-    return Learning((before - last) / before, before - last) if before > 0 else None
+    return ((before - last) / before, before - last) if before > 0 else None
 
 
 class Beside(NamedTuple):
@@ -128,75 +124,65 @@ class Beside(NamedTuple):
     documents: Mapping[str, Sequence[DocumentNats]] = {}
 
 
-@dataclass(frozen=True)
+BesideRuns = Mapping[RunKey, Beside]  # where known
+
+
 class Variant:
-    """One position variant of a group over its seeds; without records it was never run."""
+    """One position variant of a group over its seeds; without records it was never run.
 
-    position: Position
-    label: str
-    records: tuple[Record, ...] = ()
-    beside: Mapping[RunKey, Beside] = field(default_factory=dict, repr=False, compare=False)
+    `finished`: one run for each seed, the newest, an original before a rerun; `unfinished`: those of seeds without a
+    result. `scores` of the finished runs, by what was scored and by seed; `measurements`: their means over seeds, of
+    one seed its score with the interval in its record. `fall`: the share by which the validation loss fell over the
+    last tenth, if it was still falling by LEARNING_RULE.
+    """
 
-    @cached_property
-    def finished(self) -> tuple[Record, ...]:
-        """One run for each seed: the newest, an original before a rerun of it."""
-        finished = [run for run in self.records if run.status == "finished"]
+    def __init__(
+        self, position: Position, label: str, records: Sequence[Record] = (), beside: BesideRuns | None = None
+    ) -> None:
+        self.position, self.label, self.records = position, label, tuple(records)
+        # 1. Its runs.
+        finished = [run for run in records if run.status == "finished"]
         newest = {run.seed: run for run in sorted(finished, key=lambda run: (run.rerun_of is None, run.started))}
-        return tuple(newest[seed] for seed in sorted(newest))
+        self.finished = tuple(newest[seed] for seed in sorted(newest))
+        self.unfinished = tuple(run for run in records if run.outcome and run.seed not in newest)
+        # 2. Their scores.
+        self.scores: dict[Key, dict[int, SeedScore]] = {}
+        for run in self.finished:
+            for key, score in _scores_of(run):
+                self.scores.setdefault(key, {})[run.seed] = score
+        self.measurements = {key: _over_seeds(key, [*by_seed.values()]) for key, by_seed in self.scores.items()}
+        # 3. What stands beside them.
+        self._beside = {run.seed: (beside or {}).get(run_key(run), Beside()) for run in self.finished}
+        ends = [of_run.learning for of_run in self._beside.values() if of_run.learning is not None]
+        fall, nats = (sum(values) / len(ends) for values in zip(*ends, strict=True)) if ends else (0.0, 0.0)
+        self.fall = fall if fall > MOST_FALL and nats > LEAST_NATS else None
 
-    @cached_property
-    def unfinished(self) -> tuple[Record, ...]:
-        """Those of seeds without a result."""
-        done = {record.seed for record in self.finished}
-        return tuple(run for run in self.records if run.outcome and run.seed not in done)
-
-    @cached_property
+    @property
     def caveats(self) -> dict[str, str]:
         """What a reader must know of its finished runs, by a word or two for it."""
         originals = Counter(run.seed for run in self.records if run.status == "finished" and run.rerun_of is None)
         planned = seeds_of(self.finished)
-        seeds = {
-            "uncommitted": [run.seed for run in self.finished if run.git.dirty],
-            "trained again": [seed for seed, times in sorted(originals.items()) if times > 1],
-            "more seeds": [run.seed for run in self.finished if planned and run.seed not in planned],
-        }
-        why = {
-            "uncommitted": "trained from uncommitted changes, so no commit names the code",
-            "trained again": "trained more than once, the newest run counts",
-            "more seeds": f"beyond the {len(planned)} seeds that the sweep's file names: runs that were added later, "
-            "perhaps after their results were seen, make a difference by chance more likely",
-        }
-        return {word: f"seed {', '.join(map(str, of_word))}: {why[word]}" for word, of_word in seeds.items() if of_word}
+        caveats = (
+            ("uncommitted", "trained from uncommitted changes, so no commit names the code",
+             [run.seed for run in self.finished if run.git.dirty]),
+            ("trained again", "trained more than once, the newest run counts",
+             [seed for seed, times in sorted(originals.items()) if times > 1]),
+            ("more seeds", f"beyond the {len(planned)} seeds that the sweep's file names: runs that were added later, "
+             "perhaps after their results were seen, make a difference by chance more likely",
+             [run.seed for run in self.finished if planned and run.seed not in planned]),
+        )  # fmt: skip
+        return {word: f"seed {', '.join(map(str, seeds))}: {why}" for word, why, seeds in caveats if seeds}
 
-    @cached_property
-    def scores(self) -> dict[Key, dict[int, SeedScore]]:
-        """The scores of the finished runs by what was scored and by seed."""
-        by_key: dict[Key, dict[int, SeedScore]] = {}
-        for run in self.finished:
-            for key, score in _scores_of(run):
-                by_key.setdefault(key, {})[run.seed] = score
-        return by_key
-
-    @cached_property
-    def fall(self) -> float | None:
-        """The share by which the validation loss fell over the last tenth, if it was still falling by LEARNING_RULE."""
-        ends = [end for run in self.finished if (end := self.beside.get(run_key(run), Beside()).learning) is not None]
-        if not ends:
-            return None
-        fall, nats = (math.fsum(values) / len(ends) for values in zip(*ends, strict=True))
-        return fall if fall > MOST_FALL and nats > LEAST_NATS else None
-
-    @cached_property
-    def measurements(self) -> dict[Key, Measurement]:
-        """The mean over seeds of each score; of a single seed its score with the interval in its record."""
-        return {key: _over_seeds(key, [*by_seed.values()]) for key, by_seed in self.scores.items()}
-
-    def measured(self, key: Key | None, absent: str) -> Measurement:
+    def measured(self, key: Key | None, absent: str = "not scored") -> Measurement:
         """The measurement of a key, or why there is none: no finished run, or `absent`."""
         if (measurement := self.measurements.get(key or ())) is not None:
             return measurement
         reasons = "; ".join(f"seed {run.seed} {run.outcome}" for run in self.unfinished)
         return missing(absent if self.finished else reasons or "never run")
+
+    def documents(self, split: str) -> dict[int, Sequence[DocumentNats]]:
+        """By seed the nats of the documents of a split, of the runs that keep them."""
+        return {seed: kept for seed, of_run in self._beside.items() if (kept := of_run.documents.get(split))}
 
 
 def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
@@ -217,95 +203,75 @@ def never_run(kind: str, k: int | None = None) -> Variant:
     return Variant(Position(kind, label, k, None, ""), label)
 
 
-@dataclass(frozen=True)
+def compared(rows: Mapping[str, Mapping[int, SeedScore]], baseline: str, kind: Kind, key: Key) -> Changes:
+    """The changes from the baseline of the rows, by label, that were scored in its way; none if it has no score."""
+    its = rows.get(baseline) or {}
+    way = {score.way for score in its.values()}
+    alike = {
+        label: {seed: score.value for seed, score in scores.items()}
+        for label, scores in rows.items()
+        if its and {score.way for score in scores.values()} == way
+    }
+    items = next((score.items for score in its.values()), 0)
+    step = 100 / items if items and kind is not TEXT else 0.001
+    return changes(alike, baseline, step, kind.better, shares=not SHARES.isdisjoint(key))
+
+
 class Group:
     """All position variants of one model on one corpus, with the same training on one kind of hardware.
 
     `settings` are those that decide what a result means, with the precision and the documents as they were; `distinct`
     of these distinguish it from other groups of the same corpus, model, steps and hardware. `published`: whether
-    figures stand beside it.
+    figures stand beside it. `columns`: every metric and test set that a finished run has scores for; `own_splits`: the
+    test sets of names of the user's own; `split`: that of its findings. `size`: the paper's model that it is compared
+    with. `papers_relative`: relative positions with the paper's k. `baseline`: what others are compared with, by the
+    name that was given, else as `usual_baseline` has it.
     """
 
-    data: str
-    model: str
-    max_steps: int
-    hardware: str
-    settings: Mapping[str, Any]
-    distinct: tuple[tuple[str, Any], ...]
-    variants: tuple[Variant, ...]
-    baseline_name: str | None = None
-    published: bool = False
-    _changes: dict[Key, Changes] = field(default_factory=dict, repr=False, compare=False)
-
-    @cached_property
-    def runs(self) -> list[Record]:
-        return [run for variant in self.variants for run in variant.records]
-
-    @cached_property
-    def finished(self) -> list[Record]:
-        return [run for variant in self.variants for run in variant.finished]
-
-    @cached_property
-    def synthetic(self) -> bool:
-        return any(run.synthetic for run in self.runs)
-
-    @cached_property
-    def kind(self) -> Kind:
-        return self.runs[0].kind
-
-    @cached_property
-    def split(self) -> str:
-        """The split of its findings; of a task `long`, as most variants learn the training lengths."""
+    def __init__(
+        self,
+        heading: Heading,
+        settings: Mapping[str, Any],
+        distinct: Sequence[str],
+        variants: Sequence[Variant],
+        baseline: str | None,
+        published: bool,
+    ) -> None:
+        self.data, self.model, self.max_steps, self.hardware = heading
+        self.settings, self.variants, self.published = settings, tuple(variants), published
+        self.distinct = {name: settings.get(name) for name in distinct}
+        self._changes: dict[Key, Changes] = {}
+        # 1. Its runs, and what they are of.
+        self.runs = [run for variant in variants for run in variant.records]
+        self.finished = [run for variant in variants for run in variant.finished]
+        self.kind, self.size = self.runs[0].kind, paper.size_of(self.model)
+        self.synthetic = any(run.synthetic for run in self.runs)
+        entropies = (run.data.unigram_bits for run in self.runs if run.data)
+        self.unigram = next((bits for bits in entropies if bits is not None), None)  # bits per byte
+        sides = [self.runs[0].setting(f"data.{side}_language") for side in ("source", "target")]
+        self.languages = "_".join(map(str, sides)) if all(sides) else "en_de"
+        self.corpus = f"{self.data} (synthetic)" if self.synthetic and "synthetic" not in self.data else self.data
+        # `multi30k_en_de | model tiny | 1,500 steps | cpu`, and the same with any distinguishing settings.
+        parts = (self.corpus, f"model {self.model}", f"{self.max_steps:,} steps", self.hardware)
+        self.common_heading, self.heading = (
+            " | ".join(filter(None, (*parts, more))) for more in ("", self.distinctly())
+        )
+        # 2. What was scored.
+        measured = {key for variant in variants for key in variant.scores if isinstance(key, TestColumn)}
+        self.columns = sorted(measured, key=lambda column: column.order)
+        scored = [column.split for column in self.columns if column.metric == self.kind.metric]
+        self.own_splits = tuple(split for split in scored if split not in SPLITS)
         order = (*self.kind.splits, *self.own_splits, "validation")
-        return next((split for split in order if self.column(split) is not None), order[-1])
-
-    @cached_property
-    def own_splits(self) -> tuple[str, ...]:
-        """The test sets of names of the user's own, scored by the metric of the findings."""
-        columns = (column for column in self.columns if column.metric == self.kind.metric)
-        return tuple(column.split for column in columns if column.split not in SPLITS)
-
-    @cached_property
-    def columns(self) -> tuple[TestColumn, ...]:
-        """Every metric and test set that a finished run has scores for."""
-        measured = {key for variant in self.variants for key in variant.scores if isinstance(key, TestColumn)}
-        return tuple(sorted(measured, key=lambda column: column.order))
-
-    @cached_property
-    def unigram(self) -> float | None:
-        """The unigram entropy of its text in bits per byte, if a run has it."""
-        return next((bits for run in self.runs if run.data and (bits := run.data.unigram_bits) is not None), None)
-
-    @cached_property
-    def corpus(self) -> str:
-        """The name of the corpus, marked if it is synthetic."""
-        return f"{self.data} (synthetic)" if self.synthetic and "synthetic" not in self.data else self.data
-
-    @property
-    def common_heading(self) -> str:
-        """`multi30k_en_de | model tiny | 1,500 steps | cpu`."""
-        return " | ".join((self.corpus, f"model {self.model}", f"{self.max_steps:,} steps", self.hardware))
-
-    @property
-    def heading(self) -> str:
-        """The same with any distinguishing settings."""
-        return " | ".join(filter(None, (self.common_heading, self.distinctly())))
+        self.split = next((split for split in order if split in scored), order[-1])
+        # 3. What its variants are compared with.
+        self.papers_relative = self.get("relative", paper.MODELS[self.size].clip_distance)
+        self.baseline_name, name = baseline, baseline or usual_baseline(self.runs)
+        self.baseline = next(iter(self.called(name)), never_run(name))
 
     def distinctly(self, *without: str) -> str:
         """`precision 32, norm pre`: the distinguishing settings, except for those of these names."""
-        names = short_names(name for name, _ in self.distinct)
-        return ", ".join(f"{names[name]} {value}" for name, value in self.distinct if name not in without)
-
-    @property
-    def size(self) -> paper.Size:
-        """The paper's model that this group's model is compared with."""
-        return paper.size_of(self.model)
-
-    @property
-    def languages(self) -> str:
-        """The language pair, as `en_de`."""
-        sides = [self.runs[0].setting(f"data.{side}_language") for side in ("source", "target")]
-        return "_".join(map(str, sides)) if all(sides) else "en_de"
+        names = short_names(self.distinct)
+        return ", ".join(f"{names[name]} {value}" for name, value in self.distinct.items() if name not in without)
 
     def column(self, split: str, metric: str | None = None) -> TestColumn | None:
         """The column of a metric (by default the one of the findings) on a split."""
@@ -316,17 +282,6 @@ class Group:
         """The first variant of a kind, with this k if given."""
         of_kind = (variant for variant in self.variants if variant.position.kind == kind)
         return next((variant for variant in of_kind if k in (None, variant.position.clip_distance)), never_run(kind, k))
-
-    @cached_property
-    def papers_relative(self) -> Variant:
-        """Relative positions with the paper's k."""
-        return self.get("relative", paper.MODELS[self.size].clip_distance)
-
-    @cached_property
-    def baseline(self) -> Variant:
-        """What the others are compared with, by the name that was given, else as `usual_baseline` has it."""
-        name = self.baseline_name or usual_baseline(self.runs)
-        return next(iter(self.called(name)), never_run(name))
 
     def called(self, name: str) -> list[Variant]:
         """The variants that a command line names, by a row's label first: several if the name does not say which."""
@@ -344,29 +299,24 @@ class Group:
         """
         if self.kind is not TEXT or key is None:
             key = self.column("test") or self.column(self.split)
-        mean_score = variant.measured(key, "").value
-        if mean_score is None:
+        score = variant.measured(key).value
+        if score is None:
             return ""
-        scores = [
-            score
-            for run in variant.finished
-            for score in run.scores
-            if (score.split, score.test_set, score.metric) == key
-        ]
-        cut_off = math.fsum((score.unfinished_hypotheses or 0) / score.num_sentences for score in scores)
-        return self.kind.unlearned(mean_score, cut_off=cut_off / max(len(scores), 1), unigram=self.unigram)
+        scores = variant.scores[key or ()].values()
+        cut_off = sum(of_seed.cut_off for of_seed in scores) / len(scores)
+        return self.kind.unlearned(score, cut_off=cut_off, unigram=self.unigram)
 
     def change(self, variant: Variant, key: Key | None, absent: str = "not scored") -> Measurement:
         """The change of a variant's score from the baseline's, with the interval of the model of the table
         (rpr.report.verdicts), or why there is none.
         """
-        own, its = variant.measured(key, absent), self.baseline.measured(key, absent)
-        if own.value is None or key is None:
-            return own
+        score, its = variant.measured(key, absent), self.baseline.measured(key, absent)
+        if score.value is None or key is None:
+            return score
+        if variant is self.baseline:
+            return Measurement(0.0, score.n)
         if its.value is None:
             return missing(f"nothing to compare with: {self.baseline.label}: {its.reason}")
-        if variant is self.baseline:
-            return Measurement(0.0, own.n)
         for side in (variant, self.baseline):
             if why := self.unlearned(side, key):
                 return missing(f"{side.label}: {why}")
@@ -376,76 +326,35 @@ class Group:
     def changes(self, key: Key) -> Changes:
         """Those of all variants with a score that learned and were scored in the way of the baseline."""
         if key not in self._changes:
-            learned = [
-                variant for variant in self.variants if key in variant.scores and not self.unlearned(variant, key)
-            ]
-            compared = in_one_way(
-                {variant.label: variant.scores[key] for variant in learned}, self.baseline.scores[key]
-            )
-            items = next(iter(self.baseline.scores[key].values())).items
-            step = 100 / items if items and self.kind is not TEXT else 10.0**-self.kind.digits
-            self._changes[key] = changes(compared, self.baseline.label, step, shares=not SHARES.isdisjoint(key))
+            learned = (row for row in self.variants if key in row.scores and not self.unlearned(row, key))
+            rows = {variant.label: variant.scores[key] for variant in learned}
+            self._changes[key] = compared(rows, self.baseline.label, self.kind, key)
         return self._changes[key]
-
-    def over_documents(self, variant: Variant, split: str) -> Measurement:
-        """The change of a variant's bits per byte from the baseline's, with its interval over seeds and documents."""
-        # 1. Of each side the nats of its documents, by seed.
-        own, its = (
-            {run.seed: kept for run in side.finished
-             if (kept := side.beside.get(run_key(run), Beside()).documents.get(split))}
-            for side in (variant, self.baseline)
-        )  # fmt: skip
-        seeds = sorted(own.keys() & its.keys())
-        scored = {
-            tuple((document.document, document.bytes) for document in side[seed])
-            for side in (own, its)
-            for seed in seeds
-        }
-        change = self.change(variant, self.column(split), f"not evaluated on {split}")
-        if change.value is None or len(seeds) < 2 or len(scored) > 1:
-            return missing(change.reason or "no two seeds keep the nats of the same documents beside the baseline's")
-        # 2. Their differences in bits.
-        nats = np.array([[[document.nats for document in side[seed]] for seed in seeds] for side in (own, its)])
-        sizes = np.array([size for _, size in scored.pop()], dtype=float)
-        return over_seeds_and_documents((nats[0] - nats[1]) / math.log(2), sizes)
 
     def verdict(self, variant: Variant, key: Key | None) -> str:
         """`better`, `worse`, `open`, `open (1 seed)`, `not learned` or `baseline`; empty without a score."""
-        if key is None or variant.measured(key, "").value is None:
+        if key is None or variant.measured(key).value is None:
             return ""
         if self.unlearned(variant, key):
             return NOT_LEARNED
-        if variant is self.baseline:
-            return BASELINE
-        change = self.change(variant, key)
-        if change.value is None:
-            return ""
-        if variant.label in self.changes(key).decided:
-            return BETTER if self.kind.better(change.value) else WORSE
-        seeds = min(len(side.scores[key]) for side in (variant, self.baseline))
-        return OPEN if seeds >= LEAST_SEEDS else f"{OPEN} ({seeds} seed{'s' * (seeds > 1)})"
+        return BASELINE if variant is self.baseline else self.changes(key).verdicts.get(variant.label, "")
 
-    @property
-    def methods(self) -> list[str]:
-        """How the changes that were asked for were tested."""
-        return [*dict.fromkeys(of_key.method for of_key in self._changes.values() if of_key.of_rows)]
-
-
-def in_one_way(
-    rows: Mapping[str, Mapping[int, SeedScore]], baseline: Mapping[int, SeedScore]
-) -> dict[str, dict[int, float]]:
-    """The scores, by label and seed, of the rows that were scored in the way of the baseline."""
-    way = {score.way for score in baseline.values()}
-    return {
-        label: {seed: score.value for seed, score in scores.items()}
-        for label, scores in rows.items()
-        if scores and {score.way for score in scores.values()} == way
-    }
+    def over_documents(self, variant: Variant, split: str) -> Measurement:
+        """The change of a variant's bits per byte from the baseline's, with its interval over seeds and documents."""
+        change = self.change(variant, self.column(split), f"not evaluated on {split}")
+        sides = variant.documents(split), self.baseline.documents(split)
+        seeds = sorted(sides[0].keys() & sides[1].keys())
+        scored = {tuple((text.document, text.bytes) for text in side[seed]) for side in sides for seed in seeds}
+        if change.value is None or len(seeds) < 2 or len(scored) > 1:
+            return missing(change.reason or "no two seeds keep the nats of the same documents beside the baseline's")
+        own, its = (np.array([[text.nats for text in side[seed]] for seed in seeds]) for side in sides)
+        sizes = np.array([size for _, size in scored.pop()], dtype=float)
+        return over_seeds_and_documents((own - its) / math.log(2), sizes)
 
 
 def run_groups(
     records: Iterable[Record],
-    beside: Mapping[RunKey, Beside] | None = None,
+    beside: BesideRuns | None = None,
     baseline: str | None = None,
     *,
     published: bool | None = None,
@@ -459,98 +368,66 @@ def run_groups(
     with the positions of the baseline.
     """
     # 1. The runs by what a heading says.
-    by_key: dict[tuple[str, str, int, str], list[tuple[Record, str | None]]] = {}
-    of_all = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))
-    for run, corpus in zip(of_all, corpus_differences(of_all), strict=True):
-        by_key.setdefault((run.data_name, run.model_name, run.max_steps, run.hardware), []).append((run, corpus))
-    if not by_key:
+    by_heading: dict[Heading, list[tuple[Record, str | None]]] = {}
+    runs = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))
+    for run, corpus in zip(runs, corpus_differences(runs), strict=True):
+        heading = (run.data_name, run.model_name, run.max_steps, run.hardware)
+        by_heading.setdefault(heading, []).append((run, corpus))
+    if not runs:
         raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
     groups = []
-    deciding: dict[bytes, str] = {}  # many of thousands of records have the same sections
-    for key, runs in sorted(by_key.items()):
-        # 2. Of these by every other setting that decides a result.
-        trained = [run.training.matmul_precision for run, _ in runs if run.training is not None]
+    for heading, of_heading in sorted(by_heading.items()):
+        # 2. Of these by every other setting that decides a result. `auto` leaves the precision of float32 matmuls to
+        #    the device; of a run that has not ended it is not known.
+        trained = [run.training.matmul_precision for run, _ in of_heading if run.training is not None]
         usual = next(filter(None, trained), "highest")
         alike: dict[str, list[Record]] = {}
-        for run, corpus in runs:
-            # `auto` leaves the precision of float32 matmuls to the device; of a run that has not ended it is not known.
+        for run, corpus in of_heading:
             used = (run.training.matmul_precision or "highest") if run.training is not None else usual
-            same = to_json([used, corpus, run.config.get("hardware"), *map(run.config.get, DECIDING)])
-            if same not in deciding:
-                settings = {"hardware.precision": run.setting("hardware.precision"), "matmul_precision": used}
-                settings["data.corpus"] = corpus
-                deciding[same] = json.dumps(deciding_settings(run.config) | settings, sort_keys=True)
-            alike.setdefault(deciding[same], []).append(run)
-        parts = [(json.loads(text), some) for text, some in sorted(alike.items())]
+            decided = {"hardware.precision": run.setting("hardware.precision"), "data.corpus": corpus}
+            decided |= deciding_settings(run.config) | {"matmul_precision": used}
+            alike.setdefault(json.dumps(decided, sort_keys=True), []).append(run)
+        parts = [(json.loads(text), alike[text]) for text in sorted(alike, key=lambda text: (-len(alike[text]), text))]
         names = sorted(varying([settings for settings, _ in parts]))
         # 3. Of each part its variants.
-        for settings, some in sorted(parts, key=lambda part: -len(part[1])):
-            distinct = tuple((name, settings.get(name)) for name in names)
-            said = any(file.get("paper") is True and key[0] in corpora_of(file) for file in sweep_files_of(some))
-            shown = published if published is not None else said or of_the_papers_corpus(key[0])
-            groups.append(Group(*key, settings, distinct, _variants(_joined(some), beside or {}), baseline, shown))
+        for settings, part in parts:
+            said = any(file.get("paper") is True and heading[0] in corpora_of(file) for file in sweep_files_of(part))
+            shown = published if published is not None else said or of_the_papers_corpus(heading[0])
+            groups.append(Group(heading, settings, names, variants_of(part, beside), baseline, shown))
     if baseline is not None:
         _check_baseline(groups, baseline)
     return tuple(groups)
 
 
-def _check_baseline(groups: Iterable[Group], baseline: str) -> None:
+def _check_baseline(groups: Sequence[Group], baseline: str) -> None:
     """Refuse a name that no run has, or several variants of a group."""
     of_each_group = [group.called(baseline) for group in groups]
     if not any(of_each_group):
         known = {name for group in groups for run in group.runs for name in names_of(run)}
         raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
-    for named in (named for named in of_each_group if len(named) > 1):
-        labels = "; ".join(variant.label for variant in named)
-        named_so = f"""baseline='"{named[0].label}"'"""
-        raise RecordError(
-            f"baseline: several rows have position={baseline} ({labels}); give the label of one: {named_so}"
-        )
+    for labels in ([variant.label for variant in named] for named in of_each_group if len(named) > 1):
+        rows, remedy = f"{baseline} ({'; '.join(labels)})", f"""baseline='"{labels[0]}"'"""
+        raise RecordError(f"baseline: several rows have position={rows}; give the label of one: {remedy}")
 
 
-def _joined(records: Iterable[Record]) -> list[Record]:
-    """Merge runs of one seed that differ only in settings that decide no result, as the scored splits, into one."""
-    finished: dict[str, Record] = {}
-    others: list[Record] = []
-    runs = sorted(records, key=lambda run: (run.rerun_of is None, run.started))
-    for run, position in zip(runs, positions_of(runs), strict=True):
-        hardware = run.config["hardware"]
-        key = json.dumps((position.identity, run.setting("origin.weights"), *map(hardware.get, _TRAINED_ON), run.seed))
-        older = finished.get(key)
-        if run.status != "finished":
-            others.append(run)
-            continue
-        if older is not None:
-            have = {(score.split, score.test_set, score.metric) for score in run.scores}
-            more = [score for score in older.scores if (score.split, score.test_set, score.metric) not in have]
-            splits = {by_context.split for by_context in run.by_context}
-            contexts = [by_context for by_context in older.by_context if by_context.split not in splits]
-            update = {"scores": (*run.scores, *more), "by_context": (*run.by_context, *contexts)}
-            run = run.model_copy(update=update | {"by_length": run.by_length or older.by_length})
-        finished[key] = run
-    return sorted((*finished.values(), *others), key=lambda run: (run.name, run.seed, run.run_id, run.started))
-
-
-def _variants(records: list[Record], beside: Mapping[RunKey, Beside]) -> tuple[Variant, ...]:
+def variants_of(records: Sequence[Record], beside: BesideRuns | None = None) -> list[Variant]:
+    """The position variants of these runs, in the order of rows."""
+    # 1. The runs by their positions; published figures are of one way to share the tables of vectors.
     by_position: dict[Position, list[Record]] = {}
     for record, position in zip(records, positions_of(records), strict=True):
         by_position.setdefault(position, []).append(record)
     shared = {position.tables for position in by_position if position.tables and position.kind != OTHER}
     papers = paper.MODELS[paper.size_of(records[0].model_name)].tables
     usual = papers if papers in shared else min(shared, default=None)
+    # 2. Of several versions of its code the one with most runs stands for a kind.
+    rows = sorted(by_position.items(), key=lambda item: (item[0].order, -len(item[1]), item[0].code))
+    sharing = {tables: f", {SHARING.get(tables, tables)}" for tables in shared if len(shared) > 1}
+    labels = [position.label + sharing.get(str(position.tables), "") for position, _ in rows]
     variants = []
-    # Of several versions of its code the one with most runs stands for a kind.
-    for position, runs in sorted(by_position.items(), key=lambda item: (item[0].order, -len(item[1]), item[0].code)):
-        sharing = f", {SHARING.get(position.tables, position.tables)}" if len(shared) > 1 and position.tables else ""
-        # The paper's tables are of one way to share the tables of vectors, and published figures of schemes as they are
-        # alone; what is otherwise is a scheme like all others.
+    for label, (position, runs) in zip(labels, rows, strict=True):
+        alike = [flat(of[0].config["position"]) for other, (_, of) in zip(labels, rows, strict=True) if other == label]
+        own = flat(runs[0].config["position"])
+        settings = (f", {key} = {own[key]}" for key in varying(alike) if key != "name" and key in own)
         kind = position.kind if position.plain and position.tables in (None, usual) else OTHER
-        variants.append(Variant(replace(position, kind=kind), position.label + sharing, tuple(runs), beside))
-    return tuple(replace(variant, label=variant.label + _own_settings(variant, variants)) for variant in variants)
-
-
-def _own_settings(variant: Variant, variants: Sequence[Variant]) -> str:
-    alike = [other for other in variants if other.label == variant.label]
-    settings = [flat(other.records[0].config["position"]) for other in alike]
-    own = settings[alike.index(variant)]
-    return "".join(f", {key} = {own[key]}" for key in varying(settings) if key != "name" and key in own)
+        variants.append(Variant(replace(position, kind=kind), label + "".join(settings), runs, beside))
+    return variants

@@ -170,7 +170,7 @@ def _ranked_text(table: Grid, width: int, room: int) -> list[str]:
     """The rows with runs, the best first, in at most `room` lines of at most `width` characters: the baseline, the
     paper's row, the best and the worst, and then the others from the best on.
     """
-    page, rows = layout(table.up_to(0)), list[Line](table.rows)
+    page, rows = layout(table, 0), list[Line](table.rows)
     # 1. Which rows.
     known, first = [at for at, line in enumerate(rows) if line.variant.finished], rows[0].group
     special = [at for at in known if rows[at].variant in (rows[at].group.baseline, rows[at].group.papers_relative)]
@@ -247,7 +247,7 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters["image"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-_ENVIRONMENT.filters["drawn"] = lambda grid, priority: layout(grid.up_to(priority))
+_ENVIRONMENT.filters["drawn"] = layout
 _ENVIRONMENT.globals |= {"recorded": _recorded, "legend_of": lambda grid: legend([grid]), "headings": HEADINGS}
 _ENVIRONMENT.globals |= {"most_findings": MOST_ABOVE, "policy": POLICY, "script": _SCRIPT, "source": paper.SOURCE}
 

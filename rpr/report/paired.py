@@ -5,6 +5,7 @@ Holm's correction and the verdicts are of the comparisons in each table, compute
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -13,9 +14,15 @@ from rpr.io.escape import escape_markdown
 from rpr.records.measurement import single
 from rpr.records.scores import METRIC_NAMES, hypotheses_note, score_digits, tokenised_in_words
 from rpr.report.render import Cell, Column, Grid, bullets, markdown, shortened
-from rpr.scoring.comparison import ALPHA, Family, System
+from rpr.scoring.comparison import ALPHA, Family
 from rpr.scoring.significance import LEVEL
 
+_P = {
+    "p_bootstrap": "p boot.",
+    "p_bootstrap_holm": "Holm",
+    "p_randomisation": "p rand.",
+    "p_randomisation_holm": "Holm",
+}
 _NAME = 60  # characters of a run's name: with its score and interval it fits in a line
 
 
@@ -41,32 +48,24 @@ class PairedReport:
             f"Intervals and p concern the test {items}: whether the result would hold on another, similar test set.",
         ]
         corrected = any(len(family.comparisons) > 1 for family in self.tests)
-        if corrected:
-            notes.append("Holm: the p before it, corrected for all comparisons in the table.")
+        notes += ["Holm: the p before it, corrected for all comparisons in the table."] * corrected
         # 2. What they do not show.
         if not any(verdict for family in self.tests for verdict in family.verdicts):
             holm = " after Holm's correction" * corrected
             notes.append(f"No difference is below p = {ALPHA} by both tests{holm}: no run is shown to be better.")
         for family in self.tests:
-            count = len(family.comparisons)
-            for least, number, what, remedy in (
-                # No swap, and the swap of all, are as extreme as can be; p counts the observed difference, too.
-                (2 ** (1 - family.num_sentences), family.num_sentences, f"{family.items} p rand.", "score"),
-                (1 / (self.samples + 1), self.samples, "samples p boot.", "draw"),
-                (1 / (self.trials + 1), self.trials, "trials p rand.", "draw"),
-            ):
-                if least * count >= ALPHA:
-                    notes.append(
-                        f"{family.split}: of {number:,} {what} is never below {least:.2g}, and of {count} comparisons "
-                        f"Holm's not below {min(least * count, 1):.2g}: nothing can be found; {remedy} more "
-                        f"{what.split()[0]}, or compare fewer runs."
-                    )
+            # No swap, and the swap of all, are as extreme as can be; p counts the observed difference, too.
+            least = max(2.0 ** (1 - family.num_sentences), 1 / (min(self.samples, self.trials) + 1))
+            if (lowest := least * len(family.comparisons)) >= ALPHA:
+                notes.append(
+                    f"{family.split}: of so few {family.items}, samples or trials and {len(family.comparisons)} "
+                    f"comparisons no p can be below {lowest:.2g}: nothing can be found; add some or compare fewer."
+                )
         if 1 in (seeds := [mean.n for family in self.tests for mean in family.variants.values()]):
             start = "One run per variant:" if max(seeds) == 1 else "For a variant with one run,"
             notes.append(f"{start} these tests do not show how much another seed would differ.")
-        notes += [
-            f"{family.split}: {tokenised_in_words(family.tokenised)}." for family in self.tests if family.tokenised
-        ]
+        tokenised = [family for family in self.tests if family.tokenised]
+        notes += [f"{family.split}: {tokenised_in_words(family.tokenised or 0)}." for family in tokenised]
         return [*dict.fromkeys([*notes, *self.remarks])]  # once, where it holds for several metrics
 
 
@@ -75,20 +74,14 @@ from_json = TypeAdapter(PairedReport).validate_json  # the tests of a document; 
 
 def as_json(report: PairedReport) -> dict[str, Any]:
     """The document, with what is computed from its tests."""
-    tests = []
-    for family in report.tests:
-        document = asdict(family)
-        document["variants"] = [
-            {"variant": name, "mean": row.value, "sd": row.deviation, "n": row.n}
-            for name, row in family.variants.items()
-        ]
-        corrected = zip(document["comparisons"], family.corrected, family.verdicts, strict=True)
-        document["comparisons"] = [
-            row | {"p_bootstrap_holm": bootstrap, "p_randomisation_holm": randomisation, "verdict": verdict}
-            for row, (_, bootstrap, randomisation), verdict in corrected
-        ]
-        tests.append(document)
-    return asdict(report) | {"level": LEVEL, "alpha": ALPHA, "tests": tests, "notes": report.notes}
+    document = asdict(report) | {"level": LEVEL, "alpha": ALPHA, "notes": report.notes}
+    for family, test in zip(report.tests, document["tests"], strict=True):
+        means = family.variants.items()
+        test["variants"] = [{"variant": name, "mean": of.value, "sd": of.deviation, "n": of.n} for name, of in means]
+        for row, (_, *corrected), verdict in zip(test["comparisons"], family.corrected, family.verdicts, strict=True):
+            row |= dict(zip(("p_bootstrap_holm", "p_randomisation_holm"), corrected, strict=True))
+            row["verdict"] = verdict
+    return document
 
 
 def as_markdown(report: PairedReport) -> str:
@@ -98,40 +91,34 @@ def as_markdown(report: PairedReport) -> str:
 def grids(report: PairedReport) -> Iterator[Grid]:
     """For each test a table of numbered scores, then one of differences between the runs of these numbers."""
     for family in report.tests:
-        metric = METRIC_NAMES[family.metric]
+        # 1. Scores.
         where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
-        title = f"{f'{family.title}, ' if family.title else ''}{where}, {metric}: {family.signature}"
-        columns = (
-            Column("number", "", lambda row: str(row[0]), label=True),
-            Column("run", "run", lambda row: shortened(row[1].run, _NAME), label=True),
-            Column("score", "score", _score, score_digits(family.metric)),
-        )
-        yield Grid("scores", title, columns, tuple(enumerate(family.scores, start=1)))
-        yield _differences(family)
-
-
-def _score(row: tuple[int, System]) -> Cell:
-    return Cell(single(row[1].score, row[1].interval), hypotheses_note(row[1].empty))
-
-
-def _differences(family: Family) -> Grid:
-    corrected, digits = len(family.comparisons) > 1, score_digits(family.metric)
-    numbers = {system.run: number for number, system in enumerate(family.scores, start=1)}
-    rows = tuple(family.corrected)
-    columns = (
-        Column("runs", "runs", lambda row: f"{numbers[row[0].run]} - {numbers[row[0].baseline]}", label=True),
-        Column("difference", "difference", lambda row: single(row[0].difference, row[0].interval), digits, signed=True),
-        Column("p_bootstrap", "p boot.", lambda row: single(row[0].p_bootstrap), 4),
-        Column("p_bootstrap_holm", "Holm", lambda row: single(row[1]), 4),
-        Column("p_randomisation", "p rand.", lambda row: single(row[0].p_randomisation), 4),
-        Column("p_randomisation_holm", "Holm", lambda row: single(row[2]), 4),
-    )
-    remarks = [
-        f"{variant}: mean {mean.value:.{digits}f}, standard deviation {mean.deviation:.{digits}f} over {mean.n} seeds"
-        for variant, mean in family.variants.items()
-        if mean.deviation is not None
-    ]
-    how = f"(p < {ALPHA} by both tests{', after Holm' * corrected})"
-    remarks += [f"{verdict} {how}" for verdict in family.verdicts if verdict]
-    shown = tuple(column for column in columns if corrected or column.heading != "Holm")
-    return Grid("differences", "Differences", shown, rows, notes=tuple(remarks))
+        title = f"{f'{family.title}, ' if family.title else ''}{where}, {METRIC_NAMES[family.metric]}: "
+        digits, several = score_digits(family.metric), len(family.comparisons) > 1
+        scored = [Cell(single(run.score, run.interval), hypotheses_note(run.empty)) for run in family.scores]
+        rows = [(str(at), shortened(family.scores[at - 1].run, _NAME), cell) for at, cell in enumerate(scored, start=1)]
+        columns = [
+            Column("number", "", itemgetter(0), label=True),
+            Column("run", "run", itemgetter(1), label=True),
+            Column("score", "score", itemgetter(2), digits),
+        ]
+        yield Grid("scores", title + family.signature, tuple(columns), tuple(rows))
+        # 2. Differences.
+        place = {system.run: at for at, system in enumerate(family.scores, start=1)}
+        differences = [
+            (f"{place[pair.run]} - {place[pair.baseline]}", single(pair.difference, pair.interval),
+             *map(single, (pair.p_bootstrap, bootstrap, pair.p_randomisation, randomisation)))
+            for pair, bootstrap, randomisation in family.corrected
+        ]  # fmt: skip
+        columns = [Column("runs", "runs", itemgetter(0), label=True)]
+        columns.append(Column("difference", "difference", itemgetter(1), digits, signed=True))
+        for at, (key, heading) in enumerate(_P.items(), start=2):
+            columns += [Column(key, heading, itemgetter(at), 4)] * (several or heading != "Holm")
+        remarks = [
+            f"{name}: mean {of.value:.{digits}f}, standard deviation {of.deviation:.{digits}f} over {of.n} seeds"
+            for name, of in family.variants.items()
+            if of.deviation is not None
+        ]
+        how = f"(p < {ALPHA} by both tests{', after Holm' * several})"
+        remarks += [f"{verdict} {how}" for verdict in family.verdicts if verdict]
+        yield Grid("differences", "Differences", tuple(columns), tuple(differences), notes=tuple(remarks))

@@ -2,9 +2,8 @@
 paper's, whose settings are those of `model=base` (or big).
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,8 +39,6 @@ class Source:
     heading: str
     citation: str
     protocol: str  # how its models and scores differ from ours
-    absent: str = "no published figure of this row as a whole known to us"  # in the cell of a row without a figure
-    test_sets: Mapping[str, str] = field(default_factory=dict, hash=False)  # of each split
 
 
 class Published(NamedTuple):
@@ -54,8 +51,8 @@ class Published(NamedTuple):
     source: Source
 
 
-_TEST_SETS = {"test": paper.TABLE1_TEST_SET, "validation": paper.TABLE2_TEST_SET}
-PAPER = Source("paper", "paper", paper.SOURCE, paper.BLEU_KIND, "not in the paper", _TEST_SETS)
+_SETS = f"Table 1 on {paper.TABLE1_TEST_SET}, Tables 2 and 3 on {paper.TABLE2_TEST_SET}; {paper.BLEU_KIND}"
+PAPER = Source("paper", "paper", paper.SOURCE, _SETS)
 # By (relative values, relative keys), as in the paper's Table 3.
 KIND_OF_SIDES = {(True, True): "relative", (False, True): "relative_keys", (True, False): "relative_values"}
 KIND_OF_SIDES |= {(False, False): "none"}
@@ -100,27 +97,20 @@ def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> 
 
 def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
     """What published figures of a variant's runs are matched with; `rotated_share`: of RoPE."""
-    run = group.runs[0]
-    return {
-        "kind": variant.position.kind if variant.position.as_published else OTHER,
-        "k": variant.position.clip_distance,
-        "rotated_share": _rotated_share(variant),
+    run, position = group.runs[0], variant.position
+    settings = ("data.context_length", "model.num_layers", "model.d_model", "data.task.max_train_length")
+    return {name.rpartition(".")[2]: run.setting(name) for name in settings} | {
+        "kind": position.kind if position.as_published else OTHER,
+        "k": position.clip_distance,
+        "rotated_share": next((run.setting("position.rotated_share") for run in variant.records), None),
         "data": group.data,
         "model": group.model,
         "size": group.size,
         "architecture": run.setting("model.architecture") or "encoder_decoder",
         "task": run.task,
         "languages": group.languages if group.kind is TRANSLATION else None,
-        "context_length": run.setting("data.context_length"),
-        "num_layers": run.setting("model.num_layers"),
-        "d_model": run.setting("model.d_model"),
         "max_steps": group.max_steps,
-        "max_train_length": run.setting("data.task.max_train_length"),
     }
-
-
-def _rotated_share(variant: Variant) -> Any:
-    return next((run.setting("position.rotated_share") for run in variant.records), None)
 
 
 def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
@@ -135,18 +125,15 @@ def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]
 
 
 def published_curves(group: Group, variants: Sequence[Variant]) -> dict[Source, Curves]:
-    """The figures by length of the group's task, trained at its lengths, by source."""
-    facts = {key: facts_of(group.variants[0], group)[key] for key in ("task", "max_train_length", "architecture")}
-    labels: dict[tuple[str, Any], str] = {}  # of the first of each kind and share of the width
-    for variant in (variant for variant in variants if variant.position.as_published):
-        labels.setdefault((variant.position.kind, _rotated_share(variant)), variant.label)
-    by_source: dict[Source, Curves] = {}
-    for (kind, share), label in labels.items() if facts["task"] is not None else ():
-        for row in published():
-            of_share = row.match.get("rotated_share", share) == share
-            if "length" in row.match and of_share and {**facts, "kind": kind}.items() <= row.match.items():
-                of_label = by_source.setdefault(row.source, {}).setdefault(label, {})
-                of_label[row.match["length"]] = single(row.figure)
+    """The figures by length of the group's task, trained at its lengths, by source; of variants that one figure is of,
+    the first.
+    """
+    facts, by_source = {variant.label: facts_of(variant, group) for variant in variants}, dict[Source, Curves]()
+    for row in (row for row in published() if "length" in row.match):
+        match = {key: value for key, value in row.match.items() if key != "length"}
+        if label := next((label for label, of_row in facts.items() if match.items() <= of_row.items()), ""):
+            of_label = by_source.setdefault(row.source, {}).setdefault(label, {})
+            of_label[row.match["length"]] = single(row.figure)
     return by_source
 
 
@@ -176,11 +163,10 @@ def differences(runs: Iterable[Record], size: paper.Size, languages: str) -> lis
     """How training and decoding of these runs differ from the paper's model of this size, each difference once:
     `steps 5,000 (100,000)`, with the paper's in brackets.
     """
-    kinds = {json.dumps([run.config, run.data and run.data.train_pairs], sort_keys=True): run for run in runs}
     papers, texts = papers_settings(size, languages), dict[str, None]()
-    for run in kinds.values():
-        settings = _settings(run.config) | {"train pairs": run.data.train_pairs if run.data else papers["train pairs"]}
-        for key, value in settings.items():
+    for run in runs:
+        pairs = {"train pairs": run.data.train_pairs} if run.data else {}
+        for key, value in (_settings(run.config) | pairs).items():
             its: Any = papers.get(key)
             near = key == "train pairs" and abs(value - its) <= _NEARLY * its
             if value != its and not near and not (key not in papers and value in (None, False)):

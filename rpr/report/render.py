@@ -8,21 +8,21 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
 from rpr.io.escape import escape_markdown
 from rpr.records.measurement import Measurement
-from rpr.records.scores import Interval
 
 DASH = "–"  # an en dash, which is not mistaken for a minus or a zero
 ONE_RUN = "†"
 WIDTH = 100
 _CONTEXT = 3  # common characters of two texts shown before the first difference
+_KINDS = ("seeds", "rounds", "sentences")  # of intervals
 _SHOWN = 2  # the highest priority on pages: only JSON has the columns above
 
 
@@ -49,7 +49,7 @@ class Column:
     signed: bool = False
     label: bool = False  # whether it names the row (text, at the left)
     words: bool = False  # whether it is text, aligned left; figures are aligned right
-    priority: int = 0  # narrow terminals drop columns with the highest number first; only JSON has those of priority 3
+    priority: int = 0  # a page's first table and LaTeX have those of 0, only JSON those of 3
 
     @property
     def kind(self) -> str:
@@ -92,23 +92,12 @@ class Grid:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     synthetic: bool = False
-    # The cells of each column, shared with grids of the same rows and fewer columns.
-    _read: dict[Column, list[Cell]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
-    def cells(self) -> list[tuple[Cell, ...]]:
-        """One tuple of cells per row."""
-        for column in self.columns:
-            if column not in self._read:
-                values = map(column.read, self.rows)
-                self._read[column] = [value if isinstance(value, Cell) else Cell(value) for value in values]
-        return list(zip(*(self._read[column] for column in self.columns), strict=True))
-
-    def up_to(self, priority: int) -> Grid:
-        """Without the columns of higher priority numbers; labels are always kept."""
-        return replace(
-            self, columns=tuple(column for column in self.columns if column.label or column.priority <= priority)
-        )
+    def cells(self) -> list[list[Cell]]:
+        """Those of each row."""
+        read = ([column.read(row) for column in self.columns] for row in self.rows)
+        return [[value if isinstance(value, Cell) else Cell(value) for value in line] for line in read]
 
     def without_empty_columns(self) -> Grid:
         """The grid without columns that are empty in every row, but for labels."""
@@ -117,8 +106,8 @@ class Grid:
         return replace(self, columns=tuple(column for column in self.columns if column not in empty))
 
 
-def layout(grid: Grid) -> Layout:
-    """The grid as text."""
+def layout(grid: Grid, priority: int = 3) -> Layout:
+    """The grid as text, without columns of higher priority numbers that are no labels."""
     texts: dict[str, int] = {}
 
     def shown(cell: Cell, column: Column) -> Shown:
@@ -131,7 +120,9 @@ def layout(grid: Grid) -> Layout:
             remarks = (*filter(None, [figure.reason]), *remarks)
         return Shown(text, interval, tuple(texts.setdefault(text, len(texts) + 1) for text in remarks), key)
 
-    return Layout(grid.columns, [[*map(shown, line, grid.columns)] for line in grid.cells], [*texts])
+    chosen = [at for at, column in enumerate(grid.columns) if column.label or column.priority <= priority]
+    lines = [[shown(line[at], grid.columns[at]) for at in chosen] for line in grid.cells]
+    return Layout(tuple(grid.columns[at] for at in chosen), lines, [*texts])
 
 
 def marked(figure: Measurement, seeds: int) -> Cell:
@@ -161,47 +152,37 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
 def legend(grids: Iterable[Grid], shows_intervals: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
     """The meaning of the intervals in these grids, each once; `shows_intervals`: whether they are shown."""
     cells = (cell.value for grid in grids if shows_intervals(grid) for line in grid.cells for cell in line)
-    alike: dict[tuple[str, str], list[Interval]] = {("seeds", "sentences"): [], ("rounds", "sentences"): []}
-    for interval in dict.fromkeys(cell.interval for cell in cells if isinstance(cell, Measurement)):
-        if interval is not None:
-            alike.setdefault((interval.kind, interval.unit), []).append(interval)
+    intervals = [cell.interval for cell in cells if isinstance(cell, Measurement) and cell.interval is not None]
     lines = []
-    for (kind, unit), intervals in alike.items():
-        how = dict.fromkeys(interval.how for interval in intervals if interval.method)
-        if kind == "seeds" and intervals:
-            means = "; ".join(["Student's t, n - 1", *how])
-            lines.append(
-                f"(a to b): the 95% interval over seeds; of a mean {means}; of a change as the verdicts' rule says"
-            )
-        elif kind == "rounds" and intervals:
-            lines.append("(a to b) of interleaved timings: the slowest and the fastest round")
-        elif intervals:
-            what = f"the {intervals[0].level:.0%} interval of one run over the {unit} of its test set, not over seeds"
-            lines.append(f"(a to b){ONE_RUN}: {what} ({'; '.join(how)})")
+    for kind, unit in sorted(
+        {(interval.kind, interval.unit) for interval in intervals}, key=lambda pair: _KINDS.index(pair[0])
+    ):
+        alike = [interval for interval in intervals if (interval.kind, interval.unit) == (kind, unit)]
+        how = "; ".join(dict.fromkeys(interval.how for interval in alike if interval.method))
+        means = "; ".join(filter(None, ["Student's t, n - 1", how]))
+        lines.append({
+            "seeds": f"(a to b): the 95% interval over seeds; of a mean {means}; of a change as the verdicts' rule "
+            "says",
+            "rounds": "(a to b) of interleaved timings: the slowest and the fastest round",
+            "sentences": f"(a to b){ONE_RUN}: the {alike[0].level:.0%} interval of one run over the {unit} of its test "
+            f"set, not over seeds ({how})",
+        }[kind])  # fmt: skip
     return lines
 
 
 # Terminal
 
 
-def _fitted(grid: Grid) -> tuple[Layout, bool]:
-    for priority, intervals in ((3, True), (2, True), (2, False), (1, False), (0, False)):
-        page = layout(grid.up_to(priority))
-        if max(map(len, aligned(page, intervals=intervals))) <= WIDTH:
-            break
-    return page, intervals
-
-
 def shows_intervals(grid: Grid) -> bool:
     """Whether the intervals of the grid fit a terminal."""
-    return _fitted(grid)[1]
+    return max(map(len, aligned(layout(grid, _SHOWN)))) <= WIDTH
 
 
 def terminal(grid: Grid) -> str:
-    """Aligned text with footnotes; omits intervals, then the least important columns, to fit the width."""
-    page, intervals = _fitted(grid)
+    """Aligned text with footnotes, without intervals that do not fit."""
+    page = layout(grid, _SHOWN)
     footnotes = (wrapped([text], f"[{at}] ") for at, text in enumerate(page.footnotes, start=1))
-    return "\n".join([*aligned(page, intervals=intervals), *(line for lines in footnotes for line in lines)])
+    return "\n".join([*aligned(page, intervals=shows_intervals(grid)), *chain.from_iterable(footnotes)])
 
 
 def titled(grid: Grid) -> str:
@@ -212,15 +193,13 @@ def titled(grid: Grid) -> str:
 
 def aligned(page: Layout, *, intervals: bool = True) -> list[str]:
     """Aligned columns: text left-aligned, figures right-aligned."""
-    headings = [column.heading for column in page.columns]
-    cells = [headings, *([shown.line(intervals=intervals) for shown in line] for line in page.lines)]
+    cells = [[shown.line(intervals=intervals) for shown in line] for line in page.lines]
+    cells.insert(0, [column.heading for column in page.columns])
     widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
     sides = [str.rjust if column.kind == "figures" else str.ljust for column in page.columns]
-    lines = [
-        "  ".join(side(text, width) for side, text, width in zip(sides, texts, widths, strict=True)).rstrip()
-        for texts in cells
-    ]
-    return [lines[0], "-" * (sum(widths) + 2 * (len(widths) - 1)), *lines[1:]]
+    lines = ([side(text, width) for side, text, width in zip(sides, line, widths, strict=True)] for line in cells)
+    head, *rest = ("  ".join(line).rstrip() for line in lines)
+    return [head, "-" * (sum(widths) + 2 * (len(widths) - 1)), *rest]
 
 
 def wrapped(texts: Iterable[str], mark: str = "") -> list[str]:
@@ -248,7 +227,7 @@ def shortened(text: str, width: int, other: str = "") -> str:
 
 def markdown(grid: Grid, *, signs: bool = True) -> str:
     """A section of Markdown, with a legend if `signs`."""
-    page = layout(grid.up_to(_SHOWN))
+    page = layout(grid, _SHOWN)
     parts = [f"## {escape_markdown(grid.title)}", *([escape_markdown(grid.setting)] if grid.setting else [])]
     parts += [f"**Warning:** {escape_markdown(text)}" for text in grid.warnings]
     headings = [escape_markdown(column.heading) for column in page.columns]
@@ -273,17 +252,16 @@ def latex(grid: Grid) -> str:
     """A table of one column of a paper for \\usepackage{booktabs}: the main figures, an interval below its figure where
     that is a change, and warnings; all else is in the report.
     """
-    page = layout(grid.up_to(0))
-    kinds = "".join("r" if column.kind == "figures" else "l" for column in page.columns)
-    caption = "; ".join(filter(None, (grid.title, grid.setting)))
+    page = layout(grid, 0)
     label = re.sub(r"[^a-z0-9]+", "-", f"{grid.name} {grid.setting}".lower()).strip("-")
+    sides = "".join("r" if column.kind == "figures" else "l" for column in page.columns)
     lines = [r"\begin{table}\centering\footnotesize\setlength{\tabcolsep}{3pt}"]
-    lines += [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{tab:{label}}}"]
-    lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
+    lines += [rf"\caption{{{escape_latex('; '.join(filter(None, (grid.title, grid.setting))))}}}"]
+    lines += [rf"\label{{tab:{label}}}", rf"\begin{{tabular}}{{{sides}}}", r"\toprule"]
     lines += [" & ".join(escape_latex(column.heading) for column in page.columns) + r" \\", r"\midrule"]
     for line in page.lines:
         lines.append(" & ".join(escape_latex(shown.text) for shown in line) + r" \\")
-        ends = [shown.interval if column.signed else "" for shown, column in zip(line, page.columns, strict=True)]
+        ends = [shown.interval * column.signed for shown, column in zip(line, page.columns, strict=True)]
         if any(ends):
             lines.append(" & ".join(rf"\tiny {escape_latex(end)}" if end else "" for end in ends) + r" \\")
     warnings = [rf"\par {escape_latex(text)}" for text in grid.warnings]

@@ -27,14 +27,13 @@ def selected(group: Group, items: Sequence[Any], most: int, what: str) -> tuple[
     if len(items) <= most:
         return list(items), ""
     variants = [item[0] if isinstance(item, tuple) else item for item in items]
-    scores = [group.score(variant, group.split).value for variant in variants]
-    known = [place for place, score in enumerate(scores) if score is not None]
-    best = sorted(known, key=lambda place: group.kind.best_first(scores[place] or 0.0))
-    pinned = [place for place, variant in enumerate(variants) if variant in (group.baseline, group.papers_relative)]
-    of_kinds = {variants[place].position.kind: place for place in reversed(best)}  # the best place of each
-    first = [place for place in best if place in of_kinds.values()]
-    order = dict.fromkeys([*pinned, *best[:1], *best[-1:], *first, *range(len(items))])
-    shown = [items[place] for place in sorted([*order][:most])]
+    scores = {at: group.score(variant, group.split).value for at, variant in enumerate(variants)}
+    known = {at: score for at, score in scores.items() if score is not None}
+    best = sorted(known, key=lambda at: group.kind.best_first(known[at]))
+    pinned = [at for at, variant in enumerate(variants) if variant in (group.baseline, group.papers_relative)]
+    of_kinds = {variants[at].position.kind: at for at in reversed(best)}.values()  # the best place of each
+    order = dict.fromkeys([*pinned, *best[:1], *best[-1:], *(at for at in best if at in of_kinds), *scores])
+    shown = [items[at] for at in sorted([*order][:most])]
     return shown, f"{most} of {len(items):,} {what}: baseline, the paper's, best, worst, then the best of each kind"
 
 
@@ -49,22 +48,17 @@ class Sample(NamedTuple):
 
 
 def samples(group: Group, file_of: FileOf) -> tuple[Sample, ...]:
-    """Evenly spaced lines of each test split, for at most MOST_VARIANTS variants that have translations."""
+    """Evenly spaced lines of each test split, for at most MOST_VARIANTS variants that have translations of its first
+    one's sources.
+    """
     sentences: list[Sample] = []
     for split, count in (SAMPLES_PER_SPLIT | dict.fromkeys(group.own_splits, SAMPLES_PER_OWN_SPLIT)).items():
-        read = [
-            (variant, texts)
-            for variant in lines_of(group)[0]
-            if (texts := texts_of(variant.finished, split, file_of)) is not None
-        ]
-        if not read:
-            continue
-        sources, references, _ = read[0][1]
-        # Translations of another source text (the corpus changed between runs) cannot be shown next to these.
-        alike = {variant.label: made for variant, (other, _, made) in read if other == sources}
-        for line in sorted({(2 * index + 1) * len(sources) // (2 * count) for index in range(count)}):
-            hypotheses = tuple((label, made[line]) for label, made in alike.items())
-            sentences.append(Sample(split, line + 1, sources[line], references[line], hypotheses))
+        every = {variant.label: texts_of(variant.finished, split, file_of) for variant in lines_of(group)[0]}
+        read = {label: texts for label, texts in every.items() if texts is not None}
+        sources, references, _ = next(iter(read.values()), ([], [], []))
+        for line in sorted({(2 * at + 1) * len(sources) // (2 * count) for at in range(count)} if sources else ()):
+            made = tuple((label, made[line]) for label, (other, _, made) in read.items() if other == sources)
+            sentences.append(Sample(split, line + 1, sources[line], references[line], made))
     return tuple(sentences)
 
 
@@ -79,10 +73,8 @@ def texts_of(runs: Sequence[Record], split: str, file_of: FileOf) -> tuple[list[
     """
     names = [f"{split}.{name}.txt" for name in ("sources", "references", "hypotheses")]
     of_runs = ([file_of(run, name) for name in names] for run in runs)
-    files = next((paths for paths in of_runs if all(map(own_file, paths))), None)
-    if files is None:
-        return None
+    files = next((paths for paths in of_runs if all(map(own_file, paths))), [])
     # Split at newlines only: splitlines() would also split at unusual separators inside real sentences.
     whole = (path.read_text(encoding="utf-8", errors="replace") for path in files)
     texts = tuple(text.removesuffix("\n").split("\n") for text in whole)
-    return texts if len(set(map(len, texts))) == 1 else None
+    return texts if len({*map(len, texts)}) == 1 else None

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from rpr import paper
 from rpr.data.generated import TASKS
@@ -25,6 +24,7 @@ from rpr.report.verdicts import LEAST_SEEDS, MODEL
 
 # The sections of a page with tables of all groups, in its order.
 HEADINGS = {"scores": "Scores", "recipes": "The best recipe of each variant", "paper": "The paper's tables"}
+_UNPUBLISHED = "no published figure of this row as a whole"
 _SIDE_BY_SIDE = ("test", "validation")  # splits of translations with changes
 
 
@@ -36,6 +36,12 @@ class Line:
     group: Group
     variant: Variant
     papers_split: str = "test"
+
+    def label(self, at: int) -> str:
+        return self.labels[at]
+
+    def setting(self, name: str) -> str:
+        return str(self.group.settings.get(name))
 
     def score(self, split: str, metric: str | None = None) -> Cell:
         return marked(self.group.score(self.variant, split, metric), len(self.variant.finished))
@@ -57,17 +63,16 @@ class Line:
         """What a source prints for this row."""
         published = find(facts_of(self.variant, self.group), source, self.papers_split if source is PAPER else None)
         if published is None or (source is not PAPER and self.group.column(published.split, published.metric) is None):
-            return missing(source.absent)
+            return missing(_UNPUBLISHED)
         return single(published.figure)
 
     @property
     def papers_change(self) -> Measurement:
         """The change of the paper's figure from its figure of the baseline."""
-        sides = (self.variant, self.group.baseline)
-        own, its = (find(facts_of(side, self.group), PAPER, self.papers_split) for side in sides)
-        if not self.group.published or own is None or its is None or sides[0] is sides[1]:
-            return missing(PAPER.absent)
-        return single(round(own.figure - its.figure, 1))
+        own, its = (replace(self, variant=side).figure(PAPER).value for side in (self.variant, self.group.baseline))
+        if not self.group.published or own is None or its is None or self.variant is self.group.baseline:
+            return missing(_UNPUBLISHED)
+        return single(round(own - its, 1))
 
     @property
     def solved(self) -> str:
@@ -78,16 +83,17 @@ class Line:
     @property
     def note(self) -> Cell:
         """Whether it was still learning, its seeds without a result, caveats, and seeds paired across chips."""
-        remarks = {"": self.group.unlearned(self.variant)}
-        remarks["still learning"] = LEARNING_RULE if self.variant.fall is not None else ""
-        remarks["incomplete"] = ", ".join(f"seed {run.seed} {run.status}" for run in self.variant.unfinished)
-        remarks |= self.variant.caveats
         chips = {run.seed: run.device for run in self.group.baseline.finished}
-        other = [run for run in self.variant.finished if run.device != chips.get(run.seed, run.device)]
-        remarks["other chip"] = "; ".join(
-            f"seed {run.seed}: trained on {run.device}, that of {self.group.baseline.label} on {chips[run.seed]}"
-            for run in other
-        )
+        its = f"that of {self.group.baseline.label} on"
+        others = [run for run in self.variant.finished if run.device != chips.get(run.seed, run.device)]
+        other = (f"seed {run.seed}: trained on {run.device}, {its} {chips[run.seed]}" for run in others)
+        remarks = {
+            "": self.group.unlearned(self.variant),
+            "still learning": LEARNING_RULE if self.variant.fall is not None else "",
+            "incomplete": ", ".join(f"seed {run.seed} {run.status}" for run in self.variant.unfinished),
+            **self.variant.caveats,
+            "other chip": "; ".join(other),
+        }
         said = {word: why for word, why in remarks.items() if why}
         return Cell(", ".join(filter(None, said)), tuple(said.values()))
 
@@ -115,46 +121,38 @@ def build_tables(groups: Sequence[Group]) -> Tables:
     sections = {
         "scores": [all_rows(family) for family in alike(groups)],
         "recipes": [*map(recipe_grid, recipes(groups))],
-        "paper": [*_tables1(papers), *(grid for group in papers for grid in (*_table2(group), *_table3(group)))],
+        "paper": [*_tables1(papers), *(grid for group in papers for grid in _tables2_and_3(group))],
     }
     by_length = [grid for group in groups for grid in (*length_grid(group), *context_grids(group))]
-    # What the verdicts of these groups mean.
     rules = [
         "Better or worse: the 95% interval of the change from the baseline excludes zero; open: it does not, or there "
-        f"are fewer than {LEAST_SEEDS} seeds on a side. The intervals hold together for all rows of a table: {MODEL}."
+        f"are fewer than {LEAST_SEEDS} seeds on a side. The intervals hold together for all rows of a table: {MODEL}, "
+        "unless a note of the table names another method."
     ]
-    methods = dict.fromkeys(method for group in groups for method in group.methods if method != MODEL)
-    rules += [f"Where a note says so: {method}." for method in methods]
     rules += dict.fromkeys(group.kind.caution for group in groups)
     return Tables({name: grids for name, grids in sections.items() if grids}, by_length, rules)
 
 
 def alike(groups: Sequence[Group]) -> list[list[Group]]:
     """The groups by corpus, model, steps and hardware; those of one list differ in other settings and share a table."""
-    by_setting: dict[tuple[Any, ...], list[Group]] = {}
+    by_setting: dict[str, list[Group]] = {}
     for group in groups:
-        by_setting.setdefault((group.data, group.model, group.max_steps, group.hardware), []).append(group)
+        by_setting.setdefault(group.common_heading, []).append(group)
     return [*by_setting.values()]
 
 
-def ranked(groups: Sequence[Group]) -> list[Line]:
-    """All variants of groups that are alike, the best first, those without a score last."""
-    lines = [Line((variant.label,), group, variant) for group in groups for variant in group.variants]
+def all_rows(groups: Sequence[Group]) -> Grid:
+    """The table of groups that are alike: all their variants, the best first, those without a score last."""
+    first, lines = groups[0], [Line((variant.label,), group, variant) for group in groups for variant in group.variants]
 
     def place(line: Line) -> tuple[bool, float]:
         value = line.group.score(line.variant, line.group.split).value
         return value is None, line.group.kind.best_first(value or 0.0)
 
-    return sorted(lines, key=place)
-
-
-def all_rows(groups: Sequence[Group]) -> Grid:
-    """The table of groups that are alike."""
-    first = groups[0]
     setting = first.heading if len(groups) == 1 else first.common_heading
     title = f"{METRIC_NAMES[first.kind.metric]} on {first.split}"
     about = _about(first, [run for group in groups for run in group.runs])
-    return score_table("scores", title, setting, ("position",), ranked(groups), *about)
+    return score_table("scores", title, setting, ("position",), sorted(lines, key=place), *about)
 
 
 def _about(first: Group, runs: Sequence[Record]) -> Iterator[str]:
@@ -184,49 +182,37 @@ def score_table(
     groups = list({id(line.group): line.group for line in lines}.values())
     shown = all_sources() if any(group.published for group in groups) else []
     sources = [source for source in shown if any(line.figure(source).value is not None for line in lines)]
-    # 1. How its scores were computed, and what makes rows incomparable.
-    scoring, warnings, about = list[str](), list[str](), list[str]()
+    # 1. How its scores were computed and compared, and what makes rows incomparable.
+    scoring, warnings = [], dict[str, None]()
     for group in groups:
-        _scoring_notes([line.variant for line in lines if line.group is group], scoring, warnings)
+        of_group, unlike = _scoring_notes([line.variant for line in lines if line.group is group])
+        scoring += of_group
+        warnings |= dict.fromkeys(unlike)
+    below = [*dict.fromkeys(scoring)]
     if baselines := dict.fromkeys(group.baseline.label for group in groups if group.baseline.records):
         own = ", whichever is the baseline of the row's own runs" if len(baselines) > 1 else ""
-        about.append(f"change: from {' or '.join(baselines)}{own}, with its 95% interval")
+        below.append(f"change: from {' or '.join(baselines)}{own}, with its 95% interval")
+        methods = (group.changes(group.column(group.split) or ()).method for group in groups)
+        below += [f"intervals of changes: {method}" for method in dict.fromkeys(methods) if method not in ("", MODEL)]
     # 2. What the published figures beside them are.
-    for source in sources:
-        on = f" on {source.test_sets[lines[0].papers_split]}" if source.test_sets else ""
-        about.append(f"{source.heading}{on}: {source.citation}; {source.protocol}")
+    below += [f"{source.heading}: {source.citation}; {source.protocol}" for source in sources]
     if PAPER in sources:
-        texts = dict.fromkeys(
-            text for group in groups for text in differences(group.finished, group.size, group.languages)
-        )
-        about += [f"differs from the paper: {'; '.join(texts)}"] if texts else []
+        texts = [text for group in groups for text in differences(group.finished, group.size, group.languages)]
+        below += [f"differs from the paper: {'; '.join(dict.fromkeys(texts))}"] * bool(texts)
     # 3. The columns.
-    columns = [Column(label, label, partial(_label, at), label=True) for at, label in enumerate(headings)]
-    columns += [*_setting_columns(groups), *_score_columns(lines, groups, sources)]
-    below, warnings = [*dict.fromkeys(scoring), *about, *notes], [*dict.fromkeys(warnings)]
-    synthetic = any(group.synthetic for group in groups)
-    grid = Grid(name, title, tuple(columns), tuple(lines), setting, tuple(below), tuple(warnings), synthetic)
+    columns = [Column(label, label, partial(Line.label, at=at), label=True) for at, label in enumerate(headings)]
+    names = dict.fromkeys(name for group in groups for name in group.distinct)
+    for key, heading in short_names(names).items():
+        if len({str(group.settings.get(key)) for group in groups}) > 1:
+            columns.append(Column(heading, heading, partial(Line.setting, name=key), label=True))
+    columns += _score_columns(lines[0].group, groups, sources)
+    synthetic, about = any(group.synthetic for group in groups), (*below, *notes)
+    grid = Grid(name, title, tuple(columns), tuple(lines), setting, about, tuple(warnings), synthetic)
     return grid.without_empty_columns()
 
 
-def _label(at: int, line: Line) -> str:
-    return line.labels[at]
-
-
-def _setting_columns(groups: Sequence[Group]) -> Iterator[Column]:
-    """A column for each setting in which the groups of a table differ."""
-
-    def value(name: str, line: Line) -> str:
-        return str(line.group.settings.get(name))
-
-    for name, heading in short_names(dict.fromkeys(name for group in groups for name, _ in group.distinct)).items():
-        if len({str(group.settings.get(name)) for group in groups}) > 1:
-            yield Column(heading, heading, partial(value, name), label=True)
-
-
-def _score_columns(lines: Sequence[Line], groups: Sequence[Group], sources: Sequence[Source]) -> Iterator[Column]:
-    first, kind = lines[0].group, lines[0].group.kind
-    split, digits, heading = first.split, kind.digits, kind.heading
+def _score_columns(first: Group, groups: Sequence[Group], sources: Sequence[Source]) -> Iterator[Column]:
+    kind, split, digits, heading = first.kind, first.split, first.kind.digits, first.kind.heading
     tested = sorted({column for group in groups for column in group.columns}, key=lambda column: column.order)
     # 1. The answer: score, change, the paper's change, verdict.
     yield Column("n", "n", lambda line: str(len(line.variant.finished)))
@@ -253,19 +239,19 @@ def _score_columns(lines: Sequence[Line], groups: Sequence[Group], sources: Sequ
                 yield Column(f"{other}_change", f"change {other}", change, digits, signed=True, priority=1)
     yield Column("note", "note", lambda line: line.note, words=True, priority=1)
     # 4. Other metrics, which only report.json has.
-    for column in tested:
-        if column.metric != kind.metric:
-            scores = partial(Line.score, split=column.split, metric=column.metric)
-            words = f"{METRIC_NAMES.get(column.metric, column.metric)} {column.split}"
-            yield Column(f"{column.metric}_{column.split}", words, scores, digits, priority=3)
+    for column in (column for column in tested if column.metric != kind.metric):
+        scores = partial(Line.score, split=column.split, metric=column.metric)
+        words = f"{METRIC_NAMES.get(column.metric, column.metric)} {column.split}"
+        yield Column(f"{column.metric}_{column.split}", words, scores, digits, priority=3)
 
 
-def _scoring_notes(variants: Sequence[Variant], notes: list[str], warnings: list[str]) -> None:
-    """Add how the scores of these variants of a group were computed, and what makes rows incomparable."""
-    by_column: dict[TestColumn, list[Score]] = {}
+def _scoring_notes(variants: Sequence[Variant]) -> tuple[list[str], list[str]]:
+    """How the scores of these variants of a group were computed, and what makes rows incomparable."""
     runs = [run for variant in variants for run in variant.finished]
+    by_column: dict[TestColumn, list[Score]] = {}
     for score in (score for run in runs for score in run.scores if score.metric == run.kind.metric):
         by_column.setdefault(TestColumn(score.split, score.test_set, score.metric), []).append(score)
+    notes, warnings = [], []
     for column, scores in sorted(by_column.items(), key=lambda item: item[0].order):
         if len({*map(how_scored, scores)}) > 1:
             warnings.append(f"not comparable: the rows of {column.split} were scored in different ways")
@@ -274,60 +260,53 @@ def _scoring_notes(variants: Sequence[Variant], notes: list[str], warnings: list
         ways = " or ".join(sorted({f"{score.signature}; {search_in_words(score)}" for score in scores}))
         on = f"{column.split}: {column.test_set}, {counted(sizes, column.metric)}"
         notes.append(f"{on}; {ways}; {' or '.join(sorted({score.checkpoint for score in scores}))}")
-        # 2. What is unusual in it.
-        for what, counts in (
-            ("empty translations", [score.empty_hypotheses for score in scores]),
-            ("translations without an end within the length limit", [score.unfinished_hypotheses for score in scores]),
-        ):
-            if most := max((count or 0 for count in counts), default=0):
-                notes.append(f"{column.split}: {what}, scored as they are: up to {most:,} in a run")
-        if tokenised := max((score.tokenised_references or 0 for score in scores), default=0):
-            notes.append(f"{column.split}: {tokenised_in_words(tokenised)}")
+        # 2. What is unusual in it, the most in a run.
+        empty, unended, tokenised = (
+            max(getattr(score, name) or 0 for score in scores)
+            for name in ("empty_hypotheses", "unfinished_hypotheses", "tokenised_references")
+        )
+        unusual = {"empty translations": empty, "translations without an end within the length limit": unended}
+        said = [f"{what}, scored as they are: up to {most:,} in a run" for what, most in unusual.items() if most]
+        said += [tokenised_in_words(tokenised)] if tokenised else []
+        notes += [f"{column.split}: {text}" for text in said]
+    return notes, warnings
 
 
 def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
     """Table 1 for each corpus, with all its languages and models: absolute, and relative with the paper's k."""
-    families: dict[str, list[Group]] = {}
-    for group in groups:
-        families.setdefault(group.data.removesuffix(f"_{group.languages}"), []).append(group)
-    for family, members in families.items():
-        lines = []
-        for group in sorted(members, key=lambda group: (group.size, group.model, group.max_steps, group.languages)):
-            own = group.model not in paper.MODELS or group.max_steps != paper.MODELS[group.size].steps
-            labels = (
-                f"{group.model}, {group.max_steps:,} steps" if own else group.model,
-                group.languages.upper().replace("_", "-"),
-            )
-            for variant in (group.get("absolute"), group.papers_relative):
-                if variant.records:
-                    lines.append(Line((*labels, re.sub(r", k = \d+\b", "", variant.label, count=1)), group, variant))
+    families: dict[str, list[Line]] = {}
+    for group in sorted(groups, key=lambda group: (group.size, group.model, group.max_steps, group.languages)):
+        own = group.model not in paper.MODELS or group.max_steps != paper.MODELS[group.size].steps
+        model = f"{group.model}, {group.max_steps:,} steps" if own else group.model
+        lines = families.setdefault(group.data.removesuffix(f"_{group.languages}"), [])
+        for variant in (group.get("absolute"), group.papers_relative):
+            position = re.sub(r", k = \d+\b", "", variant.label, count=1)
+            labels = (model, group.languages.upper().replace("_", "-"), position)
+            lines += [Line(labels, group, variant)] * bool(variant.records)
+    for family, lines in sorted(families.items()):
         if lines:
             title, headings = "Table 1: BLEU by model, languages and position", ("model", "languages", "position")
-            yield score_table("table1", title, replace(members[0], data=family).corpus, headings, lines)
+            yield score_table(
+                "table1", title, lines[0].group.corpus.replace(lines[0].group.data, family), headings, lines
+            )
 
 
-def _clip_distances(group: Group, *kinds: str) -> set[int]:
-    positions = [variant.position for variant in group.variants if variant.position.kind in kinds]
-    return {k for position in positions if (k := position.clip_distance) is not None}
-
-
-def _table2(group: Group) -> Iterator[Grid]:
-    run = _clip_distances(group, "relative")
-    if run - {paper.MODELS[group.size].clip_distance}:
-        ks = sorted({*paper.TABLE2, *run})
-        lines = [Line((str(k),), group, group.get("relative", k), "validation") for k in ks]
+def _tables2_and_3(group: Group) -> Iterator[Grid]:
+    """Table 2 of several k; Table 3 for the largest k with a keys-only or values-only variant, for the paper's if only
+    `none` was run.
+    """
+    usual, kinds = paper.MODELS[group.size].clip_distance, ("relative_keys", "relative_values")
+    positions = [variant.position for variant in group.variants if variant.position.clip_distance is not None]
+    by_k = {position.clip_distance or 0 for position in positions if position.kind == "relative"}
+    if by_k - {usual}:
+        lines = [Line((str(k),), group, group.get("relative", k), "validation") for k in sorted({*paper.TABLE2, *by_k})]
         yield score_table("table2", "Table 2: BLEU by clip distance k", group.heading, ("k",), lines)
-
-
-def _table3(group: Group) -> Iterator[Grid]:
-    """For the largest k with a keys-only or values-only variant; for the paper's if only `none` was run."""
-    alone, none = _clip_distances(group, "relative_keys", "relative_values"), group.get("none")
-    if not alone and not none.records:
-        return
-    k, lines = max(alone, default=paper.MODELS[group.size].clip_distance), []
-    for sides in paper.TABLE3:
-        variant = none if (kind := KIND_OF_SIDES[sides]) == "none" else group.get(kind, k)
-        lines.append(Line(tuple("yes" if on else "no" for on in sides), group, variant, "validation"))
-    assumed = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
-    title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
-    yield score_table("table3", title, f"{group.heading} | k = {k}", ("a^V", "a^K"), lines, assumed)
+    alone = {position.clip_distance or 0 for position in positions if position.kind in kinds}
+    if alone or group.get("none").records:
+        k, lines = max(alone, default=usual), []
+        for sides in paper.TABLE3:
+            variant = group.get(KIND_OF_SIDES[sides], k if any(sides) else None)
+            lines.append(Line(tuple("yes" if on else "no" for on in sides), group, variant, "validation"))
+        assumed = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
+        title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
+        yield score_table("table3", title, f"{group.heading} | k = {k}", ("a^V", "a^K"), lines, assumed)

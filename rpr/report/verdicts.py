@@ -11,7 +11,7 @@ The family is every row with a score that learned, whatever its change. A verdic
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -23,59 +23,59 @@ from rpr.records.scores import Interval
 LEAST_SEEDS = 3
 LEAST_EQUAL = 0.01  # p of Levene's test, below which variances are not pooled
 DRAWS, SEED = 200_000, 1  # of the multivariate t
+BETTER, WORSE, OPEN = "better", "worse", "open"
 _AT_ONCE = 5_000_000  # numbers in memory
 MODEL = "Dunnett's simultaneous intervals from one model of the table, score ~ row + seed"
 WELCH = "Welch's t intervals, as the rows' variances differ (Levene, p < 0.01), and Holm's correction over all rows"
 BOTH = "of a change over seeds and documents both: the variances of either add up"
 SHARES = "paired t intervals of the log-odds, and Holm's correction over all rows"
 Scores = Mapping[str, Mapping[int, float]]  # of each row by seed
-Estimates = dict[str, tuple[Measurement, float]]  # of each row its change, and p of no change; 1 without an interval
+Estimate = tuple[Measurement, float]  # a change, and p of no change; 1 without an interval
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Of each row but the baseline, by label: its change with a 95% interval, and whether that decides."""
+    """Of each row but the baseline, by label: its change with a 95% interval, and its verdict."""
 
     of_rows: Mapping[str, Measurement] = field(default_factory=dict)
-    decided: frozenset[str] = frozenset()
+    verdicts: Mapping[str, str] = field(default_factory=dict)
     method: str = ""
 
 
-def changes(scores: Scores, baseline: str, step: float, *, shares: bool = False) -> Changes:
-    """The changes of all rows from the baseline, which is one of them, by label.
-
-    `step`: what one item of a test set adds to a score, for the narrowest interval: one item of one seed to either
-    side. `shares`: the scores are percentages of items.
-    """
-    # 1. The estimates and their intervals.
-    pooled = {} if shares else _dunnett(scores, baseline)
-    if shares:
-        method, estimates = SHARES, _each(_paired, scores, baseline, step)
-    elif pooled and _equal_variances(scores):
-        method, estimates = MODEL, pooled
-    else:
-        method, estimates = WELCH, _each(_welch, scores, baseline, step)
-    # 2. Those that decide: with three seeds on both sides, zero outside the interval, and that also when corrected.
-    of_rows = {label: _with_floor(change, step) for label, (change, _) in estimates.items()}
-    tested = [label for label, change in of_rows.items() if change.interval is not None]
-    p_values = [estimates[label][1] for label in tested]
-    holding = zip(tested, p_values if method == MODEL else holm(p_values), strict=True)
-    least = len(scores[baseline])
-    decided = (label for label, p in holding if p < 1 - LEVEL and min(least, len(scores[label])) >= LEAST_SEEDS)
-    return Changes(of_rows, frozenset(label for label in decided if _excludes_zero(of_rows[label])), method)
-
-
-def _each(
-    estimate: Callable[[Mapping[int, float], Mapping[int, float], float], tuple[Measurement, float]],
+def changes(
     scores: Scores,
     baseline: str,
     step: float,
-) -> Estimates:
-    return {label: estimate(own, scores[baseline], step) for label, own in scores.items() if label != baseline}
+    better: Callable[[float], bool] = lambda change: change > 0,
+    *,
+    shares: bool = False,
+) -> Changes:
+    """The changes of all rows from the baseline, which is one of them, by label; none without rows.
+
+    `step`: what one item of a test set adds to a score, for the narrowest interval: one item of one seed to either
+    side. `better`: whether a change is to the better. `shares`: the scores are percentages of items.
+    """
+    # 1. The estimates and their intervals.
+    others = [label for label in scores if label != baseline]
+    estimates, method = {} if shares else _dunnett(scores, baseline, step), MODEL
+    if not estimates or not _equal_variances(scores):
+        estimate, method = (_paired, SHARES) if shares else (_welch, WELCH)
+        estimates = {label: estimate(scores[label], scores[baseline], step) for label in others}
+    of_rows = {label: change for label, (change, _) in estimates.items()}
+    # 2. What they decide: with three seeds on both sides, zero outside the interval, and that also when corrected.
+    tested = [label for label in others if of_rows[label].interval is not None]
+    corrected = dict(zip(tested, holm([estimates[label][1] for label in tested]), strict=True))
+    verdicts = {}
+    for label, change in of_rows.items():
+        seeds, ends = min(len(scores[label]), len(scores[baseline])), change.interval
+        verdicts[label] = OPEN if seeds >= LEAST_SEEDS else f"{OPEN} ({seeds} seed{'s' * (seeds > 1)})"
+        if seeds >= LEAST_SEEDS and ends and not ends.low <= 0 <= ends.high and corrected[label] < 1 - LEVEL:
+            verdicts[label] = BETTER if better(change.value or 0.0) else WORSE
+    return Changes(of_rows, verdicts, method if tested else "")
 
 
-def _dunnett(scores: Scores, baseline: str) -> Estimates:
-    """Nothing without a degree of freedom for the variance; p is 0 or 1, whether the interval excludes zero."""
+def _dunnett(scores: Scores, baseline: str, step: float) -> dict[str, Estimate]:
+    """Nothing without a degree of freedom for the variance; p is 0, as the intervals are corrected already."""
     # 1. The design: the mean, each row but the baseline, each seed of several rows but the first.
     others = [label for label in scores if label != baseline]
     cells = [(label, seed, score) for label, by_seed in scores.items() for seed, score in by_seed.items()]
@@ -87,8 +87,8 @@ def _dunnett(scores: Scores, baseline: str) -> Estimates:
         for label, seed, _ in cells
     ]
     design, values = np.array(columns), np.array([score for _, _, score in cells])
-    freedom = len(cells) - int(np.linalg.matrix_rank(design))
-    if freedom < 1 or not others:
+    freedom = len(cells) - int(np.linalg.matrix_rank(design)) if others else 0
+    if freedom < 1:
         return {}
     # 2. Least squares, and the covariance of the changes per unit of variance.
     inverse = np.linalg.pinv(design.T @ design)
@@ -100,7 +100,7 @@ def _dunnett(scores: Scores, baseline: str) -> Estimates:
     correlation = (covariance / np.outer(errors, errors)).round(9)
     halves = critical_value(tuple(map(tuple, correlation.tolist())), freedom) * errors * math.sqrt(variance)
     return {
-        label: (_measured(change, half, len(scores[label])), float(abs(change) <= half))
+        label: (_measured(change, half, len(scores[label]), step), 0.0)
         for label, change, half in zip(others, effects[1:].tolist(), halves.tolist(), strict=False)
     }
 
@@ -126,26 +126,26 @@ def _equal_variances(scores: Scores) -> bool:
         return not stats.levene(*several, center="median").pvalue < LEAST_EQUAL  # NaN: all are zero
 
 
-def _welch(own: Mapping[int, float], its: Mapping[int, float], step: float) -> tuple[Measurement, float]:
-    first, second = [*own.values()], [*its.values()]
-    change = math.fsum(first) / len(first) - math.fsum(second) / len(second)
-    if min(len(first), len(second)) < 2:
-        return Measurement(change, len(first)), 1.0
+def _welch(own: Mapping[int, float], its: Mapping[int, float], step: float) -> Estimate:
+    sides = [np.array([*side.values()]) for side in (own, its)]
+    counts = np.array([len(side) for side in sides])
+    change = float(sides[0].mean() - sides[1].mean())
+    if min(counts) < 2:
+        return Measurement(change, len(own)), 1.0
     # Seeds that happen to agree do not make a mean certain.
-    errors = [max(float(np.var(each, ddof=1)), step**2 / len(each)) / len(each) for each in (first, second)]
-    error = math.sqrt(sum(errors))
-    freedom = sum(errors) ** 2 / sum(e**2 / (len(each) - 1) for e, each in zip(errors, (first, second), strict=True))
+    errors = np.maximum([side.var(ddof=1) for side in sides], step**2 / counts) / counts
+    error, freedom = math.sqrt(errors.sum()), float(errors.sum() ** 2 / (errors**2 / (counts - 1)).sum())
     half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
-    return _measured(change, half, len(first)), 2 * float(stats.t.sf(abs(change) / error, freedom))
+    return _measured(change, half, len(own), step), 2 * float(stats.t.sf(abs(change) / error, freedom))
 
 
-def _paired(own: Mapping[int, float], its: Mapping[int, float], step: float) -> tuple[Measurement, float]:
+def _paired(own: Mapping[int, float], its: Mapping[int, float], step: float) -> Estimate:
     seeds = sorted(own.keys() & its.keys())
     if len(seeds) < 2:
-        means = [math.fsum(each.values()) / len(each) for each in (own, its)]
-        return Measurement(means[0] - means[1], len(own)), 1.0
-    change = mean_of_shares([own[seed] - its[seed] for seed in seeds], step, -100.0, 100.0)
-    return change, p_value(change)
+        change = math.fsum(own.values()) / len(own) - math.fsum(its.values()) / len(its)
+        return Measurement(change, len(own)), 1.0
+    paired = mean_of_shares([own[seed] - its[seed] for seed in seeds], step, -100.0, 100.0)
+    return paired, p_value(paired)
 
 
 def over_seeds_and_documents(bits: np.ndarray, sizes: np.ndarray) -> Measurement:
@@ -153,12 +153,10 @@ def over_seeds_and_documents(bits: np.ndarray, sizes: np.ndarray) -> Measurement
     with its 95% interval for other seeds and other documents; at least two of both.
 
     Seeds and documents are crossed random effects, so their variances add up (Searle, Casella and McCulloch 1992,
-    Variance Components, chapter 4). With n seeds, documents of B bytes together, D_s = sum_d x_sd / B, D its mean, and
-    r_d the mean over seeds of the residuals of the ratio x_sd - D_s b_d (Cochran 1977, Sampling Techniques, 6.3),
+    chapter 4). With D_s = sum_d x_sd / B, and r_d the mean over seeds of x_sd - D_s b_d (Cochran 1977, 6.3),
         V_seeds = sum_s (D_s - D)^2 / (n (n - 1)),  V_documents = m / (m - 1) sum_d r_d^2 / B^2,
     where m = B^2 / sum_d b_d^2 is the effective number of documents. The half-width is the root of
-    t(n - 1)^2 V_seeds + t(m - 1)^2 V_documents (Zou and Donner 2008), so few seeds count as few whatever the documents.
-    What only a seed and a document together explain counts in both: the interval is then somewhat too wide.
+    t(n - 1)^2 V_seeds + t(m - 1)^2 V_documents (Zou and Donner 2008): few seeds count as few whatever the documents.
     """
     n, whole = len(bits), float(sizes.sum())
     m = whole**2 / float((sizes**2).sum())
@@ -166,22 +164,11 @@ def over_seeds_and_documents(bits: np.ndarray, sizes: np.ndarray) -> Measurement
     residuals = (bits - of_seeds[:, None] * sizes).mean(0)
     variances = float(of_seeds.var(ddof=1)) / n, m / (m - 1) * float((residuals**2).sum()) / whole**2
     quantiles = stats.t.ppf((1 + LEVEL) / 2, [n - 1, m - 1])
-    half, value = math.sqrt(float((quantiles**2 * variances).sum())), float(of_seeds.mean())
+    value, half = float(of_seeds.mean()), math.sqrt(float((quantiles**2 * variances).sum()))
     return Measurement(value, n, interval=Interval(value - half, value + half, LEVEL, kind="seeds", method=BOTH))
 
 
-def _measured(change: float, half: float, n: int) -> Measurement:
+def _measured(change: float, half: float, n: int, step: float = 0.0) -> Measurement:
+    half = max(half, step / n)
     interval = Interval(change - half, change + half, LEVEL, kind="seeds") if n > 1 else None
     return Measurement(change, n, interval=interval)
-
-
-def _with_floor(change: Measurement, step: float) -> Measurement:
-    if change.interval is None or change.value is None:
-        return change
-    least = step / change.n
-    low, high = min(change.interval.low, change.value - least), max(change.interval.high, change.value + least)
-    return replace(change, interval=replace(change.interval, low=low, high=high))
-
-
-def _excludes_zero(change: Measurement) -> bool:
-    return change.interval is not None and not change.interval.low <= 0 <= change.interval.high

@@ -4,13 +4,11 @@ import pytest
 
 from rpr.records.position import position_of, positions_of
 from rpr.records.record import Git, RerunOf
-from rpr.records.scores import ByLength
 from rpr.report import groups
 from rpr.report.findings import findings
 from rpr.report.groups import run_groups, run_key
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import group_of
-from tests.report.test_contexts import scored
 
 OWN_DEFAULT = ("model.relative_defaults.clip_distance", 4)  # what was used is among the settings of the positions
 
@@ -26,30 +24,6 @@ def test_deciding_settings_separate_groups():
     for setting, value in (*folders, ("evaluation.bootstrap_samples", 5), OWN_DEFAULT):
         [group] = groups(setting, value)
         assert group.heading == "multi30k_en_de | model small | 1,800 steps | cpu"
-
-
-def test_runs_scored_on_different_splits_are_joined():
-    one = fake_record("relative", scores={"test": 30.0}, settings={"evaluation.test_splits": ["test"]})
-    later = {"settings": {"evaluation.test_splits": ["validation"]}, "started": "2026-01-03T00:00:00Z"}
-    other = fake_record("relative", scores={"validation": 28.0}, **later)
-    group = group_of([one, other])
-    (variant,) = group.variants
-    assert [group.score(variant, split).value for split in ("test", "validation")] == [30.0, 28.0]
-    one = one.model_copy(update={"by_length": ByLength(**fake_by_length(20.0))})
-    other = other.model_copy(update={"by_length": None})
-    group = group_of([one, other])
-    assert group.variants[0].measured(("sacrebleu", 1, 10), "").value == 20.0, "of the older run"
-    coded = [run.model_copy(update={"schemes": {"vectors": code}}) for run, code in ((one, "1"), (other, "2"))]
-    group = group_of(coded)
-    assert [variant.label[-19:] for variant in group.variants] == ["code of vectors = 1", "code of vectors = 2"]
-    group = group_of([coded[0], other.model_copy(update={"schemes": None})])
-    assert len(group.variants) == 1, "not recorded"
-    later = other.config | {
-        "position": other.config["position"] | {"query_log_scale": 0.0},  # as a version writes that has this setting
-        "hardware": other.config["hardware"] | {"num_workers": 7},
-    }
-    group = group_of([one, other.model_copy(update={"config": later})])
-    assert [group.score(group.variants[0], split).value for split in ("test", "validation")] == [30.0, 28.0]
 
 
 def test_other_code_of_a_scheme_is_a_variant_of_the_same_kind():
@@ -215,18 +189,3 @@ def test_scores_by_length_of_other_sentences_or_trainings_are_not_compared(chang
     runs = [fake_record(kind, by_length=each) for kind, each in zip(("absolute", "relative"), of_lengths, strict=True)]
     group = group_of(runs)
     assert "another way" in str(group.change(group.get("relative"), ("sacrebleu", 1, 10)).reason)
-
-
-@pytest.mark.parametrize("name, value", [("devices", 2), ("num_nodes", 2), ("threads", 2), ("attention", "dense")])
-def test_runs_trained_otherwise_are_not_joined(name, value):
-    other = {f"hardware.{name}": value}
-    runs = [
-        fake_record(scores={"test": 30.0}),
-        fake_record(scores={"validation": 28.0}, started="2026-01-03T00:00:00Z", settings=other),
-    ]
-    assert sum(len(group.runs) for group in run_groups(runs)) == 2
-
-
-def test_later_scores_do_not_replace_those_by_context():
-    later = fake_record("relative", started="2026-01-03T00:00:00Z", scores={"validation": 28.0})
-    assert group_of([scored("relative"), later]).variants[0].measured(("test", "separate", 64), "").value == 2.5

@@ -95,7 +95,7 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, mo
     shared = run("relative", 2000, 0.1, **{"position.tables": "shared_by_heads"})
     (grid,) = grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs, shared)
     assert recipe_grid(grid).setting == "multi30k_en_de | model small | cpu", "the steps vary"
-    assert [(label, len(grid.levels[label])) for label in grid.variants] == [
+    assert [(label, grid.levels[label].count()) for label in grid.variants] == [
         ("absolute (sinusoidal)", 2), ("relative, k = 16, per head", 2), ("relative, k = 16, shared by heads", 1)
     ]  # fmt: skip
 

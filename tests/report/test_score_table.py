@@ -6,7 +6,7 @@ import pytest
 
 from rpr import paper
 from rpr.report.findings import findings
-from rpr.report.groups import Beside, Learning, run_key
+from rpr.report.groups import Beside, run_key
 from rpr.report.page import build_report
 from rpr.report.published import differences, papers_settings
 from tests.fake_records import fake_by_length, fake_record, fake_score
@@ -102,7 +102,7 @@ def test_tasks_say_how_many_seeds_solve_them():
 
 def test_notes_of_a_row_are_footnotes():
     records = [fake_record(seed=1), fake_record(seed=2, status="interrupted")]
-    falling = {run_key(records[0]): Beside(Learning(0.03, 0.1))}
+    falling = {run_key(records[0]): Beside((0.03, 0.1))}
     table = grids(records, falling)["scores"]
     note = table.cells[0][-1]
     assert note.value == "still learning, incomplete"

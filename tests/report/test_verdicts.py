@@ -42,7 +42,8 @@ def test_equals_scipy_without_blocks():
         assert change.value == pytest.approx(samples[at + 1].mean() - samples[0].mean())
         assert change.interval.low == pytest.approx(ends.low[at], abs=0.01)
         assert change.interval.high == pytest.approx(ends.high[at], abs=0.01)
-    assert found.decided == {f"row {at + 1}" for at, p in enumerate(theirs.pvalue) if p < 0.05}
+    decided = {f"row {at + 1}" for at, p in enumerate(theirs.pvalue) if p < 0.05}
+    assert {label for label, verdict in found.verdicts.items() if verdict != "open"} == decided
     assert found.method == MODEL
 
 
@@ -145,7 +146,7 @@ def test_unequal_variances_are_welchs_and_holms():
 def test_shares_keep_the_interval_of_their_log_odds():
     scores = {"a": {1: 2.0, 2: 3.0, 3: 2.5}, "b": {1: 90.0, 2: 95.0, 3: 92.0}, "c": {1: 2.0, 2: 99.0, 3: 50.0}}
     found = changes(scores, "a", 0.1, shares=True)
-    assert found.method == SHARES and found.decided == {"b"}
+    assert (found.method, found.verdicts) == (SHARES, {"b": "better", "c": "open"})
     assert found.of_rows["b"].interval.high < 100
 
 
