@@ -22,7 +22,7 @@ ROOMS = {
     "rpr/runs": 970,
     "rpr/scoring": 1_310,
     "rpr/sweep": 1_270,
-    "rpr/tracking": 580,
+    "rpr/tracking": 500,
     "rpr/training": 1_160,
     "tests": 2_460,
     "tests/checks": 400,
@@ -42,7 +42,7 @@ ROOMS = {
     "tests/scoring": 560,
     "tests/sweep": 670,
     "tests/system": 3_640,
-    "tests/tracking": 430,
+    "tests/tracking": 410,
     "tests/training": 800,
 }
 

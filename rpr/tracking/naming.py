@@ -16,8 +16,6 @@ VALIDATION_BLEU = "validation/bleu"
 VALIDATION_BITS = "validation/bits_per_byte"
 STEPS_PER_SECOND = "steps_per_second"
 CLIP_DISTANCE = "k"
-POSITION_NAME = "position_name"
-VARIANT = "variant"
 CONFIGURATION = "configuration"
 SEED = "seed"
 # Summarised by the best value, as `validation/loss.min`; all other metrics by the last value, as a plain number.
@@ -35,8 +33,8 @@ def flat(config: TrainConfig) -> dict[str, Any]:
     return {
         CLIP_DISTANCE: position.k,
         **position.tracked,
-        POSITION_NAME: position.name,
-        VARIANT: variant(config),
+        "position_name": position.name,
+        "variant": variant(config),
         CONFIGURATION: configuration(config),
         "model_name": config.model.name,
         "architecture": config.model.architecture,
@@ -86,9 +84,7 @@ def define(run: Any) -> None:
 
 
 def final_row(record: Record) -> dict[str, Any]:
-    """A history row with the scores of a finished run, and its k if it has one: W&B then draws a bar chart of each
-    automatically, with a bar for each run.
-    """
+    """A history row with the scores of a finished run, and its k: W&B then draws a bar chart of each, a bar a run."""
     row: dict[str, Any] = {score_name(score.split, score.metric): score.score for score in record.scores}
-    clip_distance = position_of(record).clip_distance
-    return row if clip_distance is None else {**row, CLIP_DISTANCE: clip_distance}
+    k = position_of(record).clip_distance
+    return row | ({} if k is None else {CLIP_DISTANCE: k})

@@ -15,15 +15,17 @@ from typing import Any
 from pytorch_lightning.loggers import WandbLogger
 
 from rpr.config.train import LONGEST_TAG, TrainConfig
-from rpr.records.files import read_metrics
+from rpr.kinds import TEXT
+from rpr.records.files import evenly_spaced, read_translations
 from rpr.records.provenance import git_state
-from rpr.records.record import METRICS_NAME, RECORD_NAME, WandbRun, read_record
+from rpr.records.record import RECORD_NAME, Record, WandbRun, read_record
+from rpr.records.scores import SPLITS, scored_items
 from rpr.tracking.naming import STEP, define, final_row, flat, sections
 from rpr.tracking.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down, without_login
-from rpr.tracking.wandb_tables import tables
 
 INIT_TIMEOUT_SECONDS = 30
 FLUSH_SECONDS = 1.0  # the lag of W&B's file on disk; at the default of 15 a killed run left an empty file
+MAX_TRANSLATIONS = 20
 
 
 class WandbMirror(WandbLogger):
@@ -35,11 +37,9 @@ class WandbMirror(WandbLogger):
     instead, and the charts, drawn over `trainer/global_step`, show them in the right place.
     """
 
-    def __init__(self, run: Any, run_dir: Path, *, missing_from: int | None) -> None:
-        """`missing_from`: the first step of an earlier part of the run that W&B lacks, as a kill can lose rows."""
+    def __init__(self, run: Any, run_dir: Path) -> None:
         super().__init__(project=run.project, save_dir=run_dir, log_model=False, experiment=run)
-        self._run, self.run_dir, self._missing_from = run, run_dir, missing_from
-        self._next_step: int = run.starting_step
+        self._run, self.run_dir, self._next_step = run, run_dir, int(run.starting_step)
         self._broken, self._service = False, service()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="W&B mirror", daemon=True)
@@ -50,16 +50,9 @@ class WandbMirror(WandbLogger):
         self._jobs.put(partial(self._log, dict(metrics), step))
 
     def _log(self, row: dict[str, Any], step: int) -> None:
-        self._catch_up(until=step)
         in_order = step >= self._next_step  # W&B sends a row when the step increases
         self._run.log({**row, STEP: step}, **({"step": step} if in_order else {}))
         self._next_step = step if in_order else self._next_step + 1
-
-    def _catch_up(self, until: int) -> None:
-        missing_from, self._missing_from = self._missing_from, None
-        for line in read_metrics(self.run_dir / METRICS_NAME) if missing_from is not None else ():
-            if missing_from <= line["step"] < until:
-                self._log({name: value for name, value in line.items() if name not in ("step", "time")}, line["step"])
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -89,10 +82,8 @@ class WandbMirror(WandbLogger):
 
     def _log_results(self) -> None:
         record = read_record(self.run_dir / RECORD_NAME)
-        step = record.steps or self._next_step
-        self._catch_up(until=step + 1)  # no training was left
-        self._log(final_row(record), step)
-        self._log(tables(record, self.run_dir), step)
+        self._log(final_row(record), record.steps or self._next_step)
+        self._log(_tables(record, self.run_dir), record.steps or self._next_step)
 
     def finish(self, summary: Mapping[str, Any], *, failed: bool) -> None:
         """Write the summary and close the run, so that this process can start another; returns within its
@@ -114,6 +105,25 @@ class WandbMirror(WandbLogger):
             _report(f"the run is logged offline, and `wandb sync {files}` uploads it")
 
 
+def _tables(record: Record, run_dir: Path) -> dict[str, Any]:
+    """The scores, and evenly spaced translations, the same ones in every run on the same corpus."""
+    import wandb
+
+    columns: Any = ["split", "test set", "metric", "score", "low", "high", scored_items(record.scores), "checkpoint"]
+    rows = []
+    for of in record.scores:
+        ends = (of.interval.low, of.interval.high) if of.interval else (None, None)
+        rows.append([of.split, of.test_set, of.metric, of.score, *ends, of.num_sentences, of.checkpoint, of.signature])
+    tables = {"results/scores": wandb.Table(columns=[*columns, "signature"], data=rows)} if rows else {}
+    if rows and record.kind is not TEXT:
+        split = next((name for name in SPLITS if record.score(name)), record.scores[0].split)
+        sentences = enumerate(zip(*read_translations(run_dir / RECORD_NAME, split), strict=True), start=1)
+        shown = [[split, line, *texts] for line, texts in evenly_spaced([*sentences], MAX_TRANSLATIONS)]
+        columns = ["split", "line", "source", "reference", "hypothesis"]
+        tables["results/translations"] = wandb.Table(columns=columns, data=shown)
+    return tables
+
+
 def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror | None:
     """A W&B run for this process: online if there is a key and the server answers, else offline; None if W&B is off or
     fails altogether. Anything less than requested is reported in one line.
@@ -130,12 +140,12 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
             return None
         # 2. Online, if nothing speaks against it.
         if config.logger.mode == "online":
-            parts, problem = _parts(run_dir), ""
             if settings.mode in ("offline", "dryrun"):
                 problem = "offline by WANDB_MODE or `wandb offline`"
             elif not has_key(settings):
                 problem = "no key found (WANDB_API_KEY, or `wandb login`)"
             else:
+                parts = _parts(run_dir)
                 try:
                     return _mirror(config, run_dir, synthetic, online=True)
                 except Exception as error:  # no network, a wrong key, no write access, ...
@@ -155,7 +165,7 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
 def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool) -> WandbMirror:
     import wandb
 
-    earlier, commit = _parts(run_dir), git_state().commit
+    commit = git_state().commit
     names = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
     init = partial(
         wandb.init,
@@ -183,20 +193,17 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         ),
     )
     # Of an earlier start each part has a log that is named by the run's ID, in a folder named by time.
-    logs = [log for part in earlier for log in part.glob(f"run-{config.run_id}*.wandb")]
-    newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=None)
-    run_id = config.run_id if newest is None else newest.stem.removeprefix("run-")
-    begins = online and not earlier
+    logs = [log for part in _parts(run_dir) for log in part.glob(f"run-{config.run_id}*.wandb")]
+    newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=Path(f"run-{config.run_id}"))
     try:
-        run: Any = init(id=run_id, resume="never" if begins else "allow")
+        run: Any = init(id=newest.stem.removeprefix("run-"), resume="allow" if logs or not online else "never")
     except wandb.errors.UsageError:  # it exists, of another training of these settings: their curves would mix
-        run = init(id=f"{run_id}-{int(time.time())}", resume="never")
+        run = init(id=f"{config.run_id}-{int(time.time())}", resume="never")
     define(run)
     run.config.update({**flat(config), **sections(config)}, allow_val_change=True)
     if online:
         _report(without_login(run.url))
-    # Online, the server knows where its history ends; the parts of an offline run are sent one after another.
-    return WandbMirror(run, run_dir, missing_from=run.starting_step if online or not earlier else None)
+    return WandbMirror(run, run_dir)
 
 
 def reference(logger: WandbMirror) -> WandbRun:

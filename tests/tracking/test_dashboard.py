@@ -20,20 +20,17 @@ pytestmark = [
 
 
 @pytest.fixture
-def scored():
-    """The scores of the one run of sweep table2."""
-    return ["test/sacrebleu", "test/chrf", "validation/sacrebleu"]
-
-
-@pytest.fixture
-def saved(monkeypatch, scored):
-    """The reports that a client saves."""
+def saved(monkeypatch):
+    """The reports that a client saves of the one run of sweep table2, or of documents in the project as a whole."""
     import wandb
 
     reports = []
 
     def runs(path, filters=None, **_):
-        return iter([Fake(summary=dict.fromkeys(scored, 1.0))] if (filters or {}).get("group") != "empty" else [])
+        translations = ["test/sacrebleu", "test/chrf", "validation/sacrebleu"]
+        known = {"table2": translations, None: ["test/bits_per_byte", "validation/bits_per_byte"]}
+        names = known.get((filters or {}).get("group"))
+        return iter([Fake(summary=dict.fromkeys(names, 1.0))] if names else [])
 
     def execute_graphql(query, variables):
         if "spec" in variables:
@@ -56,27 +53,20 @@ def test_report_of_a_sweep_names_what_its_runs_have(tiny_config, saved, capfd):
     run("sweep=table2")
     address = "https://wandb.test/tester/rpr/reports/Position-representations:-sweep-table2--Vmlldzox\n"
     assert capfd.readouterr() == (address, ""), "without the login"
-    (report,) = saved
-    (grid,) = (block["metadata"] for block in report["spec"]["blocks"] if block["type"] == "panel-grid")
-    (runset,) = grid["runSets"]
-    panels = [panel["config"] for panel in grid["panelBankSectionConfig"]["panels"]]
+    run()
+    grids = [next(block["metadata"] for block in report["spec"]["blocks"] if block["type"] == "panel-grid")
+             for report in saved]  # fmt: skip
+    panels = [panel["config"] for panel in grids[0]["panelBankSectionConfig"]["panels"]]
     compared = ["test/sacrebleu", "validation/sacrebleu"]
     metrics = [name for panel in panels for name in panel.get("metrics", ())]
     assert {*metrics} == {*compared, naming.VALIDATION_BLEU, naming.VALIDATION_LOSS, naming.STEPS_PER_SECOND}
     settings = {panel["groupBy"].removesuffix(".value") for panel in panels if panel.get("groupBy")}
     assert settings <= naming.flat(tiny_config()).keys()
-    (group,) = runset["filters"]["filters"]
+    runsets = [grid["runSets"][0] for grid in grids]
+    (group,) = runsets[0]["filters"]["filters"]
     assert (group["key"]["name"], group["value"]) == ("group", "table2")
-    (order,) = runset["sort"]["keys"]
-    assert order["key"]["name"] == compared[0] and not order["ascending"]
-
-
-@pytest.mark.parametrize("scored", [["test/bits_per_byte", "validation/bits_per_byte"]])
-def test_documents_are_compared_by_bits_per_byte_the_lowest_first(saved):
-    run()
-    (grid,) = (block["metadata"] for block in saved[0]["spec"]["blocks"] if block["type"] == "panel-grid")
-    (order,) = grid["runSets"][0]["sort"]["keys"]
-    assert order["key"]["name"] == "test/bits_per_byte" and order["ascending"]
+    orders = [(order["key"]["name"], order["ascending"]) for runset in runsets for order in runset["sort"]["keys"]]
+    assert orders == [(compared[0], False), ("test/bits_per_byte", True)], "the best first"
 
 
 @pytest.mark.parametrize("words, message", [
