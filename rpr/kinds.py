@@ -62,38 +62,19 @@ class Kind:
 
 
 TRANSLATION = Kind(
-    "translation",
-    "sacrebleu",
-    "BLEU",
-    "BLEU",
-    1,
-    ("test",),
-    "sentences",
-    "Small models on a small corpus: compare changes, not scores.",
-)
+    name="translation", metric="sacrebleu", heading="BLEU", unit="BLEU", digits=1, splits=("test",), items="sentences",
+    caution="Small models on a small corpus: compare changes, not scores.",
+)  # fmt: skip
 TASK = Kind(
-    "task",
-    "exact_match",
-    "exact match",
-    "points of exact match",
-    1,
-    ("long", "test"),
-    "sentences",
-    "A seed solves a task or does not: compare how many seeds do, not means alone.",
-    shares=True,
-)
+    name="task", metric="exact_match", heading="exact match", unit="points of exact match", digits=1,
+    splits=("long", "test"), items="sentences", shares=True,
+    caution="A seed solves a task or does not: compare how many seeds do, not means alone.",
+)  # fmt: skip
 TEXT = Kind(
-    "text",
-    "bits_per_byte",
-    "bits/byte",
-    "bits per byte",
-    3,
-    ("test",),
-    "documents",
-    "Compared at equal numbers of tokens, also while a model is still learning.",
-    lower_is_better=True,
-    highest=math.inf,
-)
+    name="text", metric="bits_per_byte", heading="bits/byte", unit="bits per byte", digits=3, splits=("test",),
+    items="documents", lower_is_better=True, highest=math.inf,
+    caution="Compared at equal numbers of tokens, also while a model is still learning.",
+)  # fmt: skip
 KINDS = (TRANSLATION, TASK, TEXT)
 
 

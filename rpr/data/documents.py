@@ -105,11 +105,6 @@ def _check_utf8(block: Block) -> None:
         ) from None
 
 
-def character_boundary(text: bytes, at: int) -> int:
-    """The last place up to `at` where a character of UTF-8 starts; `at` itself in other content."""
-    return next((place for place in range(at, max(at - 4, -1), -1) if text[place] & 0xC0 != 0x80), at)
-
-
 @dataclass(frozen=True)
 class TextCorpus:
     """The documents of each split of the corpus, before those of train are held out for a `missing` one.
@@ -147,12 +142,14 @@ class TextCorpus:
     def _last_tenth(self, train: Documents) -> Iterator[Block]:
         left = sum(len(block.text) for block in train.blocks()) * (LAST - 1) // LAST
         for block in train.blocks():
-            end = left if left >= len(block.text) else character_boundary(block.text, left) if left > 0 else 0
+            text, end = block.text, min(max(left, 0), len(block.text))
+            if 0 < left < len(text):  # where a character of UTF-8 starts
+                end = next((at for at in range(left, max(left - 4, -1), -1) if text[at] & 0xC0 != 0x80), left)
             if left > 0:
-                yield block._replace(text=block.text[:end], last=left <= len(block.text), splits=("train",))
-            if left <= len(block.text):
-                yield block._replace(text=block.text[end:], splits=self.missing)
-            left -= len(block.text)
+                yield block._replace(text=text[:end], last=left <= len(text), splits=("train",))
+            if left <= len(text):
+                yield block._replace(text=text[end:], splits=self.missing)
+            left -= len(text)
 
 
 def load_documents(data: DataConfig) -> TextCorpus:

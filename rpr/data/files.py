@@ -24,7 +24,7 @@ CONTENT = {
     rb"\xff\xfe|\xfe\xff": "UTF-16",
 }
 START = 1 << 20  # bytes of a file by which its content is checked
-TEXT_TYPE = re.compile(r"(dictionary<values=)?(large_)?string(_view)?\b.*|null")  # of pyarrow
+TEXT_TYPE = re.compile(r"(dictionary<values=)?(large_)?string(_view)?\b.*")  # of pyarrow
 Cell = bytes | None  # to be decoded
 RULES = {
     ".jsonl": "give an object with the columns as keys on each line",
@@ -130,8 +130,8 @@ def describe(file: Path) -> Shape:
     for number, row in enumerate(_rows(file), 1):  # noqa: B007 (the number of the last one)
         for name, value in row.items():
             found[name].add(type(value).__name__)
-    text = {"str", "NoneType"}
-    return Shape(number, {name: "text" if of <= text else " and ".join(sorted(of)) for name, of in found.items()})
+    text = ({"str"}, {"str", "NoneType"})
+    return Shape(number, {name: "text" if of in text else " and ".join(sorted(of)) for name, of in found.items()})
 
 
 def read_columns(file: Path, columns: Sequence[str], size: int) -> Iterator[list[Sequence[Cell]]]:

@@ -124,11 +124,6 @@ def sample_windows(documents: TokenSplit, length: int, count: int) -> list[list[
     return [[*row.tolist(), EOS] for row in rows]
 
 
-def longest_block(documents: TokenSplit) -> int:
-    """The most tokens that `context_blocks` can have: a block and as many tokens before it are in one document."""
-    return int(documents.target_lengths.max() - 1) // 2
-
-
 def context_blocks(data: PreparedData, name: str, length: int, max_tokens: int) -> Windows:
     """Evenly spaced runs of `length` tokens, at most `max_tokens` altogether, each with as many tokens of its document
     before it. Raises DataError if no document has so many.
@@ -139,7 +134,8 @@ def context_blocks(data: PreparedData, name: str, length: int, max_tokens: int) 
     if not numbers.any():
         raise DataError(
             f"evaluation.context_lengths: {length} is too long for the {name} documents of {data.meta.name}, of which "
-            f"one must have twice as many tokens; choose lengths up to {longest_block(documents)}, or [] for none"
+            f"one must have twice as many tokens; choose lengths up to {(documents.target_lengths.max() - 1) // 2}, or "
+            "[] for none"
         )
     return Windows(documents, begins, begins + length * numbers, length).spread(max_tokens)
 

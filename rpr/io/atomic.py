@@ -20,35 +20,26 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write a file or a folder to; at the end it replaces `path`, and after an error it is removed. After an
-    OSError what was at `path` is untouched.
+    """A path to write a file or a folder to; at the end, once it is on the disk, it replaces `path`, and after an error
+    it is removed. After an OSError what was at `path` is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _sibling(path, "tmp")
+    finished, old = (path.with_name(f".{path.name}.{os.getpid()}.{kind}") for kind in ("tmp", "old"))
     try:
-        yield temporary
-        put_in_place(temporary, path)
-    finally:
-        _remove(temporary)
-
-
-def put_in_place(finished: Path, path: Path) -> None:
-    """Move a finished file or folder to `path`, in the same folder, once it is on the disk; an OSError restores it."""
-    for file in finished.rglob("*") if finished.is_dir() else (finished,):
-        if not file.is_dir():
-            _sync(file)
-    old = _sibling(path, "old")
-    try:
+        yield finished
+        for file in finished.rglob("*") if finished.is_dir() else (finished,):
+            if not file.is_dir():
+                _sync(file)
         if finished.is_dir() and path.exists():
             os.replace(path, old)
         os.replace(finished, path)
-    except BaseException:
+        with contextlib.suppress(OSError):  # not every file system can sync a folder; only the new name could be lost
+            _sync(path.parent)
+    finally:
         if old.exists() and not path.exists():
             os.replace(old, path)
-        raise
-    with contextlib.suppress(OSError):  # not every file system can sync a folder; only the new name could be lost
-        _sync(path.parent)
-    _remove(old)
+        _remove(old)
+        _remove(finished)
 
 
 def remove_leftovers(folder: Path, *patterns: str) -> None:
@@ -64,10 +55,6 @@ def remove_leftovers(folder: Path, *patterns: str) -> None:
                 _remove(old)
             else:
                 os.replace(old, path)
-
-
-def _sibling(path: Path, kind: str) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.{kind}")
 
 
 def _remove(path: Path) -> None:

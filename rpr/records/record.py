@@ -409,17 +409,15 @@ def _rank(record: Record) -> tuple[bool, bool, str]:
     return (record.status == "finished", record.rerun_of is None, record.started)
 
 
-def _candidates(root: Path, walked: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """The files of records of a folder, then those of its subfolders, then those behind links to folders elsewhere than
-    these and `walked`; unreadable folders are skipped.
-    """
-    links: list[Path] = []
-    for folder, folders, files in os.walk(root):  # follows no links
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_WALKED)
-        links += [Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))]
-        yield from (Path(folder, name) for name in sorted(files) if name in (RECORD_NAME, RECORDS_NAME))
-    walked = (*walked, root.resolve())
-    for link in links:
-        target = link.resolve()
-        if not any(target.is_relative_to(known) or known.is_relative_to(target) for known in walked):
-            yield from _candidates(link, walked)
+def _candidates(root: Path) -> Iterator[Path]:
+    """The files of records below a folder, each folder once, those behind links last; unreadable ones are skipped."""
+    seen, tops = set[str](), [root]
+    for top in tops:  # which grow by the links
+        for folder, folders, files in os.walk(top):  # follows no links
+            folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_WALKED)
+            if (real := os.path.realpath(folder)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            tops += [Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))]
+            yield from (Path(folder, name) for name in sorted(files) if name in (RECORD_NAME, RECORDS_NAME))

@@ -249,10 +249,13 @@ class ByContext:
     by_position: tuple[PositionScore, ...]
 
 
+def _decoding(score: Score | ByLength) -> tuple[Any, ...]:
+    return score.beam_size, score.length_penalty, score.min_length, score.precision or "32"
+
+
 def how_scored(score: Score) -> tuple[Any, ...]:
     """The settings that two scores must share to be comparable."""
-    decoding = (score.beam_size, score.length_penalty, score.min_length, score.precision or "32")
-    return (score.signature, score.num_sentences, *decoding)
+    return (score.signature, score.num_sentences, *_decoding(score))
 
 
 def how_scored_by_context(score: ByContext) -> tuple[Any, ...]:
@@ -266,6 +269,5 @@ def how_scored_by_context(score: ByContext) -> tuple[Any, ...]:
 
 def how_scored_by_length(score: ByLength, metric: str) -> tuple[Any, ...]:
     """The same for scores by length."""
-    decoding = (score.beam_size, score.length_penalty, score.min_length, score.precision or "32")
     text = (score.splits, score.test_sets, score.longest_training_source)
-    return (score.signatures.get(metric), *decoding, *text)
+    return (score.signatures.get(metric), *_decoding(score), *text)

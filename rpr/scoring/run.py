@@ -20,14 +20,7 @@ from rpr.kinds import TASK, TEXT
 from rpr.model.transformer import Transformer
 from rpr.progress import Progress, bars
 from rpr.records.files import Texts, documents_file, write_split
-from rpr.records.scores import (
-    BITS_PER_BYTE,
-    HEADLINE_METRIC,
-    SOURCE_UNIT,
-    ByContext,
-    ByLength,
-    Score,
-)
+from rpr.records.scores import BITS_PER_BYTE, HEADLINE_METRIC, SOURCE_UNIT, ByContext, ByLength, Score
 from rpr.scoring import lengths
 from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
 from rpr.scoring.significance import interval
@@ -88,8 +81,7 @@ def check_scorable(config: TrainConfig, data: PreparedData) -> None:
         if unknown := sum(UNK in source or UNK in target for source, target in rows):
             raise DataError(
                 f"data.vocabulary_size: {unknown} of the {len(pairs)} examples of {split} have words that are not "
-                f"among the {len(data.vocabulary)} pieces, and no right answer; give every word of the task a piece, "
-                "with data.task.num_train large enough that train has them all"
+                f"among the {len(data.vocabulary)} pieces, and no right answer; give every word of the task a piece"
             )
         if (more := int((pairs.target_lengths - pairs.source_lengths).max())) > evaluation.max_extra_length:
             raise DataError(

@@ -1,5 +1,5 @@
-"""Callbacks around the training steps: timing, the guard against non-finite steps, the metrics file with BLEU on
-validation sentences, and checkpoints: when, how many are kept, and each one atomically.
+"""Callbacks around the training steps: timing, the metrics file, whose steps are finite, with BLEU on validation
+sentences, and checkpoints: when, how many are kept, and each one atomically.
 """
 
 import json
@@ -22,6 +22,7 @@ from rpr.errors import InterruptedRun, RunError
 from rpr.io.atomic import remove_leftovers, replace_file, replacing
 from rpr.progress import Progress
 from rpr.records.files import SHOWN_METRICS, read_metrics
+from rpr.records.record import METRICS_NAME
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.runtime import device_name, peak_memory
 from rpr.signals import signals_deferred
@@ -46,7 +47,7 @@ class Stopwatch(StepCallback):
         self.steps = self.source_tokens = self.target_tokens = self.earlier_peak = 0  # the peak in bytes
         self._seen = 0
         self._since: tuple[float, float] | None = None  # clock and processor time when it was last started
-        self._last_step = _now()
+        self._last_step = (0.0, 0.0)
         self._suspended = False  # by Ctrl-Z, in the current step
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,20 +66,19 @@ class Stopwatch(StepCallback):
         return max(peak, self.earlier_peak), kind
 
     def pause(self, *_: Any, **__: Any) -> None:
-        if self._since is not None:
-            _synchronise()
-            self._add_until(_now())
+        self._pause_at(None)
 
-    def _add_until(self, until: tuple[float, float]) -> None:
-        assert self._since is not None
-        self.seconds += until[0] - self._since[0]
-        self.processor_seconds += until[1] - self._since[1]
-        self._since = None
+    def _pause_at(self, until: tuple[float, float] | None) -> None:
+        """Stop at this time, or now."""
+        if self._since is not None:
+            until = until or _synchronised()
+            self.seconds += until[0] - self._since[0]
+            self.processor_seconds += until[1] - self._since[1]
+            self._since = None
 
     def resume(self, *_: Any, **__: Any) -> None:
         if self._since is None and self._seen >= WARM_UP_STEPS:
-            _synchronise()
-            self._since = _now()
+            self._since = _synchronised()
 
     on_validation_start = on_train_end = pause  # as hooks they are given what they do not need
     on_validation_end = resume
@@ -101,7 +101,7 @@ class Stopwatch(StepCallback):
 
     def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
         if self._since is not None and self._suspended:  # this step is not measured
-            self._add_until(max(self._since, self._last_step))
+            self._pause_at(max(self._since, self._last_step))
         elif self._since is not None:
             self.steps += 1
             self.source_tokens += batch.step_source_tokens
@@ -118,15 +118,30 @@ class Step(NamedTuple):
     gradient_norm: float  # before clipping
 
 
-class NonFiniteGuard(StepCallback):
-    """Raises RunError at a step whose loss or gradient is not finite. These stay on their device and are read together
-    every LOG_EVERY steps, since each read synchronises a GPU; steps not yet logged are saved in checkpoints.
+class Metrics(StepCallback):
+    """Writes a line of metrics.jsonl every LOG_EVERY steps and at each validation, mirrors it to the logger, and
+    updates the progress bar; raises RunError at a step whose loss or gradient is not finite.
+
+    Losses and gradient norms stay on their device and are read together, since each read synchronises a GPU; steps not
+    yet logged are saved in checkpoints. `translate` computes validation BLEU with the current weights, if wanted.
     """
 
-    def __init__(self, run_dir: Path, optim: OptimConfig, batches: TranslationData) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        optim: OptimConfig,
+        batches: TranslationData,
+        stopwatch: Stopwatch,
+        translate: Callable[[Any], float] | None,
+    ) -> None:
         self.run_dir, self.optim, self.batches = run_dir, optim, batches
+        self.path, self.stopwatch, self.translate = run_dir / METRICS_NAME, stopwatch, translate
+        self.bytes_per_token = batches.bytes_per_token()
+        self.started = time.monotonic()  # wall-clock time may be set back
         self._unread: list[tuple[int, Tensor, Tensor]] = []  # step, mean loss of its microbatches, gradient norm
         self._read: list[Step] = []
+        self._last = (0.0, 0, 0, 0)
+        self._progress: Progress | None = None  # on the first rank
 
     def state_dict(self) -> dict[str, Any]:
         return {"read": [list(step) for step in self._read]}
@@ -134,29 +149,49 @@ class NonFiniteGuard(StepCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._read = [Step(*step) for step in state_dict["read"]]
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._last = self.stopwatch.reading()
+        if trainer.is_global_zero:
+            if self.path.exists():
+                # Later rows will be written again; a kill can leave an incomplete last line.
+                rows = [row for row in read_metrics(self.path) if row["step"] <= trainer.global_step]
+                replace_file(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+                self.started -= rows[-1].get("time", 0) if rows else 0
+            self._progress = Progress(trainer.max_steps, "steps", "training", done=trainer.global_step, lines="last")
+            self._progress.update(0, **dict.fromkeys(SHOWN_METRICS.values()))
+
     def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
+        # 1. Every step: what is known of it without waiting for a GPU.
+        step = trainer.global_step
         assert module.gradient_norm is not None
         loss = torch.stack(module.micro_losses).mean()  # each is scaled to a whole step
-        self._unread.append((trainer.global_step, loss, module.gradient_norm))
+        self._unread.append((step, loss, module.gradient_norm))
         module.micro_losses.clear()
-        if trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOG_EVERY == 0:
-            self.read(trainer, module)
+        if self._progress is not None:
+            self._progress.reach(step, trainer.max_steps)
+        # 2. Some: on every rank, as their losses are reduced.
+        due = not step % LOG_EVERY or step == trainer.max_steps
+        if due or trainer.strategy.root_device.type == "cpu":
+            self.read(trainer)
+        if not due or not trainer.is_global_zero or not self._read:
+            return
+        # 3. A line.
+        done, self._read = self._read, []
+        now = self.stopwatch.reading()
+        seconds, *counts = (a - b for a, b in zip(now, self._last, strict=True))
+        self._last = now
+        row: dict[str, Any] = {
+            "train/loss": sum(taken.loss for taken in done) / len(done),  # the mean over the steps since the last line
+            "train/gradient_norm": sum(taken.gradient_norm for taken in done) / len(done),
+            "train/gradient_norm_max": max(taken.gradient_norm for taken in done),
+            "learning_rate": learning_rate(step, module.config.optim, module.config.model.d_model),
+        }
+        if counts[0] and seconds > 0:
+            names = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
+            row |= {name: count / seconds for name, count in zip(names, counts, strict=True)}
+        self._write(trainer, step, row)
 
-    def before_saving(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse a checkpoint of non-finite weights, as after too large a step, or of unchecked steps."""
-        self.read(trainer, pl_module)
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in pl_module.parameters()):
-            raise RunError(
-                f"step {trainer.global_step}: weights are not finite; {self._last_good_checkpoint()}; "
-                f"lower {self.optim.rate_setting}"
-            )
-
-    def take(self) -> list[Step]:
-        """The steps read since the last call."""
-        steps, self._read = self._read, []
-        return steps
-
-    def read(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def read(self, trainer: pl.Trainer, pl_module: pl.LightningModule | None = None) -> None:
         """Read and check every step not yet read; called on all ranks together."""
         if not self._unread:
             return
@@ -170,6 +205,15 @@ class NonFiniteGuard(StepCallback):
             self._read.append(step)
 
     on_validation_start = read
+
+    def before_saving(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuse a checkpoint of non-finite weights, as after too large a step, or of unchecked steps."""
+        self.read(trainer)
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in pl_module.parameters()):
+            raise RunError(
+                f"step {trainer.global_step}: weights are not finite; {self._last_good_checkpoint()}; "
+                f"lower {self.optim.rate_setting}"
+            )
 
     def _stop(self, trainer: pl.Trainer, step: Step) -> None:
         pairs = self.batches.pairs_of_step(step.step - 1)
@@ -187,62 +231,6 @@ class NonFiniteGuard(StepCallback):
     def _last_good_checkpoint(self) -> str:
         saved = checkpoints(self.run_dir / "checkpoints")
         return f"the last good checkpoint is {saved[-1][1].name}" if saved else "there is no checkpoint yet"
-
-
-class Metrics(StepCallback):
-    """Writes a line of metrics.jsonl every LOG_EVERY steps and at each validation, mirrors it to the logger, and
-    updates the progress bar. `translate` computes validation BLEU with the current weights, if wanted;
-    `bytes_per_token` is of validation documents.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        stopwatch: Stopwatch,
-        guard: NonFiniteGuard,
-        translate: Callable[[Any], float] | None,
-        bytes_per_token: float | None = None,
-    ) -> None:
-        self.path, self.stopwatch, self.guard = path, stopwatch, guard
-        self.translate, self.bytes_per_token = translate, bytes_per_token
-        self.started = time.monotonic()  # wall-clock time may be set back
-        self._last = (0.0, 0, 0, 0)
-        self._progress: Progress | None = None  # on the first rank
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._last = self.stopwatch.reading()
-        if trainer.is_global_zero:
-            if self.path.exists():
-                # Later rows will be written again; a kill can leave an incomplete last line.
-                rows = [row for row in read_metrics(self.path) if row["step"] <= trainer.global_step]
-                replace_file(self.path, "".join(json.dumps(row) + "\n" for row in rows))
-                self.started -= rows[-1].get("time", 0) if rows else 0
-            self._progress = Progress(trainer.max_steps, "steps", "training", done=trainer.global_step, lines="last")
-            self._progress.update(0, **dict.fromkeys(SHOWN_METRICS.values()))
-
-    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
-        step = trainer.global_step
-        if self._progress is not None:
-            self._progress.reach(step, trainer.max_steps)
-        if step % LOG_EVERY and step != trainer.max_steps:
-            return
-        self.guard.read(trainer, module)  # on every rank: their losses are reduced
-        done = self.guard.take()
-        if not trainer.is_global_zero or not done:
-            return
-        now = self.stopwatch.reading()
-        seconds, *counts = (a - b for a, b in zip(now, self._last, strict=True))
-        self._last = now
-        row: dict[str, Any] = {
-            "train/loss": sum(taken.loss for taken in done) / len(done),  # the mean over the steps since the last line
-            "train/gradient_norm": sum(taken.gradient_norm for taken in done) / len(done),
-            "train/gradient_norm_max": max(taken.gradient_norm for taken in done),
-            "learning_rate": learning_rate(step, module.config.optim, module.config.model.d_model),
-        }
-        if counts[0] and seconds > 0:
-            names = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
-            row |= {name: count / seconds for name, count in zip(names, counts, strict=True)}
-        self._write(trainer, step, row)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.is_global_zero:
@@ -401,6 +389,7 @@ def _now() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
-def _synchronise() -> None:
+def _synchronised() -> tuple[float, float]:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+    return _now()

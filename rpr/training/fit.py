@@ -29,14 +29,7 @@ from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints
 from rpr.runs.origin import start_from
 from rpr.signals import die_on_sigterm
-from rpr.training.callbacks import (
-    WARM_UP_STEPS,
-    AtomicCheckpointIO,
-    Metrics,
-    NonFiniteGuard,
-    PeriodicCheckpoint,
-    Stopwatch,
-)
+from rpr.training.callbacks import WARM_UP_STEPS, AtomicCheckpointIO, Metrics, PeriodicCheckpoint, Stopwatch
 from rpr.training.datamodule import TranslationData
 from rpr.training.module import TranslationModule
 
@@ -59,7 +52,7 @@ def fit(
     model, RecordError if metrics.jsonl is damaged, InterruptedRun if config.stop_after_minutes have passed, RunError if
     the loss or a gradient became non-finite, or a checkpoint could not be written.
     """
-    # 1. The model, its batches, and the callbacks, of which the guard comes before those that write.
+    # 1. The model, its batches, and the callbacks, of which the one that stops comes before the one that saves.
     _silence_lightning()
     reset_resident_peak()  # preparing the corpus, or an earlier job of a sweep, is not part of the run's peak
     optim = config.optim
@@ -69,15 +62,14 @@ def fit(
         module.double()
     batches = TranslationData(config, data)
     stopwatch = Stopwatch(config.hardware)
-    guard = NonFiniteGuard(run_dir, optim, batches)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
+    metrics = Metrics(run_dir, optim, batches, stopwatch, translate)
     callbacks: list[pl.Callback] = [
         SeveralRanks(partial(_common, config, data)),
         SameMatmuls(),
         stopwatch,
-        guard,
-        Metrics(run_dir / METRICS_NAME, stopwatch, guard, translate, batches.bytes_per_token()),
-        PeriodicCheckpoint(folder, optim, stopwatch, guard.before_saving, config.stop_after_minutes),
+        metrics,
+        PeriodicCheckpoint(folder, optim, stopwatch, metrics.before_saving, config.stop_after_minutes),
     ]
     # 2. Where to start: the newest checkpoint, the weights of another run, or chance.
     newest = _newest_readable(folder)

@@ -114,6 +114,7 @@ def test_one_file_or_the_prefix_of_two_is_train(tmp_path, path, contents):
     ({"train.jsonl": JSONL + "{\n"}, "line 61 of .*train.jsonl cannot be read .*; give an object"),
     ({"train.jsonl": "3\n"}, "line 1 of .* cannot be read .*; give an object"),
     ({"train.jsonl": '{"en": "a", "de": 3}\n'}, "'de' in the columns of .* holds int, not text"),
+    ({"train.jsonl": '{"en": "a", "de": null}\n'}, "'de' in the columns of .* holds NoneType, not text"),
     ({"train.jsonl": JSONL + '{"en":' * 100_000}, "line 61 of .*train.jsonl cannot be read .maximum recursion"),
     ({"train.parquet": b"PAR1"}, "train.parquet cannot be read .*make it readable or download it again"),
     ({"train.csv.gz": gzip.compress(CSV.encode())[:-9]}, "train.csv.gz cannot be read"),

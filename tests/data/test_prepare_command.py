@@ -1,14 +1,11 @@
-"""The text, JSON and progress of rpr-cli prepare."""
+"""The text and JSON of rpr-cli prepare."""
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from rpr import progress
 from rpr.cli import app
-from rpr.commands import prepare as command
 from rpr.config.commands import PrepareConfig
 from rpr.data.cache import prepare
 from rpr.validation import validate
@@ -51,24 +48,3 @@ def test_json_output(overrides, cli):
     files = [file.stat().st_size for file in data.directory.iterdir() if file.name != "meta.json"]
     assert document["bytes"] == sum(files)
     assert document["built"] and document["peak_bytes"] > 1e7
-
-
-def test_each_stage_has_its_own_progress(monkeypatch, capsys):
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(progress, "time", clock)
-    with command.progress_bars(SimpleNamespace(name="corpus", kind=None)) as report:
-        for now, done, total, what in [
-            (100.0, 0, 9000, "reading"),
-            (110.0, 2000, 9000, "reading"),
-            (140.0, 9000, 9000, "reading"),
-            (140.0, 4000, 9_000_000, "encoding"),
-            (160.0, 9000, 9_000_000, "encoding"),
-            (161.0, 0, 24, "encoding test"),
-        ]:
-            clock.now = now
-            report(done, total, what)
-    assert capsys.readouterr().err.splitlines() == [
-        "corpus: reading: 2,000/9,000 pairs, 0:00:35 left, 200 pairs/s",
-        "corpus: reading: 9,000/9,000 pairs, 225 pairs/s",
-        "corpus: encoding: 9,000/9,000,000 pairs, 9:59:24 left, 250 pairs/s",
-    ]

@@ -150,7 +150,7 @@ def test_tasks_of_kazemnejad_have_the_sizes_of_their_scripts():
         lengths = found.min_length, found.max_train_length, found.max_long_length
         assert lengths == ((4, 8, 16) if short else (4, 20, 40))
         assert found.num_train == 100_000 and getattr(found, "symbols", None) == sizes.get(name)
-    longer = task("uneven_addition", **SMALL | {"num_long": 4000}).pairs()["long"]
+    longer = task("uneven_addition", **SMALL | {"num_long": 2000}).pairs()["long"]
     digits = {tuple(len(part.split()) for part in source.split(" + ")) for source, _ in longer}
     assert digits == {pair for pair in itertools.product(range(4, 17), repeat=2) if max(pair) > 8}
     inputs = [(first, second) for first, second in itertools.product(range(10, 1000), repeat=2)]
@@ -178,29 +178,6 @@ def test_recall_asks_for_each_key_once_and_counts_queries_and_rows():
     assert {number for number, _ in cells} == {*range(4, 17)} and min(distance for _, distance in cells) >= 2
 
 
-def test_addition_without_padding():
-    pairs = task("addition", padded_digits=None, **SMALL).pairs()["train"]
-    assert all(is_right("addition", *pair, None) for pair in pairs)
-    assert not any(number.startswith("0 ") for pair in pairs for number in (*pair[0].split(" + "), pair[1]))
-    assert {len(pair[0].split(" + ")[0].split()) for pair in pairs} == {*range(1, 9)}
-
-
-@pytest.mark.parametrize("name", [*KINDS, "scan_length"])
-def test_inputs_are_disjoint_between_splits_and_unique_in_tests(name):
-    splits = generated(name)
-    inputs = {split: [source for source, _ in pairs] for split, pairs in splits.items()}
-    for one, other in itertools.combinations(inputs, 2):
-        assert not {*inputs[one]} & {*inputs[other]}, (one, other)
-    for split in ("validation", "test", "long"):
-        assert len({*inputs[split]}) == len(inputs[split])
-
-
-def test_train_keeps_most_of_the_short_inputs():
-    splits = task("copy", **(SMALL | {"num_train": 20_000, "num_test": 500, "num_validation": 500})).pairs()
-    short = [sum(len(source.split()) == 2 for source, _ in splits[split]) for split in ("validation", "test")]
-    assert max(short) <= 5 and {str(digit) for digit in range(10)} <= {source for source, _ in splits["train"]}
-
-
 @pytest.mark.parametrize("name, changes, message", [
     ("copy", {"max_train_length": 2, "num_test": 6}, r"^data\.task: num_test: 6 is more than the 5 inputs"),
     ("scan_length", {"num_test": 17_000}, r"^data\.task: max_train_length: of SCAN's pairs 16990 have at most 22"),
@@ -212,12 +189,15 @@ def test_more_pairs_than_there_are_is_an_error(name, changes, message):
 
 
 @pytest.mark.parametrize("name", [*KINDS, "scan_length"])
-def test_each_symbol_is_one_piece_and_text_round_trips(name, tmp_path):
+def test_each_symbol_is_one_piece_and_no_input_is_in_two_splits(name, tmp_path):
     config = data(name).model_copy(update={"task": small(name), "cache_dir": str(tmp_path)})
     prepared = prepare(config)
     assert len(prepared.vocabulary) == config.vocabulary_size
+    inputs = {split: {source for source, _ in pairs} for split, pairs in generated(name).items()}
+    assert not any({*inputs[one]} & {*inputs[other]} for one, other in itertools.combinations(inputs, 2))
     for split in ("validation", "test", "long"):
         texts = prepared.text(split)
+        assert len(inputs[split]) == len(texts[0]), "unique"
         assert list(zip(*texts, strict=True)) == generated(name)[split]
         for text in itertools.chain(*texts):
             pieces = prepared.vocabulary.encode(text)

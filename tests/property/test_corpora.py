@@ -10,6 +10,7 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -151,9 +152,7 @@ def test_pieces_of_a_file_are_those_of_its_text_whatever_the_format_and_the_size
             blocks = [*Documents({"a": [file]}, config).blocks()]
         assert b"".join(block.text for block in blocks) == text.encode()
         assert [block.last for block in blocks] == [False] * (len(blocks) - 1) + [True]
-        pieces = [
-            piece for some in vocabulary.encode_texts([block.text for block in blocks]) for piece in some.tolist()
-        ]
-        assert pieces == vocabulary.encode(text), suffix
+        pieces = np.concatenate(vocabulary.encode_texts([block.text for block in blocks]))
+        assert pieces.tolist() == vocabulary.encode(text), suffix
         words = sum((count_text_words(block.text.decode()) for block in blocks), Counter())
         assert words == count_text_words(text), suffix

@@ -1,6 +1,5 @@
-"""Properties of records: any valid record is read back equal, with control characters escaped except in the command and
-configuration; a truncated file raises a one-line RecordError; one with a changed byte raises it too or is readable; a
-truncated metrics file gives its whole lines.
+"""Properties of records: a valid one is read back equal, with control characters escaped but in command and config; a
+truncated or changed file raises a one-line RecordError or is readable; truncated metrics give their whole lines.
 """
 
 import json
@@ -89,15 +88,14 @@ BYTES = st.integers(0, 255) | st.sampled_from(list(b'"\\{}[],:.eE-+0189 \n\x00')
 
 def read_or_refused(path: Path) -> Record | None:
     try:
-        record, message = read_record(path), None
+        record = read_record(path)
     except RecordError as error:
-        record, message = None, str(error)
-    if record is None:
-        assert message.startswith(f"{path}: ") and len(message.splitlines()) == 1
-        return None
-    for name in ("data_name", "model_name", "max_steps", "synthetic", "outcome"):
-        getattr(record, name)
-    return record
+        message = str(error)
+    else:
+        assert [getattr(record, name) for name in ("data_name", "model_name", "max_steps", "synthetic", "outcome")]
+        return record
+    assert message.startswith(f"{path}: ") and len(message.splitlines()) == 1
+    return None
 
 
 @sized(50, st.integers(0, LENGTH - 1), BYTES)

@@ -140,7 +140,7 @@ def test_documents_too_short_for_the_longest_context_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("choice", "length", "vocabulary_size", "megabytes"),
     # Of a large vocabulary malloc may keep some of the freed logits.
-    [("rope", 8192, 290, 200), ("relative", 8192, 290, 200), ("alibi", 8192, 290, 200), ("none", 2048, 32_768, 400)],
+    [("relative", 8192, 290, 200), ("none", 2048, 32_768, 400)],
 )
 def test_a_long_context_and_a_large_vocabulary_need_little_memory(tmp_path, choice, length, vocabulary_size, megabytes):
     write(tmp_path, {f"{index}.txt": b"x" * length for index in range(3)})

@@ -129,7 +129,8 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
 
     module = module_of(tiny_config(), small_data)
     module.last_validation_loss = 1.0
-    metrics = callbacks.Metrics(tmp_path / "metrics.jsonl", watch, None, translate)
+    pairs = SimpleNamespace(bytes_per_token=lambda: None)
+    metrics = callbacks.Metrics(tmp_path, tiny_config().optim, pairs, watch, translate)
     trainer = SimpleNamespace(accumulate_grad_batches=2, is_global_zero=True, global_step=13, logger=None)
     batch = SimpleNamespace(step_source_tokens=50, step_target_tokens=70)
 
