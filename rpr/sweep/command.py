@@ -31,10 +31,10 @@ def run(arguments: list[str]) -> int:
     name, *rest = sorted(arguments, key=lambda word: word.startswith("-"))  # flags may come first
     sweep = spec.read(name)
     flags = {word for word in rest if word.startswith("-")}
-    if unknown := flags - {*spec.FLAGS}:
+    if unknown := flags - {"--dry-run"}:
         raise ConfigError(f"sweep: unknown flag {min(unknown)}; give settings or --dry-run")
-    of_file = [override_key(word) for row in sweep.rows for word in row]
     overrides = [word for word in rest if word not in flags]
+    of_file = [override_key(word) for row in sweep.rows for word in row]
     if "sweep" in {*map(override_key, overrides), *of_file}:
         raise ConfigError("sweep: cannot be set, as a sweep is named after its file; copy the file to another name")
     for key in of_file:  # which may come from someone else: Hydra's launchers take shell commands
@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
                 f"{name}: {key}: a sweep's file cannot configure Hydra itself, since that can run code; "
                 "type it after the sweep's name, or choose hardware=..."
             )
-    return _run(sweep, overrides, dry_run="--dry-run" in flags)
+    return _run(sweep, overrides, dry_run=bool(flags))
 
 
 def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
@@ -71,11 +71,11 @@ def _run(
     spec.reject_repeated(settings)
     settings, options, retry_failed = _split_settings(settings)
     overrides = [word for word in settings if not is_hydra_override(word)]
-    rows = sweep.rows
+    rows: Sequence[Sequence[str]] = sweep.rows
     if sweep.by_size:
         first = expand_multirun([*_selected_rows(rows, overrides)[0], f"sweep={sweep.name}"])[0]
         by_size, line = spec.settings_by_size(sweep.by_size, compose_train(first, config_dir).data, overrides)
-        rows = tuple((*row, *by_size) for row in rows)
+        rows = [[*row, *by_size] for row in rows]
         print(f"{sweep.name}: {line}", file=sys.stderr)
     jobs = [job for row in _selected_rows(rows, overrides) for job in expand_multirun([*row, f"sweep={sweep.name}"])]
     made = [(job, compose_train(job, config_dir)) for job in jobs]
@@ -84,7 +84,8 @@ def _run(
     environment.hide_foreign()
     options = options.with_jobs_of([config.hardware for _, config in made])
     before = status.load_status(sweep.name, made)
-    status.print_cautions(before)
+    unfinished = [job.config for job in before if job.state != "finished"]
+    status.print_cautions(unfinished)
     launcher = Launcher(jobs, settings, options, config_dir)
     if dry_run:
         print("\n".join(status.commands(before, launcher.words, config_dir)))
@@ -92,7 +93,6 @@ def _run(
             print(f"# each in a SLURM job of its own: {launcher.request}; one that is interrupted or requeued resumes")
         return 0
     # 2. Check what the jobs need, before the first one starts.
-    unfinished = [job.config for job in before if job.state != "finished"]
     for config in unfinished:
         check_tokenizer(config)
         config.logger.check_installed()
@@ -107,9 +107,8 @@ def _run(
             print(f"what each job will cost is in {launcher.logs}")
         return 1 if failed else 0
     # 4. Launch those that are to run.
-    todo = status.prepare_launch(sweep.name, before, retry_failed=retry_failed)
     problems: Mapping[tuple[str, ...], RunError] = {}
-    if todo:
+    if todo := status.prepare_launch(sweep.name, before, retry_failed=retry_failed):
         with SweepProgress(sweep.name, todo):
             problems = launcher.run(todo, sweep.name)
     return status.print_summary(sweep.name, before, problems, launcher.words, config_dir)
@@ -126,27 +125,24 @@ def _check_hooks_of_users(configs: Sequence[TrainConfig]) -> None:
             check_hooks(*site)
 
 
-def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) -> list[tuple[str, ...]]:
+def _selected_rows(rows: Sequence[Sequence[str]], overrides: Sequence[str]) -> list[list[str]]:
     """The rows to run, each with the overrides: `data=reverse` selects the rows with data=reverse, if there are any,
-    each with its own recipe; `position=rope,none` takes each value from the rows that have it. An override that
-    no row has applies to all rows instead; one of its values alone, to the rows that have another of them. Raises
-    ConfigError if no row has what all overrides select.
+    each with its own recipe; `position=rope,none` takes each value from the rows that have it. An override that no row
+    has applies to all rows instead. Raises ConfigError if no row has what all overrides select.
     """
-    stated = [{override_key(word): word for word in row} for row in rows]
     typed = {override_key(word): word for word in overrides}
+    stated = [{override_key(word): word for word in row} for row in rows]
     known = {key: {value for row in stated if key in row for value in _values(row[key])} for key in typed}
-    selecting = [key for key, word in typed.items() if known[key] & _values(word).keys()]
+    selecting = [key for key, word in typed.items() if known[key] & {*_values(word)}]
     selected = []
     for row in stated:
-        chosen = {}
+        chosen = row | typed
         for key in (key for key in selecting if key in row):
-            values, texts = _values(row[key]), _values(typed[key]).items()
-            kept = [values.get(value, text) for value, text in texts if value in values or value not in known[key]]
-            chosen[key] = (
-                f"{typed[key].partition('=')[0]}={','.join(kept)}" if values.keys() & dict(texts).keys() else ""
-            )
+            own, given = _values(row[key]), _values(typed[key])
+            kept = [value for value in given if value in own or value not in known[key]]
+            chosen[key] = f"{typed[key].partition('=')[0]}={','.join(kept)}" if {*own} & {*given} else ""
         if all(chosen.values()):
-            selected.append(tuple((row | typed | chosen).values()))
+            selected.append([*chosen.values()])
     if not selected:
         raise ConfigError(
             f"{' and '.join(typed[key] for key in selecting)}: no row of the sweep has them together; give one of "
@@ -155,30 +151,20 @@ def _selected_rows(rows: Sequence[tuple[str, ...]], overrides: Sequence[str]) ->
     return selected
 
 
-def _values(override: str) -> dict[str | float, str]:
-    """The values of an override such as seed=1,2 as they are written, by what they mean: 1e-3 is 0.001. Lists and
-    functions count as one value.
-    """
+def _values(override: str) -> list[str]:
+    """The values of an override such as seed=1,2; lists and functions count as one."""
     value = override.partition("=")[2]
-    return {_number(word): word for word in ([value] if set(value) & set("([{'\"") else value.split(","))}
-
-
-def _number(word: str) -> str | float:
-    try:
-        return float(word)
-    except ValueError:
-        return word
+    return [value] if set(value) & set("([{'\"") else value.split(",")
 
 
 def _split_settings(settings: Sequence[str]) -> tuple[list[str], Options, bool]:
     """The settings of the jobs, the launch options, and whether failed jobs are retried; raises ConfigError."""
-    known = {override_key(word) for word in spec.SETTINGS}
+    known = ("jobs", "gpus", "retry_failed")
     own = {override_key(word): word.partition("=")[2] for word in settings if override_key(word) in known}
     if own.get("retry_failed", "true") not in ("true", "false"):
         raise ConfigError(Problem("retry_failed", own["retry_failed"], "expected true or false"))
-    value = own.get("jobs", "1")
-    if not (value.isdecimal() and int(value) > 0):
-        raise ConfigError(Problem("jobs", value, "expected the number of jobs to run at a time", "e.g. jobs=2"))
-    named = parse_gpus(own["gpus"]) if "gpus" in own else ()
-    options = Options(int(own["jobs"]) if "jobs" in own else None, named)
-    return [word for word in settings if override_key(word) not in own], options, own.get("retry_failed") == "true"
+    jobs = own.get("jobs", "1")
+    if not (jobs.isdecimal() and int(jobs) > 0):
+        raise ConfigError(Problem("jobs", jobs, "expected the number of jobs to run at a time", "e.g. jobs=2"))
+    options = Options(int(jobs) if "jobs" in own else None, parse_gpus(own["gpus"]) if "gpus" in own else ())
+    return [word for word in settings if override_key(word) not in known], options, own.get("retry_failed") == "true"

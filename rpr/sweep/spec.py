@@ -11,8 +11,6 @@ from rpr.config.data import NAME, DataConfig
 from rpr.errors import ConfigError, did_you_mean
 from rpr.paths import sweep_files, user_path
 
-SETTINGS = ("jobs=", "gpus=", "retry_failed=true")
-FLAGS = ("--dry-run",)
 _KEYS = ("description", "overrides", "jobs", "by_size", "best_of", "baseline", "paper")
 _NOT_TEXT = ("null", "true", "false", "nan", "inf")  # in Hydra's overrides
 
@@ -75,9 +73,9 @@ def read(name: str) -> SweepSpec:
     if known.read_text(encoding="utf-8") != text:
         raise ConfigError(f"{path}: {known} is another sweep of this name, which records name it by; rename the file")
     # 2. Its keys, and the rows of overrides.
-    if isinstance(content, dict) and (unknown := [str(key) for key in content if key not in _KEYS]):
-        raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], _KEYS))
     content = content if isinstance(content, dict) else {}
+    if unknown := [str(key) for key in content if key not in _KEYS]:
+        raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], _KEYS))
     overrides, jobs = content.get("overrides") or [], content.get("jobs") or [None]
     lists = isinstance(overrides, list) and isinstance(jobs, list)
     if not lists or not all(isinstance(line, str) for line in [*overrides, *jobs]):
@@ -85,20 +83,16 @@ def read(name: str) -> SweepSpec:
             f"{path}: overrides and jobs must be lists of strings, e.g. 'position=none seed=1,2', and jobs not empty"
         )
     try:
-        common, lines = shlex.split(" ".join(overrides)), [shlex.split(line) for line in jobs]
-    except ValueError as error:
-        raise ConfigError(f"{path}: unclosed quotation mark ({error})") from None
-    for number, row in enumerate([common, *lines]):
-        reject_repeated(row, f"{path}: jobs, line {number}: " if number else f"{path}: overrides: ")
-    rows = tuple((*common, *row) for row in lines)
-    try:
+        common, *lines = map(shlex.split, [" ".join(overrides), *jobs])
         by_size = tuple(SizeRow(**row) for row in content.get("by_size", ()))
         limits = [row.up_to for row in by_size]
         if limits != sorted({*limits}) or ("by_size" in content and limits[-1:] != [float("inf")]):
             raise ValueError("up_to must grow from row to row and end with .inf")
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: by_size: {error}") from None
-    return SweepSpec(path.stem, str(content.get("description", "")), rows, by_size)
+        raise ConfigError(f"{path}: jobs or by_size: {error}") from None
+    for row in (common, *lines):
+        reject_repeated(row, f"{path}: ")
+    return SweepSpec(path.stem, str(content.get("description", "")), tuple((*common, *row) for row in lines), by_size)
 
 
 def reject_repeated(overrides: Sequence[str], where: str = "") -> None:

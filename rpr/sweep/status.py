@@ -91,9 +91,8 @@ def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -
     return jobs
 
 
-def print_cautions(jobs: Sequence[Job]) -> None:
-    """Of the unfinished jobs, each line once."""
-    unfinished = [job.config for job in jobs if job.state != "finished"]
+def print_cautions(unfinished: Sequence[TrainConfig]) -> None:
+    """Each line once."""
     for line, number in Counter(line for config in unfinished for line in lifecycle.untrained(config)).items():
         note(f"warning: {line} ({number} of {len(unfinished)} jobs)")
 

@@ -156,6 +156,7 @@ train.SweepJob = collections.namedtuple("SweepJob", "concurrent_jobs keep_open")
 """
 
 
+@pytest.mark.slow
 def test_two_jobs_at_a_time_end_when_the_sweep_is_killed(tmp_path, wait_for, processes):
     (tmp_path / "sitecustomize.py").write_text(FAKE_TRAINING)
     (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2,3']")
@@ -169,14 +170,14 @@ def test_two_jobs_at_a_time_end_when_the_sweep_is_killed(tmp_path, wait_for, pro
     assert started.keys() == {"1", "2"} and len({*started.values()}) == 2  # the third was not started
 
 
-def test_dry_run_says_what_each_job_asks_slurm_for(cli):
-    given = ("table3", "hardware=slurm_8xgpu", "hardware.num_nodes=2", "hydra.launcher.partition=gpu")
+def test_dry_run_says_what_each_job_asks_slurm_for(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("jobs: [model=base seed=1]")
+    given = ("mine.yaml", "hardware=slurm_8xgpu", "hardware.num_nodes=2", "hydra.launcher.partition=gpu")
     *commands, total, request = cli("sweep", *given, "--dry-run").out.splitlines()
     assert commands[1].startswith("rpr-cli train -m hydra.launcher.partition=gpu model=base ")
     asked = "partition=gpu, nodes=2, gpus_per_node=8, cpus_per_task=32, timeout_min=4320"
-    assert total.startswith("# 4 jobs") and request.startswith(f"# each in a SLURM job of its own: {asked}; ")
-    _, command, *_, total = cli("sweep", "table3", "hardware=8xgpu", "--dry-run").out.splitlines()
-    assert command.startswith("rpr-cli train model=base ") and total.startswith("# 4 jobs")
-    _, command, *_, total = cli("sweep", "table3", "hydra/launcher=submitit_local", "--dry-run").out.splitlines()
+    assert total.startswith("# 1 job") and request.startswith(f"# each in a SLURM job of its own: {asked}; ")
+    _, command, *_, total = cli("sweep", "mine.yaml", "hydra/launcher=submitit_local", "--dry-run").out.splitlines()
     assert command.startswith("rpr-cli train -m hydra/launcher=submitit_local model=base ")
-    assert total.startswith("# 4 jobs"), "other launchers than SLURM's have no request in words"
+    assert total.startswith("# 1 job"), "other launchers than SLURM's have no request in words"
