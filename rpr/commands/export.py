@@ -20,7 +20,7 @@ def run(config: ExportConfig) -> None:
     out = run_dir / "exports" / config.format if config.output_dir is None else user_path(config.output_dir).absolute()
     settings = config_from_record(loading.record_of(run_dir).config, run_dir / RECORD_NAME)
     model, tokenizer = settings.transformer(settings.data.vocabulary_size), settings.data.tokenizer
-    writing.check(config.format, out, model, tokenizer)
+    writing.check_supported(config.format, model, tokenizer, out)
     _, trained = loading.load_with_examples(run_dir, config, config.split, config.sentences)
     doing = "scoring" if trained.documents else "translating"
     with Progress(len(trained.sources), trained.items, f"{doing} with the run's model") as bar:

@@ -118,24 +118,40 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
 
 def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
     """The weights of the decoder (causal) or of the encoder as a CTranslate2 spec."""
-    specs, config = library("ctranslate2").specs.transformer_spec, model.config
-    if stack.shape.site.causal:
-        spec = specs.TransformerDecoderSpec(**_sizes(config, stack), with_encoder_attention=stack.shape.cross)
-        spec.embeddings.weight = _array(input_embedding(model))
-        spec.projection.weight = _array(model.embedding_VM)
+    specs, config, (scheme, site) = library("ctranslate2").specs, model.config, stack.shape[1:3]
+    # 1. Sizes, activation and positions.
+    sizes = {
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "pre_norm": config.norm == "pre",
+        "activation": specs.Activation.GELU if config.activation == "gelu" else specs.Activation.RELU,
+        "relative_position": _needs_vectors(scheme, _tables(stack.layers[0].self_attention, max_distance=1)),
+        "relative_attention_bias": scheme.has_bias,
+    }
+    if (rotation := scheme.rotation(site)) is not None:
+        sizes |= {"rotary_dim": rotation.width, "rotary_interleave": rotation.interleaved, "rotary_base": rotation.base}
+        if rotation.linear_scale != 1:
+            sizes["rotary_scaling_type"] = specs.attention_spec.RotaryScalingType.Linear
+            sizes["rotary_scaling_factor"] = rotation.linear_scale
+    # 2. Embeddings, times sqrt(d_model), and what is added to them.
+    embedding_VM = _array(input_embedding(model))
+    if site.causal:
+        spec = specs.transformer_spec.TransformerDecoderSpec(**sizes, with_encoder_attention=stack.shape.cross)
+        spec.embeddings.weight, spec.projection.weight = embedding_VM, _array(model.embedding_VM)
     else:
-        spec = specs.TransformerEncoderSpec(**_sizes(config, stack))
-        spec.embeddings[0].weight = _array(input_embedding(model))
-    spec.scale_embeddings = True  # times sqrt(d_model), before the positions are added
+        spec = specs.transformer_spec.TransformerEncoderSpec(**sizes)
+        spec.embeddings[0].weight = embedding_VM
+    spec.scale_embeddings = True
     # CTranslate2's sinusoids start at position 1 and may have another layout.
     if stack.positions is not None and (rows := position_rows(config, longest)) is not None:
         spec.position_encodings.encodings = _array(position_table(model, stack.positions, rows))
     elif hasattr(spec, "position_encodings"):
         del spec.position_encodings
-    exact = max(POSITION_ROWS, longest, (stack.shape.scheme.reach or 0) + 1)
+    # 3. The layers, by the names of their parts; queries, keys and values are in the same order as ours.
+    exact = max(POSITION_ROWS, longest, (scheme.reach or 0) + 1)
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
         attention, cross = layer.self_attention, layer.cross_attention
-        modules: dict[str, nn.Module] = {  # of queries, keys and values in the same order as ours
+        modules: dict[str, nn.Module] = {
             "self_attention.linear.0": attention.qkv,
             "self_attention.linear.1": attention.output,
             "self_attention.layer_norm": layer.around_attention.norm,
@@ -163,27 +179,6 @@ def _set(spec: Any, name: str, module: nn.Module) -> None:
         setattr(spec, spec_names.get(ours, ours), _array(parameter))
 
 
-def _sizes(config: TransformerConfig, stack: StackModules) -> dict[str, Any]:
-    activations = library("ctranslate2").specs.Activation
-    sizes = {
-        "num_layers": config.num_layers,
-        "num_heads": config.num_heads,
-        "pre_norm": config.norm == "pre",
-        "activation": activations.GELU if config.activation == "gelu" else activations.RELU,
-    }
-    scheme = stack.shape.scheme
-    rotation = scheme.rotation(stack.shape.site)
-    if scheme.has_bias:
-        sizes["relative_attention_bias"] = True
-    if rotation is not None:
-        sizes |= {"rotary_dim": rotation.width, "rotary_interleave": rotation.interleaved, "rotary_base": rotation.base}
-        if rotation.linear_scale != 1:
-            sizes["rotary_scaling_type"] = library("ctranslate2").specs.attention_spec.RotaryScalingType.Linear
-            sizes["rotary_scaling_factor"] = rotation.linear_scale
-    tables = _tables(stack.layers[0].self_attention, max_distance=1)
-    return sizes | {"relative_position": _needs_vectors(scheme, tables)}
-
-
 def _tables(attention: SelfAttention, max_distance: int) -> Tables:
     if attention.tables is None:
         return Tables()
@@ -191,10 +186,8 @@ def _tables(attention: SelfAttention, max_distance: int) -> Tables:
 
 
 def _needs_vectors(scheme: Scheme, tables: Tables) -> bool:
-    if scheme.absolute != "none":
-        return False
     has_vectors = tables.keys is not None or tables.values is not None
-    return has_vectors or not (scheme.has_bias or scheme.changes_queries)
+    return scheme.absolute == "none" and (has_vectors or not (scheme.has_bias or scheme.changes_queries))
 
 
 def position_table(model: Transformer, positions: nn.Module, rows: int) -> Tensor:
@@ -249,23 +242,38 @@ def _array(weight: Any) -> Any:
     return weight.detach().float().cpu().contiguous().numpy()
 
 
-class TranslatorScorer:
-    """An encoder-decoder export of format=ctranslate2. Raises DataError if CTranslate2 cannot load it."""
+class _Scorer:
+    """An export read by the class of CTranslate2 of this name, in float32. Raises DataError if it cannot load it."""
+
+    program = ""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int) -> None:
         self._names = [vocabulary.piece(index) for index in range(len(vocabulary))]
         self._index = {name: index for index, name in enumerate(self._names)}
+        settings = {"compute_type": "float32", "inter_threads": 1, "intra_threads": threads, "flash_attention": False}
         try:
-            self._translator = library("ctranslate2").Translator(
-                str(folder), compute_type="float32", inter_threads=1, intra_threads=threads, flash_attention=False
-            )
+            self._model = getattr(library("ctranslate2"), self.program)(str(folder), **settings)
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{folder}: CTranslate2 cannot load it ({' '.join(str(error).split())[:200]})") from None
+
+    def _scores(self, max_tokens: int, *rows: Rows) -> list[list[float]]:
+        texts = map(self._texts, rows)
+        sizes = {"max_batch_size": max_tokens, "batch_type": "tokens", "max_input_length": 0}
+        return [[*map(float, result.log_probs)] for result in self._model.score_batch(*texts, **sizes)]
+
+    def _texts(self, rows: Rows) -> list[list[str]]:
+        return [[self._names[piece] for piece in row] for row in rows]
+
+
+class TranslatorScorer(_Scorer):
+    """An encoder-decoder export of format=ctranslate2."""
+
+    program = "Translator"
 
     def greedy(self, sources: Rows, search: Search) -> list[Greedy]:
         """The most probable token each time, as our own search with its limits."""
         limits = [max(search.min_length + 1, len(source) + search.max_extra_length) for source in sources]
-        results = self._translator.translate_batch(
+        results = self._model.translate_batch(
             self._texts(sources),
             max_batch_size=search.max_tokens_per_batch,
             batch_type="tokens",
@@ -284,46 +292,24 @@ class TranslatorScorer:
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
         """As Scorer.score."""
-        results = self._translator.score_batch(
-            self._texts(sources),
-            self._texts(targets),
-            max_batch_size=max_tokens,
-            batch_type="tokens",
-            max_input_length=0,
-        )
-        return [[float(log_p) for log_p in result.log_probs] for result in results]
-
-    def _texts(self, rows: Rows) -> list[list[str]]:
-        return [[self._names[piece] for piece in row] for row in rows]
+        return self._scores(max_tokens, sources, targets)
 
 
-class GeneratorScorer:
-    """A decoder-only export of format=ctranslate2, in float32."""
+class GeneratorScorer(_Scorer):
+    """A decoder-only export of format=ctranslate2."""
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int) -> None:
-        self._names = [vocabulary.piece(index) for index in range(len(vocabulary))]
-        self._generator = library("ctranslate2").Generator(
-            str(folder), compute_type="float32", inter_threads=1, intra_threads=threads, flash_attention=False
-        )
+    program = "Generator"
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
         """As Scorer.score."""
         rows = [(*source, BOS, *target, EOS) for source, target in zip(sources, targets, strict=True)]
-        results = self._generator.score_batch(
-            [[self._names[piece] for piece in row] for row in rows],
-            max_batch_size=max_tokens,
-            batch_type="tokens",
-            max_input_length=0,
-        )
-        return [
-            [float(log_p) for log_p in result.log_probs[len(source) :]]  # of every token but the first
-            for source, result in zip(sources, results, strict=True)
-        ]
+        scores = self._scores(max_tokens, rows)  # of every token but the first
+        return [of_row[len(source) :] for source, of_row in zip(sources, scores, strict=True)]
 
     def continued(self, prompts: Rows) -> list[tuple[int, float]]:
         """The most probable next token of each prompt, with its log p: prompts are read in another way than targets."""
-        results = self._generator.generate_batch(
-            [[self._names[piece] for piece in prompt] for prompt in prompts],
+        results = self._model.generate_batch(
+            self._texts(prompts),
             max_batch_size=1,  # of a batch only the shortest is read at once
             max_length=1,
             sampling_topk=1,

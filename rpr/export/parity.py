@@ -99,25 +99,33 @@ def parity(
     tie, which another order of summation may swap.
     """
     assert len(sources) == len(references)
-    exact = Engine(in_float64(model))
+    exact, max_tokens = Engine(in_float64(model)), search.max_tokens_per_batch
     targets, both = [list(reference[:-1]) for reference in references], sources
+    # 1. Our greedy translations, which are scored, too.
     ours: list[Greedy] = []
     if all(sources):
         ours = _greedy(exact, sources, search, progress)
         targets, both = [*(list(row[0]) for row in ours), *targets], [*sources, *sources]
-    our_scores = exact.score(both, targets, search.max_tokens_per_batch, progress if not ours else None)
+    our_scores = exact.score(both, targets, max_tokens, progress if not ours else None)
+    # 2. How far our own float32 is from them.
     if tolerance is None:
         with float32_matmuls("highest"), float32_angles():  # a run's hardware may allow less than these matmuls
             # An engine may have made the model float64, in place.
-            rounded = Engine(copy.deepcopy(model).float()).score(both, targets, search.max_tokens_per_batch)
+            rounded = Engine(copy.deepcopy(model).float()).score(both, targets, max_tokens)
         tolerance = max(LEAST_TOLERANCE, ROUNDINGS * _largest_difference(our_scores, rounded))
+    # 3. The other engine's translations, scores, and the token with which it continues the first half of a target.
     flips, identical = [], None
     if ours and isinstance(engine, (Engine, TranslatorScorer)):
-        flips = _flips(exact, sources, ours, _greedy(engine, sources, search), search)
+        flips = _flips(exact, sources, ours, _greedy(engine, sources, search), max_tokens)
         identical = len(sources) - len(flips)
-    difference = _largest_difference(our_scores, engine.score(both, targets, search.max_tokens_per_batch))
+    difference = _largest_difference(our_scores, engine.score(both, targets, max_tokens))
     if isinstance(engine, GeneratorScorer):
-        difference = max(difference, _prompt_difference(exact, engine, both, targets, search.max_tokens_per_batch))
+        starts = [list(target[: -(-len(target) // 2)]) for target in targets]
+        continued = engine.continued([[*source, BOS, *start] for source, start in zip(both, starts, strict=True)])
+        ends = [[*start, *([piece] * (piece != EOS))] for start, (piece, _) in zip(starts, continued, strict=True)]
+        scores = zip(starts, exact.score(both, ends, max_tokens), strict=True)
+        next_scores = [of_row[len(start) :][:1] for start, of_row in scores]
+        difference = max(difference, _largest_difference(next_scores, [[log_p] for _, log_p in continued]))
     return Parity(
         sentences=len(sources),
         identical=identical,
@@ -145,17 +153,6 @@ def _largest_difference(ours: Sequence[Tensor], others: Sequence[Sequence[float]
     return largest_of(torch.cat([our - torch.as_tensor(their, dtype=torch.float64) for our, their in pairs]))
 
 
-def _prompt_difference(exact: Engine, engine: GeneratorScorer, sources: Rows, targets: Rows, max_tokens: int) -> float:
-    """The largest difference of the log p of the token with which an engine continues the first half of a target."""
-    starts = [list(target[: -(-len(target) // 2)]) for target in targets]
-    continued = engine.continued([[*source, BOS, *start] for source, start in zip(sources, starts, strict=True)])
-    ends = [[*start, *([] if piece == EOS else [piece])] for start, (piece, _) in zip(starts, continued, strict=True)]
-    ours = [
-        scores[len(start) :][:1] for start, scores in zip(starts, exact.score(sources, ends, max_tokens), strict=True)
-    ]
-    return _largest_difference(ours, [[log_p] for _, log_p in continued])
-
-
 def _greedy(
     engine: Engine | TranslatorScorer, sources: Rows, search: Search, progress: Progress | None = None
 ) -> list[Greedy]:
@@ -166,18 +163,16 @@ def _greedy(
     return [(hypotheses[0].pieces, hypotheses[0].finished) for hypotheses in n_best_lists]
 
 
-def _flips(exact: Engine, sources: Rows, ours: list[Greedy], others: list[Greedy], search: Search) -> list[Flip]:
+def _flips(exact: Engine, sources: Rows, ours: list[Greedy], others: list[Greedy], max_tokens: int) -> list[Flip]:
     flips = []
-    for index, (first, second) in enumerate(zip(ours, others, strict=True)):
-        if first == second:
+    for index, pair in enumerate(zip(ours, others, strict=True)):
+        our, their = ((*pieces, *([EOS] * finished)) for pieces, finished in pair)
+        if pair[0] == pair[1]:
             continue
-        our, their = ((*pieces, *([EOS] if finished else [])) for pieces, finished in (first, second))
-        at = next((at for at, pair in enumerate(zip(our, their, strict=False)) if len({*pair}) > 1), None)
+        at = next((at for at, tokens in enumerate(zip(our, their, strict=False)) if len({*tokens}) > 1), None)
         if at is None:  # one is a prefix of the other, which a tie cannot explain
             flips.append(Flip(index, min(len(our), len(their)), float("inf")))
             continue
-        prefix = list(our[:at])
-        rows = [[*prefix, our[at]], [*prefix, their[at]]]
-        scores = exact.score([sources[index]] * 2, rows, search.max_tokens_per_batch)
+        scores = exact.score([sources[index]] * 2, [our[: at + 1], their[: at + 1]], max_tokens)
         flips.append(Flip(index, at, (scores[0][at] - scores[1][at]).item()))
     return flips

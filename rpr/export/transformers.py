@@ -80,7 +80,20 @@ def write_model(model: Transformer, _names: Sequence[str], folder: Path, longest
     rows = position_rows(config, longest)
     ids = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     common = {"vocab_size": config.vocabulary_size, "tie_word_embeddings": False, "dtype": "float32", **ids}
-    own = _gpt2_config(config, rows) if rotation is None else _neox_config(config, rotation, stack.shape.site, longest)
+    own = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_positions": rows,
+        "n_embd": config.d_model,
+        "n_layer": config.num_layers,
+        "n_head": config.num_heads,
+        "n_inner": config.d_ff,
+        "activation_function": config.activation,
+        "layer_norm_epsilon": config.norm_epsilon,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    }
+    if rotation is not None:
+        own = _neox_config(config, rotation, stack.shape.site, longest)
     _write(folder / "config.json", {**common, **own})
     _write(folder / "generation_config.json", {"do_sample": False, "suppress_tokens": [PAD, BOS], **ids})
     weights = _weights(model, rotation, rows)
@@ -99,21 +112,6 @@ def write_model(model: Transformer, _names: Sequence[str], folder: Path, longest
         "eos_token": _SPECIAL[EOS],
     }
     _write(folder / "tokenizer_config.json", settings if rows is None else {**settings, "model_max_length": rows})
-
-
-def _gpt2_config(config: TransformerConfig, rows: int | None) -> dict[str, Any]:
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "n_positions": rows,
-        "n_embd": config.d_model,
-        "n_layer": config.num_layers,
-        "n_head": config.num_heads,
-        "n_inner": config.d_ff,
-        "activation_function": config.activation,
-        "layer_norm_epsilon": config.norm_epsilon,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-    }
 
 
 def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, longest: int) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Step-by-step decoding: the cached state of the pieces so far, and attention for each hypothesis's newest piece.
 
-Keys and values are never reordered. Every step adds one cache slot for each hypothesis of a sentence, and a bias of 0
-or minus infinity marks the slots that a hypothesis descends from: choosing other parents changes only this bias, not
-the cache. A sentence's hypotheses are then N queries to the same slots, one product instead of N. The table rows follow
-from each slot's place alone, so distances are correct at any length, and the rows enter like additional keys and
-values. Prompts of a decoder-only model fill the first slots, aligned on the right: distances are then the same in every
-row, and a row's positions are its places minus its own offset.
+Keys and values are never reordered. Every step adds one cache slot for each hypothesis of a sentence, and a mask marks
+the slots that a hypothesis descends from: choosing other parents changes only this mask, not the cache. A sentence's
+hypotheses are then N queries to the same slots, one product instead of N. The table rows follow from each slot's place
+alone, so distances are correct at any length. Prompts of a decoder-only model fill the first slots, aligned on the
+right: distances are then the same in every row, and a row's positions are its places minus its own offset.
 """
 
 # Shape suffixes: B sentences, N hypotheses of each, X = B N rows, H heads, D head width, M model width, K slots,
@@ -16,17 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.model.attention.composition import times_table
 from rpr.model.attention.equations import softmax
-from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.layer_positions import LayerPositions, Running
 from rpr.model.positions import Tables
-from rpr.model.vectors import rows_of
 
 INITIAL_CAPACITY = 128  # slots of a new cache, and distances that its tables cover; both double when exceeded
 
@@ -105,13 +102,13 @@ class Memory:
 class DecoderState:
     """The state of decoding, for B sentences with N hypotheses each.
 
-    `bias_BNK` is 0 where a hypothesis descends from a slot, else minus infinity; `places_K` are the slots' places:
-    positions plus the sentence's offset in `offsets_B` (None: no sentence has one). `length` counts the places,
-    `num_prompt` of them before the first piece fed. `padding_BS` is the same bias for an encoder's output, None if no
+    `visible_BNK` is true where a hypothesis descends from a slot; `places_K` are the slots' places: positions plus the
+    sentence's offset in `offsets_B` (None: no sentence has one). `length` counts the places, `num_prompt` of them
+    before the first piece fed. `padding_BS` is 0 or, where an encoder's output is padded, minus infinity; None if no
     sentence is padded.
     """
 
-    bias_BNK: Tensor
+    visible_BNK: Tensor
     caches: list[KVCache]
     places_K: Tensor
     memories: list[Memory] = field(default_factory=list)
@@ -122,13 +119,12 @@ class DecoderState:
     _slots_before: list[int] = field(default_factory=list)  # each place but the prompts'
     _tables: dict[int, tuple[int, Tables]] = field(default_factory=dict)
     _newest_X: Tensor | None = None  # of the step
-    _rows_K: dict[int, Tensor] = field(default_factory=dict)  # of the step, by the number of a table's rows
 
     @staticmethod
     def begin(batch: int, num_layers: int, like: Tensor) -> DecoderState:
         """One hypothesis per sentence, no piece fed yet."""
         return DecoderState(
-            bias_BNK=like.new_zeros(batch, 1, 0),
+            visible_BNK=torch.ones(batch, 1, 0, dtype=torch.bool, device=like.device),
             caches=[KVCache() for _ in range(num_layers)],
             places_K=torch.empty(0, dtype=torch.int64, device=like.device),
         )
@@ -137,7 +133,8 @@ class DecoderState:
         """Set what encoder-decoder attention sees in each layer; `mask_BS` is False on padding."""
         self.memories = memories
         if not bool(mask_BS.all()):
-            self.padding_BS = self.bias_BNK.new_zeros(mask_BS.shape).masked_fill(~mask_BS, -torch.inf)
+            zeros_BS = memories[0].keys_BHDS.new_zeros(mask_BS.shape)
+            self.padding_BS = zeros_BS.masked_fill(~mask_BS, -torch.inf)
 
     def follow_prompts(self, lengths_B: Tensor, longest: int) -> None:
         """Continue prompts, whose keys and values, padded on the right to `longest`, are all that the caches hold."""
@@ -146,30 +143,28 @@ class DecoderState:
         offsets_B = longest - lengths_B
         for cache in self.caches:
             cache.running.follow(lengths_B, longest)
-        self.bias_BNK = self.bias_BNK.new_zeros(len(lengths_B), 1, longest)
+        self.visible_BNK = (self.places_K >= offsets_B[:, None])[:, None]
         if bool(offsets_B.any()):
             self.offsets_B = offsets_B
-            self.bias_BNK.masked_fill_((self.places_K < offsets_B[:, None])[:, None], -torch.inf)
             for cache in self.caches:
                 cache.align_right(offsets_B)
 
     def advance(self, hypotheses: int) -> None:
         """Add a slot for each of the N hypotheses of a sentence, visible to that hypothesis alone."""
         if self.length == self.num_prompt:  # nothing fed yet: N is free
-            self.bias_BNK = self.bias_BNK.expand(-1, hypotheses, -1)
-        batch, present, _ = self.bias_BNK.shape
+            self.visible_BNK = self.visible_BNK.expand(-1, hypotheses, -1)
+        batch, present, _ = self.visible_BNK.shape
         assert hypotheses == present, f"{hypotheses} hypotheses per sentence fed, but the state has {present}"
-        self._slots_before.append(self.bias_BNK.shape[2])
-        own_NN = self.bias_BNK.new_full((hypotheses, hypotheses), -torch.inf).fill_diagonal_(0.0)
-        self.bias_BNK = torch.cat([self.bias_BNK, own_NN.expand(batch, -1, -1)], dim=2)
+        self._slots_before.append(self.visible_BNK.shape[2])
+        own_NN = torch.eye(hypotheses, dtype=torch.bool, device=self.visible_BNK.device)
+        self.visible_BNK = torch.cat([self.visible_BNK, own_NN.expand(batch, -1, -1)], dim=2)
         self.places_K = torch.cat([self.places_K, self.places_K.new_full((hypotheses,), self.length)])
         self.length += 1
         self._newest_X = None
-        self._rows_K.clear()
 
     def newest_X(self) -> Tensor:
         """The position of the newest piece of each hypothesis, int64: the same object in all layers of a step."""
-        batch, hypotheses, _ = self.bias_BNK.shape
+        batch, hypotheses, _ = self.visible_BNK.shape
         if self._newest_X is None:
             place_X = self.places_K.new_full((batch * hypotheses,), self.length - 1)
             if self.offsets_B is not None:
@@ -181,9 +176,9 @@ class DecoderState:
         """The bias of the key before the newest of each hypothesis, [X, H], 0 at its start; None before any key."""
         if cache.bias_BHK is None:
             return None
-        bias_BHK = cache.bias_BHK[: len(self.bias_BNK)]
-        older_BNK = self.bias_BNK[..., : -self.bias_BNK.shape[1]]
-        descends_BNK = older_BNK[..., older_BNK.shape[2] - bias_BHK.shape[2] :] == 0
+        bias_BHK = cache.bias_BHK[: len(self.visible_BNK)]
+        older_BNK = self.visible_BNK[..., : -self.visible_BNK.shape[1]]
+        descends_BNK = older_BNK[..., older_BNK.shape[2] - bias_BHK.shape[2] :]
         slots_K = torch.arange(bias_BHK.shape[2], device=bias_BHK.device)
         last_BN = torch.where(descends_BNK, slots_K, -1).amax(-1)  # slots are in the order of time
         parents_BHN = torch.take_along_dim(bias_BHK, last_BN.clamp(min=0)[:, None], dim=2)
@@ -193,11 +188,11 @@ class DecoderState:
         """How many of the last slots are of the last `window` places."""
         first = 0 if window is None else max(0, self.length - window)
         before = first if first < self.num_prompt else self._slots_before[first - self.num_prompt]
-        return self.bias_BNK.shape[2] - before
+        return self.visible_BNK.shape[2] - before
 
     def positions(self, slots: int) -> tuple[Tensor, Tensor]:
         """The positions of the newest pieces and of the last slots, [B, 1, N, 1] and [B, 1, 1, K]."""
-        batch, hypotheses, _ = self.bias_BNK.shape
+        batch, hypotheses, _ = self.visible_BNK.shape
         slots_BK = self.places_K[-slots:].expand(batch, -1)
         if self.offsets_B is not None:
             slots_BK = slots_BK - self.offsets_B[:, None]
@@ -219,9 +214,9 @@ class DecoderState:
             hypotheses: row indices into the current hypotheses, the same number for each sentence.
             sentences: the sentences that stay, in their new order; cheapest if most keep their rows. None: all.
         """
-        batch = len(self.bias_BNK) if sentences is None else len(sentences)
-        num_slots = self.bias_BNK.shape[2]
-        self.bias_BNK = self.bias_BNK.flatten(0, 1)[hypotheses].view(batch, len(hypotheses) // batch, num_slots)
+        batch = len(self.visible_BNK) if sentences is None else len(sentences)
+        num_slots = self.visible_BNK.shape[2]
+        self.visible_BNK = self.visible_BNK.flatten(0, 1)[hypotheses].view(batch, len(hypotheses) // batch, num_slots)
         for cache in self.caches:
             cache.running.select(hypotheses)
         if sentences is None:
@@ -246,53 +241,12 @@ class DecoderState:
             self._tables[id(positions)] = max_distance, tables
         return tables
 
-    def rows_K(self, num_rows: int) -> Tensor:
-        """The row of each slot in a table of 2k+1 rows, relative to the newest piece."""
-        if num_rows not in self._rows_K:
-            self._rows_K[num_rows] = rows_of(self.places_K - (self.length - 1), num_rows)
-        return self._rows_K[num_rows]
-
-
-def self_attention(given: AttentionInputs, state: DecoderState) -> Tensor:
-    """Attention of the newest piece of each hypothesis, to which the state has advanced, to the last slots, of which k
-    and v are: [B, N, M]. q is [B, H, N, D]; tables are those of `DecoderState.tables`.
-    """
-    batch, heads, hypotheses, width = given.q.shape
-    slots = given.k.shape[2]  # the last ones
-    key_rows, value_rows = (
-        None if table is None else table.index_select(-2, state.rows_K(table.shape[-2])[-slots:])
-        for table in given[3:5]
-    )
-    scale = width**-0.5
-    with small_products_exact(given.q):
-        q = given.q.reshape(-1, hypotheses, width)
-        seen_BHNK = bias_BHNK = state.bias_BNK[:, None, :, -slots:].expand(-1, heads, -1, -1)
-        if given.change_scores is not None:  # of scores without minus infinity
-            bias_BHNK = torch.zeros_like(seen_BHNK)
-        if given.bias_table is not None:
-            bias_HK = given.bias_table.index_select(-1, state.rows_K(given.bias_table.shape[-1])[-slots:])
-            bias_BHNK = bias_BHNK + bias_HK[:, None]
-        if key_rows is not None:
-            of_keys, by = q.view(batch, heads, hypotheses, width), scale
-            if given.distance_queries is not None:
-                of_keys, by = given.distance_queries, 1.0
-            bias_BHNK = torch.add(bias_BHNK, times_table(of_keys, key_rows.transpose(-2, -1)), alpha=by)
-        key_bias = given.key_bias
-        if key_bias is not None and given.change_scores is None:  # less that of its own key, the same for all keys
-            bias_BHNK = bias_BHNK + key_bias[:, :, None] - key_bias[:, :, -hypotheses:, None]
-        bias = bias_BHNK.reshape(len(q), hypotheses, -1).to(q.dtype)
-        scores = torch.baddbmm(bias, q, given.k.flatten(0, 1).transpose(1, 2), alpha=scale)
-        if given.change_scores is not None:
-            scores_BHNK = scores.view(seen_BHNK.shape)
-            if key_bias is not None:
-                scores_BHNK = scores_BHNK + key_bias[:, :, None]
-            scores_BHNK = given.change_scores(scores_BHNK, seen_BHNK[:, :1] == 0)
-            scores = (scores_BHNK + seen_BHNK).flatten(0, 1)
-        p = softmax(scores.view(batch, heads, hypotheses, -1), sink_H=given.sink).to(q.dtype).flatten(0, 1)
-        z = torch.bmm(p, given.v.flatten(0, 1))
-        if value_rows is not None:
-            z += times_table(p.view(batch, heads, hypotheses, -1), value_rows).flatten(0, 1)
-    return z.view(batch, heads, hypotheses, -1).transpose(1, 2).flatten(2)
+    def seen(self, slots: int) -> dict[str, Any]:
+        """What the newest pieces see of the last slots, and their distances, as arguments of attention."""
+        hypotheses = self.visible_BNK.shape[1]
+        distances_K = self.places_K[-slots:] - (self.length - 1)
+        mask = self.visible_BNK[:, None, :, -slots:]
+        return {"mask": mask, "labels": distances_K, "first_query": slots - hypotheses}
 
 
 def cross_attention(q_BNHD: Tensor, memory: Memory, state: DecoderState) -> Tensor:

@@ -115,9 +115,7 @@ def self_attention(weights: Weights, epsilon: float, scheme: Scheme, site: Site,
 
 
 def of_pairs(table: Tensor, length: int) -> Tensor:
-    """a_ij, the row clip(j - i, k) + k of each pair in a table [R, D] or [H, R, D]: [.., L, L, D]. Row 0 is "k or more
-    to the left", row 2k "k or more to the right".
-    """
+    """a_ij, row clip(j - i, k) + k of a table [R, D] or [H, R, D]: [.., L, L, D]. Row 0 is "k or more to the left"."""
     k = table.shape[-2] // 2
     rows = [[max(-k, min(k, j - i)) + k for j in range(length)] for i in range(length)]
     return table[..., torch.tensor(rows), :]
@@ -125,20 +123,17 @@ def of_pairs(table: Tensor, length: int) -> Tensor:
 
 def rotated(x_HLD: Tensor, angles_HLW: Tensor) -> Tensor:
     """The pairs (i, i + W) as complex numbers, times exp(i angle)."""
-    width = angles_HLW.shape[-1]
-    pairs = torch.complex(x_HLD[..., :width], x_HLD[..., width : 2 * width])
-    pairs = pairs * torch.polar(torch.ones_like(angles_HLW), angles_HLW)
-    return torch.cat([pairs.real, pairs.imag, x_HLD[..., 2 * width :]], dim=-1)
+    first, second, others = x_HLD.tensor_split((angles_HLW.shape[-1], 2 * angles_HLW.shape[-1]), dim=-1)
+    pairs = torch.complex(first, second) * torch.polar(torch.ones_like(angles_HLW), angles_HLW)
+    return torch.cat([pairs.real, pairs.imag, others], dim=-1)
 
 
 def offset_keys(scheme: Scheme, k_HLD: Tensor) -> Tensor:
     """The second half of each key, or of each half of it (the slow pairs of RoPE), is that of the key before."""
-    offset_HLD, width = k_HLD.clone(), k_HLD.shape[-1]
-    period = width if scheme.key_offset == "second_half" else width // 2
-    for d in (d for d in range(width) if d % period >= period // 2):
-        offset_HLD[:, 1:, d] = k_HLD[:, :-1, d]
-        offset_HLD[:, 0, d] *= scheme.key_offset_first == "own"
-    return offset_HLD
+    period = k_HLD.shape[-1] // (1 if scheme.key_offset == "second_half" else 2)
+    moved_D = torch.arange(k_HLD.shape[-1]) % period >= period // 2
+    before_HLD = torch.cat([k_HLD[:, :1] * (scheme.key_offset_first == "own"), k_HLD[:, :-1]], dim=1)
+    return torch.where(moved_D, before_HLD, k_HLD)
 
 
 def cross_attention(weights: Weights, memory_SM: Tensor, num_heads: int, x_TM: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rpr.model import cache as decoding
 from rpr.model.attention import Implementation, attend, attention_of, split_heads, weights
+from rpr.model.attention.composition import composed
 from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.cache import DecoderState, KVCache, Memory
 from rpr.model.config import StackShape, TransformerConfig
@@ -151,8 +152,12 @@ class SelfAttention(nn.Module):
         key_bias_BHN = None if bias is None else _of_sentences(bias, len(x_BNM))[..., 0]
         queries = None if queries is None else _of_sentences(queries, len(x_BNM))
         keys_and_values = cache.add(k, v, key_bias_BHN, slots)
-        given = AttentionInputs(q, *keys_and_values, *tables, queries, cache.bias_BHK, self.sink, change_scores=change)
-        out_BNM: Tensor = self.output(decoding.self_attention(given, state))
+        given = AttentionInputs(
+            q, *keys_and_values, *tables, queries, cache.bias_BHK, self.sink, change_scores=change, **state.seen(slots)
+        )
+        with decoding.small_products_exact(q):
+            z_BNM = _join(composed(given))
+        out_BNM: Tensor = self.output(z_BNM)
         return out_BNM
 
 

@@ -101,9 +101,9 @@ class Transformer(nn.Module, ABC):
     def next_hidden(self, pieces_X1: Tensor, state: DecoderState) -> Tensor:
         """As `next_logits`, but return the hidden states [X, M]."""
         stack = self.stacks()[-1]
-        state.advance(len(pieces_X1) // len(state.bias_BNK))
+        state.advance(len(pieces_X1) // len(state.visible_BNK))
         vectors = None if stack.positions is None else state.position_vectors(stack.positions, pieces_X1)
-        x_BNM = self._embed(pieces_X1, vectors).view(len(state.bias_BNK), -1, self.config.d_model)
+        x_BNM = self._embed(pieces_X1, vectors).view(len(state.visible_BNK), -1, self.config.d_model)
         for number, layer in enumerate(stack.layers):
             x_BNM = layer.step(x_BNM, state.caches[number], state.memories[number] if state.memories else None, state)
         hidden_XM: Tensor = stack.norm(x_BNM).flatten(0, 1)

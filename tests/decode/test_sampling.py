@@ -67,7 +67,7 @@ KINDS = ["learned", "by_piece", "rope", "fox", "logits_and_t5"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind):
-    longest = {"max_positions": 17} if kind == "learned" else {}
+    longest = {"max_positions": 17} if kind == "learned" else {"norm": "pre"}
     model = make_model("none" if kind == "by_piece" else kind, **longest)
     if kind == "by_piece":
         model.target_positions = ByPiece()

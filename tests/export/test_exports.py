@@ -99,10 +99,10 @@ GRID = {
 @pytest.mark.parametrize("changes", GRID.values(), ids=GRID)
 def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_path):
     pytest.importorskip("ctranslate2")
-    inputs = export_inputs(make_model(**changes), 40)
+    inputs = export_inputs(make_model(**changes), 16)
     proven = export("ctranslate2", tmp_path / "out", inputs)
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == CTRANSLATE2
-    assert proven.identical + len(proven.near_ties) == 40 and proven.identical >= 38
+    assert proven.identical + len(proven.near_ties) == 16 and proven.identical >= 15
     assert proven.different == ()
     assert 0 < proven.largest_difference < proven.tolerance < 5e-4  # another engine: not exact
     rows = max(2048, changes.get("max_positions", 0)) if "absolute" in changes else None
@@ -110,7 +110,7 @@ def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_pat
     text = (tmp_path / "out" / "README.md").read_text()
     assert "CTranslate2 ranks by log p / length^alpha" in text
     assert (f"The export has {rows} positions:" in text) == (rows is not None)
-    assert f"Of 40 sentences of validation: {proven}." in text
+    assert f"Of 16 sentences of validation: {proven}." in text
     with pytest.raises(DataError, match="is no safetensors export, which alone rpr reads"):
         load_exported_model(tmp_path / "out")
 
@@ -125,10 +125,10 @@ def test_ctranslate2_searches_within_the_models_limits(extra, min_length, export
     inputs = export_inputs(model)
     writing.write_files("ctranslate2", tmp_path, inputs)
     search = dataclasses.replace(SEARCH, max_extra_length=extra, min_length=min_length)
-    found = TranslatorScorer(tmp_path, inputs.vocabulary, 1).greedy(SOURCES, search)
-    best = [hypotheses[0] for hypotheses in Engine(in_float64(model)).search(SOURCES, search)]
+    found = TranslatorScorer(tmp_path, inputs.vocabulary, 1).greedy(SOURCES[:16], search)
+    best = [hypotheses[0] for hypotheses in Engine(in_float64(model)).search(SOURCES[:16], search)]
     same = [one == (other.pieces, other.finished) for one, other in zip(found, best, strict=True)]
-    assert sum(same) >= len(SOURCES) - 2  # ties may differ
+    assert sum(same) >= 15  # ties may differ
     assert min(len(pieces) for pieces, _ in found) >= min_length
     (tmp_path / "model.bin").write_bytes((tmp_path / "model.bin").read_bytes()[:1000])
     with pytest.raises(DataError, match="CTranslate2 cannot load it"):
@@ -226,7 +226,7 @@ def test_export_that_differs_from_the_model_is_an_error(kind, tamper, message, e
 
 def test_parity_with_rounding_and_with_another_model():
     """A low matmul precision does not change the tolerance. Above all margins, a tolerance makes each flip a tie."""
-    model, other, rows = make_model(), make_model(), (SOURCES[:8], TARGETS[:8])
+    model, other, rows = make_model(), make_model(), (SOURCES[:6], TARGETS[:6])
     torch.set_float32_matmul_precision("medium")
     rounded = parity(model, Engine(in_float64(model)), *rows, SEARCH)
     assert torch.get_float32_matmul_precision() == "medium"
@@ -235,7 +235,7 @@ def test_parity_with_rounding_and_with_another_model():
     change_one_row(other)
     wrong = parity(model, Engine(other), *rows, SEARCH)
     assert not wrong.passed and wrong.different and wrong.largest_difference > 0.1
-    assert wrong.identical + len(wrong.different) + len(wrong.near_ties) == 8
+    assert wrong.identical + len(wrong.different) + len(wrong.near_ties) == 6
     lenient = parity(model, Engine(other), *rows, SEARCH, tolerance=100.0)
     assert lenient.passed and {*lenient.near_ties} == {*wrong.near_ties, *wrong.different}
     assert f"{len(lenient.near_ties)} differ at a tie within rounding, 0 by more; log p" in str(lenient)

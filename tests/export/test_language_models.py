@@ -136,7 +136,8 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
     unguarded = kind == "ctranslate2" and limited and given.model.config.stacks()[0].scheme.absolute == "none"
     assert ("The export is exact for" in text) == unguarded
     assert ("`tokenizer.json` alone, without `tokenizer_config.json`, reads `</s>`" in text) == (kind == "transformers")
-    assert_card_continues_as_the_model(tmp_path / "out", given, capsys)
+    if name in ("none", "rope", "relative"):
+        assert_card_continues_as_the_model(tmp_path / "out", given, capsys)
     with pytest.raises(DataError, match="is no safetensors export, which alone rpr reads"):
         Translator.from_run(tmp_path / "out")
 

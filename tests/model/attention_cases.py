@@ -142,7 +142,7 @@ def by_fields(form: Callable[[AttentionInputs], Tensor]) -> Callable[..., Tensor
     return lambda q, k, v, **others: form(AttentionInputs(q, k, v, **others))
 
 
-composed, per_position, reference = map(by_fields, (attention.composed, attention.per_position, attention.reference))
+composed, reference = map(by_fields, (attention.composed, attention.reference))
 
 
 def blockwise(
@@ -164,7 +164,6 @@ PASSES = {name: partial(attend, implementation=name) for name in ("dense", "bloc
 EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
 FORMS: dict[str, Callable[..., Tensor]] = {
     "reference": reference,
-    "per_position": per_position,
     "composed": composed,
     "auto": attend,
     **PASSES,

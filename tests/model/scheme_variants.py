@@ -81,15 +81,19 @@ VECTORS: dict[str, dict[str, Any]] = {
     "learned": {"absolute": "learned", "max_positions": 6},  # fewer than pieces
     "relative": RELATIVE,
     "relative_k_0": RELATIVE | {"clip_distance": 0},
-    "relative_k_64": RELATIVE | {"clip_distance": 64},
     "relative_keys": {"relative_keys": True},
     "relative_values": {"relative_values": True},
     "shared_by_heads": RELATIVE | {"tables": "shared_by_heads"},
     "shared_by_heads_and_layers": RELATIVE | {"tables": "shared_by_heads_and_layers"},
     "sinusoidal_and_relative": RELATIVE | {"absolute": "sinusoidal"},
 }
+# Of those that differ in numbers alone one is enough in a model: all are in tests/model/test_schemes.py.
+IN_MODELS = (
+    "rope", "rope partial", "rope log", "xpos", "t5", "t5 unscaled", "alibi", "alibi one side", "kerple", "fox", "fire",
+    "clipped_scalars keys", "transformer_xl", "cope", "pope", "selective_rope gate",
+)  # fmt: skip
 OTHERS = {
-    **{name: both(variant_scheme(name)) for name in VARIANTS if not name.startswith("relative")},
+    **{name: both(variant_scheme(name)) for name in IN_MODELS},
     "alibi_and_sinusoidal": both(scheme("alibi", absolute="sinusoidal")),
     "shape": both(scheme("shape")),
     "offset": both(scheme("rope", rotated_share=0.5, key_offset="second_half", key_offset_at="before_norm")),
@@ -110,6 +114,5 @@ OTHERS = {
     "alibi_and_rope": {"encoder_positions": scheme("alibi"), "decoder_positions": scheme("rope")},
 }
 KINDS = {**VECTORS, **OTHERS}
-OF_ANY_WIDTH = [kind for kind in KINDS if "longrope" not in kind]  # whose factors are for heads of 8
 TODAY = {"norm": "pre", "norm_type": "rmsnorm", "activation": "swiglu", "qk_norm": True}  # a block of today
 NORM = {kind: ("post", "pre")[index % 2] for index, kind in enumerate(KINDS)}

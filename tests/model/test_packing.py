@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rpr.model.packing import Packing
-from tests.model.scheme_variants import OF_ANY_WIDTH
+from tests.model.scheme_variants import KINDS
 from tests.model.test_decoder_only import make_model
 from tests.model.test_readable import assert_same_gradients
 
@@ -31,7 +31,7 @@ def test_documents_of_5_1_and_6_tokens_have_37_pairs_and_the_fewest_padded():
     assert torch.equal(packing.apart(lambda x: x, ROWS[..., None])[..., 0], ROWS)
 
 
-@pytest.mark.parametrize("kind", OF_ANY_WIDTH)
+@pytest.mark.parametrize("kind", KINDS)
 def test_documents_of_a_row_are_each_alone(kind):
     model = make_model(kind).requires_grad_(True)
     cotangent = torch.randn(*ROWS.shape, model.config.d_model, dtype=torch.float64)

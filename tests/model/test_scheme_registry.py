@@ -25,16 +25,11 @@ WRONG = {  # the body of a class, and what its registration says
     "misspelt hook": ("def distance_table(self): pass", "has distance_table, .* did you mean distance_tables"),
     "helper": ("def helper(self): pass", "has helper, which is no part of the interface.*begins with an underscore"),
     "method for a property": ("def has_bias(self): return False", "defines has_bias without @property"),
-    "arguments": (
-        "def prepare(self, q, k): return q, k",
-        r"defines prepare\(self, q, k\); its arguments are \(self, q, k, positions, parameters, site\)",
-    ),
     "bias of keys alone": (
         "def key_bias(self, projected, parameters, site, before): return before[..., None] + 1",
         "defines key_bias without projections",
     ),
     "name": ("scheme: Literal['rope']", "has the name 'rope' of another scheme"),
-    "colour": ("COLOUR = '#8C2D04'", "has the colour #8c2d04 of another scheme"),
 }
 
 
@@ -180,15 +175,14 @@ def test_digest_is_of_the_syntax_tree(old, new, other, tmp_path):
 
 
 def test_versions_name_the_schemes_of_the_project():
-    config = compose_train(["position.encoder=alibi", "position.decoder=rope"])
-    assert codes((config.position.encoder, config.position.decoder)) == {"alibi": "1", "rope": "1"}
+    assert codes((scheme("alibi"), scheme("rope_none"))) == {"alibi": "1", "pattern": "1", "rope": "1", "vectors": "1"}
     extended = type("Extended", (SCHEMES["rope"],), {"__module__": __name__})
-    own = source.digest(Path(__file__))
-    assert source.code_of(extended) == f"{own}+1"
+    assert source.code_of(extended) == f"{source.digest(Path(__file__))}+1"
 
 
 def test_each_stack_may_have_its_own_scheme():
-    config = compose_train(["position.encoder=alibi", "position.decoder=rope", "position.decoder.base=500"])
+    """A stack that is not given has the scheme of `position=`."""
+    config = compose_train(["position=rope", "position.encoder=alibi", "position.base=500"])
     assert isinstance(config.position, Sides)
     label = "ALiBi in the encoder, RoPE, base 500 in the decoder"
     assert (config.position.name, config.position.label, variant(config)) == ("alibi-rope", label, label)
@@ -196,25 +190,22 @@ def test_each_stack_may_have_its_own_scheme():
     shape = config.transformer(50)
     assert (shape.encoder_positions.name, shape.decoder_positions.name) == ("alibi", "rope")
     assert flat(config)["decoder_base"] == 500.0
-    # a stack that is not given has the scheme of `position=`
-    one = compose_train(["position=relative", "position.decoder=none", "position.clip_distance=3"]).position
-    assert (one.encoder.k, one.decoder.kind) == (3, "none")
 
 
 def test_equal_sides_are_the_same_run_as_one_choice():
     rope = compose_train(["position=rope"])
     both = compose_train(["position.encoder=rope", "position.decoder=rope"])
     assert (both.position, both.run_id) == (rope.position, rope.run_id)
-    for earlier in ((), ("position.encoder=t5",), ("position@position.encoder=t5",)):
-        assert compose_train(["position=rope", *earlier, "position.encoder=null"]) == rope, "the last one counts"
+    last = ["position=rope", "position@position.encoder=t5", "position.encoder=null"]
+    assert compose_train(last) == rope, "the last one counts"
 
 
 def test_sides_and_layers_can_be_swept():
     jobs = expand_multirun(["position=none", "position.encoder=rope,alibi"])
     assert [compose_train(job).position.name for job in jobs] == ["rope-none", "alibi-none"]
     words = ["position=pattern", "position.layers=[rope,t5],[rope,none]", "position.entries.rope.base=5,7"]
-    labels = [compose_train(job).position.label for job in expand_multirun(words)]
-    assert labels == [f"in turn: RoPE, base {base}; {other}" for other in ("T5", "none") for base in (5, 7)]
+    *_, last = jobs = expand_multirun(words)
+    assert len(jobs) == 4 and compose_train(last).position.label == "in turn: RoPE, base 7; none"
 
 
 def test_each_layer_may_have_its_own_scheme():
@@ -227,40 +218,35 @@ def test_each_layer_may_have_its_own_scheme():
     assert decoder.label == "RoPE, base 500, every 4th layer none"
     assert [one.name for one in encoder.of_layers(5)] == ["relative"] * 3 + ["rope"] * 2
     assert [one.name for one in decoder.of_layers(8)] == [*["rope"] * 3, "none"] * 2
-    assert codes([encoder, decoder]) == {"pattern": "1", "vectors": "1", "rope": "1"}
     scaled = changed_after_training(config.position, {"scaling": "linear", "scaling_factor": 2})
     assert scaled.decoder.label == "RoPE, base 500, linear scaling by 2, every 4th layer none"
-    only = changed_after_training(
-        compose_train(
-            ["position=pattern", "position.layers=[rope_1,rope_2]", "position.entries.rope_2.base=9"]
-        ).position,
-        {"scaling_factor": 2, "entries": {"rope_2": {"scaling": "ntk"}}},
-    )
-    assert only.label == "in turn: RoPE; RoPE, base 9, ntk scaling by 2"
+    two = compose_train(["position=pattern", "position.layers=[rope_1,rope_2]", "position.entries.rope_2.base=9"])
+    assert flat(two)["rope_2_base"] == 9 and flat(two)["layers"] == "rope_1,rope_2"
+    changes = {"scaling_factor": 2, "entries": {"rope_2": {"scaling": "ntk"}}}
+    assert changed_after_training(two.position, changes).label == "in turn: RoPE; RoPE, base 9, ntk scaling by 2"
     for entries, key in (({"rope": {"base": 9}}, "rope.base"), ({"t5": {"scaling": "ntk"}}, "t5.scaling")):
         with pytest.raises(ConfigError, match=rf"^position\.entries\.{key}: cannot be changed after training"):
             changed_after_training(config.position, {"entries": entries})
     typed = compose("evaluate", ["run=x", "position.entries.rope_2.scaling=ntk", "position.scaling_factor=2"])
-    assert typed["position"] == {"entries": {"rope_2": {"scaling": "ntk"}}, "scaling_factor": 2}
+    assert typed["position"] == changes
     assert compose("evaluate", ["run=x", "position={scaling:ntk}"])["position"] == {"scaling": "ntk"}
+
+
+def test_layers_are_known_by_what_they_do():
     one = scheme("pattern", layers=["t5", "none", "none", "t5"], repeat=False)
     two = scheme("pattern", layers=["t5_1", "none", "none", "t5_2"], repeat=False)
     assert one.identity() != two.identity(), "one table, or two"
     assert two.label == "from the lowest layer up: T5, table 1; 2 x none; T5, table 2"
     rotated = [scheme("pattern", layers=["rope_1", "none", last], repeat=False) for last in ("rope_1", "rope_2")]
     assert rotated[0].identity() == rotated[1].identity(), "without tables they are one scheme"
-    repeated = compose_train(["position=pattern", "position.layers=[rope,none,rope,none]", "model.num_layers=4"])
-    assert repeated == compose_train(["position=pattern", "model.num_layers=4"])
-    two = compose_train(["position=pattern", "position.layers=[rope_1,rope_2]", "position.entries.rope_2.base=9"])
-    assert [part.base for part in two.position.parts] == [10_000, 9]
-    assert flat(two)["rope_2_base"] == 9 and flat(two)["layers"] == "rope_1,rope_2"
+    assert scheme("pattern", layers=["rope", "none", "rope", "none"]) == scheme("pattern")
 
 
 def test_layers_of_a_choice_in_another_folder(tmp_path):
     (tmp_path / "position").mkdir()
     (tmp_path / "position" / "halves.yaml").write_text("defaults: [relative_rope, _self_]\nname: halves\n")
-    words = [f"hydra.searchpath=[file://{tmp_path}]", "position=halves"]
-    assert compose_train(words) == compose_train(words[1:], tmp_path)
+    found = compose_train(["position=halves"], tmp_path).position
+    assert (found.name, [*found.entries]) == ("halves", ["relative", "rope"])
 
 
 def test_only_settings_without_parameters_may_change_after_training():

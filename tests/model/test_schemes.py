@@ -14,7 +14,6 @@ from rpr.model.attention.composition import spread
 from rpr.model.layer_positions import (
     GivenPositions,
     LayerPositions,
-    Running,
     positions_in_training,
     positions_of_layers,
 )
@@ -22,12 +21,11 @@ from rpr.model.positions import COLOURS, SCHEMES, Site, Tables
 from rpr.model.positions.alibi import slopes_of
 from rpr.model.positions.scheme import Rotation
 from rpr.model.rotation import angles, rotate
-from rpr.model.stack import SelfAttention
 from rpr.model.vectors import SinusoidalPositions, sinusoids
 from tests.model.attention_cases import FORMS, assert_same
 from tests.model.scheme_variants import CAUSAL, VARIANTS, variant_scheme
-from tests.shapes import changed, choices, scheme
-from tests.small_models import BASIC, make_model
+from tests.shapes import choices, scheme
+from tests.small_models import make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -283,7 +281,7 @@ def test_given_positions_are_those_of_the_equations(variant, causal):
     x = torch.randn(1, at[-1] + 1, HEADS * WIDTH, dtype=torch.float64)
     expected = by_loops(variant, learned, x, *qkv, causal, at)
     given = GivenPositions(torch.tensor(at), 20)
-    for name in ("auto", "dense", "blockwise", "composed", "reference", "per_position"):
+    for name in ("auto", "dense", "blockwise", "composed", "reference"):
         found = by_layer(positions, x[:, at], *qkv, causal, FORMS[name], given)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
@@ -317,47 +315,8 @@ def test_learned_positions_start_with_the_standard_deviation_given():
     assert scheme("rope", initial_std=1.0).identity() == scheme("rope").identity()
 
 
-@pytest.mark.parametrize("kernel, first", [((0, 0, 0, 1), 0), ((0.1, 0.2, 0.3, 0.4), 3)])
-def test_selective_rope_of_equal_increments_is_rope(kernel, first):
-    """From the 4th token on, before which a wider kernel reads what is not there."""
-    positions = LayerPositions(scheme("selective_rope", base=10_000.0, rank=1), site(True)).double()
-    x = torch.ones(1, LENGTH, HEADS * WIDTH, dtype=torch.float64)
-    with torch.no_grad():  # one token again and again, whose projection is 1
-        positions.down.fill_(1 / (HEADS * WIDTH * WIDTH**-0.5))
-        positions.up.fill_(1.0)
-        positions.kernel.copy_(torch.tensor(kernel, dtype=torch.float64).expand_as(positions.kernel))
-    q, k, *_ = inputs()
-    found, expected = (
-        (one @ other.mT)[..., first:, first:]
-        for one, other in (
-            positions.rotate(x, q, k, None, Running()),
-            scheme("rope").prepare(q, k, torch.arange(LENGTH), {}, site(True)),
-        )
-    )
-    torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("choice", ["pope", "selective_rope"])
-def test_angles_and_sums_are_float32_in_half_precision(choice):
-    """Of 2,000 tokens: bfloat16 angles would be off by whole radians."""
-    torch.manual_seed(0)
-    exact = LayerPositions(scheme(choice), site(True)).double()
-    x, q, k = (
-        torch.randn(1, *shape, dtype=torch.float64) for shape in ((2000, HEADS * WIDTH), *[(HEADS, 2000, WIDTH)] * 2)
-    )
-    x, q, k = (part.bfloat16().double() for part in (x, q, k))
-    expected = exact.inputs(x, q, k, k)
-    coarse = LayerPositions(scheme(choice), site(True))
-    coarse.load_state_dict(exact.state_dict())
-    with torch.autocast("cpu", torch.bfloat16):
-        found = coarse.inputs(x.float(), q.bfloat16(), k.bfloat16(), k.bfloat16())
-    for one, other in zip(found[:2], expected[:2], strict=True):
-        assert one.dtype == torch.bfloat16
-        torch.testing.assert_close(one.double(), other, rtol=2**-7, atol=2**-6)
-
-
 def test_docs_print_the_keys_of_every_key_offset():
-    """k_i = (i + 1) (1 .. 8), two documents of two tokens: those of the second one, by loops and in the page."""
+    """k_i = (i + 1) (1 .. 8), two documents of two tokens: those of the second one (the model's: test_readable.py)."""
 
     def normed(key):
         return [x / math.sqrt(sum(y * y for y in key) / 8) for x in key]
@@ -375,17 +334,6 @@ def test_docs_print_the_keys_of_every_key_offset():
             following = [own[d] if d in moved else x for d, x in enumerate(following)]
             found = [normed(key) if norm == "before_norm" else key for key in (own, zero, following)]
             assert f"| `{half}` | {norm} | {' | '.join(map(written, found))} |" in page
-            for first, of_first in (("own", found[0]), ("zero", found[1])):
-                at = {"key_offset_at": norm} if norm != "none" else {}
-                config = scheme("none", key_offset=half, key_offset_first=first, **at)
-                attention = SelfAttention(
-                    changed(BASIC, d_model=8, num_heads=1, qk_norm=norm != "none", norm_epsilon=1e-9),
-                    LayerPositions(config, site(True, heads=1)), config, causal=True,
-                )  # fmt: skip
-                with torch.no_grad():
-                    attention.qkv.weight.copy_(torch.eye(8).repeat(3, 1))
-                    keys = attention.inputs(torch.tensor([plain]), None).k[0, 0]
-                torch.testing.assert_close(keys, torch.tensor([of_first, found[2]]))
 
 
 @pytest.mark.parametrize("choice", ["absolute", "learned", "shape", "centred"])
@@ -456,16 +404,6 @@ def test_clips_and_log_scale_are_those_of_inkling_2():
 
 
 # --- known faults of other implementations
-
-
-def test_rope_angles_are_not_computed_in_half_precision():
-    """gpt-neox#66, transformers#25681, candle#3520: bfloat16 rounds position 1857."""
-    given = scheme("rope")
-    x = torch.ones(1, 1, 1, WIDTH)
-    exact, _ = given.prepare(x.double(), x.double(), torch.tensor([1857]), {}, site(False))
-    coarse, _ = given.prepare(x.bfloat16(), x.bfloat16(), torch.tensor([1857]), {}, site(False))
-    assert coarse.dtype == torch.bfloat16
-    torch.testing.assert_close(coarse.double(), exact, rtol=0, atol=2**-7)
 
 
 @pytest.mark.parametrize("causal", [False, True])

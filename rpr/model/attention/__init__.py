@@ -1,9 +1,8 @@
-"""Attention with relative positions: the paper's equations, the paper's algorithm, and the implementation in use.
+"""Attention with relative positions: the paper's equations, and the implementation in use.
 
 Pure functions with the same result, forward and backward:
 
 - `reference` follows equations 3 and 4 with a_ij written out; for tests and for reading.
-- `per_position` is the algorithm of the paper's section 3.3; for tests and for reading.
 - `composed` projects onto the table first and spreads the result over the keys, in differentiable torch operations
   that `torch.compile` can fuse and autograd can differentiate twice.
 - `attend` is the one to call: by device and length it selects the fused kernels for plain attention, the hand-written
@@ -32,7 +31,6 @@ from rpr.model.attention.blocks import SplitHeads, blockwise
 from rpr.model.attention.composition import composed as composed
 from rpr.model.attention.composition import weights as weights
 from rpr.model.attention.distances import bias_of_pairs
-from rpr.model.attention.equations import per_position as per_position
 from rpr.model.attention.equations import reference as reference
 from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.attention.tables import Layout

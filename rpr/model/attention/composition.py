@@ -18,6 +18,7 @@ from rpr.model.attention.distances import (
 )
 from rpr.model.attention.equations import weights_from
 from rpr.model.attention.inputs import AttentionInputs
+from rpr.model.vectors import rows_of
 
 
 def composed(given: AttentionInputs) -> Tensor:
@@ -29,7 +30,9 @@ def composed(given: AttentionInputs) -> Tensor:
     weights_BHQK = weights_of(given)
     z_BHQD = weights_BHQK @ given.v
     table, labels = given.value_table, given.labels
-    if table is not None and labels is not None:
+    if table is not None and labels is not None and labels.dim() == 1:
+        z_BHQD = z_BHQD + times_table(weights_BHQK, _of_keys(table, labels))
+    elif table is not None and labels is not None:
         summands = weights_BHQK.to(torch.promote_types(weights_BHQK.dtype, torch.float32))
         by_row = summands.new_zeros(*summands.shape[:3], table.shape[-2])
         by_row = by_row.scatter_add(-1, _of_heads(labels).expand_as(summands), summands)
@@ -57,16 +60,25 @@ def weights_of(given: AttentionInputs) -> Tensor:
         queries = q_BHQD if given.distance_queries is None else given.distance_queries
         if labels is None:
             scores_BHQK = scores_BHQK + spread(queries, table, num_keys, first_query=given.first_query)
+        elif labels.dim() == 1:
+            scores_BHQK = scores_BHQK + times_table(queries, _of_keys(table, labels).transpose(-2, -1))
         else:
             projected_BHQR = times_table(queries, table.transpose(-2, -1))
             scores_BHQK = scores_BHQK + projected_BHQR.gather(-1, _of_heads(labels).expand_as(scores_BHQK))
-    if bias_table is not None and labels is not None:
+    if bias_table is not None and labels is not None and labels.dim() == 1:
+        scores_BHQK = scores_BHQK + _of_keys(bias_table[..., None], labels).transpose(-2, -1).to(scores_BHQK.dtype)
+    elif bias_table is not None and labels is not None:
         bias = bias_table[:, labels]
         scores_BHQK = scores_BHQK + (bias if labels.dim() == 2 else bias.transpose(0, 1)).to(scores_BHQK.dtype)
     elif bias_table is not None:
         bias = bias_of_pairs(bias_table, num_queries, num_keys, given.first_query)
         scores_BHQK = scores_BHQK + bias.to(scores_BHQK.dtype)
     return weights_from(scores_BHQK, given)
+
+
+def _of_keys(table: Tensor, distances_K: Tensor) -> Tensor:
+    """The row of each key, [K, D] or [H, K, D]."""
+    return table.index_select(-2, rows_of(distances_K, table.shape[-2]))
 
 
 def _of_heads(labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The paper's equations and the paper's algorithm."""
+"""The paper's equations, and what all implementations share."""
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
 
@@ -31,26 +31,6 @@ def reference(given: AttentionInputs) -> Tensor:
     if given.value_table is not None:
         values_BHQKD = values_BHQKD + _edges(given, given.value_table)
     return torch.einsum("bhqk,bhqkd->bhqd", weights_BHQK, values_BHQKD)
-
-
-def per_position(given: AttentionInputs) -> Tensor:
-    """The paper's own algorithm (section 3.3): a_ij gathered once for all sentences, one matmul per query.
-
-    Equation 5 with n parallel matmuls of [B H, D] by [D, n]. It needs n^2 D more memory than plain attention, and in
-    low precision the gradient of a table row sums all its n^2 pairs in that precision.
-    """
-    q_BHQD, k_BHKD, v_BHKD = given[:3]
-    scores_BHQK = q_BHQD @ k_BHKD.transpose(-2, -1) / math.sqrt(q_BHQD.shape[-1])
-    if given.key_table is not None:
-        queries = q_BHQD / math.sqrt(q_BHQD.shape[-1]) if given.distance_queries is None else given.distance_queries
-        scores_BHQK = scores_BHQK + _products_by_query(queries, _edges(given, given.key_table).transpose(-2, -1))
-    if given.bias_table is not None:
-        scores_BHQK = scores_BHQK + _edges(given, given.bias_table[..., None])[..., 0]
-    weights_BHQK = weights_from(scores_BHQK, given)
-    z_BHQD = weights_BHQK @ v_BHKD
-    if given.value_table is not None:
-        z_BHQD = z_BHQD + _products_by_query(weights_BHQK, _edges(given, given.value_table))
-    return z_BHQD
 
 
 def visible_keys(given: AttentionInputs) -> Tensor | None:
@@ -143,14 +123,3 @@ def _edges(given: AttentionInputs, table: Tensor) -> Tensor:
     if rows.dim() == 2:
         return vectors
     return vectors[:, None] if table.dim() == 2 else vectors.transpose(0, 1)
-
-
-def _products_by_query(x_BHQX: Tensor, edges: Tensor) -> Tensor:
-    """x_i times the matrix of query i, for all i: [B, H, Q, X] times [.., Q, X, Y] is [B, H, Q, Y]."""
-    if edges.dim() == 3:  # one matrix for all sentences and heads: Q matmuls of [B H, X]
-        by_query = torch.bmm(x_BHQX.flatten(0, 1).transpose(0, 1), edges)
-        return by_query.transpose(0, 1).reshape(*x_BHQX.shape[:3], -1)
-    if edges.dim() == 4:  # a table per head: H Q matmuls of [B, X]
-        by_query = x_BHQX.permute(1, 2, 0, 3) @ edges
-        return by_query.permute(2, 0, 1, 3)
-    return (x_BHQX[..., None, :] @ edges)[..., 0, :]  # labels per sentence: nothing is shared

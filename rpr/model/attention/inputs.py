@@ -26,7 +26,8 @@ class AttentionInputs(NamedTuple):
             the query's own key.
         sink: [H], a logit for each head in the denominator of the softmax alone: a query's weights sum to less than 1.
         labels: int64 [Q, K] or [B, Q, K]: the table row of each pair, in place of clip(j - i, k) + k (a dependency
-            tree, a table schema; the tables may then have any number of rows); computed by `composed`.
+            tree, a table schema; the tables may then have any number of rows); or [K]: the distance of each key from
+            all queries, which are pieces of one position in decoding; computed by `composed`.
         mask: bool, broadcastable to [B, H, Q, K]; False hides the key from the query.
         causal: the query at position p sees only keys 0..p; `attend` does not even read the table rows right of the
             diagonal.
@@ -91,7 +92,7 @@ class AttentionInputs(NamedTuple):
             "distance_queries": [(batch, heads, num_queries, of_keys)],
             "key_bias": [(batch, heads, pairs[1])],
             "sink": [(heads,)],
-            "labels": [pairs, (batch, *pairs)],
+            "labels": [pairs, (batch, *pairs), pairs[1:]],
         }
         for name, valid in shapes.items():
             if (tensor := getattr(self, name)) is None:

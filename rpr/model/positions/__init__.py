@@ -152,35 +152,32 @@ def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> 
     """
     from rpr.model.positions.pattern import Pattern  # imported after all schemes
 
-    sides = (positions.encoder, positions.decoder)
     of_entries: Mapping[str, Any] = changes.get("entries") or {}
-    parts = {"": [part for side in sides for part in side.parts]}
-    for name in of_entries:
-        entries = [side.entries for side in sides if isinstance(side, Pattern)]
-        parts[f"entries.{name}."] = [known[name] for known in entries if name in known]
-    given = {"": {name: value for name, value in changes.items() if name != "entries"}}
-    given |= {f"entries.{name}.": settings for name, settings in of_entries.items()}
-    for section, settings in given.items():
-        known = frozenset[str]().union(*(part.AFTER_TRAINING for part in parts[section]))
-        for name in settings:
-            if name not in known:
-                available = did_you_mean(name, known) if known else "; these positions have no setting that can"
-                raise ConfigError(f"position.{section}{name}: cannot be changed after training" + available)
+    own = {name: value for name, value in changes.items() if name != "entries"}
+    given = {*own, *(f"entries.{name}.{setting}" for name, settings in of_entries.items() for setting in settings)}
+    used: set[str] = set()
 
-    def changed(scheme: Scheme, settings: Mapping[str, Any] = given[""]) -> Scheme:
+    def changed(scheme: Scheme, settings: Mapping[str, Any], section: str = "") -> Scheme:
         if isinstance(scheme, Pattern):
             entries = {
-                name: changed(entry, {**settings, **of_entries.get(name, {})}) for name, entry in scheme.entries.items()
+                name: changed(changed(entry, settings), of_entries.get(name, {}), f"entries.{name}.")
+                for name, entry in scheme.entries.items()
             }
             return scheme.model_copy(update={"entries": entries})
-        own = {name: value for name, value in settings.items() if name in scheme.AFTER_TRAINING}
-        return validate(type(scheme), {**scheme.model_dump(), **own}, at="position") if own else scheme
+        known = {name: value for name, value in settings.items() if name in scheme.AFTER_TRAINING}
+        used.update(f"{section}{name}" for name in known)
+        return validate(type(scheme), {**scheme.model_dump(), **known}, at="position") if known else scheme
 
-    if isinstance(positions, Sides):
-        return positions.model_copy(
-            update={"encoder": changed(positions.encoder), "decoder": changed(positions.decoder)}
+    encoder, decoder = (changed(side, own) for side in (positions.encoder, positions.decoder))
+    for name in sorted(given - used):
+        known = frozenset[str]().union(
+            *(part.AFTER_TRAINING for side in (positions.encoder, positions.decoder) for part in side.parts)
         )
-    return changed(positions)
+        available = did_you_mean(name, known) if known else "; these positions have no setting that can"
+        raise ConfigError(f"position.{name}: cannot be changed after training" + available)
+    if isinstance(positions, Sides):
+        return positions.model_copy(update={"encoder": encoder, "decoder": decoder})
+    return decoder
 
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ The command line, the records and the reports import the scheme modules and must
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
@@ -81,54 +80,39 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
     """Register a scheme under the value of its `scheme` field.
 
     Raises:
-        ConfigError: the class lacks its name, title or colour, has those of another scheme, or has a public attribute
-            that is none of the interface (a misspelt hook) or has other arguments.
+        ConfigError: the class lacks its name, title or colour, has the name of another scheme, or has a public
+            attribute that is none of the interface (a misspelt hook).
     """
-    name = get_args(scheme.model_fields["scheme"].annotation)
-    if len(name) != 1 or not hasattr(scheme, "TITLE") or not (hasattr(scheme, "COLOUR") or "colours" in vars(scheme)):
-        problem: str | None = 'needs scheme: Literal["..."], TITLE = "..." for tables and COLOUR = "#rrggbb" for plots'
-    else:
-        problem = _wrong_attribute(scheme) or _conflict(scheme)
-    if problem:
+    if (problem := _wrong(scheme)) is not None:
         raise ConfigError(f"{scheme.__module__}: the position scheme {scheme.__name__} {problem}")
     REGISTERED[scheme.scheme_name()] = scheme
     return scheme
 
 
-def _wrong_attribute(scheme: type[Scheme]) -> str | None:
-    """What is wrong with what the class, and those between it and Scheme, define."""
-    validators = {*scheme.__pydantic_decorators__.model_validators, *scheme.__pydantic_decorators__.field_validators}
+def _wrong(scheme: type[Scheme]) -> str | None:
+    # 1. What every scheme needs.
+    names = get_args(scheme.model_fields["scheme"].annotation)
+    if len(names) != 1 or not hasattr(scheme, "TITLE") or not (hasattr(scheme, "COLOUR") or "colours" in vars(scheme)):
+        return 'needs scheme: Literal["..."], TITLE = "..." for tables and COLOUR = "#rrggbb" for plots'
+    # 2. What the class, and those between it and Scheme, define.
+    decorators = scheme.__pydantic_decorators__
+    private = {*decorators.model_validators, *decorators.field_validators, *Scheme.__annotations__}
     own = {name: value for kind in scheme.__mro__ if Scheme in kind.__mro__[1:] for name, value in vars(kind).items()}
     for name, value in own.items():
-        known = vars(Scheme).get(name)
-        if name.startswith(("_", "model_")) or name in validators or name in Scheme.__annotations__:
+        if name.startswith(("_", "model_")) or name in private:
             continue
-        if known is None:
-            names = [name for name in (*vars(Scheme), *Scheme.__annotations__) if not name.startswith("_")]
-            hint = f"{did_you_mean(name, names)}; a helper's name begins with an underscore"
-            return f"has {name}, which is no part of the interface{hint}"
+        if (known := vars(Scheme).get(name)) is None:
+            hint = did_you_mean(name, [name for name in (*vars(Scheme), *Scheme.__annotations__) if name[0] != "_"])
+            return f"has {name}, which is no part of the interface{hint}; a helper's name begins with an underscore"
         if isinstance(known, property) != isinstance(value, property):
             return f"defines {name} {'without' if isinstance(known, property) else 'with'} @property"
-        if inspect.isfunction(known) and inspect.isfunction(value):
-            expected, given = (list(inspect.signature(function).parameters) for function in (known, value))
-            if len(expected) != len(given):
-                return f"defines {name}({', '.join(given)}); its arguments are ({', '.join(expected)})"
     if "projections" not in own and (uncalled := {"distance_queries", "key_bias"} & own.keys()):
         return f"defines {min(uncalled)} without projections, from which alone it is computed"
-    return None
-
-
-def _conflict(scheme: type[Scheme]) -> str | None:
-    """The name, kind or colour that another scheme has as well."""
-    others = [
-        registered for registered in REGISTERED.values() if repr(registered) != repr(scheme)
-    ]  # which may be defined again
-    names = {"sides", "mixed"}.union(*({registered.scheme_name(), *registered.colours()} for registered in others))
-    if taken := names & {scheme.scheme_name(), *scheme.colours()}:
+    # 3. A name or kind of another scheme; the same class may be defined again.
+    others = [registered for registered in REGISTERED.values() if repr(registered) != repr(scheme)]
+    known_names = {"sides", "mixed"}.union(*({other.scheme_name(), *other.colours()} for other in others))
+    if taken := known_names & {scheme.scheme_name(), *scheme.colours()}:
         return f"has the name {min(taken)!r} of another scheme; choose another one"
-    colours = {colour.lower() for registered in others for colour in registered.colours().values()}
-    if taken := colours & {colour.lower() for colour in scheme.colours().values()}:
-        return f"has the colour {min(taken)} of another scheme in plots; choose another one"
     return None
 
 
