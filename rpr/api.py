@@ -162,10 +162,8 @@ class TrainedRun:
             raise ConfigError(f"source: {self.record.name} is a language model of documents, without sources; give ''")
         rows, ids_T = self.engine.model.config.decoder_positions.num_learned, [BOS, *self._ids(target)]
         if documents and rows is not None and len(ids_T) > rows:
-            raise ConfigError(
-                f"target: its {len(ids_T)} tokens with BOS are more than the model's {rows} learned positions; "
-                "shorten it"
-            )
+            tokens = f"its {len(ids_T)} tokens with BOS"
+            raise ConfigError(f"target: {tokens} are more than the model's {rows} learned positions; shorten it")
         device = self.engine.model.embedding_VM.device
         ids = [] if documents else [*self._ids(source), EOS]
         return pad_rows([ids], device), pad_rows([ids_T], device)

@@ -1,12 +1,11 @@
 """Where conf/ and sweeps/ are: next to rpr/ in a checkout or editable install, inside it in an installed wheel."""
 
 import os
-import re
 from pathlib import Path
+from string import Template
 
 HERE = Path(__file__).resolve().parent
 HIDDEN = "RPR_HIDDEN_"  # before the names of variables that only folders may still name (rpr/environment.py)
-_VARIABLE = re.compile(r"(?<![^/])\$(?:(\w+)|\{(\w+)\})(?![^/])")  # a whole component of a path
 
 
 def data_dir(name: str) -> Path:
@@ -18,15 +17,11 @@ def data_dir(name: str) -> Path:
 
 
 def user_path(path: str | Path) -> Path:
-    """A file or folder that the user names, where a leading `~` and folders that are an environment variable stand for
-    its value (`$SCRATCH/a`, `a/${USER}/b`). Any other `$` is part of a name: a file may be called `a$b`.
+    """A file or folder that the user names, where a leading `~` and environment variables stand for their values
+    (`$SCRATCH/a`, `a/${USER}/b`); one that is not set is part of the name.
     """
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        return os.environ.get(name, os.environ.get(HIDDEN + name, match[0]))
-
-    return Path(os.path.expanduser(_VARIABLE.sub(value, str(path))))
+    variables = {name.removeprefix(HIDDEN): value for name, value in os.environ.items()}
+    return Path(os.path.expanduser(Template(str(path)).safe_substitute(variables)))
 
 
 def shown_path(path: Path) -> Path:

@@ -85,11 +85,6 @@ def stop_before(error: BaseException) -> SystemExit | KeyboardInterrupt | None:
     return earlier
 
 
-def die_on_sigterm() -> None:
-    """From now on SIGTERM ends this process at once, whatever handler a library has installed."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 def die_with_parent(parent: int) -> None:
     """Send this process SIGTERM if it is no longer a child of the process `parent`; on Linux also when that one dies,
     even by SIGKILL.

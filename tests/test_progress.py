@@ -87,18 +87,6 @@ def test_control_characters_are_escaped(clock):
         assert line.startswith(r"\x1b]0;owned\x07\n:  50%|") and line.endswith(r"name \x1b[2J\r")
 
 
-def test_ctrl_c_leaves_the_bar_and_the_message_below_it(clock):
-    with on_terminal() as terminal:
-        with pytest.raises(KeyboardInterrupt), Progress(10**6, "steps", "training") as bar:
-            clock.now = 1.0
-            bar.update(loss=3.25)
-            terminal.stream.write("^C")  # as the terminal shows the key
-            raise KeyboardInterrupt
-        print("rpr-cli: interrupted", file=sys.stderr)
-        line, message = screen(terminal.read())
-        assert line.startswith("training:   0%|") and message == "rpr-cli: interrupted"
-
-
 @pytest.fixture
 def jobs(tmp_path):
     configs = [composition.compose_train([f"seed={seed}", "optim.max_steps=100"]) for seed in (1, 2, 3)]

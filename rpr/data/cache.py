@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from rpr.config.data import DataConfig
 from rpr.data.corpus import SPLIT_NAMES, cache_root, corpus_files, fingerprint
 from rpr.data.documents import BLOCK, Block, TextCorpus, load_documents
-from rpr.data.pairs import Corpus, load_corpus
+from rpr.data.pairs import Corpus, Row, load_corpus
 from rpr.data.vocabulary import (
     BOS,
     EOS,
@@ -156,12 +156,14 @@ class TokenSplit:
         return self._maps[name]
 
 
+@dataclass
 class PreparedData:
     """A complete token cache; `built_now` by this process."""
 
-    def __init__(self, directory: Path, meta: Meta, vocabulary: Vocabulary) -> None:
-        self.directory, self.meta, self.vocabulary = directory, meta, vocabulary
-        self.built_now = False
+    directory: Path
+    meta: Meta
+    vocabulary: Vocabulary
+    built_now: bool = False
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -175,15 +177,10 @@ class PreparedData:
         return TokenSplit(self.directory, name, self.meta.counts[name], self.meta.piece_type)
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
-        """Normalised (sources, references) of a split, in the order of its pairs. Raises DataError for train, whose
-        text is not kept.
-        """
-        self.split(name)
-        if name == "train":
-            raise DataError(
-                f"data {self.meta.name}: the text of train is not kept in the token cache; "
-                f"choose one of {', '.join(self.splits[1:])}"
-            )
+        """Normalised (sources, references) of a split, in the order of its pairs. Raises DataError for train."""
+        if name == "train" or name not in self.splits:
+            others = ", ".join(self.splits[1:])
+            raise DataError(f"data {self.meta.name}: no text of {name} in the token cache; choose one of {others}")
         files = (self.directory / f"{name}.{side}.txt" for side in SIDES)
         sources, references = (file.read_text("utf-8").split("\n")[:-1] for file in files)
         return sources, references
@@ -201,7 +198,7 @@ def prepare(data: DataConfig, progress: Progress = lambda done, total, what: Non
     and a corpus that changes while it is read.
     """
     root, key = cache_root(data), cache_key(data)
-    directory, built_now = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}", False
+    directory = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}"
     try:
         if (prepared := _open(directory, key)) is None:
             root.mkdir(parents=True, exist_ok=True)
@@ -212,17 +209,14 @@ def prepare(data: DataConfig, progress: Progress = lambda done, total, what: Non
                 else:
                     log.warning("%s has no file locks: run only one process that prepares a corpus there", root)
                 if (prepared := _open(directory, key, warn=True)) is None:
-                    built_now = True
                     with replacing(directory) as folder:
                         _build(data, key, folder, progress)
+                    prepared = _open(directory, key, warn=True)
+                    assert prepared is not None, "a cache that was just built is complete"
+                    prepared.built_now = True
     except OSError as error:
-        raise DataError(
-            f"data.cache_dir: {root} cannot be used ({error.strerror or error}); "
-            "free some space or choose another folder"
-        ) from None
-    prepared = prepared or _open(directory, key, warn=True)
-    assert prepared is not None, "a cache that was just built is complete"
-    prepared.built_now = built_now
+        why = error.strerror or error
+        raise DataError(f"data.cache_dir: {root} cannot be used ({why}); free space, or choose another") from None
     # What is beside the files is not part of the key.
     if not (data.generated or data.on_hub) and (beside := corpus_files(data).not_read):
         prepared.meta = replace(prepared.meta, notes=[*prepared.meta.notes, beside])
@@ -328,7 +322,7 @@ def build(corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Pa
     # 3. What is in train too: by the names of documents, and by the files of a user's own splits, nothing keeps it out.
     splits = {split: TokenSplit(directory, split, count, vocabulary.piece_type) for split, count in job.counts.items()}
     hashes = {split: [*tokens.hashes()] for split, tokens in splits.items() if split != "train"}
-    repeated = set(itertools.chain.from_iterable(hashes.values())).intersection(splits["train"].hashes())
+    repeated = set(itertools.chain(*hashes.values())).intersection(splits["train"].hashes())
     for split, of_split in hashes.items():
         if number := sum(each in repeated for each in of_split):
             job.notes.append(f"{split}: {number} of {len(of_split)} are in train too, token for token")
@@ -385,8 +379,8 @@ def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
     train, data = corpus.splits["train"], job.data
     chosen = training_sample(len(train))
     report = job.counting("reading for the vocabulary", len(train))
-    chunks = ((len(chunk), chunk.select(chosen(len(chunk))).pairs()) for chunk in train.chunks())
-    counted = ((read, count_words(itertools.chain.from_iterable(pairs))) for read, pairs in chunks)
+    chunks = ((len(chunk), itertools.compress(chunk, chosen(len(chunk)))) for chunk in train.chunks())
+    counted = ((read, count_words(itertools.chain.from_iterable(map(Row.pair, rows)))) for read, rows in chunks)
     assert data.tokenizer != "bytes", "a corpus of pairs"
     return Vocabulary.learn(_words(job, counted, report), data.vocabulary_size, data.tokenizer)
 
@@ -403,12 +397,12 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str, vocabulary: Vocabulary) 
     with _new_files(job.directory, [f"{split}.{side}.{kind}" for side in SIDES for kind in kinds]) as files:
         for chunk in pairs.chunks():
             # 1. Text.
-            texts = chunk.pairs()
+            texts = [row.pair() for row in chunk]
             kept = [pair for pair in texts if all(pair)]
             if given and len(kept) < len(texts):
-                index, pair = next((index, pair) for index, pair in enumerate(texts) if not all(pair))
+                row, pair = next(both for both in zip(chunk, texts, strict=True) if not all(both[1]))
                 raise DataError(
-                    f"data: the {SIDES[bool(pair[0])]} of {chunk.where(index)} of {split} is empty; "
+                    f"data: the {SIDES[bool(pair[0])]} of {row.place} of {split} is empty; "
                     "a scored split must be complete: fix or remove the pair"
                 )
             # 2. Pieces.
@@ -427,13 +421,12 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str, vocabulary: Vocabulary) 
                     lines = itertools.compress((f"{pair[number]}\n" for pair in kept), fits)
                     files[f"{split}.{side}.txt"].write("".join(lines).encode())
             dropped.update(empty=len(texts) - len(kept), too_long=len(kept) - int(fits.sum()))
-            cut += sum(map(_is_cut, chunk.sources, chunk.targets))
+            cut += sum(_is_cut(row.source, row.target) for row in chunk)
             report(len(chunk))
     if dropped.total() == len(pairs):
         raise DataError(
             f"data {data.name}: no usable pair in {split} ({dropped['empty']} with an empty side, "
-            f"{dropped['too_long']} above data.max_length = {data.max_length} pieces); "
-            "check the corpus or raise data.max_length"
+            f"{dropped['too_long']} above data.max_length = {data.max_length} pieces); raise it, or check the corpus"
         )
     if cut > CUT_SHARE * len(pairs):
         job.notes.append(

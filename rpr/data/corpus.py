@@ -141,15 +141,13 @@ def standard_splits(names: Collection[str]) -> dict[str, str]:
     return {name: split for name, split in firsts if name is not None}
 
 
-def _splits(groups: Mapping[str, Sequence[Path]], is_own: Callable[[str], object]) -> dict[str, str]:
+def _splits(names: Collection[str], is_own: Callable[[str], object]) -> dict[str, str]:
     """The split of each name that is one: a standard one, or the user's own, which is none of the standard ones in
     other capitals, and no other train.
     """
-    usual = standard_splits(groups)
-    own = (name for name in groups if OWN_NAME.fullmatch(name) and split_word(name) != "train" and is_own(name))
-    return usual | {
-        name: name for name in own if name not in usual and (name in SPLIT_WORDS) == (name.lower() in SPLIT_WORDS)
-    }
+    usual = standard_splits(names)
+    own = (name for name in names if OWN_NAME.fullmatch(name) and split_word(name) != "train" and is_own(name))
+    return {name: name for name in own if name in SPLIT_WORDS or name.lower() not in SPLIT_WORDS} | usual
 
 
 def _grouped(files: Iterable[Path], root: Path) -> dict[str, list[Path]]:
@@ -178,18 +176,13 @@ def list_pairs(path: Path, languages: tuple[str, str]) -> Listing:
     if not path.is_dir():
         if (sides := _line_files(_visible(path.parent), languages).get(path.name)) is None:
             problem = f"is no table ({', '.join(TABLES)})" if path.exists() else "does not exist"
-            raise DataError(
-                f"data.path: {path} {problem}; give a folder, a table, or the path of two line files without "
-                f".{languages[0]} and .{languages[1]}"
-            )
+            prefix = "two line files without .{} and .{}".format(*languages)
+            raise DataError(f"data.path: {path} {problem}; give a folder, a table, or the path of {prefix}")
         return Listing(path.parent, {"train": _both(path, sides, languages)}, lines=True)
     # 2. A folder of line files.
     beside = [file for folder in (path, path / "data") for file in _visible(folder)]
     stems = _line_files(beside, languages)
-    names = _splits(
-        {stem: [*sides.values()] for stem, sides in stems.items()},
-        lambda stem: len(stems[stem]) == 2 or split_word(stem),
-    )
+    names = _splits(stems, lambda stem: len(stems[stem]) == 2 or split_word(stem))
     splits = {split: _both(path / stem, stems[stem], languages) for stem, split in names.items()}
     # 3. Or of tables.
     if not (lines := bool(splits)):

@@ -76,10 +76,8 @@ class Documents:
         for row, cell in enumerate(cells, 1):
             text = cell or b""
             if self._joined and text and row < self._rows[name] and not text.endswith(b"\n"):
-                raise DataError(
-                    f"data.text.rows: row {row} of {name} has no newline at its end, so that lines would run into each "
-                    "other; end each with one, or choose data.text.rows=documents"
-                )
+                remedy = "end each with one, or choose data.text.rows=documents"
+                raise DataError(f"data.text.rows: row {row} of {name} has no newline at its end; {remedy}")
             yield Block(name if self._joined else f"{name}:{row}", text, not self._joined)
         if self._joined:
             yield Block(name, b"", True)
@@ -175,10 +173,7 @@ def load_documents(data: DataConfig) -> TextCorpus:
         notes.append(f"{' and '.join(sorted(missing))}: {how}{same}, held out of train")
     if data.train_limit is not None:
         if one:
-            raise DataError(
-                f"data.train_limit: train is a single document, which is not cut (data.text.rows={data.text.rows}); "
-                "leave it out, or give a part of the file"
-            )
+            raise DataError("data.train_limit: train is a single document, which is not cut; give a part of the file")
         of_all = f"; {' and '.join(sorted(missing))} from all" if missing else ""
         notes.append(f"train: the first documents, at most {data.train_limit}{of_all}")
     return TextCorpus(data.name, splits, missing, named, tuple(notes))
@@ -194,10 +189,8 @@ def _held_out(train: Documents, missing: Sequence[str], corpus: str) -> Callable
     absent = [split for index, split in enumerate(missing) if index not in hashes % SHARE]
     others = np.sort(hashes[hashes % SHARE >= len(missing)])[: len(missing)].tolist()
     if len(hashes) <= len(missing) or len(others) < len(absent):
-        raise DataError(
-            f"data {corpus}: {len(hashes)} documents are too few to hold out {' and '.join(missing)}; add documents, "
-            "or give a single one, whose last tenth is held out"
-        )
+        too_few = f"data {corpus}: {len(hashes)} documents are too few to hold out {' and '.join(missing)}"
+        raise DataError(f"{too_few}; add documents, or give a single one, whose last tenth is held out")
     instead = dict(zip(others, absent, strict=False))
 
     def split_of(name: str) -> str:

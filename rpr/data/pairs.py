@@ -7,13 +7,10 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from rpr.config.data import DataConfig
 from rpr.data.corpus import SPLIT_NAMES, corpus_files, missing_splits
@@ -24,7 +21,6 @@ from rpr.errors import DataError
 
 PAIRS_AT_ONCE = 10_000  # in a chunk
 HELD_OUT_PAIRS, HELD_OUT_SHARE = 1000, 20  # a missing split takes the last min(1000, 1/20 of train) pairs
-NO_PAIRS = np.empty(0, np.int64)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _SPACE = "\u2581"  # which sentencepiece reads as a space
 
@@ -40,85 +36,67 @@ def normalise(text: str) -> str:
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Rows of a split as read, neither decoded nor normalised. A sentence may be None, as in a column with nulls. Row i
-    is number `rows[i]`, from 0, of these `files`, of the source and of the target, or of generated pairs.
+class Row(NamedTuple):
+    """A pair as read, neither decoded nor normalised: number `number`, from 1, of these `files`, of the source and of
+    the target, or of generated pairs. A sentence may be None, as in a column with nulls.
     """
 
-    sources: Sequence[str | bytes | None]
-    targets: Sequence[str | bytes | None]
-    rows: Sequence[int]
+    source: str | bytes | None
+    target: str | bytes | None
+    number: int
     unit: str
     files: tuple[Path, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.sources)
+    def pair(self) -> Pair:
+        """The normalised pair. Raises DataError for a line that is not UTF-8."""
+        return self._sentence(self.source, 0), self._sentence(self.target, 1)
 
-    def select(self, chosen: NDArray[np.bool_]) -> Chunk:
-        """Only the rows where `chosen` (len(self),) is True."""
-        if chosen.all():
-            return self
-        sources, targets = ([*itertools.compress(side, chosen)] for side in (self.sources, self.targets))
-        return replace(self, sources=sources, targets=targets, rows=[*itertools.compress(self.rows, chosen)])
-
-    def pairs(self) -> list[Pair]:
-        """The normalised pairs. Raises DataError for a line that is not UTF-8."""
-        rows = zip(self.sources, self.targets, self.rows, strict=True)
-        return [(self._sentence(source, 0, row), self._sentence(target, 1, row)) for source, target, row in rows]
-
-    def where(self, index: int) -> str:
-        """The place of a pair, for error messages."""
+    @property
+    def place(self) -> str:
+        """For error messages."""
         names = " and ".join(str(file) for file in dict.fromkeys(self.files))
-        return f"{self.unit} {self.rows[index] + 1}" + (f" of {names}" if names else "")
+        return f"{self.unit} {self.number}" + (f" of {names}" if names else "")
 
-    def _sentence(self, raw: str | bytes | None, side: int, row: int) -> str:
-        return normalise(decoded(raw, self.files[side], row + 1, self.unit) if isinstance(raw, bytes) else raw or "")
+    def _sentence(self, raw: str | bytes | None, side: int) -> str:
+        if isinstance(raw, bytes):
+            raw = decoded(raw, self.files[side], self.number, self.unit)
+        return normalise(raw or "")
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """A split of `number` sentence pairs; each call of `chunks` reads it anew, at most PAIRS_AT_ONCE at a time."""
+    """A split of `number` sentence pairs; each call of `rows` reads it anew."""
 
     number: int
-    chunks: Callable[[], Iterator[Chunk]]
+    rows: Callable[[], Iterator[Row]]
 
     def __len__(self) -> int:
         return self.number
 
     def __iter__(self) -> Iterator[Pair]:
         """The normalised pairs."""
-        return itertools.chain.from_iterable(chunk.pairs() for chunk in self.chunks())
+        return map(Row.pair, self.rows())
 
-    def part(self, start: int, stop: int, dropped: NDArray[np.int64] = NO_PAIRS) -> Pairs:
-        """The pairs start, ..., stop - 1, without those at the ascending indices `dropped`."""
+    def chunks(self) -> Iterator[list[Row]]:
+        """The rows, at most PAIRS_AT_ONCE at a time."""
+        rows = self.rows()
+        while chunk := [*itertools.islice(rows, PAIRS_AT_ONCE)]:
+            yield chunk
+
+    def part(self, start: int, stop: int, dropped: Collection[int] = ()) -> Pairs:
+        """The pairs start, ..., stop - 1, without those whose numbers, counted from start, are `dropped`."""
         assert 0 <= start <= stop <= len(self)
 
-        def chunks() -> Iterator[Chunk]:
-            first = 0
-            for chunk in self.chunks():
-                rows = np.arange(first, first + len(chunk))
-                kept = (rows >= start) & (rows < stop)
-                begin, end = np.searchsorted(dropped, [first, first + len(chunk)])
-                kept[dropped[begin:end] - first] = False
-                first += len(chunk)
-                if kept.any():
-                    yield chunk.select(kept)
-                if first >= stop:
-                    return
+        def rows() -> Iterator[Row]:
+            within = enumerate(itertools.islice(self.rows(), start, stop))
+            return (row for index, row in within if index not in dropped)
 
-        return Pairs(stop - start - len(dropped), chunks)
+        return Pairs(stop - start - len(dropped), rows)
 
 
 def listed_pairs(pairs: Sequence[Pair]) -> Pairs:
     """Pairs in memory, of generated corpora."""
-
-    def chunks() -> Iterator[Chunk]:
-        for begin in range(0, len(pairs), PAIRS_AT_ONCE):
-            sources, targets = zip(*pairs[begin : begin + PAIRS_AT_ONCE], strict=True)
-            yield Chunk(sources, targets, range(begin, begin + len(sources)), "pair")
-
-    return Pairs(len(pairs), chunks)
+    return Pairs(len(pairs), lambda: (Row(*pair, number, "pair") for number, pair in enumerate(pairs, 1)))
 
 
 def line_pairs(source: Path, target: Path) -> Pairs:
@@ -130,13 +108,12 @@ def line_pairs(source: Path, target: Path) -> Pairs:
             "line i of one must translate line i of the other: fix or realign the files"
         )
 
-    def chunks() -> Iterator[Chunk]:
+    def rows() -> Iterator[Row]:
         with open_file(source) as sources, open_file(target) as targets:
-            for first in range(0, number, PAIRS_AT_ONCE):
-                lines, others = (list(itertools.islice(side, PAIRS_AT_ONCE)) for side in (sources, targets))
-                yield Chunk(lines, others, range(first, first + len(lines)), "line", (source, target))
+            for line, sides in enumerate(zip(sources, targets, strict=True), 1):
+                yield Row(*sides, line, "line", (source, target))
 
-    return Pairs(number, chunks)
+    return Pairs(number, rows)
 
 
 def _count_lines(file: Path) -> int:
@@ -160,14 +137,14 @@ def table_pairs(files: Sequence[Path], data: DataConfig, split: str) -> Pairs:
             shape.check_text(column, f"data.{key}", f"the columns of {file} ({split})")
         number += shape.rows
 
-    def chunks() -> Iterator[Chunk]:
+    def rows() -> Iterator[Row]:
         for file, of_file in columns.items():
-            first = 0
-            for source, target in read_columns(file, of_file, PAIRS_AT_ONCE):
-                yield Chunk(source, target, range(first, first + len(source)), "row", (file, file))
-                first += len(source)
+            batches = read_columns(file, of_file, PAIRS_AT_ONCE)
+            cells = itertools.chain.from_iterable(zip(*batch, strict=True) for batch in batches)
+            for line, (source, target) in enumerate(cells, 1):
+                yield Row(source, target, line, "row", (file, file))
 
-    return Pairs(number, chunks)
+    return Pairs(number, rows)
 
 
 # All splits
@@ -251,13 +228,11 @@ def _read(data: DataConfig) -> tuple[dict[str, Pairs], tuple[str, ...]]:
 
 def _without_repeats(data: DataConfig, train: Pairs, held_out: Iterable[Pair]) -> Pairs:
     """Train without the pairs equal to a held-out one after normalisation. Pairs with an empty side are kept here; they
-    are dropped and counted as empty later. Memory: the held-out pairs and 8 bytes per repeat.
+    are dropped and counted as empty later. Memory: the held-out pairs and the numbers of repeats.
     """
     held = {pair for pair in held_out if pair[0] and pair[1]}
-    repeats = array("q", (index for index, pair in enumerate(train) if pair in held))
+    repeats = frozenset(index for index, pair in enumerate(train) if pair in held)
     if len(repeats) == len(train):
-        raise DataError(
-            f"data {data.name}: each of the {len(train)} train pairs equals a held-out pair, which leaves nothing to "
-            "train on; add other pairs, or files for validation and test"
-        )
-    return train.part(0, len(train), np.asarray(repeats, np.int64)) if repeats else train
+        repeated = f"data {data.name}: each of the {len(train)} train pairs equals a held-out pair"
+        raise DataError(f"{repeated}; add other pairs, or files for validation and test")
+    return train.part(0, len(train), repeats) if repeats else train

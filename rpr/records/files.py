@@ -115,19 +115,15 @@ def has_translations(record: Path, split: str) -> bool:
 def read_translations(record: Path, split: str) -> Texts:
     """The texts of a split; raises DataError if they are missing, unreadable, or of different numbers of lines."""
     if not has_translations(record, split):
-        raise DataError(
-            f"{record}: has no {split}.hypotheses.txt with its sources and references; they are written when a "
-            "run is scored: omit it, choose other splits=[...], or move its folder away and train it again"
-        )
+        missing = f"{record}: has no {split}.hypotheses.txt with its sources and references"
+        raise DataError(f"{missing}; omit it, choose other splits=[...], or train the run again")
     if (name := record_name(record)) is not None:
         return _committed(_hypotheses, record.with_name(HYPOTHESES))[name, split]
     # Split only at newlines: splitlines() also splits at unusual separators that occur in real sentences.
     texts = Texts(*(_text(file).removesuffix("\n").split("\n") for file in _text_files(record, split)))
     if len(texts.hypotheses) != len(texts.references):
-        raise DataError(
-            f"{record.parent}: {len(texts.hypotheses)} hypotheses for {len(texts.references)} references of {split}; "
-            "the files were changed: omit it, or move its folder away and train it again"
-        )
+        counts = f"{len(texts.hypotheses)} hypotheses for {len(texts.references)} references of {split}"
+        raise DataError(f"{record.parent}: {counts}; the files were changed: omit it, or train the run again")
     return texts
 
 

@@ -70,10 +70,7 @@ def check_resumable(path: Path, own: dict[str, Tensor]) -> None:
     `own`.
     """
     if _shapes(load_checkpoint(path, mapped=True)["state_dict"]) != _shapes(own):
-        raise DataError(
-            f"{path}: its weights have other names or sizes than this run's; move it away to resume from the previous "
-            "checkpoint, or from scratch if there is none"
-        )
+        raise DataError(f"{path}: its weights have other names or sizes than this run's; move it away")
 
 
 def _shapes(weights: dict[str, Any]) -> dict[str, object]:

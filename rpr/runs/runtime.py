@@ -1,8 +1,8 @@
 """Process-wide settings of a rank (memory allocation, threads, precision), and the description of its device."""
 
+import contextlib
 import ctypes
 import platform
-import sys
 from pathlib import Path
 
 import torch
@@ -22,15 +22,11 @@ def keep_freed_memory() -> None:
     they fragment the heap, and a run of 1,250 steps grew to 14 GB. Those use huge pages instead (set in rpr.cli.app).
     No effect without glibc.
     """
-    if sys.platform != "linux":
-        return
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
-    mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-    mallopt(_M_TOP_PAD, 64 * 2**20)
+        mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_M_TOP_PAD, 64 * 2**20)
 
 
 def set_up(hardware: HardwareConfig) -> None:
@@ -79,11 +75,10 @@ def processor_name() -> str:
 
 def _of_cpuinfo(key: str) -> str:
     """A field of the first processor in /proc/cpuinfo; empty if there is none."""
-    try:
+    with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith(key))
+    return ""
 
 
 def peak_memory(hardware: HardwareConfig) -> tuple[int, str]:

@@ -24,10 +24,8 @@ def document_metrics(runs: Sequence[tuple[str, Path, Record]], split: str) -> di
     for name, path, record in runs:
         score, documents = record.score(split, BITS_PER_BYTE), read_documents(path, split)
         if score is None or not documents:
-            raise DataError(
-                f"runs: {name} has no documents of {split} with their nats ({documents_file(split)}), which are "
-                "written when a language model is scored; compare only such runs, on a split that all of them have"
-            )
+            missing = f"runs: {name} has no documents of {split} with their nats ({documents_file(split)})"
+            raise DataError(f"{missing}; compare language models, on a split that all of them have")
         scored = [(document.document, document.bytes) for document in documents]
         values = np.asarray([(document.nats, document.bytes) for document in documents])
         first, signature = first or scored, signature or score.signature

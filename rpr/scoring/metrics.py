@@ -70,10 +70,8 @@ def all_scores(
     moses: tuple[list[str], list[str]] = ([], [])
     if wanted := [name for name in names if name in _MOSES]:
         if tokenizer in _WITHOUT_WORDS:
-            raise DataError(
-                f"{wanted[0]}: counts words between spaces, which {target_language} does not have; "
-                "choose sacrebleu or chrf"
-            )
+            none = f"counts words between spaces, which {target_language} does not have"
+            raise DataError(f"{wanted[0]}: {none}; choose sacrebleu or chrf")
         moses = moses_tokenise(hypotheses, language), moses_tokenise(references, language)
     pair = hypotheses, references
     by_name: dict[str, Callable[[], Metric]] = {
@@ -149,17 +147,13 @@ def _empty(hypotheses: Sequence[str]) -> int:
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """sacrebleu accepts all of these silently."""
     if len(hypotheses) != len(references):
-        raise DataError(
-            f"BLEU: {len(hypotheses)} hypotheses for {len(references)} references; "
-            f"line i of one must be the translation of line i of the other"
-        )
+        counts = f"{len(hypotheses)} hypotheses for {len(references)} references"
+        raise DataError(f"BLEU: {counts}; line i of one must be the translation of line i of the other")
     if not len(references):
         raise DataError("BLEU: 0 hypotheses and 0 references; give at least 1 sentence")
     if empty := [number for number, reference in enumerate(references, start=1) if not reference.strip()]:
-        raise DataError(
-            f"BLEU: {len(empty)} of {len(references)} references are empty, the first in line {empty[0]}; "
-            f"remove these lines on both sides"
-        )
+        of_all = f"{len(empty)} of {len(references)} references are empty, the first in line {empty[0]}"
+        raise DataError(f"BLEU: {of_all}; remove these lines on both sides")
 
 
 # Languages

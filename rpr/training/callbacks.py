@@ -210,10 +210,8 @@ class Metrics(StepCallback):
         """Refuse a checkpoint of non-finite weights, as after too large a step, or of unchecked steps."""
         self.read(trainer)
         if not all(bool(torch.isfinite(parameter).all()) for parameter in pl_module.parameters()):
-            raise RunError(
-                f"step {trainer.global_step}: weights are not finite; {self._last_good_checkpoint()}; "
-                f"lower {self.optim.rate_setting}"
-            )
+            what = f"weights are not finite; {self._last_good_checkpoint()}; lower {self.optim.rate_setting}"
+            raise RunError(f"step {trainer.global_step}: {what}")
 
     def _stop(self, trainer: pl.Trainer, step: Step) -> None:
         pairs = self.batches.pairs_of_step(step.step - 1)
@@ -341,11 +339,8 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
         if self._save_due:
             self._save(trainer, pl_module)
         if self._stop_due:
-            step = f"{trainer.global_step} of {trainer.max_steps}"
-            raise InterruptedRun(
-                f"stop_after_minutes: {self._stop_after_minutes:g} minutes have passed at step {step}; "
-                "the same command resumes"
-            )
+            passed = f"{self._stop_after_minutes:g} minutes have passed at step {trainer.global_step}"
+            raise InterruptedRun(f"stop_after_minutes: {passed} of {trainer.max_steps}; the same command resumes")
 
     on_validation_end = _save_and_stop
 

@@ -1,6 +1,7 @@
 """Train one run, from the prepared data to its last checkpoint; resumes from the newest checkpoint there is."""
 
 import logging
+import signal
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +29,6 @@ from rpr.records.files import read_metrics
 from rpr.records.record import METRICS_NAME, Training
 from rpr.runs import checkpoints
 from rpr.runs.origin import start_from
-from rpr.signals import die_on_sigterm
 from rpr.training.callbacks import WARM_UP_STEPS, AtomicCheckpointIO, Metrics, PeriodicCheckpoint, Stopwatch
 from rpr.training.datamodule import TranslationData
 from rpr.training.module import TranslationModule
@@ -169,7 +169,7 @@ class SeveralRanks(pl.Callback):
         """Raises RunError on every rank if they differ."""
         if trainer.world_size == 1:
             return
-        die_on_sigterm()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         starts: list[Any] = [None] * trainer.world_size
         torch.distributed.all_gather_object(starts, (trainer.global_step, self._common()))
         if others := [rank for rank, start in enumerate(starts) if start != starts[0]]:

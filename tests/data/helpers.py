@@ -1,9 +1,9 @@
-"""Settings and line files of small corpora, and work in forked processes, which need no imports; killed builds."""
+"""Settings and line files of small corpora, and the memory that work needs."""
 
+import contextlib
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.cache import PreparedData, TokenSplit, prepare
+from rpr.data.cache import PreparedData, TokenSplit
 from rpr.io.resources import resident_peak
 
 
@@ -35,52 +35,28 @@ def write_lines(stem: Path, pairs: Sequence[tuple[str, str]], end: str = "\n") -
         Path(f"{stem}.{language}").write_bytes("".join(f"{pair[side]}{end}" for pair in pairs).encode())
 
 
-def fork(work: Callable[[], object]) -> int:
-    """Run `work` in a forked child; returns its wait status."""
-    sys.stdout.flush()
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1]
-    try:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not a handler in Python, which a child that hangs never runs
-        signal.alarm(120)
-        work()
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
-
-
-def kill(data: DataConfig, what: str, done: int) -> None:
-    """Start a build that is killed at this point."""
-
-    def progress(now: int, total: int, doing: str) -> None:
-        if doing == what and now >= done:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert fork(lambda: prepare(data, progress)) == signal.SIGKILL
-    assert list(Path(data.cache_dir).glob(f"{data.name}-*")) == []
-
-
 def files_of(prepared: PreparedData) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in prepared.directory.iterdir()}
 
 
 def memory_growth(work: Callable[[], object]) -> int:
-    """The bytes by which `work` raises the peak memory of a forked child."""
+    """The bytes by which `work` raises the peak memory of a forked child, which needs no imports."""
+    sys.stdout.flush()
     reader, writer = os.pipe()
-
-    def measured() -> None:
+    if not (child := os.fork()):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not a handler in Python, which a child that hangs never runs
+        signal.alarm(120)
         torch.set_num_threads(1)  # the parent's pool of threads is not there after a fork
-        before = resident_peak()
-        work()
-        os.write(writer, str(resident_peak() - before).encode())
-
-    status = fork(measured)
+        with contextlib.suppress(BaseException):
+            before = resident_peak()
+            work()
+            os.write(writer, str(resident_peak() - before).encode())
+        os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answer:
-        assert status == 0, "the child failed"
-        return int(answer.read())
+        growth = answer.read()
+    assert os.waitpid(child, 0)[1] == 0 and growth, "the child failed"
+    return int(growth)
 
 
 def padding_waste(batches: Iterable[NDArray[np.int64]], split: TokenSplit) -> float:

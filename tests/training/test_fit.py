@@ -137,7 +137,7 @@ def test_ranks_must_start_alike(starts, monkeypatch):
         found[:] = starts
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    monkeypatch.setattr(fit, "die_on_sigterm", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     step, common = starts[1]
     alike = contextlib.nullcontext()
     with alike if starts[0] == starts[1] else pytest.raises(RunError, match="^ranks 0 and 1 start with"):
@@ -152,7 +152,7 @@ def test_what_ranks_must_have_in_common(tiny_config, small_data):
 
 
 def test_checkpoints_by_minutes(tiny_config, small_data, tmp_path, assert_same):
-    """One is always due; a run that is interrupted twice, the second time right after it was resumed."""
+    """One is always due; a run that is resumed."""
     config = tiny_config(
         "optim.max_steps=6", "optim.microbatches_per_step=3", "optim.checkpoint_every_n_steps=null",
         "optim.checkpoint_every_n_minutes=1e-9", "optim.keep_checkpoints=9",
@@ -163,10 +163,6 @@ def test_checkpoints_by_minutes(tiny_config, small_data, tmp_path, assert_same):
     run_dir = copy_run(full, tmp_path / "resumed", 2)
     fit.fit(config, small_data, run_dir)
     assert steps(run_dir) == [2, 3, 4, 5, 6]
-    for step, path in checkpoints(run_dir / "checkpoints"):
-        if step > 3:
-            path.unlink()
-    fit.fit(config, small_data, run_dir)
     assert_same_result(full, run_dir, assert_same)
 
 
