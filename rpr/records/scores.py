@@ -46,10 +46,9 @@ AtLeastOne = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Interval:
-    """A confidence interval; `level` 0.95 is 95%, and 1 is the whole range.
+    """A confidence interval; `level` 0.95 is 95%.
 
-    `kind` is what varies: "sentences" (other test sentences like these, the same training), "seeds" (other trainings)
-    or "rounds" (of a benchmark).
+    `kind` is what varies: "sentences" (other ones like these, the same training) or "seeds" (other trainings).
 
     `method` is set for an interval over sentences, or over seeds if it is not Student's t of the values themselves;
     `samples` and `seed` for a bootstrap; else None.
@@ -58,7 +57,7 @@ class Interval:
     low: float
     high: float
     level: Annotated[float, Field(gt=0, le=1)]
-    kind: Literal["sentences", "seeds", "rounds"]
+    kind: Literal["sentences", "seeds"]
     samples: AtLeastOne | None = None
     seed: int | None = None
     method: str | None = None

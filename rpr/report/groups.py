@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ from rpr.records.scores import (
     how_scored_by_context,
     how_scored_by_length,
 )
-from rpr.report.sweep_files import corpora_of, seeds_of, sweep_files_of, usual_baseline
+from rpr.report.sweep_files import corpora_of, sweep_files_of, usual_baseline
 from rpr.report.verdicts import Changes, changes, over_seeds_and_documents
 
 MOST_FALL, LEAST_NATS, LAST_PART = 0.01, 0.005, 0.1
@@ -124,7 +123,8 @@ class Beside(NamedTuple):
     documents: Mapping[str, Sequence[DocumentNats]] = {}
 
 
-BesideRuns = Mapping[RunKey, Beside]  # where known
+ByRun = Mapping[RunKey, Beside]  # where known
+_NOTHING: ByRun = {}
 
 
 class Variant:
@@ -137,7 +137,7 @@ class Variant:
     """
 
     def __init__(
-        self, position: Position, label: str, records: Sequence[Record] = (), beside: BesideRuns | None = None
+        self, position: Position, label: str, records: Sequence[Record] = (), beside: ByRun = _NOTHING
     ) -> None:
         self.position, self.label, self.records = position, label, tuple(records)
         # 1. Its runs.
@@ -152,26 +152,10 @@ class Variant:
                 self.scores.setdefault(key, {})[run.seed] = score
         self.measurements = {key: _over_seeds(key, [*by_seed.values()]) for key, by_seed in self.scores.items()}
         # 3. What stands beside them.
-        self._beside = {run.seed: (beside or {}).get(run_key(run), Beside()) for run in self.finished}
+        self._beside = {run.seed: beside.get(run_key(run), Beside()) for run in self.finished}
         ends = [of_run.learning for of_run in self._beside.values() if of_run.learning is not None]
         fall, nats = (sum(values) / len(ends) for values in zip(*ends, strict=True)) if ends else (0.0, 0.0)
         self.fall = fall if fall > MOST_FALL and nats > LEAST_NATS else None
-
-    @property
-    def caveats(self) -> dict[str, str]:
-        """What a reader must know of its finished runs, by a word or two for it."""
-        originals = Counter(run.seed for run in self.records if run.status == "finished" and run.rerun_of is None)
-        planned = seeds_of(self.finished)
-        caveats = (
-            ("uncommitted", "trained from uncommitted changes, so no commit names the code",
-             [run.seed for run in self.finished if run.git.dirty]),
-            ("trained again", "trained more than once, the newest run counts",
-             [seed for seed, times in sorted(originals.items()) if times > 1]),
-            ("more seeds", f"beyond the {len(planned)} seeds that the sweep's file names: runs that were added later, "
-             "perhaps after their results were seen, make a difference by chance more likely",
-             [run.seed for run in self.finished if planned and run.seed not in planned]),
-        )  # fmt: skip
-        return {word: f"seed {', '.join(map(str, seeds))}: {why}" for word, why, seeds in caveats if seeds}
 
     def measured(self, key: Key | None, absent: str = "not scored") -> Measurement:
         """The measurement of a key, or why there is none: no finished run, or `absent`."""
@@ -214,7 +198,8 @@ def compared(rows: Mapping[str, Mapping[int, SeedScore]], baseline: str, kind: K
     }
     items = next((score.items for score in its.values()), 0)
     step = 100 / items if items and kind is not TEXT else 0.001
-    return changes(alike, baseline, step, kind.better, shares=not SHARES.isdisjoint(key))
+    shares = not SHARES.isdisjoint(key)
+    return changes(alike, baseline, step, lower_is_better=kind.lower_is_better, shares=shares)
 
 
 class Group:
@@ -353,11 +338,7 @@ class Group:
 
 
 def run_groups(
-    records: Iterable[Record],
-    beside: BesideRuns | None = None,
-    baseline: str | None = None,
-    *,
-    published: bool | None = None,
+    records: Iterable[Record], beside: ByRun = _NOTHING, baseline: str | None = None, *, published: bool | None = None
 ) -> tuple[Group, ...]:
     """One group for each (corpus, model, steps, hardware) and each combination of other settings that affect results,
     of the files of the corpus and of the precision of the arithmetic as they were, the one with most runs first.
@@ -410,7 +391,7 @@ def _check_baseline(groups: Sequence[Group], baseline: str) -> None:
         raise RecordError(f"baseline: several rows have position={rows}; give the label of one: {remedy}")
 
 
-def variants_of(records: Sequence[Record], beside: BesideRuns | None = None) -> list[Variant]:
+def variants_of(records: Sequence[Record], beside: ByRun = _NOTHING) -> list[Variant]:
     """The position variants of these runs, in the order of rows."""
     # 1. The runs by their positions; published figures are of one way to share the tables of vectors.
     by_position: dict[Position, list[Record]] = {}

@@ -18,6 +18,7 @@ from rpr.report.render import Column, Grid
 from rpr.report.sweep_files import sweep_files_of
 
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
+Variants = dict[str, dict[Setting, Variant]]
 
 
 class Recipes:
@@ -25,30 +26,30 @@ class Recipes:
 
     `levels`: what settings are chosen by, more is better: of each setting, by its place in `groups`, and each label the
     mean over the seeds of all settings of the label. NaN where a setting was not tried, or scores have other units:
-    signatures and sentences, or vocabularies of the loss. `common`: one recipe for all, the best on average.
+    signatures and sentences, or vocabularies of the loss. `best`: that of each label, if any; `common`: one recipe for
+    all, the best on average.
     """
 
-    def __init__(
-        self,
-        keys: tuple[str, ...],
-        groups: dict[Setting, Group],
-        variants: dict[str, dict[Setting, Variant]],
-        baseline: str,
-    ) -> None:
+    def __init__(self, keys: tuple[str, ...], groups: dict[Setting, Group], variants: Variants, baseline: str) -> None:
         self.keys, self.groups, self.variants, self.baseline = keys, groups, variants, baseline
-        self.group = next(iter(groups.values()))  # for what they share
-        key = self.key("validation") or ()
-        sign = -1 if key == LOSS or self.group.kind.lower_is_better else 1
-        levels = {}
+        self.group = group = next(iter(groups.values()))  # for what they share
+        steps = "" if "optim.max_steps" in keys else f"{group.max_steps:,} steps"
+        parts = (group.corpus, f"model {group.model}", steps, group.hardware, group.distinctly(*keys))
+        self.heading = " | ".join(filter(None, parts))
+        key, levels = self.key("validation") or (), {}
         for label, of_label in variants.items():
-            tried = {at: of_label[one].scores.get(key, {}) for at, one in enumerate(groups) if one in of_label}
-            alike = len({score.way[:2] for by_seed in tried.values() for score in by_seed.values()}) == 1
-            scores = {
-                at: {seed: score.value for seed, score in by_seed.items()} for at, by_seed in tried.items() if by_seed
-            }
-            levels[label] = sign * pd.DataFrame(scores if alike else {}, dtype=float).dropna().mean()
-        self.levels = pd.DataFrame(levels, index=range(len(groups)))
+            tried = {at: of_label[setting].scores.get(key) for at, setting in enumerate(groups) if setting in of_label}
+            scored = {at: scores for at, scores in tried.items() if scores}
+            alike = len({score.way[:2] for scores in scored.values() for score in scores.values()}) == 1
+            values = {at: {seed: score.value for seed, score in scores.items()} for at, scores in scored.items()}
+            levels[label] = pd.DataFrame(values if alike else {}, dtype=float).dropna().mean()
+        lower = key == LOSS or group.kind.lower_is_better
+        self.levels = (-1 if lower else 1) * pd.DataFrame(levels, index=range(len(groups)))
+        self.best = {label: self._highest(self.levels[label]) for label in variants}
         self.common = self._highest(self.levels.sum(axis=1, skipna=False))
+
+    def _highest(self, levels: pd.Series) -> Setting | None:
+        return None if levels.isna().all() else [*self.groups][int(np.nanargmax(levels))]
 
     def variant(self, label: str, setting: Setting | None) -> Variant:
         return self.variants[label].get(setting or (), never_run(label))
@@ -64,23 +65,9 @@ class Recipes:
         rows = {label: self.variant(label, setting).scores.get(key, {}) for label, setting in settings.items()}
         return compared(rows, self.baseline, self.group.kind, key).of_rows
 
-    def best(self, label: str) -> Setting | None:
-        return self._highest(self.levels[label])
-
-    def _highest(self, levels: pd.Series) -> Setting | None:
-        return None if levels.isna().all() else [*self.groups][int(np.nanargmax(levels))]
-
     def in_words(self, setting: Setting | None) -> str:
         names = zip(short_names(self.keys).values(), setting or (), strict=bool(setting))
         return ", ".join(f"{name} {value}" for name, value in names) or "none"
-
-    @property
-    def heading(self) -> str:
-        """What the groups share."""
-        group = self.group
-        steps = "" if "optim.max_steps" in self.keys else f"{group.max_steps:,} steps"
-        parts = (group.corpus, f"model {group.model}", steps, group.hardware, group.distinctly(*self.keys))
-        return " | ".join(filter(None, parts))
 
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
@@ -104,7 +91,7 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
             of_runs = {run_key(run): at for at, group in enumerate(family.values()) for run in group.runs}
             every = variants_of([run for group in family.values() for run in group.runs])
             every.sort(key=lambda whole: min(of_runs[run_key(run)] for run in whole.records))
-            variants = {}
+            variants: Variants = {}
             for whole in every:
                 runs: dict[Setting, list[Record]] = {}
                 for run in whole.records:
@@ -117,7 +104,7 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
 
 def recipe_grid(grid: Recipes) -> Grid:
     """Each variant at its own best setting and under one recipe for all."""
-    group, own = grid.group, {label: grid.best(label) for label in grid.variants}
+    group, own = grid.group, grid.best
     common = dict.fromkeys(grid.variants, grid.common)
 
     def best(label: str) -> str | Measurement:

@@ -22,7 +22,6 @@ DASH = "–"  # an en dash, which is not mistaken for a minus or a zero
 ONE_RUN = "†"
 WIDTH = 100
 _CONTEXT = 3  # common characters of two texts shown before the first difference
-_KINDS = ("seeds", "rounds", "sentences")  # of intervals
 _SHOWN = 2  # the highest priority on pages: only JSON has the columns above
 
 
@@ -149,40 +148,32 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
     return text if text.strip("+-0.,") else text.lstrip("+-")
 
 
-def legend(grids: Iterable[Grid], shows_intervals: Callable[[Grid], bool] = lambda grid: True) -> list[str]:
-    """The meaning of the intervals in these grids, each once; `shows_intervals`: whether they are shown."""
-    cells = (cell.value for grid in grids if shows_intervals(grid) for line in grid.cells for cell in line)
+def legend(grids: Iterable[Grid]) -> list[str]:
+    """The meaning of the intervals in these grids, each once."""
+    cells = (cell.value for grid in grids for line in grid.cells for cell in line)
     intervals = [cell.interval for cell in cells if isinstance(cell, Measurement) and cell.interval is not None]
+    methods: dict[str, dict[str, float]] = {}  # by what varies: seeds, sentences, documents
+    for interval in intervals:
+        how = interval.how if interval.method else "Student's t, n - 1"
+        methods.setdefault("" if interval.kind == "seeds" else interval.unit, {})[how] = interval.level
     lines = []
-    for kind, unit in sorted(
-        {(interval.kind, interval.unit) for interval in intervals}, key=lambda pair: _KINDS.index(pair[0])
-    ):
-        alike = [interval for interval in intervals if (interval.kind, interval.unit) == (kind, unit)]
-        how = "; ".join(dict.fromkeys(interval.how for interval in alike if interval.method))
-        means = "; ".join(filter(None, ["Student's t, n - 1", how]))
-        lines.append({
-            "seeds": f"(a to b): the 95% interval over seeds; of a mean {means}; of a change as the verdicts' rule "
-            "says",
-            "rounds": "(a to b) of interleaved timings: the slowest and the fastest round",
-            "sentences": f"(a to b){ONE_RUN}: the {alike[0].level:.0%} interval of one run over the {unit} of its test "
-            f"set, not over seeds ({how})",
-        }[kind])  # fmt: skip
+    for unit, hows in sorted(methods.items()):
+        said = f"of a mean {'; '.join(hows)}; of a change as the verdicts' rule says"
+        level = f"the {max(hows.values()):.0%} interval"
+        own = f"{level} of one run over the {unit} of its test set, not over seeds ({'; '.join(hows)})"
+        lines.append(f"(a to b){ONE_RUN}: {own}" if unit else f"(a to b): {level} over seeds; {said}")
     return lines
 
 
 # Terminal
 
 
-def shows_intervals(grid: Grid) -> bool:
-    """Whether the intervals of the grid fit a terminal."""
-    return max(map(len, aligned(layout(grid, _SHOWN)))) <= WIDTH
-
-
 def terminal(grid: Grid) -> str:
     """Aligned text with footnotes, without intervals that do not fit."""
     page = layout(grid, _SHOWN)
     footnotes = (wrapped([text], f"[{at}] ") for at, text in enumerate(page.footnotes, start=1))
-    return "\n".join([*aligned(page, intervals=shows_intervals(grid)), *chain.from_iterable(footnotes)])
+    lines = aligned(page) if max(map(len, aligned(page))) <= WIDTH else aligned(page, intervals=False)
+    return "\n".join([*lines, *chain.from_iterable(footnotes)])
 
 
 def titled(grid: Grid) -> str:

@@ -5,6 +5,7 @@ paper, beside its figures; every other table has all rows of groups that are ali
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,11 +21,13 @@ from rpr.report.groups import LEARNING_RULE, SOLVED, Group, TestColumn, Variant
 from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, differences, facts_of, find, tokens_per_step
 from rpr.report.recipes import recipe_grid, recipes
 from rpr.report.render import Cell, Column, Grid, marked
+from rpr.report.sweep_files import seeds_of
 from rpr.report.verdicts import LEAST_SEEDS, MODEL
 
 # The sections of a page with tables of all groups, in its order.
 HEADINGS = {"scores": "Scores", "recipes": "The best recipe of each variant", "paper": "The paper's tables"}
 _UNPUBLISHED = "no published figure of this row as a whole"
+_MORE = "not among the seeds of the sweep's file: runs added later make a difference by chance more likely"
 _SIDE_BY_SIDE = ("test", "validation")  # splits of translations with changes
 
 
@@ -36,12 +39,10 @@ class Line:
     group: Group
     variant: Variant
     papers_split: str = "test"
+    settings: tuple[str, ...] = ()  # that tell its group from others of the table
 
     def label(self, at: int) -> str:
-        return self.labels[at]
-
-    def setting(self, name: str) -> str:
-        return str(self.group.settings.get(name))
+        return (*self.labels, *self.settings)[at]
 
     def score(self, split: str, metric: str | None = None) -> Cell:
         return marked(self.group.score(self.variant, split, metric), len(self.variant.finished))
@@ -82,18 +83,22 @@ class Line:
 
     @property
     def note(self) -> Cell:
-        """Whether it was still learning, its seeds without a result, caveats, and seeds paired across chips."""
-        chips = {run.seed: run.device for run in self.group.baseline.finished}
-        its = f"that of {self.group.baseline.label} on"
-        others = [run for run in self.variant.finished if run.device != chips.get(run.seed, run.device)]
-        other = (f"seed {run.seed}: trained on {run.device}, {its} {chips[run.seed]}" for run in others)
-        remarks = {
-            "": self.group.unlearned(self.variant),
-            "still learning": LEARNING_RULE if self.variant.fall is not None else "",
-            "incomplete": ", ".join(f"seed {run.seed} {run.status}" for run in self.variant.unfinished),
-            **self.variant.caveats,
-            "other chip": "; ".join(other),
+        """What a reader must know: whether it learned, its seeds without a result, how the others were trained."""
+        variant, finished, baseline = self.variant, self.variant.finished, self.group.baseline
+        originals = Counter(run.seed for run in variant.records if run.status == "finished" and run.rerun_of is None)
+        planned, chips = seeds_of(finished), {run.seed: run.device for run in baseline.finished}
+        other = [run for run in finished if run.device != chips.get(run.seed, run.device)]
+        by_word: dict[str, dict[int, str]] = {
+            "incomplete": {run.seed: run.status for run in variant.unfinished},
+            "uncommitted": {run.seed: "trained from uncommitted changes" for run in finished if run.git.dirty},
+            "trained again": {seed: "the newest of several runs" for seed, times in originals.items() if times > 1},
+            "more seeds": {run.seed: _MORE for run in finished if planned and run.seed not in planned},
+            "other chip": {run.seed: f"on {run.device}, {baseline.label} on {chips[run.seed]}" for run in other},
         }
+        remarks = {"": self.group.unlearned(variant), "still learning": LEARNING_RULE * (variant.fall is not None)}
+        for word, by_seed in by_word.items():
+            seeds = {why: [seed for seed in sorted(by_seed) if by_seed[seed] == why] for why in by_seed.values()}
+            remarks[word] = "; ".join(f"seed {', '.join(map(str, seeds[why]))}: {why}" for why in seeds)
         said = {word: why for word, why in remarks.items() if why}
         return Cell(", ".join(filter(None, said)), tuple(said.values()))
 
@@ -200,14 +205,14 @@ def score_table(
         texts = [text for group in groups for text in differences(group.finished, group.size, group.languages)]
         below += [f"differs from the paper: {'; '.join(dict.fromkeys(texts))}"] * bool(texts)
     # 3. The columns.
-    columns = [Column(label, label, partial(Line.label, at=at), label=True) for at, label in enumerate(headings)]
-    names = dict.fromkeys(name for group in groups for name in group.distinct)
-    for key, heading in short_names(names).items():
-        if len({str(group.settings.get(key)) for group in groups}) > 1:
-            columns.append(Column(heading, heading, partial(Line.setting, name=key), label=True))
+    names = short_names(dict.fromkeys(name for group in groups for name in group.distinct))
+    differ = [name for name in names if len({str(group.settings.get(name)) for group in groups}) > 1]
+    rows = [replace(line, settings=tuple(str(line.group.settings.get(name)) for name in differ)) for line in lines]
+    labels = enumerate([*headings, *map(names.__getitem__, differ)])
+    columns = [Column(label, label, partial(Line.label, at=at), label=True) for at, label in labels]
     columns += _score_columns(lines[0].group, groups, sources)
     synthetic, about = any(group.synthetic for group in groups), (*below, *notes)
-    grid = Grid(name, title, tuple(columns), tuple(lines), setting, about, tuple(warnings), synthetic)
+    grid = Grid(name, title, tuple(columns), tuple(rows), setting, about, tuple(warnings), synthetic)
     return grid.without_empty_columns()
 
 

@@ -10,9 +10,9 @@ The family is every row with a score that learned, whatever its change. A verdic
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -33,27 +33,21 @@ Scores = Mapping[str, Mapping[int, float]]  # of each row by seed
 Estimate = tuple[Measurement, float]  # a change, and p of no change; 1 without an interval
 
 
-@dataclass(frozen=True)
-class Changes:
+class Changes(NamedTuple):
     """Of each row but the baseline, by label: its change with a 95% interval, and its verdict."""
 
-    of_rows: Mapping[str, Measurement] = field(default_factory=dict)
-    verdicts: Mapping[str, str] = field(default_factory=dict)
-    method: str = ""
+    of_rows: Mapping[str, Measurement]
+    verdicts: Mapping[str, str]
+    method: str  # empty without an interval
 
 
 def changes(
-    scores: Scores,
-    baseline: str,
-    step: float,
-    better: Callable[[float], bool] = lambda change: change > 0,
-    *,
-    shares: bool = False,
+    scores: Scores, baseline: str, step: float, *, lower_is_better: bool = False, shares: bool = False
 ) -> Changes:
     """The changes of all rows from the baseline, which is one of them, by label; none without rows.
 
     `step`: what one item of a test set adds to a score, for the narrowest interval: one item of one seed to either
-    side. `better`: whether a change is to the better. `shares`: the scores are percentages of items.
+    side. `shares`: the scores are percentages of items.
     """
     # 1. The estimates and their intervals.
     others = [label for label in scores if label != baseline]
@@ -70,7 +64,7 @@ def changes(
         seeds, ends = min(len(scores[label]), len(scores[baseline])), change.interval
         verdicts[label] = OPEN if seeds >= LEAST_SEEDS else f"{OPEN} ({seeds} seed{'s' * (seeds > 1)})"
         if seeds >= LEAST_SEEDS and ends and not ends.low <= 0 <= ends.high and corrected[label] < 1 - LEVEL:
-            verdicts[label] = BETTER if better(change.value or 0.0) else WORSE
+            verdicts[label] = BETTER if (ends.low > 0) != lower_is_better else WORSE
     return Changes(of_rows, verdicts, method if tested else "")
 
 

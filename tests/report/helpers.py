@@ -18,14 +18,14 @@ def runs(*, seeds=(1, 2, 3), **changes):
     ]
 
 
-def group_of(records, learning=None, **settings):
+def group_of(records, *beside, **settings):
     """The only group of these records."""
-    [group] = run_groups(records, learning, **settings)
+    [group] = run_groups(records, *beside, **settings)
     return group
 
 
-def grids(records, learning=None, **settings):
-    return grids_of(run_groups(records, learning, **settings))
+def grids(records, *beside, **settings):
+    return grids_of(run_groups(records, *beside, **settings))
 
 
 def grids_of(groups):

@@ -100,7 +100,6 @@ def test_figures_with_intervals_over_seeds_and_sentences():
     assert figure_text(ends, 1, signed=True) == ("-0.8", "(-1.6 to -0.0)"), "it excludes zero"
     assert figure_text(missing("why"), 1) == ("–", "")
     assert [line.split(":")[0] for line in legend([make_grid()])] == ["(a to b)", "(a to b)†"]
-    assert legend([make_grid()], lambda grid: False) == []
 
 
 def test_intervals_that_do_not_fit_a_terminal_are_left_out(monkeypatch):

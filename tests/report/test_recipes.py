@@ -39,7 +39,7 @@ def test_each_variant_has_its_own_best_and_all_have_one_recipe():
     grid = grid_of(*more)
     absolute, relative = "absolute (sinusoidal)", "relative, k = 16"
     assert (grid.keys, (*grid.variants,), grid.baseline) == (KEYS, (absolute, relative), absolute)
-    assert (grid.best(absolute), grid.best(relative)) == ((1.5, 0.1), (3.0, 0.1))
+    assert (grid.best[absolute], grid.best[relative]) == ((1.5, 0.1), (3.0, 0.1))
     assert grid.common == (3.0, 0.1), "22 and 28 are 50, more than 24 and 25"
     rows = {label: row(recipe_grid(grid), label) for label in (absolute, relative)}
     assert (rows[relative]["n"].value, rows[relative]["settings"].value) == ("3", "4")
@@ -61,7 +61,7 @@ def test_without_scores_of_validation_its_loss_decides():
 
     runs = [run("absolute", 1.0, 3.0), run("absolute", 2.0, 2.0), run("relative", 1.0, 1.0), run("relative", 2.0, 2.5)]
     (grid,) = recipes(run_groups(runs))
-    assert [grid.best(label) for label in grid.variants] == [(2.0, 0.1), (1.0, 0.1)]
+    assert [grid.best[label] for label in grid.variants] == [(2.0, 0.1), (1.0, 0.1)]
     best = recipe_grid(grid)
     assert best.notes[0] == "validation loss: in nats per piece, less is better"
     assert "by the validation loss, over" in best.notes[1]
@@ -74,7 +74,7 @@ def test_without_scores_of_validation_its_loss_decides():
     other = run("absolute", 2.0, 2.0, **{"data.vocabulary_size": 100})
     (grid,) = recipes(run_groups([runs[0], other, *runs[2:]]))
     cell = recipe_grid(grid).cells[0][3]
-    assert grid.best(grid.baseline) is None and "in the same way on validation" in str(cell.value.reason)
+    assert grid.best[grid.baseline] is None and "in the same way on validation" in str(cell.value.reason)
 
 
 def grids_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: str, *runs: Record) -> list[Recipes]:
@@ -125,11 +125,11 @@ def test_the_best_recipe_of_a_language_model_has_the_fewest_bits():
     text = {"data.text": {}}
     tries = [(name, rate, bits) for name in ("absolute", "relative") for rate, bits in ((1.0, 2.5), (2.0, 2.0))]
     (grid,) = recipes(run_groups([tried(*one, "bits_per_byte", **text) for one in tries]))
-    assert {grid.best(label) for label in grid.variants} == {grid.common} == {(2.0, 0.1)}
+    assert {grid.best[label] for label in grid.variants} == {grid.common} == {(2.0, 0.1)}
 
 
 def test_scores_of_other_sentences_or_hardware_are_not_compared():
     (grid,) = recipes(run_groups([tried("absolute", 1.0, 20.0), tried("absolute", 2.0, 30.0, num_sentences=7)]))
-    assert grid.best(grid.baseline) is None
+    assert grid.best[grid.baseline] is None
     both = [tried("absolute", rate, 20.0, **{"hardware.name": name}) for rate in (1.0, 2.0) for name in ("cpu", "gpu")]
     assert len([*recipes(run_groups(both))]) == 2

@@ -5,10 +5,12 @@ import re
 import pytest
 
 from rpr import paper
+from rpr.records.record import Git, RerunOf
 from rpr.report.findings import findings
 from rpr.report.groups import Beside, run_key
 from rpr.report.page import build_report
 from rpr.report.published import differences, papers_settings
+from rpr.report.render import Cell
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import grids, grids_of, group_of, row, runs, value
 
@@ -100,22 +102,26 @@ def test_tasks_say_how_many_seeds_solve_them():
     assert group.unlearned(group.baseline) == ""
 
 
-def test_notes_of_a_row_are_footnotes():
-    records = [fake_record(seed=1), fake_record(seed=2, status="interrupted")]
-    falling = {run_key(records[0]): Beside((0.03, 0.1))}
-    table = grids(records, falling)["scores"]
-    note = table.cells[0][-1]
-    assert note.value == "still learning, incomplete"
-    assert note.remarks[0].startswith("still learning: the validation loss fell by more than 1%")
-    assert note.remarks[1] == "seed 2 interrupted"
-
-
-def test_seeds_that_were_paired_across_chips_are_said():
-    records = [fake_record(name, seed=seed, device="A") for name in ("absolute", "relative") for seed in (1, 2)]
-    records[3] = records[3].model_copy(update={"device": "B"})
-    note = row(grids(records)["scores"], PAPERS)["note"]
-    assert note.value == "other chip"
-    assert note.remarks == ("seed 2: trained on B, that of absolute (sinusoidal) on A",)
+def test_notes_of_a_row_are_footnotes(tmp_path, monkeypatch):
+    """A rerun shows that a result is repeated, and its original counts; a file's seeds were fixed before any run."""
+    monkeypatch.setattr("rpr.report.sweep_files.sweep_files", lambda: {"mine": tmp_path / "mine.yaml"})
+    (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2']")
+    runs = [fake_record("relative", seed=seed) for seed in (1, 2)]
+    falling = {run_key(run): Beside((0.03, 0.1)) for run in runs}
+    rerun = runs[1].model_copy(update={"rerun_of": RerunOf(run_id="b", started=runs[1].started)})
+    chips = [fake_record("absolute", seed=seed, device="A") for seed in (1, 2)]
+    for others, beside, notes in (
+        ([rerun], {}, {}),
+        ([], falling, {"still learning": "still learning: the validation loss fell by more than 1% and 0.005 nats"}),
+        ([fake_record("relative", seed=3, status="interrupted")], {}, {"incomplete": "seed 3: interrupted"}),
+        ([runs[0].model_copy(update={"git": Git(commit="feed", dirty=True), "started": "2026-01-09"})], {},
+         {"uncommitted": "seed 1: trained from uncommitted", "trained again": "seed 1: the newest of several runs"}),
+        ([fake_record("relative", seed=4, sweeps=["mine"])], {}, {"more seeds": "seed 4: not among the seeds of the"}),
+        (chips, {}, {"other chip": f"seed 1, 2: on {runs[0].device}, absolute (sinusoidal) on A"}),
+    ):  # fmt: skip
+        note = row(grids([*runs, *others], beside)["scores"], PAPERS).get("note", Cell(""))
+        assert note.value == ", ".join(notes) and len(note.remarks) == len(notes)
+        assert all(remark.startswith(why) for remark, why in zip(note.remarks, notes.values(), strict=True))
 
 
 def test_findings_are_counts_of_one_baseline_and_say_where_k_matters():
@@ -127,18 +133,6 @@ def test_findings_are_counts_of_one_baseline_and_say_where_k_matters():
     ]
     zero = group_of(fake_record(name, scores={"test": 0.0}) for name in ("absolute", "relative"))
     assert findings(zero)[0] == "No row is compared: absolute (sinusoidal) has not learned (BLEU below 1)."
-
-
-def test_published_order_is_said_beside_ours():
-    def run(position, long):
-        scores = [fake_score("test", 99.0, "exact_match"), fake_score("long", long, "exact_match")]
-        return fake_record(position, scores=scores, settings={"data.task": {"kind": "reverse"}, "data.name": "reverse"})
-
-    records = [run(name, long) for name, long in (("t5", 10.0), ("alibi", 50.0), ("absolute", 1.0))]
-    order = "T5, ALiBi, absolute (sinusoidal)"
-    here = "here ALiBi, T5, absolute (sinusoidal)"
-    assert f"Best first, Kazemnejad 2023: {order}; {here}." in findings(group_of(records, published=True))
-    assert not any("Kazemnejad" in text for text in findings(group_of(records)))
 
 
 def test_by_length_has_a_column_for_each_bucket():
