@@ -79,15 +79,11 @@ def test_tiny_difference_is_not_shown_as_the_same(put, diff):
     assert "long/sacrebleu 9.00 9.00 +9.1e-13" in found and "train_loss 2.100000 2.100000 -9.1e-13" in found
 
 
-def test_copy_of_a_record_has_no_difference(put, diff):
-    printed = diff(put("a"), put("copy.json"))
-    assert printed[-1] == "The two records are the same." and len(printed) == 5
-
-
-def test_failed_run(put, diff):
+def test_copy_and_failed_run(put, diff):
+    first = put("a")
+    assert diff(first, put("copy.json"))[-1] == "The two records are the same."
     missing = dict.fromkeys(("data", "training", "steps", "parameters", "finished"))
-    edits = {"status": "failed", "error": "DataError: no more paper", "scores": [], **missing}
-    found = diff(put("a"), put("b", edits))
+    found = diff(first, put("b", {"status": "failed", "error": "DataError: no more paper", "scores": [], **missing}))
     assert found[3].endswith("-s1, failed: DataError: no more paper")
     assert "run.status finished failed: DataError: no more paper" in found
     assert {"steps_per_second 2.000 – –", "long/sacrebleu 9.00 – –", "run.device 2 threads of a CPU –"} <= {*found}

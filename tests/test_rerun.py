@@ -84,27 +84,17 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
     trained = {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()}
     interrupted, first = read_record(folder / "record.json"), read_record(original / "record.json")
     assert interrupted.status == "interrupted"
-    assert interrupted.error == "Ctrl-C; the same command resumes from the last checkpoint, if any"
-    assert interrupted.rerun_of == RerunOf(run_id=first.run_id, started=first.started)
-
     out, err = call_rerun(original)
-    assert deviations_in(err) == []
+    assert deviations_in(err) == [] and list((tmp_path / "runs").iterdir()) == [folder]
     assert {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()} == trained
     rows = read_metrics(original / "metrics.jsonl")
     logged = [row for row in rows if "train/loss" in row or "validation/loss" in row]
-    same = f"Bit-identical: 10 scores, training and validation loss, and {len(logged)} logged losses."
-    assert same in out
-    assert list((tmp_path / "runs").iterdir()) == [folder]
+    assert f"Bit-identical: 10 scores, training and validation loss, and {len(logged)} logged losses." in out
     second = read_record(folder / "record.json")
-    assert first.started <= second.started and first.sweeps == ("mine",) and first.rerun_of is None
     assert (second.sweeps, second.setting("sweep"), second.status) == ((), None, "finished")
-    assert second.rerun_of == interrupted.rerun_of
+    assert second.rerun_of == interrupted.rerun_of == RerunOf(run_id=first.run_id, started=first.started)
     assert shlex.split(second.command)[1:] == ["rerun", str(original), f"runs_dir='{tmp_path / 'runs'}'"]
-    assert [(score.split, score.metric, score.score) for score in second.scores] == [
-        (score.split, score.metric, score.score) for score in first.scores
-    ]
-    for split in ("test", "long"):
-        name = f"{split}.hypotheses.txt"
+    for name in ("test.hypotheses.txt", "long.hypotheses.txt"):
         assert (folder / name).read_bytes() == (original / name).read_bytes()
     assert {path: path.read_bytes() for path in before} == before
 
@@ -113,30 +103,23 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
     ({}, []),
     (
         {
-            "versions.torch": "0.4.1", "versions.fairseq": "1.0", "versions.numpy": ...,
-            "git.commit": "fedcba9876543210", "device": "1 thread of an abacus", "data.key": "feed" * 16,
+            "versions.torch": "0.4.1", "versions.fairseq": "1.0", "versions.numpy": ..., "schemes.vectors": "0",
+            "git.commit": None, "git.dirty": True, "device": "1 thread of an abacus", "data.key": "feed" * 16,
             "training.matmul_precision": "high",
         },
         [
-            "git.commit: fedcba9876543210 in the record, 0123456789abcdef here",
+            "git.commit: None in the record, 0123456789abcdef here",
+            "git.dirty: True in the record, False here",
             r"versions.torch: 0\.4\.1 in the record, [\d.]+\S* here",
             r"versions.fairseq: 1\.0 in the record, nothing here",
+            r"code.vectors: 0 in the record, 1 here",
             "run.device: 1 thread of an abacus in the record, 1 thread of .+ here",
             "measured.matmul_precision: high in the record, (highest|medium) here",
             r"corpus.key: (feed){16} in the record, \w{64} here",
             r"versions.numpy: nothing in the record, [\d.]+ here",
         ],
     ),
-    (
-        {"git.commit": None, "git.dirty": True, "device": "2 x H100", "schemes.vectors": "0"},
-        [
-            "git.commit: None in the record, 0123456789abcdef here",
-            "git.dirty: True in the record, False here",
-            r"code.vectors: 0 in the record, 1 here",
-            "run.device: 2 x H100 in the record, 1 thread of .+ here",
-        ],
-    ),
-], ids=["none", "everything", "no checkout"])  # fmt: skip
+], ids=["none", "everything"])  # fmt: skip
 def test_deviations_are_reported(call_rerun, changed, started, edits, lines):
     source = changed(edits)
     _, err = call_rerun(source)
@@ -179,7 +162,7 @@ def test_recorded_configuration_is_run_in_the_given_folders(original, call_rerun
 
 def unfinished(changed, folder, **edits):
     edits = {"status": "interrupted", "error": "SIGTERM", "data": None, "training": None, "scores": []} | edits
-    return changed(edits, f"runs/{folder}/record.json").parent
+    return changed(edits, f"runs/{folder}/record.json")
 
 
 def test_folder_of_a_rerun(original, call_rerun, changed, started, tmp_path):
@@ -197,7 +180,7 @@ def test_folder_of_a_rerun(original, call_rerun, changed, started, tmp_path):
 
 
 def test_unfinished_run_can_be_repeated(call_rerun, changed, started):
-    source = unfinished(changed, "interrupted") / "record.json"
+    source = unfinished(changed, "interrupted")
     out, err = call_rerun(source)
     assert f"rpr-cli: {source}: interrupted: SIGTERM; it has no results to compare with\n" in err
     assert (out, len(started)) == ("", 1)
@@ -220,14 +203,7 @@ def test_moved_corpus_needs_data_path(call_rerun, changed, started, tmp_path):
     assert err == "rpr-cli: data_path: the record's corpus is not read from a path; omit data_path\n"
 
 
-@pytest.mark.parametrize("edits, line", [
-    ({"config.hardware.nodes": 1}, "this version of rpr cannot read its configuration (hardware.nodes: no such"),
-    (
-        {"config.hardware.accelerator": "gpu", "config.hardware.devices": 64,
-         "config.optim.microbatches_per_step": 64},
-        "hardware=cpu: 64 GPUs requested",
-    ),
-])  # fmt: skip
-def test_unusable_record_is_refused_in_one_line(call_rerun, changed, started, edits, line):
-    _, err = call_rerun(changed(edits), code=2)
-    assert line in err and err.startswith("rpr-cli: ") and err.count("\n") == 1 and started == []
+def test_unusable_record_is_refused_in_one_line(call_rerun, changed, started):
+    _, err = call_rerun(changed({"config.hardware.nodes": 1}), code=2)
+    assert "this version of rpr cannot read its configuration (hardware.nodes: no such" in err
+    assert err.startswith("rpr-cli: ") and err.count("\n") == 1 and started == []
