@@ -85,10 +85,9 @@ class Report:
         the last line is the prompt's.
         """
         # 1. The findings of the groups in turn, each with what distinguishes its group.
-        corpora, by_chapter = [chapter.group.corpus for chapter in self.chapters], []
-        for group, lines in ((chapter.group, chapter.findings) for chapter in self.chapters):
-            start = f"{group.corpus if corpora.count(group.corpus) == 1 else group.heading}: " * (len(corpora) > 1)
-            by_chapter.append([f"{start}{line}" for line in lines])
+        several, by_chapter = len(self.chapters) > 1, list[list[str]]()
+        for chapter in self.chapters:
+            by_chapter.append([f"{chapter.group.heading}: " * several + line for line in chapter.findings])
         said: list[str] = []
         for finding in dict.fromkeys(line for turn in zip_longest(*by_chapter) for line in turn if line is not None):
             wrapped = textwrap.wrap(finding, width, break_long_words=False)

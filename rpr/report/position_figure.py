@@ -7,59 +7,47 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rpr.checks.positions import DEFINITIONS
 from rpr.report.plots import COLOURS, DASHED, INK, MUTED, PAPER, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Entry = dict[str, Any]  # one of the lists of rpr.checks.positions.measure
-PANELS_PER_LINE, HEIGHT = 6, 1.25  # inches of a panel
+Entry = dict[str, Any]  # one of the lists of rpr.checks.positions.measure, whose DEFINITIONS say what the numbers are
+PANELS_PER_LINE, HEIGHT = 6, 1.8  # inches of a panel with its title and labels
 _REFERENCE: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
 _HEADS = "Light: each head; full: their mean."
-_RARE = "Distances that fewer than one query in a hundred has are left out."
 
 
 class _Part(NamedTuple):
-    """A panel for each entry of one kind of numbers, `key` of DEFINITIONS."""
+    """A panel for each entry of one kind of numbers."""
 
-    key: str
     heading: str
     words: str
     entries: Sequence[Entry]
     labels: tuple[str, str]
     draw: Callable[[Axes, Entry], None]
 
-    @property
-    def text(self) -> str:
-        return f"{DEFINITIONS[self.key][:1].upper()}{DEFINITIONS[self.key][1:]}. {self.words}"
-
 
 def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
     """The whole figure; the same numbers give the same figure."""
     from matplotlib.figure import Figure
 
-    # 1. The size of each part: lines of panels and its text.
     parts = [part for part in _parts(numbers) if part.entries]
-    columns = max(min(len(part.entries), PANELS_PER_LINE) for part in parts)
-    width = max(9.6, 1.6 + 2.3 * columns)
-    texts = [textwrap.fill(part.text, int(13 * width)) for part in parts]
     lines = [-(-len(part.entries) // PANELS_PER_LINE) for part in parts]
-    heights = [0.8 + 0.17 * text.count("\n") + (HEIGHT + 0.55) * n for text, n in zip(texts, lines, strict=True)]
+    columns = [min(len(part.entries), PANELS_PER_LINE) for part in parts]
+    width, heights = max(9.6, 1.6 + 2.3 * max(columns)), [0.8 + HEIGHT * of_part for of_part in lines]
     left: dict[str, Any] = {"x": 0.08 / width, "ha": "left"}
     with styled():
         figure = Figure(figsize=(width, 0.5 + sum(heights)), layout="constrained")
         subtitle = textwrap.shorten(subtitle, int(11 * width), placeholder=" …")
         figure.suptitle(plain(f"{title}\n{subtitle}"), fontsize=12, fontweight="bold", **left)
         strips = figure.subfigures(len(parts), 1, height_ratios=heights, squeeze=False).flat
-        for number, (part, rows, text, strip) in enumerate(zip(parts, lines, texts, strips, strict=True), 1):
-            strip.suptitle(plain(f"{number}  {part.heading}"), fontsize=12, **left)
-            strip.supxlabel(plain(text), fontsize=9.5, color=MUTED, **left)
-            # 2. Its panels on one scale, labelled at the edges of their line.
-            grid = strip.subplots(rows, min(len(part.entries), PANELS_PER_LINE), squeeze=False, sharey=True)
+        for part, strip, rows, in_row in zip(parts, strips, lines, columns, strict=True):
+            strip.suptitle(plain(part.heading), fontsize=12, **left)
+            strip.supxlabel(plain(part.words), fontsize=9.5, color=MUTED, **left)
+            grid = strip.subplots(rows, in_row, squeeze=False, sharey=True)
             for axes in grid.flat[len(part.entries) :]:
                 axes.set_axis_off()
             for axes, entry in zip(grid.flat, part.entries, strict=False):
@@ -69,7 +57,7 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
                 part.draw(axes, entry)
             for axes in grid[:, 0]:
                 axes.set_ylabel(part.labels[1], fontsize=9)
-            if part.key != "bias":
+            if part.labels[1] != "bias":
                 grid[0, 0].set_ylim(bottom=0)
             if named := grid[0, 0].get_legend_handles_labels()[0]:
                 strip.legend(handles=named, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
@@ -88,21 +76,18 @@ def label(entry: Entry) -> str:
 
 
 def _parts(numbers: Entry) -> Iterator[_Part]:
-    distances = np.arange(-numbers["max_distance"], numbers["max_distance"] + 1)
-    stacks, often = {stack["stack"]: stack for stack in numbers["stacks"]}, {}
-    for stack in numbers["stacks"]:  # the distances of at least 1% of the queries; means over fewer are too noisy
-        often[stack["stack"]] = 100 * np.array(stack["pairs"]) >= stack["pairs"][len(distances) // 2]
+    farthest, stacks = numbers["max_distance"], {stack["stack"]: stack for stack in numbers["stacks"]}
 
     def by_distance(axes: Axes, entry: Entry, name: str = "bias") -> None:
-        places = often[entry["stack"]]
-        _heads(axes, distances[places], np.array(entry[name], dtype=float)[:, places], COLOURS["relative"])
-
-    def attention(axes: Axes, layer: Entry) -> None:
-        by_distance(axes, layer, "attention")
-        places = often[layer["stack"]]
-        even = np.array(stacks[layer["stack"]]["even_attention"], dtype=float)
-        axes.plot(distances[places], even[places], color=INK, lw=1.0, ls=DASHED, zorder=5)
-        axes.locator_params("x", integer=True)
+        """At the distances that at least 1% of the queries have; means over fewer are too noisy."""
+        stack = stacks[entry["stack"]]
+        often = 100 * np.array(stack["pairs"]) >= stack["pairs"][farthest]
+        distances = np.arange(-farthest, farthest + 1)[often]
+        _heads(axes, distances, np.array(entry[name], dtype=float)[:, often], COLOURS["relative"])
+        if name == "attention":
+            even = np.array(stack["even_attention"], dtype=float)[often]
+            axes.plot(distances, even, color=INK, lw=1.0, ls=DASHED, zorder=5)
+            axes.locator_params("x", integer=True)
 
     def norms(axes: Axes, entry: Entry) -> None:
         for key, kind, colour in (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"])):
@@ -119,21 +104,21 @@ def _parts(numbers: Entry) -> Iterator[_Part]:
         axes.axvline(entry["longest"] - 0.5, **_REFERENCE)
 
     words = f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. {_HEADS} Dashed: as if "
-    words += f"spread evenly over what a query sees. {_RARE}"
+    words += "spread evenly."
     heading, labels = "Mean attention by signed distance", ("distance j - i", "attention")
-    yield _Part("attention", heading, words, numbers["attention"], labels, attention)
-    words = f"{_HEADS} In the decoder no query sees a later key, so vectors of j > i stay as they began."
+    yield _Part(heading, words, numbers["attention"], labels, lambda axes, entry: by_distance(axes, entry, "attention"))
+    words = f"{_HEADS} In the decoder vectors of j > i stay as they began."
     heading = "Norm of each vector of the relative tables"
-    yield _Part("norms", heading, words, numbers["tables"], ("offset j - i", "norm"), norms)
-    words = "Drawn up to twice the longest sentence, which is the upright line. Positions that no training sentence "
-    words += "reached stay as they began."
+    yield _Part(heading, words, numbers["tables"], ("offset j - i", "norm"), norms)
+    words = (
+        "Drawn up to twice the longest sentence, which is the upright line. Positions never reached stay as they began."
+    )
     heading = "Norm of each vector of the learned absolute tables"
-    yield _Part("absolute", heading, words, numbers["absolute"], ("position", "norm"), absolute)
-    words, labels = f"{_HEADS} {_RARE}", ("distance j - i", "bias")
-    yield _Part("bias", "Bias by signed distance", words, numbers["biases"], labels, by_distance)
+    yield _Part(heading, words, numbers["absolute"], ("position", "norm"), absolute)
+    yield _Part("Bias by signed distance", _HEADS, numbers["biases"], ("distance j - i", "bias"), by_distance)
 
 
-def _heads(axes: Axes, xs: Sequence[int] | NDArray[Any], rows: NDArray[Any], colour: str, name: str = "") -> None:
+def _heads(axes: Axes, xs: Sequence[int] | np.ndarray[Any, Any], rows: Any, colour: str, name: str = "") -> None:
     marker = "o" if len(xs) <= 3 else ""
     for row in rows if len(rows) > 1 else ():
         axes.plot(xs, row, color=colour, lw=0.7, alpha=0.35, marker=marker, ms=3, zorder=2)

@@ -8,11 +8,6 @@ from rpr.model.positions import SCHEMES
 from sweeps.measured.pages import FORMATS, MEASURED, PEERS, SPEEDS, TABLES, fastest, medians, read, scale
 
 
-@pytest.mark.parametrize("path", PEERS, ids=str)
-def test_peer_losses_are_finite_and_fall(path):
-    assert all(measured["finite_and_falling"] for measured in read(path))
-
-
 def test_claimed_speed_ratios_hold():
     """Against the fastest other toolkit in float32: training of model=small 1.1 times as fast, 2 times by default
     (through bfloat16); decoding 1.5 times. By precision, relative positions: docs/reproduce.md.
@@ -43,12 +38,14 @@ def test_preparation_and_loading_stay_within_limits(kind):
         assert loader["padding_waste"] < 0.08
 
 
-def test_decoding_checks_passed():
+def test_checks_passed():
     for card in read("decoding/parity").values():
         proof = card["parity"]
         assert proof["identical"] + len(proof["near_ties"]) == proof["sentences"]
         assert proof["largest_difference"] <= proof["tolerance"]
     assert all(document["passed"] for document in read("decoding/verify").values())
+    assert all(measured["finite_and_falling"] for path in PEERS for measured in read(path))
+    assert SPEEDS and all(read(path)["git"]["dirty"] is False for path in SPEEDS), "measured on committed code"
 
 
 NEWER = {"pope", "selective_rope"}  # than the measurements
@@ -69,7 +66,3 @@ def test_tables_match_the_documents(page, name):
     texts = (MEASURED / page).read_text(encoding="utf-8"), TABLES[page, name]()
     text, table = (re.sub(r" *\| *", "|", one) for one in texts)  # without the blanks beside the bars
     assert table in text and f"{table}\n|" not in text, f"{name}: render it again"
-
-
-def test_speeds_were_measured_on_committed_code():
-    assert SPEEDS and all(read(path)["git"]["dirty"] is False for path in SPEEDS)

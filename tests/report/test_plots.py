@@ -76,13 +76,10 @@ def test_rows_are_ranked_and_those_far_below_are_arrows():
 
 def test_validation_bleu_of_other_sentences_is_not_averaged():
     for counts, panels in (((200, 20), 1), ((200, 0), 2)):
-        runs = [
-            fake_record("relative", seed=seed, settings={"evaluation.validation_sentences": count})
-            for seed, count in enumerate(counts)
-        ]
-        group = group_of(runs)
-        curves = [(group.variants[0], {"validation/bleu": {1: 2.0}, "validation/loss": {1: 2.0}}) for _ in runs]
-        assert len(plots.learning_curves(group, curves).figure().axes) == panels
+        settings = ({"evaluation.validation_sentences": count} for count in counts)
+        group = group_of([fake_record("relative", seed=seed, settings=some) for seed, some in enumerate(settings)])
+        curves = [(group.variants[0], {"validation/bleu": {1: 2.0}, "validation/loss": {1: 2.0}})] * 2
+        assert plots.learning_curves(group, curves).panels == panels
 
 
 def test_recall_is_drawn_by_pairs_and_distance(tmp_path):
