@@ -109,7 +109,7 @@ def test_step_flops(architecture, source):
 
 def bench(*overrides):
     sizes = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=16", "data.vocabulary_size=40"]
-    work = ["lengths=[5]", "positions=15", *overrides]
+    work = ["sentences=3", "length=5", *overrides]
     return validate(BenchConfig, app.compose("bench", [*sizes, *work]))
 
 
@@ -127,10 +127,10 @@ def test_hooks_are_tried_up_to_the_longest_sequence(monkeypatch):
 
     monkeypatch.setattr("rpr.commands.bench.check_hooks", check)
     with pytest.raises(ConfigError, match="enough"):
-        benchmark.run(bench("lengths=[4,600]"), positions("absolute"))
+        benchmark.run(bench("length=4", "parts=[step,attention]", "context.lengths=[6,600]"), positions("absolute"))
     assert tried == [600]
     with pytest.raises(ConfigError, match="^variants: cope holds the scores of all pairs of tokens, too many for 4097"):
         benchmark.run(
-            bench("lengths=[4,4097]", "model.architecture=decoder_only"),
+            bench("parts=[context]", "context.lengths=[4,4097]", "model.architecture=decoder_only"),
             positions("cope", architecture="decoder_only"),
         )

@@ -33,6 +33,11 @@ from rpr.runs import runtime
 from rpr.training.loss import label_smoothed_loss
 
 WARM_UP = 3
+TITLES = {  # of parts
+    "step": "Training step",
+    "context": "Training step by length of the context",
+    "attention": "Causal attention of a layer, forward and backward",
+}
 Steps = dict[str, Callable[[], None]]  # of each variant
 
 
@@ -72,9 +77,9 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     stacks = [stack for position in positions.values() for stack in config.model.transformer(position, 1).stacks()]
     check_attention(config.hardware, stacks)
     for stack in stacks:
-        if problem := stack.too_long(max(config.lengths), "lengths"):
+        if problem := stack.too_long(config.longest, "the longest sequence"):
             raise ConfigError(f"variants: {problem}")
-        check_hooks(stack.scheme, stack.site, max(config.lengths))
+        check_hooks(stack.scheme, stack.site, config.longest)
     runtime.check_devices(config.hardware)
     # 2. What a reader needs to know of the machine, with the settings that were used.
     runtime.set_up(config.hardware)
@@ -111,7 +116,7 @@ def as_text(document: dict[str, Any]) -> str:
         f"{products['size']} x {products['size']} at {products['operations_per_second'] / 1e12:.3g} TFLOP/s; relative: "
         f"vs {config['variants'][0]}, the median over rounds, from min to max"
     ])  # fmt: skip
-    for part, title in {"steps": "Training steps", "attention": "Causal attention of a layer, both passes"}.items():
+    for part, title in TITLES.items():
         if rows := document.get(part):
             keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "round_seconds"]
             cells = ([_text(row.get(key, DASH)) for key in keys] for row in rows)
@@ -127,16 +132,22 @@ def _text(value: Any) -> str:
 
 
 def _cases(config: BenchConfig, positions: dict[str, Positions]) -> Iterator[Case]:
-    windowed = {name: _windowed(name, position, config.windows) for name, position in positions.items()}
+    windowed = {name: _windowed(name, position, config.context.windows) for name, position in positions.items()}
     every = {name: position for of_one in windowed.values() for name, position in of_one.items()}
-    for length in config.lengths:
-        source = 0 if config.model.architecture == "decoder_only" else length
-        shape = BatchShape(max(1, config.positions // length), source, length)
-        operations = step_flops(config.model, config.data.vocabulary_size, shape)
-        yield Case("steps", shape, every, training_steps, operations, shape.sentences * length)
-        operations = 12 * shape.sentences * length**2 * config.model.d_model
-        for of_one in windowed.values() if config.windows else ():
-            yield Case("attention", shape, of_one, attention_steps, operations, None)
+    for part in config.parts:
+        lengths = [config.length] if part == "step" else config.context.lengths
+        for length in lengths:
+            shape = BatchShape(max(1, config.context.positions // length), 0, length)
+            if part == "step":
+                shape = BatchShape(config.sentences, length, length)
+            if part != "attention":
+                variants = positions if part == "step" else every
+                operations = step_flops(config.model, config.data.vocabulary_size, shape)
+                yield Case(part, shape, variants, training_steps, operations, shape.sentences * length)
+            if part == "attention" or (part == "context" and config.context.windows):
+                operations = 12 * shape.sentences * length**2 * config.model.d_model
+                for variants in windowed.values() if config.context.windows else [positions]:
+                    yield Case("attention", shape, variants, attention_steps, operations, None)
 
 
 def _windowed(name: str, position: Positions, windows: tuple[int, ...]) -> dict[str, Positions]:

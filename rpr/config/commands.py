@@ -193,6 +193,14 @@ class ReportConfig(StrictModel):
             yield f"run and sweep: {self.run} and {self.sweep} are both given; remove one of them"
 
 
+class BenchContext(StrictModel):
+    """bench: what is measured by length."""
+
+    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
+    positions: PositiveInt
+    windows: tuple[PositiveInt, ...]
+
+
 class BenchConfig(StrictModel):
     """rpr-cli bench."""
 
@@ -200,17 +208,25 @@ class BenchConfig(StrictModel):
     data: DataConfig
     optim: OptimConfig
     hardware: OneProcess
+    parts: tuple[Literal["step", "context", "attention"], ...] = Field(min_length=1)
     variants: tuple[str, ...] = Field(min_length=1)
-    lengths: tuple[PositiveInt, ...] = Field(min_length=1)
-    positions: PositiveInt
-    windows: tuple[PositiveInt, ...]
+    sentences: PositiveInt
+    length: PositiveInt
     rounds: PositiveInt
     steps_per_round: PositiveInt
+    context: BenchContext
     seed: int = Field(ge=0, lt=2**31)
     format: Literal["table", "json"]
 
+    @property
+    def longest(self) -> int:
+        """Positions of the longest sequence in the parts to be measured."""
+        joined = 2 if self.model.architecture == "decoder_only" else 1  # source, target
+        step = joined * self.length if "step" in self.parts else 0
+        return max([step, *(self.context.lengths if self.parts != ("step",) else ())])
+
     def problems(self) -> Iterator[str | Problem]:
-        if self.windows and self.model.architecture != "decoder_only":
-            yield "windows: are of decoder-only models; add model.architecture=decoder_only"
+        if "context" in self.parts and self.model.architecture != "decoder_only":
+            yield "parts: context is of decoder-only models; add model.architecture=decoder_only"
         if self.hardware.precision == "64":
             yield "hardware.precision: bench supports 32 and bf16; choose one"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The first minutes on a GPU, in two calls of at most six minutes each:
 #   sweeps/measured/first_minutes.sh 1    tests/gpu; training steps of base, 32 pairs of 512 tokens, by position scheme
-#   sweeps/measured/first_minutes.sh 2    decoder-only steps of d 384 x 6 and d 512 x 8 by scheme
+#   sweeps/measured/first_minutes.sh 2    decoder-only steps of d 384 x 6 and d 512 x 8 by scheme; attention by length
 # Everything is written below ${OUT:-.}: the tests' log, documents of `rpr-cli bench format=json` with the seconds of
 # each round, and mfu.tsv, the shares of the chip's own figure (PEAK) and of the measured product.
 # WHEELS=folder: packages that this machine lacks and cannot fetch. The other variables are sizes, as a rehearsal on a
@@ -14,6 +14,7 @@ TESTS=${TESTS:-tests/gpu} WORKERS=${WORKERS:-8} TEST_OPTIONS=${TEST_OPTIONS:--m 
 MODEL=${MODEL:-base} ROUNDS=${ROUNDS:-15} PATIENCE=${PATIENCE:-1}           # PATIENCE times the limits in seconds
 VOCABULARY=${VOCABULARY:-32768} SENTENCES=${SENTENCES:-32} LENGTH=${LENGTH:-512}
 WIDTHS=${WIDTHS:-384x6 512x8} CONTEXTS=${CONTEXTS:-1024,2048} CONTEXT_POSITIONS=${CONTEXT_POSITIONS:-32768}
+LAYERS=${LAYERS:-512,1024,2048,4096,8192} LAYER_POSITIONS=${LAYER_POSITIONS:-16384}
 VARIANTS=absolute,relative,rope,t5,alibi,transformer_xl
 if [ -n "${WHEELS:-}" ]; then
   "$PY" -m pip install -q --no-index --no-deps --no-compile --upgrade --target /tmp/site "$WHEELS"/*.whl || exit
@@ -32,15 +33,17 @@ case ${1:-} in
   OMP_NUM_THREADS=1 timeout -s INT -k 20 $((PATIENCE * 210)) "$PY" -m pytest $TEST_OPTIONS $TESTS -n "$WORKERS" -p no:cacheprovider \
     --durations=20 > "$OUT/tests.log" 2>&1
   echo "tests: exit code $?, ${SECONDS} s: $(tail -n 1 "$OUT/tests.log")"
-  bench step 120 model="$MODEL" rounds="$ROUNDS" positions=$((SENTENCES * LENGTH)) lengths="[$LENGTH]"
+  bench step 120 model="$MODEL" parts=[step] rounds="$ROUNDS" sentences="$SENTENCES" length="$LENGTH"
   ;;
 2)
   for size in $WIDTHS; do
     width=${size%x*} layers=${size#*x}
     bench "context_$size" 110 model="$MODEL" model.architecture=decoder_only model.d_model="$width" \
-      model.num_layers="$layers" model.num_heads=$((width / 64)) model.d_ff=$((4 * width)) \
-      rounds="$ROUNDS" lengths="[$CONTEXTS]" positions="$CONTEXT_POSITIONS"
+      model.num_layers="$layers" model.num_heads=$((width / 64)) model.d_ff=$((4 * width)) parts=[context] \
+      rounds="$ROUNDS" context.lengths="[$CONTEXTS]" context.positions="$CONTEXT_POSITIONS"
   done
+  bench attention 110 model="$MODEL" parts=[attention] rounds="$ROUNDS" context.lengths="[$LAYERS]" \
+    context.positions="$LAYER_POSITIONS"
   ;;
 *)
   echo "usage: $0 1|2" >&2
@@ -54,16 +57,18 @@ import pathlib
 import sys
 
 folder, peak = pathlib.Path(sys.argv[1]), float(sys.argv[2])
-lines = ["document\tlength\tvariant\tseconds\ttokens/s\tMFU of the peak\tMFU of the product\n"]
+lines = ["document\tpart\tlength\tvariant\tseconds\ttokens/s\tMFU of the peak\tMFU of the product\n"]
 for path in sorted(folder.glob("*.json")):
     document = json.loads(path.read_text() or "{}")
-    for row in document.get("steps", []):
-        cells = [path.stem, str(row["length"]), row["variant"]]
-        if "utilisation" in row:
-            of_peak = row["utilisation"] * document["products"]["operations_per_second"] / peak
-            cells += [f"{1 / row['steps_per_second']:.6f}", f"{row['target_tokens_per_second']:.0f}"]
-            cells += [f"{of_peak:.4f}", f"{row['utilisation']:.4f}"]
-        lines.append("\t".join(cells) + "\n")
+    for part in ("step", "context", "attention"):
+        for row in document.get(part, []):
+            cells = [path.stem, part, str(row["length"]), row["variant"]]
+            if "utilisation" in row:
+                of_peak = row["utilisation"] * document["products"]["operations_per_second"] / peak
+                tokens = row.get("target_tokens_per_second")
+                cells += [f"{row.get('seconds') or 1 / row['steps_per_second']:.6f}", f"{tokens:.0f}" if tokens else ""]
+                cells += [f"{of_peak:.4f}", f"{row['utilisation']:.4f}"]
+            lines.append("\t".join(cells) + "\n")
 (folder / "mfu.tsv").write_text("".join(lines))
 print("".join(lines))
 END

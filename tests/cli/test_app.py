@@ -230,11 +230,11 @@ def test_bench(tmp_path, capsys):
         (tmp_path / group).mkdir()
         (tmp_path / group / "mine.yaml").write_text(f"defaults: [{base}, _self_]\nname: mine\n{lines}\n")
     sizes = ["model=mine", "optim=tiny", "model.d_model=32", "model.num_layers=1", "model.d_ff=32"]
-    work = ["data.vocabulary_size=50", "positions=24", "lengths=[6]", "rounds=2", "steps_per_round=1", "format=json"]
+    work = ["data.vocabulary_size=50", "sentences=4", "length=6", "rounds=2", "steps_per_round=1", "format=json"]
     assert app.main(["bench", f"--config-dir={tmp_path}", *sizes, *work, "variants=[absolute,mine]"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert all(0 < row["utilisation"] < 1 for row in document["steps"])
-    baseline, relative = document["steps"]
+    assert all(0 < row["utilisation"] < 1 for row in document["step"])
+    baseline, relative = document["step"]
     assert (baseline["variant"], baseline["relative_speed"], baseline["relative_memory"]) == ("absolute", 1.0, 1.0)
     assert relative["variant"] == "mine" and relative["peak_megabytes"] > baseline["peak_megabytes"]
     assert relative["min"] <= relative["relative_speed"] <= relative["max"]
@@ -250,22 +250,25 @@ BENCH = [
     "model.d_ff=32",
     "data.vocabulary_size=50",
     "variants=[none,cope]",
-    "lengths=[4,16]",
-    "positions=16",
+    "parts=[context]",
+    "context.lengths=[4,16]",
+    "context.positions=16",
     "rounds=1",
     "steps_per_round=1",
-    "windows=[2]",
+    "context.windows=[2]",
 ]
 
 
 def test_bench_by_length_and_with_windows(cli):
     document = json.loads(cli(*BENCH, "format=json").out)
-    rows = [(row["length"], row["batch"], row["variant"]) for row in document["steps"]]
+    rows = [(row["length"], row["batch"], row["variant"]) for row in document["context"]]
     names = ("none", "none, window 2", "cope", "cope, window 2")
     assert rows == [(length, 16 // length, name) for length in (4, 16) for name in names]
     assert [row["variant"] for row in document["attention"]] == [*names, *names]
     printed = bench.as_text(document)
-    assert "vs none" in printed and 0 < printed.index("\nTraining steps: ") < printed.index("\nCausal attention of a")
+    assert "vs none" in printed and 0 < printed.index("\nTraining step by length of the context: ") < printed.index(
+        "\nCausal attention of a"
+    )
 
 
 def test_bench_out_of_memory_says_so_in_each_row(cli, monkeypatch):

@@ -24,6 +24,8 @@ SIZES = {
     "WIDTHS": "64x1 128x1",
     "CONTEXTS": "8,16",
     "CONTEXT_POSITIONS": "16",
+    "LAYERS": "8",
+    "LAYER_POSITIONS": "16",
 }
 
 
@@ -35,9 +37,14 @@ def test_two_calls_write_tests_documents_and_shares(tmp_path):
         done = subprocess.run([SCRIPT, call], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.count("exit code 0,") == done.stdout.count("exit code") > 0, done.stdout
     documents = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    rows = {name: document["steps"] for name, document in documents.items()}
+    rows = {name: document[name.partition("_")[0]] for name, document in documents.items()}
     numbers = {name: len(of_document) for name, of_document in rows.items()}
-    assert numbers == {"step": VARIANTS, "context_64x1": 2 * VARIANTS, "context_128x1": 2 * VARIANTS}
+    assert numbers == {
+        "step": VARIANTS,
+        "context_64x1": 2 * VARIANTS,
+        "context_128x1": 2 * VARIANTS,
+        "attention": VARIANTS,
+    }
     assert all(len(row["round_seconds"]) == 2 for of_document in rows.values() for row in of_document)
-    assert len((tmp_path / "mfu.tsv").read_text().splitlines()) == 1 + 5 * VARIANTS
+    assert len((tmp_path / "mfu.tsv").read_text().splitlines()) == 1 + 6 * VARIANTS
     assert " skipped in " in (tmp_path / "tests.log").read_text()  # these measure a CUDA device
