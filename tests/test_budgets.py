@@ -20,7 +20,7 @@ ROOMS = {
     "rpr/records": 1_470,
     "rpr/report": 3_190,
     "rpr/runs": 970,
-    "rpr/scoring": 1_270,
+    "rpr/scoring": 1_250,
     "rpr/sweep": 1_250,
     "rpr/tracking": 500,
     "rpr/training": 1_140,

@@ -1,6 +1,6 @@
 """Translate the test splits of a run's data, or read its documents, and score them; used by train and evaluate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,23 @@ from rpr.kinds import TASK, TEXT
 from rpr.model.transformer import Transformer
 from rpr.progress import Progress, bars
 from rpr.records.files import Texts, documents_file, write_split
-from rpr.records.scores import BITS_PER_BYTE, HEADLINE_METRIC, SOURCE_UNIT, ByContext, ByLength, Score
-from rpr.scoring import lengths
+from rpr.records.scores import (
+    BITS_PER_BYTE,
+    EXACT_MATCH,
+    HEADLINE_METRIC,
+    SOURCE_UNIT,
+    ByContext,
+    ByLength,
+    LengthBucket,
+    LengthScore,
+    Score,
+)
 from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
 from rpr.scoring.significance import interval
+from rpr.scoring.statistics import pool
 from rpr.scoring.text import by_context_length, document_statistics, token_nats
+
+BY_LENGTH = (HEADLINE_METRIC, "chrf", EXACT_MATCH)
 
 
 @dataclass(frozen=True)
@@ -159,17 +171,48 @@ def _by_length(
         counted = [data.split(split).source_lengths for split in scored]
     else:
         unit, longest = task.UNIT, task.max_train_length
-        counted = [lengths.task_lengths(task, data, split) for split in scored]
+        examples = [zip(*data.text(split), strict=True) for split in scored]
+        counted = [np.array([task.length(*pair) for pair in of_split], np.int64) for of_split in examples]
     metrics = list(scored.values())
     return ByLength(
         unit=unit,
         splits=tuple(scored),
         test_sets=tuple(data.set_name(split) for split in scored),
         longest_training_source=longest,
-        signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in lengths.METRICS},
-        buckets=lengths.by_length(counted, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
+        signatures={metric.name: metric.signature for metric in metrics[0] if metric.name in BY_LENGTH},
+        buckets=by_length(counted, metrics, evaluation.length_buckets, longest, evaluation.bootstrap_samples),
         **_decoding(config, system),
     )
+
+
+def by_length(
+    lengths: Sequence[NDArray[np.integer]],
+    scored: Sequence[Sequence[Metric]],
+    edges: Iterable[int],
+    longest_training_source: int,
+    samples: int,
+) -> tuple[LengthBucket, ...]:
+    """The scores of each non-empty bucket, up to and including each edge and beyond the last one, by those of BY_LENGTH
+    that were computed. The longest training length is an edge, too, so that no bucket mixes seen and unseen ones, and
+    all test splits are pooled, since a bucket of one is often too small.
+
+    `lengths`: per split, the length of each example. `scored`: per split, its metrics, the same for all splits.
+    `samples`: bootstrap samples; 0: no intervals.
+    """
+    all_lengths = np.concatenate(lengths)
+    of_metrics = (same for same in zip(*scored, strict=True) if same[0].name in BY_LENGTH)
+    pooled = {same[0].name: pool([metric.statistics for metric in same]) for same in of_metrics}
+    assert all(len(own) == len(all_lengths) for own in pooled.values()), "a length for each scored sentence"
+    buckets = []
+    ends = sorted({*edges, longest_training_source})
+    for before, longest in zip([0, *ends], [*ends, None], strict=True):
+        mask = (all_lengths > before) & (all_lengths <= (longest or all_lengths.max()))
+        if mask.any():
+            parts = {name: statistics.select(mask) for name, statistics in pooled.items()}
+            scores = tuple(LengthScore(name, part.score, interval(part, samples)) for name, part in parts.items())
+            beyond = before >= longest_training_source
+            buckets.append(LengthBucket(before + 1, longest, beyond, int(mask.sum()), scores))
+    return tuple(buckets)
 
 
 def _score_documents(

@@ -1,19 +1,17 @@
 """Scores by source length: bucket edges by hand, each bucket against the metrics on its sentences; scores of tasks."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rpr.commands.printing import score_grid
 from rpr.compose.composition import compose_train
 from rpr.data.cache import prepare
 from rpr.data.generated import TASKS
 from rpr.model.beam_search import Hypothesis
-from rpr.scoring.lengths import by_length, task_lengths
+from rpr.records.scores import hypotheses_note
 from rpr.scoring.metrics import all_scores
-from rpr.scoring.run import EvaluatedModel, score_run
+from rpr.scoring.run import EvaluatedModel, by_length, score_run
 from rpr.scoring.significance import WILSON
 
 REFERENCES = [f"Satz {number} hat {'viele ' * (number % 5)}Wörter und endet hier ." for number in range(40)]
@@ -56,9 +54,7 @@ def test_bucket_scores_equal_the_metrics_on_its_sentences():
     ("scan", "jump thrice", "I_JUMP I_JUMP I_JUMP", 3),
 ])  # fmt: skip
 def test_task_lengths(kind, source, target, length):
-    data = SimpleNamespace(text=lambda split: ([source], [target]))
-    task = TASKS[kind].model_construct()
-    assert task_lengths(task, data, "test").tolist() == [length] and task.UNIT
+    assert TASKS[kind].model_construct().length(source, target) == length and TASKS[kind].UNIT
 
 
 class Echo:
@@ -79,7 +75,7 @@ def test_scores_of_a_task(cache_dir, tmp_path):
     short, long = scores["test", "exact_match"], scores["long", "exact_match"]
     assert (short.score, long.score, short.num_sentences, short.min_length) == (100.0, 0.0, 40, 1)
     assert (short.unfinished_hypotheses, long.unfinished_hypotheses) == (0, 40)
-    notes = [line[3].remarks for line in score_grid(found.scores).cells if line[1].value == "exact_match"]
+    notes = [hypotheses_note(one.empty_hypotheses, one.unfinished_hypotheses) for one in (short, long)]
     assert notes == [(), ("40 translations are cut off at the length limit, evaluation.max_extra_length",)]
     assert short.interval.low == pytest.approx(91.24, abs=0.01)  # Wilson, 40 of 40
     lengths = found.by_length
