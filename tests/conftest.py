@@ -32,16 +32,27 @@ TINY = (  # a tiny run on a small corpus, without its folders
 )  # fmt: skip
 
 
+ORDER = os.environ.get("RPR_TEST_ORDER")
+
+
 def pytest_configure() -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"  # before its library is imported
+    """Before libraries are imported: no settings of the user, no network, and one thread, as threads do not speed up
+    small tensors, and slow them down on a busy machine. Waiting for the disk takes a tenth of the tests' time; they end
+    processes, never the machine.
+    """
+    for name in [*os.environ]:
+        if name.startswith(("WANDB_", "RPR_", "HYDRA_", "COMP_LINE")):
+            del os.environ[name]
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    os.fsync = lambda fd: None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test-slice` runs the tests in another order for each commit, until its time is up; else those come first
     whose commands are forks of one process, so that a second of pytest's workers seldom starts it again.
     """
-    if order := os.environ.get("RPR_TEST_ORDER"):
-        items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid}".encode()).digest())
+    if ORDER:
+        items.sort(key=lambda item: hashlib.sha256(f"{ORDER} {item.nodeid}".encode()).digest())
     else:
         items.sort(key=lambda item: "system" not in item.path.parts)
 
@@ -60,59 +71,37 @@ def coverage_environment() -> dict[str, str]:
     return {name: os.environ.pop(name) for name in names}
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _files_are_not_flushed() -> Iterator[None]:
-    """Tests end processes, never the machine, and waiting for the disk takes a tenth of their time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
-
-
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in [*os.environ]:
-        if name.startswith(("WANDB_", "RPR_", "HYDRA_", "COMP_LINE")):
-            monkeypatch.delenv(name)
+def _environment_stays() -> Iterator[None]:
     before = os.environ.copy()
     yield
     os.environ.clear()  # app changes it for the processes of a command
     os.environ.update(before)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _exact_matmuls_in_fixtures() -> None:
+def _default_torch_settings() -> None:
     """Undo what a command has set in this process."""
     import torch
 
     torch.set_float32_matmul_precision("highest")
+    torch.set_num_threads(1)
+
+
+# Before the fixtures of a module, and after them.
+_settings_of_module = pytest.fixture(autouse=True, scope="module")(_default_torch_settings)
+_settings_of_test = pytest.fixture(autouse=True)(_default_torch_settings)
 
 
 @pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads do not speed up small tensors, and slow them down on a busy machine (60 s instead of 12)."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True)
-def _default_torch_settings() -> Iterator[None]:
-    """As _exact_matmuls_in_fixtures, but after the fixtures of the test's module."""
-    import torch
-
-    torch.set_float32_matmul_precision("highest")
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+def one_thread() -> None:
+    """Every test has one."""
 
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One token cache for the session; it is keyed by content."""
-    return tmp_path_factory.mktemp("cache")
+    """One token cache for all workers; it is keyed by content."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
 
 
 @pytest.fixture

@@ -33,22 +33,12 @@ from rpr.model.stack import Encoded
 from rpr.model.transformer import Transformer
 from tests.model.scheme_variants import KINDS, NORM, TODAY, VECTORS
 from tests.shapes import scheme
-from tests.small_models import (
-    LEARNED,
-    NO_TABLES,
-    SINUSOIDAL,
-    SOURCES,
-    TARGETS,
-    make_model,
-)
+from tests.small_models import LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model
 
 PAIRS = list(zip(SOURCES, TARGETS, strict=True))[:8]
-SHORT = [pair for pair in zip(SOURCES, TARGETS, strict=True) if 6 < max(map(len, pair)) < 17]  # more than each k
+SHORT = [pair for pair in zip(SOURCES, TARGETS, strict=True) if 6 < max(map(len, pair)) < 17][:4]  # more than each k
 LONG = 25  # more pieces
 SEARCH = Search(4, 0.6, 5, 200)
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def exact(**changes: Any) -> Transformer:
@@ -64,15 +54,13 @@ def assert_outcome(check: Check, outcome: str) -> None:
 SHAPES = {
     "shared_by_layers-pre_norm": {"tables": "shared_by_heads_and_layers", "norm": "pre"},
     "learned-fewer_than_pieces": {**LEARNED, "max_positions": 8},
-    "decoder_only": {"architecture": "decoder_only", "activation": "gelu"},
-    "today": {**NO_TABLES, **KINDS["rope"], **TODAY},
-    "decoder_only-sinusoidal": {**SINUSOIDAL, "architecture": "decoder_only", "norm": "pre"},
+    "decoder_only-today": {"architecture": "decoder_only", **NO_TABLES, **KINDS["rope"], **TODAY},
 }
 
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 def test_correct_models_pass_all_checks(changes):
-    found = {check.name: check for check in check_model(exact(**changes), PAIRS, SEARCH, LONG)}
+    found = {check.name: check for check in check_model(exact(**changes), PAIRS[:5], SEARCH, LONG)}
     names = ["cached decoding", f"cached decoding beyond {LONG} pieces", "padding", "shift", "batches", "n best"]
     names.append("exact matches")
     assert [*found] == names
@@ -86,8 +74,8 @@ def test_correct_models_pass_all_checks(changes):
         assert_outcome(check, "passed")
         assert check.difference <= EXACT == check.tolerance
     assert found["cached decoding"].difference != 0  # another order of summation
-    assert {check.sentences for name, check in found.items() if "beyond" not in name} == {8}
-    assert found[f"cached decoding beyond {LONG} pieces"].sentences == len(beyond(PAIRS, LONG))
+    assert {check.sentences for name, check in found.items() if "beyond" not in name} == {5}
+    assert found[f"cached decoding beyond {LONG} pieces"].sentences == len(beyond(PAIRS[:5], LONG))
 
 
 def test_text_without_sources_passes_all_checks():
@@ -180,7 +168,7 @@ def test_dependence_on_the_batch_fails():
 def test_wrong_generation_or_teacher_forcing_fails():
     assert_outcome(exact_matches(wrong("next_hidden", forget_a_piece), PAIRS, SEARCH), "failed")
     model = exact()
-    found = Engine(model).search(SOURCES, dataclasses.replace(SEARCH, beam_size=1, max_extra_length=60))
+    found = Engine(model).search(SOURCES, dataclasses.replace(SEARCH, beam_size=1, max_extra_length=30))
     pairs = [(source, [*best.pieces, EOS]) for source, [best] in zip(SOURCES, found, strict=True) if best.finished]
     assert len(pairs) > 3
     assert_outcome(exact_matches(model, pairs, SEARCH), "passed")  # all are exact
@@ -194,8 +182,8 @@ def test_wrong_generation_or_teacher_forcing_fails():
 
 def test_wrong_hypotheses_fail(monkeypatch):
     model, search = exact(), Engine.search
-    assert_outcome(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "passed")
-    right = search(Engine(model), SOURCES[:8], dataclasses.replace(SEARCH, n_best=4))
+    assert_outcome(scores_of_hypotheses(model, SOURCES[:5], SEARCH), "passed")
+    right = search(Engine(model), SOURCES[:5], dataclasses.replace(SEARCH, n_best=4))
     at = next(index for index, hypotheses in enumerate(right) if len(hypotheses) > 1)
     first, second, *others = right[at]
     last = right[at][-1]
@@ -207,7 +195,7 @@ def test_wrong_hypotheses_fail(monkeypatch):
     ):
         found = [*right[:at], wrong, *right[at + 1 :]]
         monkeypatch.setattr(Engine, "search", lambda *arguments, found=found, **more: found)
-        assert_outcome(scores_of_hypotheses(model, SOURCES[:8], SEARCH), "failed")
+        assert_outcome(scores_of_hypotheses(model, SOURCES[:5], SEARCH), "failed")
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "ctranslate2"])
@@ -234,8 +222,8 @@ def test_a_scheme_that_computes_in_float32_passes_within_its_rounding_and_says_s
     prepare = lambda *given: tuple(x.float() for x in exact_prepare(*given))  # noqa: E731
     monkeypatch.setattr(Rope, "prepare", prepare)
     model = exact(encoder_positions=rope, decoder_positions=rope)
-    shift = next(check for check in check_model(model, PAIRS, SEARCH, LONG) if check.name == "shift")
+    shift = next(check for check in check_model(model, PAIRS[:2], SEARCH, LONG) if check.name == "shift")
     assert (shift.outcome, shift.tolerance) == ("failed", EXACT)
     monkeypatch.setattr(verification, "of_user", lambda part: True)
-    shift = next(check for check in check_model(model, PAIRS, SEARCH, LONG) if check.name == "shift")
+    shift = next(check for check in check_model(model, PAIRS[:2], SEARCH, LONG) if check.name == "shift")
     assert (shift.outcome, shift.tolerance) == ("passed", 1e-4) and "position=rope computes in float32" in shift.reason

@@ -54,16 +54,11 @@ class Forked:
 class ForkServer:
     """Starts commands as forks of a process that has imported their modules."""
 
-    MODULES = ("cli.app", "report.plots", "sweep.launcher", "training.fit")
-    COMMANDS = ("evaluate", "export", "prepare", "report", "train", "translate")
-
     def __init__(self, folder: Path) -> None:
         """`folder`: for the output of the commands."""
         self._folder = folder
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(
-            [f"rpr.{name}" for name in (*self.MODULES, *(f"commands.{command}" for command in self.COMMANDS))]
-        )
+        self._context.set_forkserver_preload(["tests.system.preloaded"])
         multiprocessing.forkserver.ensure_running()
 
     def start(self, words: list[str], fault: Fault | None = None, patch: str | None = None, **streams: str) -> Forked:

@@ -10,6 +10,7 @@ from tests.lazy import preflight
 from tests.processes import SCRIPT
 
 ROWS = ("peak memory", "speed", "whole training", "disk", "resumed", "evaluation")
+TWO = ("hardware=2xcpu", "optim.microbatches_per_step=2")
 
 
 def check(out, tmp_path):
@@ -39,7 +40,7 @@ def test_documents_are_read_instead_and_a_wrong_resume_is_an_error(tiny, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [["hardware=2xcpu", "optim.microbatches_per_step=2"], ["-m", "jobs=1"]])
+@pytest.mark.parametrize("how", [TWO, ["-m", "jobs=1"]])
 def test_ranks_and_multiruns(how, tiny, small_data, tmp_path):
     """A job of a multirun prints to stderr, as stdout is that of the multirun."""
     command = [SCRIPT, "train", *tiny, "fast_dev_run=true", *how]
@@ -52,7 +53,7 @@ def test_ranks_and_multiruns(how, tiny, small_data, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_nothing(tiny, small_data, tmp_path, processes, wait_for):
-    process = processes.start("train", *tiny, "fast_dev_run=true", "hardware=2xcpu", "optim.microbatches_per_step=2")
+    process = processes.start("train", *tiny, "fast_dev_run=true", *TWO)
     assert wait_for(lambda: bool(list(tmp_path.glob("runs/.preflight-*/checkpoints/*.ckpt"))), 200), process.poll()
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130

@@ -34,8 +34,8 @@ SIGNALLED = {
     "Ctrl-C": (COMMAND, signal.SIGINT, 130),
     "kill torchrun": (TORCHRUN, signal.SIGKILL, 2),
     "kill rank": (RANK, signal.SIGKILL, 2),
-    "terminate rank": (RANK, signal.SIGTERM, 2),
 }
+REPORTED = {signal.SIGKILL: None, signal.SIGTERM: "SIGTERM; the", signal.SIGINT: "Ctrl-C; the"}  # of the command
 pytestmark = pytest.mark.slow
 
 
@@ -50,89 +50,80 @@ def test_no_process_outlives_run(target, sign, code, tiny, tiny_config, small_da
     os.kill(process.pid if target == COMMAND else processes.find(target), sign)
     assert process.wait(40) == code
     assert wait_for(lambda: not processes.alive(), 15), processes.alive()
-    err = process.stderr.read().decode()
-    # Where the command is killed, torchrun may print one.
-    assert target != COMMAND or sign == signal.SIGKILL or "Traceback" not in err, err
-    record = read_record(run_dir / "record.json")
-    if sign == signal.SIGKILL and target == COMMAND:
+    err, record = process.stderr.read().decode(), read_record(run_dir / "record.json")
+    reason = REPORTED[sign] if target == COMMAND else "the training process was ended by SIG"
+    if reason is None:
         assert record.status == "running" and "or killed" in record.outcome
-    elif target == COMMAND:
-        name = "Ctrl-C" if sign == signal.SIGINT else "SIGTERM"
-        assert record.status == "interrupted"
-        assert record.error == f"{name}; the same command resumes from the last checkpoint, if any"
-        message = "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint, if any"
-        assert err.splitlines()[-1] == message
     else:
-        assert record.status == "interrupted"
-        assert record.error.startswith("the training process was ended by SIG")
-        assert err.splitlines()[-1] == f"rpr-cli: {record.error}"
+        assert record.status == "interrupted" and record.error.startswith(reason)
+        assert err.splitlines()[-1].startswith("rpr-cli: interrupted; " if target == COMMAND else f"rpr-cli: {reason}")
+        assert target != COMMAND or "Traceback" not in err, err
 
 
-def final(tiny_config, *overrides):
-    config = tiny_config(*overrides)
-    run_dir = Path(config.runs_dir) / config.run_dir_name
-    assert last_step(run_dir) == config.optim.max_steps
-    return read_record(run_dir / "record.json"), last_weights(run_dir)
+@pytest.fixture
+def finished(processes):
+    """The record and the last weights of a run that this trains."""
+
+    def run(*overrides):
+        process = processes.start("train", *overrides)
+        _, err = process.communicate(timeout=280)
+        assert process.returncode == 0, err.decode()
+        config = compose_train(overrides)
+        run_dir = Path(config.runs_dir) / config.run_dir_name
+        record = read_record(run_dir / "record.json")
+        assert record.status == "finished" and record.steps == last_step(run_dir) == config.optim.max_steps
+        return record, last_weights(run_dir)
+
+    return run
 
 
 SHARED = (
     "hardware.precision=64", "hardware.threads=1", "optim.microbatches_per_step=8", "optim.max_steps=6",
     "optim.warmup_steps=4", "model.dropout=0",  # each rank draws its own
-    "position.clip_distance=3", "evaluation.test_splits=[]",
 )  # fmt: skip
 
 
-def test_one_two_and_eight_devices_learn_same_weights(tiny, tiny_config, small_data, processes):
+def of_devices(number):
+    return [f"hardware={'cpu' if number == 1 else '2xcpu'}", f"hardware.devices={number}"]
+
+
+def test_one_two_and_eight_devices_learn_same_weights(tiny, small_data, finished):
     """With 8 microbatches per step in all."""
-    results = {}
-    for devices in (1, 2, 8):
-        overrides = [*SHARED, f"hardware={'cpu' if devices == 1 else '2xcpu'}", f"hardware.devices={devices}"]
-        process = processes.start("train", *tiny, *overrides)
-        assert process.wait(280) == 0, process.stderr and process.stderr.read()
-        record, results[devices] = final(tiny_config, *overrides)
-        assert record.training is not None and record.steps == 6
+    more = [*tiny, *SHARED, "position.clip_distance=3", "evaluation.test_splits=[]"]
+    results = {number: finished(*more, *of_devices(number))[1] for number in (1, 2, 8)}
     assert any(weight.dtype == torch.float64 for weight in results[1].values())
     for devices in (2, 8):  # Adam magnifies rounding in gradients near zero
         torch.testing.assert_close(results[devices], results[1], rtol=0, atol=1e-9)
 
 
-def test_two_devices_learn_from_packed_documents_in_windows_what_one_does(processes, tmp_path):
+def test_two_devices_learn_from_packed_documents_in_windows_what_one_does(finished, tmp_path):
     texts = tmp_path / "texts"
     texts.mkdir()
     for number in range(80):
         texts.joinpath(f"{number}.txt").write_text(f"{number} windows " * (number % 7 + 1))
-    results = {}
-    for devices in (1, 2):
-        overrides = [
-            *TINY_MODEL, f"data.cache_dir={tmp_path}", f"runs_dir={tmp_path / 'runs'}", f"hardware.devices={devices}",
-            *(word for word in SHARED if not word.startswith("position")), "evaluation.bootstrap_samples=0",
-            f"hardware={'cpu' if devices == 1 else '2xcpu'}", "data=text", f"data.path={texts}",
-            "data.text.windows=stream_masked", "data.context_length=32", "model.architecture=decoder_only",
-            "position=relative", "position.window=6", "position.sink=true", "optim.max_tokens_per_microbatch=64",
-        ]  # fmt: skip
-        process = processes.start("train", *overrides)
-        assert process.wait(280) == 0, process.stderr and process.stderr.read()
-        _, results[devices] = final(lambda *words: compose_train(list(words)), *overrides)
-    torch.testing.assert_close(results[2], results[1], rtol=0, atol=1e-9)
+    overrides = [
+        *TINY_MODEL, *SHARED, f"data.cache_dir={tmp_path}", f"runs_dir={tmp_path / 'runs'}",
+        "evaluation.test_splits=[]", "evaluation.bootstrap_samples=0", "data=text", f"data.path={texts}",
+        "data.text.windows=stream_masked", "data.context_length=32", "model.architecture=decoder_only",
+        "position=relative", "position.window=6", "position.sink=true", "optim.max_tokens_per_microbatch=64",
+    ]  # fmt: skip
+    one, two = (finished(*overrides, *of_devices(number))[1] for number in (1, 2))
+    torch.testing.assert_close(two, one, rtol=0, atol=1e-9)
 
 
 def test_two_ranks_stop_together_at_a_time_limit_and_resume(
-    tiny, tiny_config, small_data, processes, tmp_path, assert_same
+    tiny, small_data, processes, finished, tmp_path, assert_same
 ):
     """The time has always passed, that of the next checkpoint as well: each call trains one step."""
     settings = [
-        "hardware=2xcpu", "optim.microbatches_per_step=2", "optim.max_steps=3", "evaluation.test_splits=[]",
+        *tiny, "hardware=2xcpu", "optim.microbatches_per_step=2", "optim.max_steps=3", "evaluation.test_splits=[]",
         "optim.checkpoint_every_n_steps=null", "optim.checkpoint_every_n_minutes=1e-9",
     ]  # fmt: skip
     limited = [*settings, f"runs_dir={tmp_path / 'limited'}", "stop_after_minutes=1e-9"]
-    for overrides, code in ((settings, 0), (limited, 2), (limited, 2), (limited, 0)):
-        process = processes.start("train", *tiny, *overrides)
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == code, err.decode()
-        assert not processes.alive()
-    _, weights = final(tiny_config, *settings)
-    _, resumed = final(tiny_config, *limited)
-    assert_same(resumed, weights)
+    for _ in range(2):
+        process = processes.start("train", *limited)
+        assert process.wait(120) == 2 and not processes.alive()
+    assert_same(finished(*limited)[1], finished(*settings)[1])
 
 
 @pytest.mark.parametrize("how", [["jobs=2"], ["hydra/launcher=submitit_local"]], ids=["jobs=2", "submitit_local"])
@@ -141,19 +132,15 @@ def test_multirun_with_two_ranks_per_job(how, tiny, tiny_config, small_data, pro
     process = processes.start("train", *["-m", "position.clip_distance=0,2", *how, *tiny, *recipe])
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err.decode()
-    for clip_distance in (0, 2):
-        record, _ = final(tiny_config, *recipe, f"position.clip_distance={clip_distance}")
-        assert (record.status, record.steps) == ("finished", 12)
-    config = tiny_config(*recipe)
-    assert len([*Path(config.runs_dir).glob("*/record.json")]) == 2
+    records = [read_record(path) for path in Path(tiny_config().runs_dir).glob("*/record.json")]
+    assert [(record.status, record.steps) for record in records] == [("finished", 12)] * 2
     assert not processes.alive()
 
 
 def test_run_on_two_nodes_of_slurm(tiny, tiny_config, small_data):
     """Both nodes are this machine."""
-    overrides = [
-        "hardware.num_nodes=2", "optim.microbatches_per_step=2", "optim.max_steps=6", "evaluation.test_splits=[]"
-    ]  # fmt: skip
+    overrides = ["hardware.num_nodes=2", "optim.microbatches_per_step=2", "optim.max_steps=6"]
+    overrides += ["evaluation.test_splits=[]"]
     job = {
         "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "2",
         "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "localhost,localhost",
@@ -168,5 +155,6 @@ def test_run_on_two_nodes_of_slurm(tiny, tiny_config, small_data):
         for node in "10"
     ]
     assert [node.wait(120) for node in nodes] == [0, 0], [node.stderr and node.stderr.read() for node in nodes]
-    record, _ = final(tiny_config, *overrides)
+    config = tiny_config(*overrides)
+    record = read_record(Path(config.runs_dir) / config.run_dir_name / "record.json")
     assert (record.status, record.steps) == ("finished", 6)

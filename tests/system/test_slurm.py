@@ -73,19 +73,25 @@ class Jobs:
         self.recipe = [*tiny, *RECIPE]
         self.name = f"rpr-test-{uuid4().hex[:8]}"
 
-    def start(self, *arguments, **environment):
+    def start(self, *arguments):
         """Start a command that submits its runs as jobs."""
-        return self.processes.start(*arguments, BY_SLURM, f"hydra.launcher.name={self.name}", **environment)
+        return self.processes.start(*arguments, BY_SLURM, f"hydra.launcher.name={self.name}")
 
-    def train(self, *words, **environment):
+    def train(self, *words):
         given = {word.partition("=")[0] for word in words}
         recipe = [word for word in self.recipe if word.partition("=")[0] not in given]  # nothing is given twice
-        return self.start("train", "-m", *recipe, *words, **environment)
+        return self.start("train", "-m", *recipe, *words)
 
     def run(self, *words):
         """The run with these overrides."""
         config = self.tiny_config(*RECIPE, *words)
         return Run(Path(config.runs_dir).absolute() / config.run_dir_name)
+
+    def begun(self):
+        """A run that has taken 30 steps, its command, and when it began."""
+        run, process = self.run(), self.train()
+        assert self.wait_for(lambda: run.step() >= 30, 120)
+        return run, process, run.began()
 
     def queued(self, field="%i"):
         """A field of each job that has not ended: its id, its state (%T), its nodes (%N)."""
@@ -119,28 +125,19 @@ def finish(process, seconds=150):
     return process.returncode, err
 
 
-def test_requeued_job_resumes(jobs, wait_for):
-    run = jobs.run()
-    process = jobs.train()
-    assert wait_for(lambda: run.step() >= 30, 120)
-    began = run.began()
-    output_of("scontrol", "requeue", *jobs.queued())
+@pytest.mark.parametrize("node_fails", [False, True], ids=["requeued", "node failed"])
+def test_requeued_job_resumes_and_that_of_a_failed_node_on_another(jobs, wait_for, node_fails):
+    run, process, began = jobs.begun()
+    if node_fails:
+        (node,) = jobs.queued("%N")
+        output_of("scontrol", "update", f"NodeName={node}", "State=drain", "Reason=test")
+        reached = run.step()
+        assert wait_for(lambda: run.step() > reached, 60)  # a drained node lets its jobs end
+        output_of("scontrol", "update", f"NodeName={node}", "State=down", "Reason=test")
+    else:
+        output_of("scontrol", "requeue", *jobs.queued())
     jobs.restart()
-    assert finish(process)[0] == 0
-    run.assert_finished(began)
-
-
-def test_job_of_failed_node_resumes_on_other_node(jobs, wait_for):
-    run = jobs.run()
-    process = jobs.train()
-    assert wait_for(lambda: run.step() >= 30, 120)
-    (node,), began = jobs.queued("%N"), run.began()
-    output_of("scontrol", "update", f"NodeName={node}", "State=drain", "Reason=test")
-    reached = run.step()
-    assert wait_for(lambda: run.step() > reached, 60)  # a drained node lets its jobs end
-    output_of("scontrol", "update", f"NodeName={node}", "State=down", "Reason=test")
-    jobs.restart()
-    assert jobs.queued("%N") != [node]
+    assert not node_fails or jobs.queued("%N") != [node]
     assert finish(process)[0] == 0
     run.assert_finished(began)
 
@@ -161,10 +158,8 @@ def test_timed_out_job_is_requeued_up_to_limit(jobs, wait_for):
     assert run.record.error.startswith("the SLURM time limit was reached")
 
 
-def test_cancelled_job_is_reported_and_resumes_without_slurm(jobs, wait_for):
-    run = jobs.run()
-    process = jobs.train()
-    assert wait_for(lambda: run.step() >= 30, 120)
+def test_cancelled_job_is_reported_and_resumes_without_slurm(jobs):
+    run, process, _ = jobs.begun()
     output_of("scancel", *jobs.queued())
     code, err = finish(process)
     assert code == 1 and "left no result: cancelled" in err, err
@@ -188,15 +183,13 @@ def test_sweep_repeated_after_kill_trains_no_job_twice(jobs, tmp_path, wait_for)
     assert "sweep mine: 2 jobs: 1 new, 1 running\n" in err
     assert code == 0 or "the sweep is incomplete: 1 of its jobs is running in another process" in err
     assert wait_for(lambda: not jobs.queued(), 120)
-    code, err = finish(jobs.start(*command))
-    assert (code, err) == (0, "sweep mine: 2 jobs: 2 finished\n" * 2)
+    assert finish(jobs.start(*command)) == (0, "sweep mine: 2 jobs: 2 finished\n" * 2)
     for run, first in zip(runs, (began, None), strict=True):
         run.assert_finished(first)
 
 
 def test_run_on_two_nodes(jobs):
-    process = jobs.train(*TWO_NODES, "hydra.launcher.nodes=2")
-    code, err = finish(process)
+    code, err = finish(jobs.train(*TWO_NODES, "hydra.launcher.nodes=2"))
     assert code == 0, err
     run = jobs.run(*TWO_NODES)
     assert (run.record.status, run.record.steps) == ("finished", 40)

@@ -35,21 +35,20 @@ def expected(model):
 
 @pytest.fixture
 def run_translate(random_run, tmp_path, cli):
-    """Runs the command on some bytes of input; its stdout. `err`: the expected lines of stderr, without the prefix."""
+    """Runs the command on some bytes of input; its stdout and stderr."""
 
-    def run(content, *overrides, code=0, err=()):
+    def run(content, *overrides, code=0):
         (tmp_path / "in.txt").write_bytes(content)
         words = ["translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT, *overrides]
-        out, stderr = cli(*words, code=code)
-        assert said(stderr.replace(str(tmp_path), "DIR")) == [f"rpr-cli: {line}" for line in err]
-        return out
+        out, err = cli(*words, code=code)
+        return out, err.replace(str(tmp_path), "DIR").splitlines()
 
     return run
 
 
-def said(err):
-    """The lines of stderr but those on translations that are empty or without an end, as those of random weights."""
-    return [line for line in err.splitlines() if NO_END not in line and EMPTY not in line]
+def said(lines):
+    """Those of stderr but on translations that are empty or without an end, as those of random weights."""
+    return [line for line in lines if NO_END not in line and EMPTY not in line]
 
 
 def lines_of(sentences):
@@ -60,41 +59,45 @@ def test_output_follows_input_order_for_any_batch_size(run_translate, expected):
     sentences = [SENTENCES[0], "", *SENTENCES[1:], "  \t ", *reversed(SENTENCES)]
     wanted = "".join(f"{expected.get(sentence, '')}\n" for sentence in sentences)
     for size in (1, 3, 256):
-        assert run_translate(lines_of(sentences), f"lines_per_batch={size}") == wanted
-    assert run_translate(lines_of(sentences)[:-1]) == wanted  # a last line without its end
-    assert run_translate(b"") == "" and run_translate(b"\n\n") == "\n\n"
+        out, err = run_translate(lines_of(sentences), f"lines_per_batch={size}")
+        assert (out, said(err)) == (wanted, [])
+    assert run_translate(lines_of(sentences)[:-1])[0] == wanted  # a last line without its end
+    assert run_translate(b"\n\n") == ("\n\n", [])
 
 
 def test_invalid_utf8_is_reported_and_translated(run_translate, expected):
-    line = "warning: input DIR/in.txt, line {}: not valid UTF-8; invalid bytes are read as U+FFFD"
-    lines = [*map(line.format, range(2, 7)), "warning: input DIR/in.txt, 2 more lines: not valid UTF-8"]
+    line = "rpr-cli: warning: input DIR/in.txt, {}: not valid UTF-8"
     content = lines_of(SENTENCES[:1]) + b"A \xff cat\n" * 7 + lines_of(SENTENCES[1:2])
-    out = run_translate(content, "lines_per_batch=3", err=(*lines,)).split("\n")
-    assert out[0] == expected[SENTENCES[0]] and out[8] == expected[SENTENCES[1]] and len(out) == 10
-    assert set(out[1:8]) == set(run_translate("A \ufffd cat\n".encode()).split("\n")[:1])
-    assert run_translate(b"\xe2\x80\n", err=(line.format(1),))
+    out, err = run_translate(content, "lines_per_batch=3")
+    each = [f"{line.format(f'line {number}')}; invalid bytes are read as U+FFFD" for number in range(2, 7)]
+    assert said(err) == [*each, line.format("2 more lines")]
+    rows = out.split("\n")
+    assert rows[0] == expected[SENTENCES[0]] and rows[8] == expected[SENTENCES[1]] and len(rows) == 10
+    assert set(rows[1:8]) == set(run_translate("A \ufffd cat\n".encode())[0].split("\n")[:1])
 
 
-@pytest.mark.parametrize(("content", "kind"), [
+@pytest.mark.parametrize("content, kind", [
     (gzip.compress(b"a\n"), "packed; unpack it"),
     ("a b\n".encode("utf-16"), "UTF-16; convert it, for example with iconv"),
     ("a b\n".encode("utf-16-le"), "UTF-16; convert it, for example with iconv"),
 ], ids=["gzip", "BOM", "no BOM"])  # fmt: skip
 def test_input_that_is_not_text_is_refused(run_translate, content, kind):
-    message = f"input DIR/in.txt is not UTF-8 text but {kind}"
-    assert run_translate(content, code=2, err=(message,)) == ""
+    message = f"rpr-cli: input DIR/in.txt is not UTF-8 text but {kind}"
+    assert run_translate(content, code=2) == ("", [message])
 
 
-def test_translations_without_an_end_are_said(random_run, model, cli, tmp_path):
+def test_translations_without_an_end_or_empty_ones_are_said(model, run_translate, monkeypatch):
+    """Those of empty lines aside."""
     translations = model.translate_encoded(model.encode(SENTENCES), model.search)
     cut = [number for number, (_, finished) in enumerate(translations, 1) if not finished]
     assert 0 < len(cut) < len(SENTENCES)
-    (tmp_path / "in.txt").write_bytes(lines_of(SENTENCES))
-    stderr = cli("translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT, "lines_per_batch=2").err
-    assert stderr.splitlines() == [
-        f"rpr-cli: warning: input {tmp_path / 'in.txt'}, line {number}: {NO_END}; the translation is cut off there"
+    assert run_translate(lines_of(SENTENCES), "lines_per_batch=2")[1] == [
+        f"rpr-cli: warning: input DIR/in.txt, line {number}: {NO_END}; the translation is cut off there"
         for number in cut
     ]
+    monkeypatch.setattr(Translator, "translate_encoded", lambda _self, sources, _search: [("", True) for _ in sources])
+    out, [line] = run_translate(b"\n \na b\n")
+    assert out == "\n\n\n" and line.endswith(f"line 3: {EMPTY}; min_length=1 requires at least one token")
 
 
 def test_input_and_output_files(random_run, tmp_path, expected, cli):
@@ -124,17 +127,16 @@ def test_stdout_equal_to_input_is_refused(random_run, tmp_path, monkeypatch):
 def start(random_run, tmp_path, fork_server):
     """Starts the command with named pipes in tmp_path as stdin and stdout."""
 
-    def start(*words, pipes=("stdin", "stdout"), **streams):
+    def start(*words, pipes=("stdin", "stdout")):
         for name in pipes:
             os.mkfifo(tmp_path / name)
-            streams[name] = str(tmp_path / name)
+        streams = {name: str(tmp_path / name) for name in pipes}
         return fork_server.start(["translate", f"run={random_run}", *EXACT, *words], **streams)
 
     return start
 
 
 def test_piped_line_is_translated_at_once(start, expected, tmp_path):
-    """And Ctrl-C between lines reports their number."""
     process = start()
     with (tmp_path / "stdin").open("wb", buffering=0) as stdin, (tmp_path / "stdout").open() as stdout:
         for sentence in SENTENCES[:3]:
@@ -142,13 +144,11 @@ def test_piped_line_is_translated_at_once(start, expected, tmp_path):
             assert stdout.readline() == f"{expected[sentence]}\n"
         os.kill(process.pid, signal.SIGINT)
         result = process.wait()
-        assert result.code == 130
-        assert said(result.err) == ["rpr-cli: interrupted"]
+        assert (result.code, said(result.err.splitlines())) == (130, ["rpr-cli: interrupted"])
         assert stdout.read() == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_output_ends_with_whole_line(start, expected, tmp_path, wait_for, number):
+def test_interrupted_output_ends_with_whole_line(start, expected, tmp_path, wait_for):
     target = tmp_path / "out.txt"
     process = start(f"output={target}", pipes=("stdin",))
     with (tmp_path / "stdin").open("wb", buffering=0) as stdin:
@@ -156,9 +156,9 @@ def test_interrupted_output_ends_with_whole_line(start, expected, tmp_path, wait
         wanted = f"{expected[SENTENCES[0]]}\n"
         assert wait_for(lambda: target.exists() and target.read_text() == wanted, 60)
         stdin.write(lines_of(SENTENCES * 400))
-        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGTERM)
         result = process.wait()
-    assert (result.code, result.out, said(result.err)) == (128 + number, "", ["rpr-cli: interrupted"])
+    assert (result.code, result.out, said(result.err.splitlines())) == (143, "", ["rpr-cli: interrupted"])
     lines = target.read_text().split("\n")
     assert lines.pop() == "" and lines[0] + "\n" == wanted
     assert lines[1:] == [expected[sentence] for sentence in SENTENCES * 400][: len(lines) - 1]
@@ -171,13 +171,4 @@ def test_closed_output_pipe_ends_quietly(start, expected, tmp_path):
     with (tmp_path / "stdout").open(buffering=1) as stdout:
         assert stdout.readline() == f"{expected[SENTENCES[0]]}\n"
     result = process.wait()
-    assert (result.code, said(result.err)) == (0, [])
-
-
-def test_empty_translations_are_said(random_run, cli, tmp_path, monkeypatch):
-    """Those of empty lines aside."""
-    monkeypatch.setattr(Translator, "translate_encoded", lambda _self, sources, _search: [("", True) for _ in sources])
-    (tmp_path / "in.txt").write_bytes(b"\n \na b\n")
-    out, err = cli("translate", f"run={random_run}", f"input={tmp_path / 'in.txt'}", *EXACT)
-    assert out == "\n\n\n" and err.endswith(f"line 3: {EMPTY}; min_length=1 requires at least one token\n")
-    assert err.count(EMPTY) == 1
+    assert (result.code, said(result.err.splitlines())) == (0, [])

@@ -14,13 +14,7 @@ VARYING = {
     "started", "finished", "git", "steps_per_second", "source_tokens_per_second", "target_tokens_per_second",
     "measured_steps", "seconds", "processor_seconds", "peak_memory_bytes", "cores_used", "time",
 }  # fmt: skip
-
-
-def without_timings(document: Any) -> Any:
-    """A JSON document without the fields that vary between equal trainings."""
-    if isinstance(document, dict):
-        return {key: without_timings(value) for key, value in document.items() if key not in VARYING}
-    return [without_timings(value) for value in document] if isinstance(document, list) else document
+PARTS = ("state_dict", "optimizer_states", "lr_schedulers")  # counters of a resumed run's loops may differ
 
 
 def last_step(run_dir: Path) -> int:
@@ -33,31 +27,33 @@ def last_weights(run_dir: Path) -> dict[str, Tensor]:
     return model_weights(checkpoints(run_dir / "checkpoints")[-1][1])
 
 
-PARTS = ("state_dict", "optimizer_states", "lr_schedulers")  # counters of a resumed run's loops may differ
+def parsed(path: Path) -> Any:
+    """A file without timings; of a checkpoint, weights, moments of Adam and learning rates."""
 
+    def without_timings(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value for key, value in pairs if key not in VARYING}
 
-def contents(run_dir: Path) -> dict[str, Any]:
-    """Each file of a run without timings; of a checkpoint, weights, moments of Adam and learning rates."""
-    found: dict[str, Any] = {}
-    for path in sorted(path for path in run_dir.rglob("*") if path.is_file() and path.name != LOCK_NAME):
-        name = str(path.relative_to(run_dir))
-        if path.suffix == ".ckpt":
-            loaded = load_checkpoint(path)
-            found[name] = {part: loaded[part] for part in PARTS}
-        elif path.suffix == ".json":
-            found[name] = without_timings(json.loads(path.read_text()))
-        elif path.suffix == ".jsonl":
-            found[name] = [without_timings(json.loads(line)) for line in path.read_text().splitlines()]
-        else:
-            found[name] = path.read_bytes()
-    return found
+    if path.suffix == ".ckpt":
+        loaded = load_checkpoint(path)
+        return {part: loaded[part] for part in PARTS}
+    if path.suffix in (".json", ".jsonl"):
+        texts = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        return [json.loads(text, object_pairs_hook=without_timings) for text in texts]
+    return path.read_bytes()
 
 
 def assert_same_run(one: Path, other: Path, assert_same: Callable[[Any, Any], None]) -> None:
-    files, other_files = contents(one), contents(other)
-    assert files.keys() == other_files.keys()
-    for name, content in files.items():
+    files, others = (
+        {
+            str(path.relative_to(run)): path
+            for path in sorted(run.rglob("*"))
+            if path.is_file() and path.name != LOCK_NAME
+        }
+        for run in (one, other)
+    )
+    assert files.keys() == others.keys()
+    for name, path in files.items():
         try:
-            assert_same(content, other_files[name])
+            assert_same(parsed(path), parsed(others[name]))
         except AssertionError as error:
             raise AssertionError(f"{name} differs: {error}") from error
