@@ -16,7 +16,7 @@ ROOMS = {
     "rpr/decode": 610,
     "rpr/export": 970,
     "rpr/io": 300,
-    "rpr/model": 6_320,
+    "rpr/model": 6_280,
     "rpr/records": 1_470,
     "rpr/report": 3_190,
     "rpr/runs": 970,

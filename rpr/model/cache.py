@@ -1,4 +1,4 @@
-"""Step-by-step decoding: the cached state of the pieces so far, and attention for each hypothesis's newest piece.
+"""Step-by-step decoding: the cached state of the pieces so far, for attention of each hypothesis's newest piece.
 
 Keys and values are never reordered. Every step adds one cache slot for each hypothesis of a sentence, and a mask marks
 the slots that a hypothesis descends from: choosing other parents changes only this mask, not the cache. A sentence's
@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.model.attention.equations import softmax
 from rpr.model.layer_positions import LayerPositions, Running
 from rpr.model.positions import Tables
 
@@ -86,33 +85,20 @@ class KVCache:
 
 
 @dataclass
-class Memory:
-    """Keys [B, H, D, S] and values [B, H, S, D] of the source, for one layer."""
-
-    keys_BHDS: Tensor
-    values_BHSD: Tensor
-
-    def keep(self, places: Tensor, sentences: Tensor) -> None:
-        """As `KVCache.keep`."""
-        self.keys_BHDS[places] = self.keys_BHDS[sentences]
-        self.values_BHSD[places] = self.values_BHSD[sentences]
-
-
-@dataclass
 class DecoderState:
     """The state of decoding, for B sentences with N hypotheses each.
 
     `visible_BNK` is true where a hypothesis descends from a slot; `places_K` are the slots' places: positions plus the
     sentence's offset in `offsets_B` (None: no sentence has one). `length` counts the places, `num_prompt` of them
-    before the first piece fed. `padding_BS` is 0 or, where an encoder's output is padded, minus infinity; None if no
-    sentence is padded.
+    before the first piece fed. `memories` are the keys and values, [2, B, H, S, D], of an encoder's output in each
+    layer; `mask_B11S` is false where that is padded, None if no sentence is.
     """
 
     visible_BNK: Tensor
     caches: list[KVCache]
     places_K: Tensor
-    memories: list[Memory] = field(default_factory=list)
-    padding_BS: Tensor | None = None
+    memories: list[Tensor] = field(default_factory=list)
+    mask_B11S: Tensor | None = None
     offsets_B: Tensor | None = None
     num_prompt: int = 0
     length: int = 0
@@ -121,20 +107,13 @@ class DecoderState:
     _newest_X: Tensor | None = None  # of the step
 
     @staticmethod
-    def begin(batch: int, num_layers: int, like: Tensor) -> DecoderState:
+    def begin(batch: int, num_layers: int, device: torch.device) -> DecoderState:
         """One hypothesis per sentence, no piece fed yet."""
         return DecoderState(
-            visible_BNK=torch.ones(batch, 1, 0, dtype=torch.bool, device=like.device),
+            visible_BNK=torch.ones(batch, 1, 0, dtype=torch.bool, device=device),
             caches=[KVCache() for _ in range(num_layers)],
-            places_K=torch.empty(0, dtype=torch.int64, device=like.device),
+            places_K=torch.empty(0, dtype=torch.int64, device=device),
         )
-
-    def attend_to(self, memories: list[Memory], mask_BS: Tensor) -> None:
-        """Set what encoder-decoder attention sees in each layer; `mask_BS` is False on padding."""
-        self.memories = memories
-        if not bool(mask_BS.all()):
-            zeros_BS = memories[0].keys_BHDS.new_zeros(mask_BS.shape)
-            self.padding_BS = zeros_BS.masked_fill(~mask_BS, -torch.inf)
 
     def follow_prompts(self, lengths_B: Tensor, longest: int) -> None:
         """Continue prompts, whose keys and values, padded on the right to `longest`, are all that the caches hold."""
@@ -223,12 +202,12 @@ class DecoderState:
             return
         places = (sentences != torch.arange(batch, device=sentences.device)).nonzero()[:, 0]
         moved = sentences[places]
-        for memory in self.memories:
-            memory.keep(places, moved)
+        for memory_2BHSD in self.memories:
+            memory_2BHSD[:, places] = memory_2BHSD[:, moved]
         for cache in self.caches:
             cache.keep(places, moved)
-        if self.padding_BS is not None:
-            self.padding_BS = self.padding_BS[sentences]
+        if self.mask_B11S is not None:
+            self.mask_B11S = self.mask_B11S[sentences]
         if self.offsets_B is not None:
             self.offsets_B = self.offsets_B[sentences]
 
@@ -247,19 +226,6 @@ class DecoderState:
         distances_K = self.places_K[-slots:] - (self.length - 1)
         mask = self.visible_BNK[:, None, :, -slots:]
         return {"mask": mask, "labels": distances_K, "first_query": slots - hypotheses}
-
-
-def cross_attention(q_BNHD: Tensor, memory: Memory, state: DecoderState) -> Tensor:
-    """Attention of the newest piece of each hypothesis to the source, [B, N, M]."""
-    batch, hypotheses, heads, width = q_BNHD.shape
-    keys, values = memory.keys_BHDS[:batch].flatten(0, 1), memory.values_BHSD[:batch].flatten(0, 1)
-    with small_products_exact(q_BNHD):
-        q = q_BNHD.transpose(1, 2).reshape(-1, hypotheses, width) * width**-0.5
-        scores = torch.bmm(q, keys).view(batch, heads, hypotheses, -1)
-        if state.padding_BS is not None:
-            scores += state.padding_BS[:, None, None]
-        z = torch.bmm(softmax(scores).flatten(0, 1), values)
-    return z.view(batch, heads, hypotheses, width).transpose(1, 2).flatten(2)
 
 
 @contextmanager

@@ -24,8 +24,7 @@ Weights = Mapping[str, Tensor]  # the parameters by their names in checkpoints
 def logits(config: TransformerConfig, weights: Weights, source: Sequence[int], target: Sequence[int]) -> Tensor:
     """Scores of every piece after each of the target's, [T, V], whose first is BOS; the source ends with EOS."""
     if config.architecture == "encoder_decoder":
-        memory_SM = stack(config, weights, "encoder", source)
-        hidden_TM = stack(config, weights, "decoder", target, memory_SM)
+        hidden_TM = stack(config, weights, "decoder", target, memory_SM=stack(config, weights, "encoder", source))
     else:  # one stack reads both, one after the other
         hidden_TM = stack(config, weights, "decoder", [*source, *target])[len(source) :]
     return hidden_TM @ weights["embedding_VM"].T
@@ -38,8 +37,7 @@ def stack(
     scheme, site = next((shape.scheme, shape.site) for shape in config.stacks() if shape.name == name)
     # 1. Embeddings, times sqrt(M). As in tensor2tensor, the first input of the target may be the zero vector.
     x_LM = weights["embedding_VM"][list(pieces)] * math.sqrt(config.d_model)
-    if config.zero_bos:
-        x_LM = x_LM * torch.tensor([[piece != config.bos] for piece in pieces])
+    x_LM = x_LM * torch.tensor([[not config.zero_bos or piece != config.bos] for piece in pieces])
     # 2. The vectors of absolute positions, if any: learned, of which the last serves all later ones, or sinusoids.
     if scheme.absolute == "learned":
         table_LM = weights["source_positions.weight_LM" if name == "encoder" else "target_positions.weight_LM"]
@@ -47,7 +45,7 @@ def stack(
     elif (vectors := scheme.embeddings(config.d_model)) is not None:
         x_LM = x_LM + vectors.eval()(0, torch.tensor([pieces]))
     # 3. Layers: self-attention, attention to the encoder's output, and a network of each position alone; each is added
-    #    to its input, with a norm after the sum (the paper, "post") or before the sublayer (later models, "pre").
+    #    to its input, with a norm after the sum (the paper, "post") or before the sublayer and at the end ("pre").
     for number, of_layer in enumerate(scheme.of_layers(config.num_layers)):
         own = {key.removeprefix(f"{name}.{number}."): value for key, value in weights.items()}
         steps = {"attention": partial(self_attention, own, config.norm_epsilon, of_layer, site)}
@@ -57,7 +55,6 @@ def stack(
         for around, step in steps.items():
             norm = partial(layer_norm, own, f"around_{around}.norm", config.norm_epsilon)
             x_LM = x_LM + step(norm(x_LM)) if config.norm == "pre" else norm(x_LM + step(x_LM))
-    # 4. Pre-norm leaves the last sum without a norm.
     return layer_norm(weights, f"{name}_norm", config.norm_epsilon, x_LM) if config.norm == "pre" else x_LM
 
 
@@ -82,8 +79,7 @@ def self_attention(weights: Weights, epsilon: float, scheme: Scheme, site: Site,
         (angles_HLW,) = scheme.angles(projected, learned, site, x.new_zeros(1, site.num_heads, 1))
         q_HLD, k_HLD = rotated(q_HLD, angles_HLW), rotated(k_HLD, angles_HLW)
     q_HLD, k_HLD = (x[0] for x in scheme.prepare(q_HLD[None], k_HLD[None], positions, learned, site))
-    growth = [[1 + scheme.query_log_scale * math.log(max((i + 1) / scheme.query_log_floor, 1))] for i in range(length)]
-    growth_L1 = torch.tensor(growth, dtype=x_LM.dtype)
+    growth_L1 = 1 + scheme.query_log_scale * ((positions[:, None] + 1).double() / scheme.query_log_floor).clamp(1).log()
     q_HLD = q_HLD * growth_L1
     e_HLL = q_HLD @ k_HLD.mT / math.sqrt(site.d_head)
     # 3. What depends on the distance j - i: vectors a^K and a^V, which queries of their own may read, and numbers.
@@ -161,5 +157,4 @@ def layer_norm(weights: Weights, name: str, epsilon: float, x_LM: Tensor) -> Ten
 
 
 def heads(x_LX: Tensor, parts: int, num_heads: int) -> list[Tensor]:
-    """Each part of a projection, by heads: [L, parts H D] -> parts of [H, L, D]."""
     return [part.view(len(x_LX), num_heads, -1).transpose(0, 1) for part in x_LX.chunk(parts, dim=-1)]

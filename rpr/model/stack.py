@@ -15,11 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.model import cache as decoding
 from rpr.model.attention import Implementation, attend, attention_of, split_heads, weights
 from rpr.model.attention.composition import composed
 from rpr.model.attention.inputs import AttentionInputs
-from rpr.model.cache import DecoderState, KVCache, Memory
+from rpr.model.cache import DecoderState, KVCache, small_products_exact
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import GivenPositions, LayerPositions, Running, positions_of_layers
@@ -155,7 +154,7 @@ class SelfAttention(nn.Module):
         given = AttentionInputs(
             q, *keys_and_values, *tables, queries, cache.bias_BHK, self.sink, change_scores=change, **state.seen(slots)
         )
-        with decoding.small_products_exact(q):
+        with small_products_exact(q):
             z_BNM = _join(composed(given))
         out_BNM: Tensor = self.output(z_BNM)
         return out_BNM
@@ -187,10 +186,13 @@ class CrossAttention(nn.Module):
         k_BHSD, _ = self.project_memory(encoded.memory_BSM)
         return weights(_split(self.query(x_BTM), self.num_heads), k_BHSD, mask=encoded.mask_B11S)
 
-    def step(self, x_BNM: Tensor, memory: Memory, state: DecoderState) -> Tensor:
+    def step(self, x_BNM: Tensor, memory_2BHSD: Tensor, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
-        q_BNHD = self.query(x_BNM).view(*x_BNM.shape[:2], self.num_heads, -1)
-        out_BNM: Tensor = self.output(decoding.cross_attention(q_BNHD, memory, state))
+        q_BHND = _split(self.query(x_BNM), self.num_heads)
+        with small_products_exact(q_BHND):
+            k_BHSD, v_BHSD = memory_2BHSD[:, : len(x_BNM)]
+            z_BNM = _join(composed(AttentionInputs(q_BHND, k_BHSD, v_BHSD, mask=state.mask_B11S)))
+        out_BNM: Tensor = self.output(z_BNM)
         return out_BNM
 
 
@@ -266,13 +268,13 @@ class Layer(nn.Module):
         around = self.around_feed_forward
         return around.after(x_BTM, self.feed_forward(around.before(x_BTM)))
 
-    def step(self, x_BNM: Tensor, cache: KVCache, memory: Memory | None, state: DecoderState) -> Tensor:
+    def step(self, x_BNM: Tensor, cache: KVCache, memory_2BHSD: Tensor | None, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         around = self.around_attention
         x_BNM = around.after(x_BNM, self.self_attention.step(around.before(x_BNM), cache, state))
         if (cross := self.cross_attention) is not None and (around_cross := self.around_cross_attention) is not None:
-            assert memory is not None
-            x_BNM = around_cross.after(x_BNM, cross.step(around_cross.before(x_BNM), memory, state))
+            assert memory_2BHSD is not None
+            x_BNM = around_cross.after(x_BNM, cross.step(around_cross.before(x_BNM), memory_2BHSD, state))
         around = self.around_feed_forward
         return around.after(x_BNM, self.feed_forward(around.before(x_BNM)))
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rpr.model.attention import Implementation
-from rpr.model.cache import DecoderState, Memory
+from rpr.model.cache import DecoderState
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import positions_in_training
@@ -165,13 +165,11 @@ class EncoderDecoder(Transformer):
     def start_decoding(self, source_BS: Tensor) -> DecoderState:
         memory_BSM, mask_B11S = self.encode(source_BS)
         _, decoder = self.stacks()
-        memories = []
+        state = DecoderState.begin(len(source_BS), len(decoder.layers), source_BS.device)
         for layer in decoder.layers:
             assert layer.cross_attention is not None
-            k_BHSD, v_BHSD = layer.cross_attention.project_memory(memory_BSM)
-            memories.append(Memory(k_BHSD.transpose(-2, -1).contiguous(), v_BHSD.contiguous()))
-        state = DecoderState.begin(len(source_BS), len(memories), like=memories[0].keys_BHDS)
-        state.attend_to(memories, mask_B11S[:, 0, 0])
+            state.memories.append(torch.stack(layer.cross_attention.project_memory(memory_BSM)))
+        state.mask_B11S = None if bool(mask_B11S.all()) else mask_B11S
         return state
 
 
@@ -218,7 +216,7 @@ class DecoderOnly(Transformer):
 
     def start_decoding(self, source_BS: Tensor) -> DecoderState:
         (stack,) = self.stacks()
-        state = DecoderState.begin(len(source_BS), len(stack.layers), like=self.embedding_VM)
+        state = DecoderState.begin(len(source_BS), len(stack.layers), source_BS.device)
         if source_BS.shape[1]:
             self._hidden(stack, source_BS, Reading(caches=state.caches))
             state.follow_prompts(self._lengths(source_BS), source_BS.shape[1])

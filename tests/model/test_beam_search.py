@@ -168,10 +168,6 @@ def test_ties_prefer_the_lower_piece():
     assert [h.score for h in found] == pytest.approx([-1.38629, -2.77259, -2.77259], abs=1e-5)
 
 
-def test_empty_batch_gives_no_hypotheses():
-    assert beam_search(build(), torch.empty(0, 4, dtype=torch.int64), Search(2, 0.6, 3, 0)) == []
-
-
 @pytest.mark.parametrize("beam, rows", [(1, 3), (3, 4), (3, 512)])
 def test_growing_caches_and_logits_in_parts_do_not_change_hypotheses(beam, rows, monkeypatch):
     """Up to 40 pieces with an initial capacity of 3, while sentences finish and hypotheses are reordered."""

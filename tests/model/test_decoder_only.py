@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rpr.model import cache, readable
-from rpr.model.attention import Implementation, attention_of
+from rpr.model.attention import attention_of
 from rpr.model.beam_search import Search, beam_search
 from rpr.model.transformer import Transformer, build_model
 from tests.model import test_transformer
@@ -20,7 +20,6 @@ from tests.shapes import changed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SOURCES, TARGETS = (7, 4, 1, 9), (3, 6, 8, 1)
-IMPLEMENTATIONS: tuple[Implementation, ...] = ("auto", "blockwise")
 
 
 def make_model(kind: str, **changes: object) -> Transformer:
@@ -120,16 +119,6 @@ def test_gradients_of_a_start_of_a_document_are_as_large_as_others(kind):
         assert gradient_norm(2) > 1e6 * gradient_norm(12)
 
 
-def test_bos_has_its_embedding_if_it_is_learned():
-    model = make_model("rope", zero_bos=False)
-    pieces = torch.tensor([[2, 5, 7]])
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        other.embedding_VM[12] = other.embedding_VM[2]
-    read = other(pieces[:, :0], torch.tensor([[12, 5, 7]]))
-    torch.testing.assert_close(model(pieces[:, :0], pieces), read)
-
-
 @pytest.mark.parametrize("kind", ["rope", "relative", "learned"])
 def test_positions_are_drawn_in_training_alone(kind):
     positions = KINDS[kind].get("decoder_positions") or changed(TINY, **KINDS[kind]).decoder_positions
@@ -168,7 +157,7 @@ def test_attention_of_every_scheme_in_bfloat16_is_near_float64(kind):
     for scheme in set(model.config.decoder_positions.of_layers(4)):
         at = model.config.decoder_positions.of_layers(4).index(scheme)
         expected = attended(exact.decoder[at].self_attention, x.double())
-        for implementation in IMPLEMENTATIONS:
+        for implementation in ("auto", "blockwise"):
             model.use_attention(implementation)
             with torch.autocast("cpu", torch.bfloat16):
                 found = attended(model.decoder[at].self_attention, x)

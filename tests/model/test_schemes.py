@@ -30,7 +30,6 @@ from tests.small_models import make_model
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 HEADS, WIDTH, LENGTH = 2, 8, 6
-ALL_VARIANTS = pytest.mark.parametrize("variant", VARIANTS)
 SIDES = pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
 
 
@@ -246,7 +245,7 @@ def by_layer(positions, x, q, k, v, causal, attention, at=None):
     return attention(**given._asdict())
 
 
-@ALL_VARIANTS
+@pytest.mark.parametrize("variant", VARIANTS)
 @SIDES
 def test_all_implementations_match_the_papers_equations(variant, causal):
     if not causal and variant_scheme(variant).scheme in CAUSAL:
@@ -313,6 +312,23 @@ def test_learned_positions_start_with_the_standard_deviation_given():
         assert positions.embeddings(16).weight_LM.std().item() == pytest.approx(expected, rel=0.02)
         assert positions.label.endswith("initial std 1") == (given is not None)
     assert scheme("rope", initial_std=1.0).identity() == scheme("rope").identity()
+
+
+@pytest.mark.parametrize("choice", ["pope", "selective_rope"])
+def test_angles_and_sums_are_float32_in_half_precision(choice):
+    """Of 2,000 tokens: bfloat16 angles would be off by whole radians."""
+    torch.manual_seed(0)
+    exact = LayerPositions(scheme(choice), site(True)).double()
+    shapes = ((1, 2000, HEADS * WIDTH), *[(1, HEADS, 2000, WIDTH)] * 2)
+    x, q, k = (torch.randn(shape, dtype=torch.float64).bfloat16().double() for shape in shapes)
+    expected = exact.inputs(x, q, k, k)
+    coarse = LayerPositions(scheme(choice), site(True))
+    coarse.load_state_dict(exact.state_dict())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = coarse.inputs(x.float(), q.bfloat16(), k.bfloat16(), k.bfloat16())
+    for one, other in zip(found[:2], expected[:2], strict=True):
+        assert one.dtype == torch.bfloat16
+        torch.testing.assert_close(one.double(), other, rtol=2**-7, atol=2**-6)
 
 
 def test_docs_print_the_keys_of_every_key_offset():
