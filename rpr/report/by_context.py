@@ -29,7 +29,6 @@ WINDOWS = ("separate", "sliding")
 CONTEXTS = "Bits per byte by length of the context"
 ABSENT = "not scored at this length"
 UNIGRAM = "unigram entropy of the corpus"
-FEW = 10  # buckets with fewer sentences are flagged
 
 
 def _grid(
@@ -83,13 +82,10 @@ def length_grid(group: Group) -> Iterator[Grid]:
     first = scored[0]
     # 1. What was scored, and how.
     sets = ", ".join(f"{split} ({name})" for split, name in zip(first.splits, first.test_sets, strict=True))
-    together = ", all together" if len(first.splits) > 1 else ""
-    notes = [f"lengths are {first.unit}, with the number of sentences in brackets; {sets}{together}"]
+    notes = [f"lengths are {first.unit}, with the number of sentences in brackets; {sets}"]
     for signature in sorted({str(by_length.signatures.get(metric)) for by_length in scored}):
         notes.append(f"{METRIC_NAMES[metric]}: {signature}, {search_in_words(first)}")
     notes += [f"*: {first.longest_in_words}"] if any(bucket.beyond_training for bucket in shown) else []
-    few = [bucket.label for bucket, count in shown.items() if count != DASH and bucket.num_sentences < FEW]
-    notes += [f"fewer than {FEW} sentences, which say little: {', '.join(few)}"] if few else []
     unlike = len({how_scored_by_length(by_length, metric) for by_length in scored}) > 1 or DASH in shown.values()
     warnings = ["not comparable: the rows differ in how or on which sets they were scored"] if unlike else []
     # 2. The table.

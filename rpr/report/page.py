@@ -130,16 +130,10 @@ class Report:
     @cached_property
     def document(self) -> dict[str, Any]:
         """All of it for programs."""
-        groups = [
-            {
-                "heading": chapter.group.heading,
-                "synthetic": chapter.group.synthetic,
-                "baseline": chapter.group.baseline.label,
-                "runs": [f"{run.name}-{run.run_id}" for run in chapter.group.runs],
-                "findings": chapter.findings,
-            }
-            for chapter in self.chapters
-        ]
+        groups = []
+        for group, said in ((chapter.group, chapter.findings) for chapter in self.chapters):
+            about = {"heading": group.heading, "synthetic": group.synthetic, "baseline": group.baseline.label}
+            groups.append(about | {"runs": [f"{run.name}-{run.run_id}" for run in group.runs], "findings": said})
         lists = {"rules": [*self.tables.rules], "remarks": [*self.remarks], "unfinished": [*self.unfinished]}
         tables = [*map(as_json, self.tables.grids)]
         return {"title": self.title, "tables": tables, "groups": groups, **lists, "problems": [*self.problems]}
@@ -370,8 +364,8 @@ def _unfinished(run: Record, path: Path) -> str:
 def _suffixes(groups: Sequence[Group]) -> list[str]:
     if len(groups) == 1:
         return [""]
-    names = [f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups]
-    names = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in names]
+    of_groups = (f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups)
+    names = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in of_groups]
     return [f"{name}-{names[:at].count(name) + 1}" if names.count(name) > 1 else name for at, name in enumerate(names)]
 
 

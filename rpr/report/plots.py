@@ -1,5 +1,5 @@
-"""The plots of a group: scores by position, by k, by length and by context, learning curves, and a map of recall; their
-style is one figure that is legible on a phone, on a page and in a column of a paper.
+"""The plots of a group: scores by position, by length and by context, learning curves, and a map of recall; their style
+is one figure that is legible on a phone, on a page and in a column of a paper.
 
 matplotlib is imported inside functions, since the command line imports this package for every subcommand.
 """
@@ -13,15 +13,14 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rpr import paper
 from rpr.data.generated.recall import by_pairs_and_distance
-from rpr.kinds import TASK, TRANSLATION
+from rpr.kinds import TASK
 from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
 from rpr.records.measurement import Measurement, single
 from rpr.records.position import OTHER
@@ -44,7 +43,7 @@ LINE = 0.165  # height of a line of text in inches
 BARS = "Bars: the 95% interval over the seeds, or of one seed that over its test set."
 DASHED: Any = (0, (4, 2))
 MARKERS, DASHES = "osD^vPX*<>hdp8H", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
-# Curves over k: light to dark blue in the order of k.
+# Of relative positions: light to dark blue in the order of k.
 K_SHADES = ("#4b9ad3", "#3f90cc", "#3385c3", "#2879b7", "#1d6ca9", "#135e99", "#0c4f86", "#093f70", "#072e58")
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "rpr",
@@ -57,8 +56,9 @@ _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"), MUTED),
 }
-_NAMES = "scores_by_position|bleu_by_k|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves|recall_map"
+_NAMES = "scores_by_position|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves|recall_map"
 FILE = re.compile(rf"({_NAMES})(-.*)?\.svg")  # of a plot, with the name of its group
+_DECIMALS = re.compile(r"-?\d+\.\d{3,}")
 MOST_ROWS = 24
 _FAR = 3.0  # the axis of scores ends this many times the distance from the best score to the median below the best
 _MOST_MARKS = 20  # of a line over numbers
@@ -126,13 +126,12 @@ def rendered(figure: Figure) -> bytes:
     text = out.getvalue().decode()
     for at, name in enumerate(re.findall(r'<clipPath id="(\w+)"', text)):
         text = text.replace(f'"{name}"', f'"clip{at}"').replace(f"#{name})", f"#clip{at})")
-    decimals = re.compile(r"-?\d+\.\d{3,}")
-    short = re.sub(
-        r' (?:d|x|y|transform)="[^"]*"',
-        lambda found: decimals.sub(lambda one: f"{round(float(one[0]), 2):g}", found[0]),
-        text,
-    )
-    return re.sub(r"\n +", "\n", short).encode()
+    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda numbers: _DECIMALS.sub(_rounded, numbers[0]), text)
+    return re.sub(r"\n +", "\n", text).encode()
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{round(float(number[0]), 2):g}"
 
 
 def folded(text: str, width: int) -> str:
@@ -157,7 +156,7 @@ def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
 
 def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], file_of: FileOf) -> list[Plot]:
     """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant."""
-    plots = (scores_by_position(group), bleu_by_k(group), bits_by_context(group), scores_by_length(group))
+    plots = (scores_by_position(group), bits_by_context(group), scores_by_length(group))
     every = (*plots, learning_curves(group, runs), recall_map(group, file_of))
     return [plot for plot in every if plot is not None]
 
@@ -183,14 +182,16 @@ def _bar(figure: Measurement) -> tuple[float, float]:
 
 
 def scores_by_position(group: Group) -> Plot | None:
-    """A dot for each row with its 95% bar, best first, and published figures to compare the order with."""
+    """A dot for each row with its 95% bar, best first, and published figures to compare the order with. Rows far below
+    the others would press these together: they are arrows at the end of the axis.
+    """
     rows, remark = ranked(group)
     if not rows:
         return None
     kind, colours, published = group.kind, variant_colours(group.variants), published_figures(group)
     figures = {variant.label: figure for of_source in published.values() for variant, figure in of_source}
-    baseline = next((row for row in rows if row[0] is group.baseline), None)
-    nearest, farthest = _ends(rows, baseline, group)
+    baseline = next((score for variant, score in rows if variant is group.baseline), None)
+    low, high = _ends(rows, group)
     labels = [folded(variant.label, 24) for variant, _ in rows]
     room = [0.1 + LINE * (label.count("\n") + 1) for label in labels]
 
@@ -201,23 +202,24 @@ def scores_by_position(group: Group) -> Plot | None:
             value, mark = score.value or 0.0, dict[str, Any](color=colours[variant.label], zorder=6, ms=6)
             if (other := figures.get(variant.label)) is not None:
                 axes.plot([other], [place], color=PAPER, marker="D", ms=5, zorder=2)
-            if min(nearest, farthest) <= value <= max(nearest, farthest):
+            if low <= value <= high:
                 _error_bars(axes, [(place, score)], colours[variant.label], 1.6, across=True)
                 axes.plot([value], [place], marker="o", mfc=WHITE if group.unlearned(variant) else None, **mark)
             else:
-                axes.plot([farthest], [place], marker=">" if kind.lower_is_better else "<", clip_on=False, **mark)
+                axes.plot(
+                    [min(max(low, value), high)], [place], marker="<" if value < low else ">", clip_on=False, **mark
+                )
             axes.text(1.04, place, number(value, kind.digits), transform=axes.get_yaxis_transform(), va="center")
         if baseline is not None:
-            axes.axvline(baseline[1].value or 0.0, color=colours[baseline[0].label], lw=1.0, ls=DASHED, zorder=1)
+            axes.axvline(baseline.value or 0.0, color=colours[group.baseline.label], lw=1.0, ls=DASHED, zorder=1)
         axes.set_yticks(places, map(plain, labels), linespacing=1.0)
         axes.set_ylim(sum(room), 0)
-        axes.set_xlim(*sorted((nearest, farthest)))
+        axes.set_xlim(low, high)
         axes.tick_params(axis="y", length=0, pad=9)
         axes.spines["left"].set_visible(False)
 
-    beyond = any(((score.value or 0.0) - farthest) * (nearest - farthest) < 0 for _, score in rows)
-    marks = [BARS, *([f"Dashed: {baseline[0].label}."] if baseline else [])]
-    marks += ["Arrows: beyond the axis."] * beyond
+    marks = [BARS, *([f"Dashed: {group.baseline.label}."] if baseline else [])]
+    marks += ["Arrows: beyond the axis."] * any(not low <= (score.value or 0.0) <= high for _, score in rows)
     marks += ["Hollow: not learned."] * any(group.unlearned(variant) for variant, _ in rows)
     if published:
         marks.append(f"Grey diamonds: {'; '.join(source.citation for source in published)}; compare the order only.")
@@ -239,21 +241,19 @@ def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
     return (shown, "; ".join(filter(None, remarks))) if len(shown) > 1 else ([], "")
 
 
-def _ends(
-    rows: Sequence[tuple[Variant, Measurement]], baseline: tuple[Variant, Measurement] | None, group: Group
-) -> tuple[float, float]:
-    """The ends of the axis on the side of the best and of the worst score. Rows far below the others would press these
-    together: they lie beyond the axis.
+def _ends(rows: Sequence[tuple[Variant, Measurement]], group: Group) -> tuple[float, float]:
+    """The ends of the axis, which leaves out rows that are several times farther from the best than half of them are,
+    but never the baseline.
     """
     if group.kind.shares:
-        return 102.0, -2.0
+        return -2.0, 102.0
     values = [score.value or 0.0 for _, score in rows]
-    sign = 1 if values[0] >= values[-1] else -1
-    least = values[0] - _FAR * (values[0] - median(values)) if len(values) > 4 else values[-1]
-    reached = [_bar(row[1]) for row in rows if sign * ((row[1].value or 0.0) - least) >= 0 or row is baseline]
-    low, high = min(low for low, _ in reached), max(high for _, high in reached)
+    most = _FAR * abs(values[0] - median(values)) if len(rows) > 4 else math.inf
+    bars = [_bar(score) for (variant, score), value in zip(rows, values, strict=True)
+            if abs(values[0] - value) <= most or variant is group.baseline]  # fmt: skip
+    low, high = min(low for low, _ in bars), max(high for _, high in bars)
     margin = 0.04 * (high - low) or 1.0
-    return (high + margin, low - margin) if sign == 1 else (low - margin, high + margin)
+    return low - margin, high + margin
 
 
 # Lines
@@ -336,14 +336,12 @@ class _Lines:
 
 
 def _line_plot(
-    name: str, title: str, group: Group, panels: Sequence[_Lines], xlabel: str, caption: str, remark: str = "",
-    looks: Looks | None = None,
-) -> Plot:  # fmt: skip
-    """Panels with the same labels below each other; a label's look is that of its variant unless `looks` has it."""
-    labels = panels[0].curves
-    if looks is None:
-        colours, marks = variant_colours(group.variants), zip(labels, cycle(MARKERS), cycle(DASHES), strict=False)
-        looks = {label: {"color": colours[label], "marker": mark, "ls": dashes} for label, mark, dashes in marks}
+    name: str, title: str, group: Group, panels: Sequence[_Lines], xlabel: str, caption: str, remark: str
+) -> Plot:
+    """Panels with lines of the same variants below each other."""
+    labels, colours = panels[0].curves, variant_colours(group.variants)
+    marks = zip(labels, cycle(MARKERS), cycle(DASHES), strict=False)
+    looks = {label: {"color": colours[label], "marker": mark, "ls": dashes} for label, mark, dashes in marks}
 
     def draw(every: Sequence[Axes]) -> None:
         for axes, panel in zip(every, panels, strict=True):
@@ -352,35 +350,6 @@ def _line_plot(
 
     height = max(3.0, 0.16 * len(labels) + 1)
     return Plot(name, title, group.heading, draw, len(panels), height, remark, caption)
-
-
-def bleu_by_k(group: Group) -> Plot | None:
-    """Our sacreBLEU against k, the paper's in grey, and horizontal lines for variants without k; None unless relative
-    positions have a score with two values of k. Every k gets the same space, as 0 has no logarithm.
-    """
-    # 1. The scores on the split of the paper's Table 2, validation, unless fewer variants were scored on it.
-    relative = [variant for variant in group.variants if variant.position.kind == "relative"]
-    by_k = {k: variant for variant in reversed(relative) if (k := variant.position.clip_distance) is not None}
-    scores = {split: {k: score for k in sorted(by_k) if (score := group.score(by_k[k], split)).value is not None}
-              for split in ("validation", "test")}  # fmt: skip
-    split = max(scores, key=lambda name: len(scores[name]))
-    if group.kind is not TRANSLATION or len(scores[split]) < 2:
-        return None
-    # 2. The lines.
-    table2 = {k: single(figure) for k, figure in paper.TABLE2.items()} if group.published else {}
-    ks = sorted({*scores[split], *table2})
-    curves: dict[str, Points] = {"relative": [(ks.index(k), score) for k, score in scores[split].items()]}
-    curves["the paper, EN-DE"] = [(ks.index(k), figure) for k, figure in table2.items()]
-    colours = zip(curves, (COLOURS["relative"], PAPER), strict=True)
-    looks = {label: {"color": colour, "marker": "o"} for label, colour in colours}
-    for variant in (candidate for candidate in map(group.get, ("absolute", "learned", "none")) if candidate.records):
-        score = group.score(variant, split)
-        curves[variant.label] = [(-0.5, replace(score, interval=None)), (len(ks) - 0.5, score)]
-        looks[variant.label] = {"color": COLOURS[variant.position.kind]}
-    caption = f"Ours: sacreBLEU on {split}. {BARS}"
-    caption += " Grey: the paper's Table 2, which prints no error." if table2 else ""
-    panels = [_Lines("BLEU", curves, [*map(str, ks)])]
-    return _line_plot("bleu_by_k", "BLEU by clip distance", group, panels, "clip distance k", caption, looks=looks)
 
 
 def scores_by_length(group: Group) -> Plot | None:
@@ -464,12 +433,10 @@ def recall_map(group: Group, file_of: FileOf) -> Plot | None:
     shares: dict[str, dict[tuple[int, int], float]] = {}
     for variant in variants:
         right, asked = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-        files = [texts_of([run], split, file_of) for run in variant.finished for split in ("test", "long")]
-        for (pairs, distance), counts in (
-            one for texts in files if texts for one in by_pairs_and_distance(*texts).items()
-        ):
-            cell = (pairs // _PAIRS, distance // _TOKENS)
-            right[cell], asked[cell] = right[cell] + counts[0], asked[cell] + counts[1]
+        texts = (texts_of([run], split, file_of) for run in variant.finished for split in ("test", "long"))
+        for (pairs, distance), counts in (one for of in texts if of for one in by_pairs_and_distance(*of).items()):
+            right[pairs // _PAIRS, distance // _TOKENS] += counts[0]
+            asked[pairs // _PAIRS, distance // _TOKENS] += counts[1]
         if asked:
             shares[variant.label] = {cell: 100 * right[cell] / asked[cell] for cell in asked}
     if not shares:

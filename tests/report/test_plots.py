@@ -24,12 +24,10 @@ def test_bars_are_95_percent_intervals_over_seeds_or_of_one_seed_over_its_test_s
     # 32, 34, 36: mean 34, standard error 2 / sqrt(3), t(0.975) of 2 degrees 4.303. A skewed interval is drawn from the
     # score.
     bars = [(5.0, 6.0), (11.0, 14.0), (19.5, 20.25), (29.032, 38.968)]
-    assert segments(plots.bleu_by_k(group_of(runs)).figure().axes[0]) == bars
     assert segments(plots.scores_by_position(group_of(runs)).figure().axes[0], across=1) == bars
 
 
 def test_missing_data_is_not_drawn():
-    assert plots.bleu_by_k(group_of([fake_record("relative", 2), fake_record("relative", 4, scores={})])) is None
     baselines = group_of([fake_record("absolute"), fake_record("none", scores={})])
     assert plots.all_plots(baselines, [], None) == []
     assert plots.learning_curves(baselines, [(baselines.variants[0], {})]) is None
@@ -53,11 +51,10 @@ def test_of_many_rows_baseline_the_papers_best_and_worst_are_drawn():
         plot.name: plot
         for plot in plots.all_plots(group, [(one, {"validation/bleu": {1: 2.0}}) for one in shown], None)
     }
-    assert list(drawn) == ["scores_by_position", "bleu_by_k", "bleu_by_length", "learning_curves"]
+    assert list(drawn) == ["scores_by_position", "bleu_by_length", "learning_curves"]
     for name in ("bleu_by_length", "learning_curves"):
         assert "12 of 31" in drawn[name].description and "relative, k = 16" in drawn[name].svg.decode()
     assert "24 of 31" in drawn["scores_by_position"].description
-    assert len(drawn["bleu_by_k"].figure().axes[0].get_xticks()) <= 16, "labels of k that fit"
 
 
 def test_rows_are_ranked_and_those_far_below_are_arrows():

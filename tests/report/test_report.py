@@ -80,7 +80,7 @@ def test_report_is_reproducible(runs, built, tmp_path):
 def test_all_files_exist_and_are_well_formed(built):
     folder = built.files[0].parent
     names = ["report.md", "report.json", "report.tex", "index.html"]
-    names += ["scores_by_position.svg", "bleu_by_k.svg", "bleu_by_length.svg", "learning_curves.svg"]
+    names += ["scores_by_position.svg", "bleu_by_length.svg", "learning_curves.svg"]
     assert {path.name for path in built.files} == set(names) == {path.name for path in folder.iterdir()}
     assert json.loads((folder / "report.json").read_text()) == built.document
     for path in folder.glob("*.svg"):
@@ -88,7 +88,7 @@ def test_all_files_exist_and_are_well_formed(built):
     page, text = (folder / "index.html").read_text(), (folder / "report.md").read_text()
     heading = "sacreBLEU by source length, test and long together"
     assert heading in page and heading in text
-    assert re.findall(r"!\[.*\]\((.*)\)", text) == ["scores_by_position.svg", "bleu_by_k.svg", "bleu_by_length.svg"]
+    assert re.findall(r"!\[.*\]\((.*)\)", text) == ["scores_by_position.svg", "bleu_by_length.svg"]
     # Findings, failures, commands, and lines (2 i + 1) 7 // 6 + 1 for i = 0, 1, 2 of the 7 lines of test.
     assert "none-k16-s1: failed: rank 1 died" in page and "to remove it: rpr-cli runs remove" in page
     assert "rpr-cli train position=relative position.clip_distance=16 seed=2" in page
@@ -155,8 +155,8 @@ def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
 def test_plots_of_an_earlier_report_are_removed(tmp_path):
     out, run = tmp_path / "out", fake_record("relative")
     out.mkdir()
-    kept = ["positions.svg", "run.positions.svg", "bleu_by_k.txt", "bleu_by_kilo.svg"]
-    earlier = ["bleu_by_k-news-small-1800-cpu.svg", "learning_curves-news-small-1800-cpu.svg"]
+    kept = ["positions.svg", "run.positions.svg", "bleu_by_length.txt", "bleu_by_kilo.svg"]
+    earlier = ["bleu_by_length-news-small-1800-cpu.svg", "learning_curves-news-small-1800-cpu.svg"]
     for name in (*kept, *earlier):
         (out / name).touch()
     built = build_report([(tmp_path / "record.json", run)], out, "x")

@@ -144,4 +144,3 @@ def test_by_length_has_a_column_for_each_bucket():
         "over 30* (20)",
     ]
     assert [value(cell) for cell in found.cells[0][2:]] == [40, 30, 20, 10]
-    assert "fewer than 10 sentences, which say little: 23–30" in found.notes
