@@ -86,7 +86,8 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     begin = time.monotonic()
     what = _evaluate(tried, data, model, checkpoint, run_dir)
     evaluated = f"{what} in {time.monotonic() - begin:,.1f} s"
-    print(_table(config, training, parameters, last.stat().st_size, difference, evaluated, run_dir), flush=True)
+    table = _table(config, training, parameters, last.stat().st_size, difference, run_dir)
+    print(f"{table}\n  {'evaluation':<14}  {evaluated}", flush=True)
 
 
 def _difference(one: Path, other: Path) -> float:
@@ -111,28 +112,20 @@ def _evaluate(config: TrainConfig, data: PreparedData, model: Transformer, check
 
 
 def _table(
-    config: TrainConfig,
-    training: Training,
-    parameters: int,
-    checkpoint_bytes: int,
-    difference: float,
-    evaluated: str,
-    run_dir: Path,
+    config: TrainConfig, training: Training, parameters: int, checkpoint_bytes: int, difference: float, run_dir: Path
 ) -> str:
-    optim = config.optim
+    optim, kept = config.optim, config.optim.kept_checkpoints
     assert training.steps_per_second is not None and training.target_tokens_per_second is not None
-    hours, peak = optim.max_steps / training.steps_per_second / 3600, training.peak_memory_bytes or 0
-    time_left = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:,.1f} minutes"
-    kept, free = optim.kept_checkpoints, shutil.disk_usage(run_dir).free
+    hours, free = optim.max_steps / training.steps_per_second / 3600, shutil.disk_usage(run_dir).free
     resumed = "the weights of a training never stopped"
     rows = {
-        "peak memory": f"{peak / 1e6:,.0f} MB ({training.peak_memory_kind}), with the longest rows",
+        "peak memory": f"{(training.peak_memory_bytes or 0) / 1e6:,.0f} MB ({training.peak_memory_kind}), with the "
+        "longest rows",
         "speed": f"{training.steps_per_second:.3g} steps/s, {training.target_tokens_per_second:,.0f} target tokens/s",
-        "whole training": f"{optim.max_steps:,} steps in {time_left}, validation and checkpoints not counted",
+        "whole training": f"{optim.max_steps:,} steps in {hours:,.2f} hours, validation and checkpoints not counted",
         "disk": f"{kept} checkpoints of {checkpoint_bytes / 1e6:,.1f} MB: {kept * checkpoint_bytes / 1e9:,.2g} GB of "
         f"{free / 1e9:,.0f} GB free",
         "resumed": f"{resumed}, up to {difference:.2g} (sums on a GPU are not exact)" if difference else resumed,
-        "evaluation": evaluated,
     }
     head = f"{config.label}: {STEPS} steps of {parameters / 1e6:.3g} M parameters on "
     head += runtime.device_name(config.hardware)

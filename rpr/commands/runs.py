@@ -5,81 +5,66 @@ import os
 import shutil
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
+from rpr.commands.printing import figure, table
 from rpr.config.commands import RunsConfig
 from rpr.errors import ConfigError, RecordError
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
-from rpr.records.measurement import Measurement, missing, single
 from rpr.records.record import RECORD_NAME
-from rpr.report.render import Column, Grid, aligned, as_json, layout, legend, wrapped
+from rpr.report.render import wrapped
 from rpr.runs import locks
 
 _UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}  # of an age, in seconds
-
-
-class Row(NamedTuple):
-    """A run; of one with a damaged record, the time of its file and the damage as the reason for no score."""
-
-    folder: Path
-    started: datetime
-    status: str
-    score: Measurement  # of the first split that findings are of
-    metric: str = ""
-    steps: str = ""
-    digits: int = 0
-    run_id: str | None = None
 
 
 def run(config: RunsConfig) -> None:
     root = user_path(config.runs_dir)
     if not root.is_dir():
         raise RecordError(f"runs_dir: {root} is not a folder; train something first (rpr-cli sweep quick)")
-    paths = (path for path in root.glob(f"*/{RECORD_NAME}") if not path.parent.name.startswith("."))
-    rows = sorted(map(_row, paths), key=attrgetter("started"), reverse=True)
+    paths = [path for path in root.glob(f"*/{RECORD_NAME}") if not path.parent.name.startswith(".")]
     if config.remove:
-        _remove([_folder(name, rows) for name in config.remove])
-    elif config.format == "json":
-        print(json.dumps(as_json(_grid(rows)), indent=2, ensure_ascii=False))
-    else:
-        page = layout(grid := _grid(rows), 2)
-        notes = [line for at, text in enumerate(page.footnotes, start=1) for line in wrapped([text], f"[{at}] ")]
-        print("\n".join([*aligned(page), *notes, *wrapped(legend([grid]))]))
+        _remove([_folder(name, [path.parent for path in paths]) for name in config.remove])
+        return
+    rows = sorted(map(_row, paths), key=lambda row: str(row["started"]), reverse=True)
+    print(json.dumps({"runs": rows}, indent=2, ensure_ascii=False) if config.format == "json" else _as_text(rows))
 
 
-def _row(path: Path) -> Row:
+def _row(path: Path) -> dict[str, Any]:
+    """A run, with the score of the first split that findings are of; `problem` says why it has none."""
+    row: dict[str, Any] = {"name": path.parent.name, "megabytes": _bytes(path.parent) / 1e6}
     try:
         record, _ = locks.current_record(path)
         started = datetime.fromisoformat(record.started).astimezone(UTC)
     except (RecordError, ValueError) as error:
-        return Row(path.parent, datetime.fromtimestamp(path.lstat().st_mtime, UTC), "damaged", missing(str(error)))
-    kind, steps = record.kind, f"{record.steps or 0:,}/{record.max_steps:,}"
+        started = datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+        return row | {"status": "damaged", "started": started.isoformat(), "problem": str(error)}
+    kind = record.kind
+    row |= {"status": record.status, "started": started.isoformat(), "steps": record.steps, "of": record.max_steps}
     scores = [score for score in record.scores if score.metric == kind.metric]
-    best = min(scores, key=lambda score: [*kind.splits, score.split].index(score.split), default=None)
-    figure = missing(record.outcome or "not measured") if best is None else single(best.score, best.interval)
-    metric = f"{best.split} {best.metric}" if best else ""
-    return Row(path.parent, started, record.status, figure, metric, steps, kind.printed_digits, record.run_id)
+    if not scores:
+        return row | {"problem": record.outcome or "not measured"}
+    best = min(scores, key=lambda score: [*kind.splits, score.split].index(score.split))
+    shown = figure(best.score, best.interval, kind.printed_digits)
+    return row | {"metric": f"{best.split} {best.metric}", "score": best.score, "shown": shown}
 
 
-def _grid(rows: list[Row]) -> Grid:
-    def age(row: Row) -> str:
-        seconds = max((datetime.now(UTC) - row.started).total_seconds(), 1)
-        return next(f"{seconds // size:.0f} {unit}" for unit, size in _UNITS.items() if seconds >= size)
-
-    columns = (
-        Column("name", "name", lambda row: escape_control_characters(row.folder.name), label=True),
-        Column("status", "status", attrgetter("status"), words=True),
-        Column("metric", "metric", attrgetter("metric"), words=True),
-        Column("score", "score", attrgetter("score"), digits=max((row.digits for row in rows), default=0)),
-        Column("steps", "steps", attrgetter("steps")),
-        Column("age", "age", age),
-        Column("started", "started", lambda row: row.started.isoformat(), priority=3),
-        Column("megabytes", "MB", lambda row: single(_bytes(row.folder) / 1e6)),
-    )
-    return Grid("runs", "", columns, tuple(rows))
+def _as_text(rows: list[dict[str, Any]]) -> str:
+    notes, cells = list[str](), []
+    for row in rows:
+        shown, age = row.get("shown", ""), datetime.now(UTC) - datetime.fromisoformat(row["started"])
+        if "problem" in row:
+            notes.append(f"[{len(notes) + 1}] {row['problem']}")
+            shown = f"[{len(notes)}]"
+        seconds = max(age.total_seconds(), 1)
+        aged = next(f"{seconds // size:.0f} {unit}" for unit, size in _UNITS.items() if seconds >= size)
+        steps = f"{row['steps'] or 0:,}/{row['of']:,}" if "of" in row else ""
+        texts = [escape_control_characters(row["name"]), row["status"], row.get("metric", "")]
+        cells.append([*texts, shown, steps, aged, f"{row['megabytes']:,.1f}"])
+    lines = table(["name", "status", "metric", "score", "steps", "age", "MB"], cells, texts=3)
+    return "\n".join([*lines, *wrapped(notes)]) or "no runs"
 
 
 def _bytes(folder: Path) -> int:
@@ -88,12 +73,13 @@ def _bytes(folder: Path) -> int:
     return sum(os.lstat(path).st_size for path in paths if os.path.lexists(path))
 
 
-def _folder(name: str, rows: list[Row]) -> Path:
-    folders = [row.folder for row in rows if name in (row.folder.name, row.run_id) and not row.folder.is_symlink()]
-    if len(folders) != 1:
-        rule = f"names {len(folders)} runs whose folder is not a link"
+def _folder(name: str, folders: list[Path]) -> Path:
+    """Of the run with this name, or with this id at the end of its name."""
+    found = [path for path in folders if name in (path.name, path.name.rpartition("-")[2]) and not path.is_symlink()]
+    if len(found) != 1:
+        rule = f"names {len(found)} runs whose folder is not a link"
         raise ConfigError(f"remove: {name!r} {rule}; give a name that `rpr-cli runs` lists")
-    return folders[0]
+    return found[0]
 
 
 def _remove(folders: list[Path]) -> None:

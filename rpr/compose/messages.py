@@ -56,23 +56,24 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
 
 
 def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
-    """The message for `Could not override 'model.kk'...`, with the settings that exist at that key."""
+    """The message for `Could not override 'model.kk'...`, with the settings that exist at that key; None for Hydra's
+    own settings, of which we have no typed section.
+    """
     from rpr.config.train import TrainConfig
     from rpr.validation import settings_at
 
     match = re.match(r"Could not override '(?:[\w/]+@)?([\w.]+)'", text)
-    if match is None:
+    if match is None or match[1].startswith("hydra"):
         return None
-    *sections, name = path = match[1].split(".")
-    if path[0] == "hydra":  # Hydra's own settings, of which we have no typed section
-        return None
-    known = settings_at(kind or TrainConfig, sections)
-    short = _SHORT.get(name, "")
-    if short and short.rpartition(".")[2] in settings_at(kind or TrainConfig, short.split(".")[:-1]):
-        return f"{match[1]}: no such setting; did you mean {short}?"
-    inner = {section: settings_at(kind or TrainConfig, [*sections, section]) for section in sorted(known)}
-    if elsewhere := [f"{section}.{name}" for section, settings in inner.items() if name in settings]:
+    *sections, name = match[1].split(".")
+    kind = kind or TrainConfig
+    known = settings_at(kind, sections)
+    elsewhere = [f"{section}.{name}" for section in sorted(known) if name in settings_at(kind, [*sections, section])]
+    section, _, short = _SHORT.get(name, "").rpartition(".")
+    if short and short in settings_at(kind, [section]):
+        elsewhere = [f"{section}.{short}"]
+    if elsewhere:
         return f"{match[1]}: no such setting; did you mean {' or '.join(elsewhere)}?"
     if name in known:
-        return f"{match[1]}: no such setting in the selected {path[0]}, though others have it; see --cfg job"
+        return f"{match[1]}: no such setting in the selected {sections[0]}, though others have it; see --cfg job"
     return f"{match[1]}: no such setting{did_you_mean(name, known)}"

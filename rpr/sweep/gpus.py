@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,8 +25,7 @@ GPU = re.compile(r"\d+|(GPU|MIG)-[0-9A-Za-z/-]+")  # as CUDA_VISIBLE_DEVICES nam
 _POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """How jobs run on this machine: how many at a time, and on which GPUs, each named once for each of its slots."""
 
     jobs: int | None = None
@@ -44,12 +43,15 @@ class Options:
         devices, named = max(machine.devices for machine in hardware), len({*self.gpus})
         if devices > named:
             raise ConfigError(f"gpus: {named} named, but a job needs {devices}; name more, or hardware=1xgpu")
-        return self if self.jobs is not None else replace(self, jobs=len(self.gpus) // devices)
+        return self if self.jobs is not None else self._replace(jobs=len(self.gpus) // devices)
 
     @property
     def concurrent_jobs(self) -> int:
         """The most jobs of this command that share a device."""
         return max(map(self.gpus.count, self.gpus)) if self.gpus else self.jobs or 1
+
+
+ALONE = Options()
 
 
 class Slots(NamedTuple):
@@ -74,15 +76,13 @@ def take_slots(gpus: Sequence[str], count: int, folder: Path | None = None) -> I
     """
     folder = folder or Path(tempfile.gettempdir()) / f"rpr-gpus-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True)
-    waited = False
-    while True:
+    for attempt in itertools.count():
         with ExitStack() as stack:
             taken = _lock_free(gpus, count, folder, stack)
             if len(taken) == count:
                 yield Slots(tuple(taken), tuple(taken.values()))
                 return
-        if not waited:
-            waited = True
+        if attempt == 0:
             note(f"gpus: waiting for {count} of the GPUs {', '.join(dict.fromkeys(gpus))}, which other jobs use")
         time.sleep(_POLL_SECONDS)
 

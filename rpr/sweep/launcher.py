@@ -1,12 +1,10 @@
 """How the jobs of a sweep run: on this machine, or with a launcher of Hydra's, as SLURM's (submitit)."""
 
 import json
-import os
 import shutil
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from rpr.errors import BusyError, ConfigError, RunError
 from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.sweep import pool, slurm
-from rpr.sweep.gpus import Options
+from rpr.sweep.gpus import ALONE, Options
 from rpr.sweep.status import Job
 
 _HARDWARE = ("hardware", "hardware.devices", "hardware.num_nodes")  # what may decide the launcher and its request
@@ -39,7 +37,7 @@ class Launcher:
         self,
         jobs: Sequence[Sequence[str]],
         overrides: Sequence[str],
-        options: Options | None = None,
+        options: Options = ALONE,
         config_dir: Path | None = None,
     ) -> None:
         """Compose the settings that select the launcher: those for Hydra itself, and each choice of hardware
@@ -60,9 +58,9 @@ class Launcher:
             raise ConfigError(
                 f"{varying[0]}: all jobs of a sweep request the same SLURM nodes; give one command for each value"
             )
-        self._overrides, self._config_dir, self._options = [*first, *own], config_dir, options or Options()
-        if self._options.jobs is not None:  # of all jobs, so that each has as many threads when few are left to do
-            self._options = replace(self._options, jobs=min(self._options.jobs, len(jobs)))
+        # Of all jobs, so that each has as many threads when few are left to do.
+        at_once = None if options.jobs is None else min(options.jobs, len(jobs))
+        self._overrides, self._config_dir, self._options = [*first, *own], config_dir, options._replace(jobs=at_once)
         self._name, self._sweep_dir = targets[0].rpartition(".")[2], Path(sweep_dir)
         self._local = self._name == "BasicLauncher"
         # 3. What the other place has no use for.
@@ -79,10 +77,6 @@ class Launcher:
 
     def check_machine(self, hardware: Iterable[HardwareConfig]) -> None:
         """Raises ConfigError if the launcher cannot work on this machine, or a job in it cannot."""
-        folder = self._sweep_dir.absolute()
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        if not (existing.is_dir() and os.access(existing, os.W_OK)):
-            raise ConfigError(f"runs_dir: {self._sweep_dir} cannot be written; choose another runs_dir=...")
         if self._name == "SlurmLauncher" and shutil.which("srun") is None:
             raise ConfigError(
                 "hydra/launcher: submitit_slurm needs SLURM, but srun was not found; run the command on a login "
@@ -101,8 +95,7 @@ class Launcher:
         commands = [recorded_command(job.overrides, self._config_dir) for job in jobs]
         if self._local:
             return pool.run(jobs, commands, self._options, sweep)
-        of_slurm = self._name == "SlurmLauncher"
-        if of_slurm:
+        if of_slurm := self._name == "SlurmLauncher":
             slurm.follow_jobs()
         at_once = 1 if of_slurm else len(jobs)  # others are not known to have a limit
         task = _task(sweep, [job.config.model_dump(mode="json") for job in jobs], commands, at_once)
@@ -112,15 +105,16 @@ class Launcher:
         except Exception as error:  # of the launcher, e.g. for a lost SLURM job; the records have the jobs' status
             note(f"{self._name}: {slurm.format_error(error)}")
             return {}
-        problems = {}
-        for job, result in zip(jobs, returned, strict=True):
-            try:
-                problem = result.return_value
-            except Exception as error:  # of the launcher where the job ran
-                problem = RunError(format_user_error(error) or repr(error))
-            if problem is not None:
-                problems[job.overrides] = problem
-        return problems
+        problems = {job.overrides: _problem(result) for job, result in zip(jobs, returned, strict=True)}
+        return {overrides: problem for overrides, problem in problems.items() if problem is not None}
+
+
+def _problem(result: Any) -> RunError | None:
+    try:
+        problem: RunError | None = result.return_value
+    except Exception as error:  # of the launcher where the job ran
+        return RunError(format_user_error(error) or repr(error))
+    return problem
 
 
 def _task(

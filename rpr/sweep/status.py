@@ -101,7 +101,7 @@ def prepare_launch(sweep: str, jobs: Sequence[Job], *, retry_failed: bool) -> li
     """Print the status of the sweep and add finished runs to it; returns the jobs to launch."""
     _print(f"sweep {sweep}: {_counts(jobs)}")
     _add_finished_runs(sweep, jobs)
-    return [job for job in jobs if job.state in ("new", "interrupted", *(("failed",) if retry_failed else ()))]
+    return [job for job in jobs if job.state in ("new", "interrupted") or (retry_failed and job.state == "failed")]
 
 
 def _command(job: Job, of_launcher: Sequence[str], config_dir: Path | None) -> str:
@@ -172,12 +172,8 @@ def _print_ranked(sweep: str, jobs: Sequence[Job]) -> None:
 
 def last_lines(run_dir: Path) -> list[str]:
     """The last lines that a job's process printed; empty if it printed nothing."""
-    try:
-        with (run_dir / LOG_NAME).open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - 20_000))
-            text = file.read().decode("utf-8", errors="replace")
-    except OSError:
-        return []
+    log = run_dir / LOG_NAME
+    text = log.read_bytes().decode(errors="replace") if log.exists() else ""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
     return [escape_control_characters(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
 
