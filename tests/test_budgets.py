@@ -37,7 +37,7 @@ ROOMS = {
     "tests/model": 2_840,
     "tests/property": 550,
     "tests/records": 270,
-    "tests/report": 1_810,
+    "tests/report": 1_820,
     "tests/runs": 450,
     "tests/scoring": 560,
     "tests/sweep": 670,

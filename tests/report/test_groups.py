@@ -66,8 +66,8 @@ def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_othe
 
     group = group_of([run(1, "medium"), run(2, "medium"), fake_record(seed=3, status="running")])
     assert (len(group.runs), group.distinctly()) == (3, "")
-    found = run_groups([run(1, "highest"), run(2, "medium")])
-    assert [group.distinctly() for group in found] == ["matmul_precision highest", "matmul_precision medium"]
+    found = run_groups([run(1, "highest"), run(2, "medium"), run(3, "medium")])
+    assert [group.distinctly() for group in found] == ["matmul_precision medium", "matmul_precision highest"]
 
 
 def test_runs_on_other_files_of_a_corpus_are_apart_and_those_that_read_none_with_the_first():

@@ -134,13 +134,19 @@ def test_compare_says_nothing_of_models_that_learned_nothing():
 
 def test_unequal_variances_are_welchs_and_holms():
     draw = np.random.default_rng(1)
-    scores = {f"row {row}": dict(enumerate(draw.normal(30, 0.02 if row < 4 else 6, 6))) for row in range(8)}
+    means = {f"row {row}": (30 + 0.02 * row, 0.02 if row < 4 else 6) for row in range(8)}
+    scores = {label: dict(enumerate(draw.normal(*mean, 6))) for label, mean in means.items()}
     found = changes(scores, "row 0", 0.001)
     assert found.method == WELCH
+    tests = {
+        label: stats.ttest_ind([*scores[label].values()], [*scores["row 0"].values()], equal_var=False)
+        for label in found.of_rows
+    }
     for label, change in found.of_rows.items():
-        one = stats.ttest_ind([*scores[label].values()], [*scores["row 0"].values()], equal_var=False)
-        ends = one.confidence_interval(0.95)
+        ends = tests[label].confidence_interval(0.95)
         assert (change.interval.low, change.interval.high) == pytest.approx((ends.low, ends.high))
+    assert [label for label, test in tests.items() if test.pvalue < 0.05] == ["row 1", "row 2", "row 3"]
+    assert [label for label, verdict in found.verdicts.items() if verdict == "better"] == ["row 2", "row 3"]
 
 
 def test_shares_keep_the_interval_of_their_log_odds():
