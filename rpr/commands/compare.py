@@ -12,7 +12,7 @@ from rpr.paths import user_path
 from rpr.records.difference import corpus_differences
 from rpr.records.record import find_records, record_path
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
-from rpr.report.render import titled, wrapped
+from rpr.report.render import terminal, wrapped
 from rpr.report.sweep_files import usual_baseline
 from rpr.runs.locks import with_killed_runs
 from rpr.scoring.comparison import (
@@ -54,7 +54,7 @@ def run(config: CompareConfig) -> None:
     elif config.format == "markdown":
         print(as_markdown(report))
     else:
-        print("\n\n".join([*map(titled, grids(report)), "\n".join(wrapped(report.notes))]))
+        print("\n\n".join([*map(terminal, grids(report)), "\n".join(wrapped(report.notes))]))
 
 
 def _remarks(baseline: Run, run: Run) -> list[str]:

@@ -32,7 +32,7 @@ from rpr.report import plots
 from rpr.report.findings import findings
 from rpr.report.groups import SOLVED, Beside, Group, RunKey, learning_of, run_groups, run_key
 from rpr.report.plots import Curves, Plot
-from rpr.report.render import DASH, Grid, as_json, bullets, latex, layout, legend, markdown, shortened
+from rpr.report.render import DASH, Grid, as_json, bullets, justified, latex, layout, legend, markdown, shortened
 from rpr.report.samples import FileOf, Sample, lines_of, own_file, samples
 from rpr.report.score_table import HEADINGS, Line, Tables, alike, all_rows, build_tables
 from rpr.report.sweep_files import sweep_files_of
@@ -185,12 +185,8 @@ def _ranked_text(table: Grid, width: int, room: int) -> list[str]:
     longest = max(20, width - sum(max(map(len, column)) + 2 for column in list(zip(*cells, strict=True))[1:]))
     for row in cells:
         row[0] = shortened(row[0], min(longest, _LONGEST_LABEL if width < 100 else longest))
-    # 3. The text.
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    sides = [str.ljust, *(str.ljust if column.words else str.rjust for column in figures)]
-    parts = [[side(text, size) for side, text, size in zip(sides, row, widths, strict=True)] for row in cells]
     more_rows = [] if fits else [f"... {len(known) - len(chosen)} more rows (a taller window shows them)"]
-    return [*heads, *("  ".join(row).rstrip() for row in parts), *more_rows]
+    return [*heads, *justified(cells, [page.columns[0], *figures]), *more_rows]
 
 
 # The page

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
@@ -64,9 +64,8 @@ class Shown(NamedTuple):
     marks: tuple[int, ...]
     key: str
 
-    def line(self, *, intervals: bool = True) -> str:
-        parts = [self.text, self.interval if intervals else "", *(f"[{mark}]" for mark in self.marks)]
-        return " ".join(part for part in parts if part)
+    def line(self) -> str:
+        return " ".join(filter(None, (self.text, self.interval, *(f"[{mark}]" for mark in self.marks))))
 
 
 class Layout(NamedTuple):
@@ -169,28 +168,21 @@ def legend(grids: Iterable[Grid]) -> list[str]:
 
 
 def terminal(grid: Grid) -> str:
-    """Aligned text with footnotes, without intervals that do not fit."""
+    """Aligned text with its title and setting above, and footnotes, warnings and notes below."""
     page = layout(grid, _SHOWN)
-    footnotes = (wrapped([text], f"[{at}] ") for at, text in enumerate(page.footnotes, start=1))
-    lines = aligned(page) if max(map(len, aligned(page))) <= WIDTH else aligned(page, intervals=False)
-    return "\n".join([*lines, *chain.from_iterable(footnotes)])
+    cells = [[column.heading for column in page.columns], *([shown.line() for shown in line] for line in page.lines)]
+    lines = justified(cells, page.columns)
+    footnotes = [f"[{at}] {text}" for at, text in enumerate(page.footnotes, start=1)]
+    below = wrapped([*footnotes, *grid.warnings, *grid.notes])
+    return "\n".join([*wrapped(filter(None, (grid.title, grid.setting))), *lines, *below])
 
 
-def titled(grid: Grid) -> str:
-    """A table for a terminal, with its title and setting above and its notes below."""
-    head = wrapped(filter(None, (grid.title, grid.setting)))
-    return "\n".join([*head, terminal(grid), *wrapped([*grid.warnings, *grid.notes])])
-
-
-def aligned(page: Layout, *, intervals: bool = True) -> list[str]:
-    """Aligned columns: text left-aligned, figures right-aligned."""
-    cells = [[shown.line(intervals=intervals) for shown in line] for line in page.lines]
-    cells.insert(0, [column.heading for column in page.columns])
-    widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
-    sides = [str.rjust if column.kind == "figures" else str.ljust for column in page.columns]
-    lines = ([side(text, width) for side, text, width in zip(sides, line, widths, strict=True)] for line in cells)
-    head, *rest = ("  ".join(line).rstrip() for line in lines)
-    return [head, "-" * (sum(widths) + 2 * (len(widths) - 1)), *rest]
+def justified(lines: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[str]:
+    """Lines of cells in columns of one width each: text at the left, figures at the right."""
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    sides = [str.rjust if column.kind == "figures" else str.ljust for column in columns]
+    cells = ([side(text, width) for side, text, width in zip(sides, line, widths, strict=True)] for line in lines)
+    return ["  ".join(line).rstrip() for line in cells]
 
 
 def wrapped(texts: Iterable[str], mark: str = "") -> list[str]:

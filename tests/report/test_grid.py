@@ -9,7 +9,6 @@ import pytest
 from rpr.io.escape import escape_markdown
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, p_value, single
 from rpr.records.scores import Interval
-from rpr.report import render
 from rpr.report.render import (
     Cell,
     Column,
@@ -102,14 +101,11 @@ def test_figures_with_intervals_over_seeds_and_sentences():
     assert [line.split(":")[0] for line in legend([make_grid()])] == ["(a to b)", "(a to b)†"]
 
 
-def test_intervals_that_do_not_fit_a_terminal_are_left_out(monkeypatch):
-    def printed(width):
-        monkeypatch.setattr(render, "WIDTH", width)
-        return terminal(make_grid()).split("\n")
-
-    wide, narrow = printed(200), printed(40)
-    assert wide[0].split() == narrow[0].split() == ["position", "test", "change", "differs"], "of priority 3: in JSON"
-    assert "30.0 (29.0 to 31.0)†" in wide[2] and narrow[2].split() == ["a|b", "30.0", "0.0", "data", "[1]"]
+def test_terminal_aligns_columns_above_their_notes():
+    lines = terminal(make_grid(notes=["by the way"], warnings=["look out"])).split("\n")
+    assert lines[:2] == ["A title", "a setting"] and lines[-2:] == ["look out", "by the way"]
+    assert lines[2].split() == ["position", "test", "change", "differs"], "of priority 3: in JSON alone"
+    assert lines[3].startswith("a|b       30.0 (29.0 to 31.0)†     0.0  data [1]")
 
 
 def test_markdown_folds_notes_and_shows_warnings():
