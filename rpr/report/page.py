@@ -34,7 +34,7 @@ from rpr.report.groups import SOLVED, Beside, Group, RunKey, learning_of, run_gr
 from rpr.report.plots import Curves, Plot
 from rpr.report.render import DASH, Grid, as_json, bullets, justified, latex, layout, legend, markdown, shortened
 from rpr.report.samples import FileOf, Sample, lines_of, own_file, samples
-from rpr.report.score_table import HEADINGS, Line, Tables, alike, all_rows, build_tables
+from rpr.report.score_table import HEADINGS, Line, Tables, alike, all_rows
 from rpr.report.sweep_files import sweep_files_of
 
 MOST_FINDINGS = 5  # lines on a terminal
@@ -279,7 +279,7 @@ def build_report(
     without = [run for group in every for variant in group.variants for run in variant.unfinished]
     unfinished = tuple(_unfinished(run, paths[run_key(run)]) for run in without)
     # 2. Tables and pictures.
-    tables = build_tables(groups)
+    tables = Tables(groups)
     contents: dict[str, str | bytes] = {}
     chapters = []
     for group, suffix in zip(groups, _suffixes(groups), strict=True):

@@ -268,18 +268,11 @@ def escape_latex(text: str) -> str:
 
 def as_json(grid: Grid) -> dict[str, Any]:
     """Every figure, reason and remark of a grid by column key; None for a missing figure."""
-    keys = [column.key for column in grid.columns]
-    return {
-        "name": grid.name,
-        "title": grid.title,
-        "setting": grid.setting,
-        "synthetic": grid.synthetic,
-        "columns": {column.key: column.heading for column in grid.columns},
-        "rows": [dict(zip(keys, map(_json, line), strict=True)) for line in grid.cells],
-        "notes": [*grid.notes],
-        "warnings": [*grid.warnings],
-        "legend": legend([grid]),
-    }
+    headings = {column.key: column.heading for column in grid.columns}
+    rows = [dict(zip(headings, map(_json, line), strict=True)) for line in grid.cells]
+    about = {name: getattr(grid, name) for name in ("name", "title", "setting", "synthetic")}
+    lists = {"notes": [*grid.notes], "warnings": [*grid.warnings], "legend": legend([grid])}
+    return about | {"columns": headings, "rows": rows} | lists
 
 
 def _json(cell: Cell) -> Any:

@@ -6,7 +6,7 @@ paper, beside its figures; every other table has all rows of groups that are ali
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -103,39 +103,28 @@ class Line:
         return Cell(", ".join(filter(None, said)), tuple(said.values()))
 
 
-@dataclass(frozen=True)
 class Tables:
-    """All tables of a report: those of each section of HEADINGS, and those by length, which stand with their group."""
+    """Every table for which the groups have rows: those of each section of HEADINGS, and those by length, which stand
+    with their group. `rules`: what verdicts mean.
+    """
 
-    sections: Mapping[str, Sequence[Grid]]
-    by_length: Sequence[Grid] = ()
-    rules: Sequence[str] = ()  # what verdicts mean
-
-    @property
-    def main(self) -> list[Grid]:
-        return [grid for grids in self.sections.values() for grid in grids]
-
-    @property
-    def grids(self) -> list[Grid]:
-        return [*self.main, *self.by_length]
-
-
-def build_tables(groups: Sequence[Group]) -> Tables:
-    """Every table for which the groups have rows."""
-    papers = [group for group in groups if group.published and group.kind is TRANSLATION]
-    sections = {
-        "scores": [all_rows(family) for family in alike(groups)],
-        "recipes": [*map(recipe_grid, recipes(groups))],
-        "paper": [*_tables1(papers), *(grid for group in papers for grid in _tables2_and_3(group))],
-    }
-    by_length = [grid for group in groups for grid in (*length_grid(group), *context_grids(group))]
-    rules = [
-        "Better or worse: the 95% interval of the change from the baseline excludes zero; open: it does not, or there "
-        f"are fewer than {LEAST_SEEDS} seeds on a side. The intervals hold together for all rows of a table: {MODEL}, "
-        "unless a note of the table names another method."
-    ]
-    rules += dict.fromkeys(group.kind.caution for group in groups)
-    return Tables({name: grids for name, grids in sections.items() if grids}, by_length, rules)
+    def __init__(self, groups: Sequence[Group]) -> None:
+        papers = [group for group in groups if group.published and group.kind is TRANSLATION]
+        sections = {
+            "scores": [all_rows(family) for family in alike(groups)],
+            "recipes": [*map(recipe_grid, recipes(groups))],
+            "paper": [*_tables1(papers), *(grid for group in papers for grid in _tables2_and_3(group))],
+        }
+        self.sections = {name: grids for name, grids in sections.items() if grids}
+        self.main = [grid for grids in sections.values() for grid in grids]
+        self.by_length = [grid for group in groups for grid in (*length_grid(group), *context_grids(group))]
+        self.grids = [*self.main, *self.by_length]
+        self.rules = [
+            "Better or worse: the 95% interval of the change from the baseline excludes zero; open: it does not, or "
+            f"there are fewer than {LEAST_SEEDS} seeds on a side. The intervals hold together for all rows of a table: "
+            f"{MODEL}, unless a note of the table names another method.",
+            *dict.fromkeys(group.kind.caution for group in groups),
+        ]
 
 
 def alike(groups: Sequence[Group]) -> list[list[Group]]:

@@ -2,7 +2,7 @@
 
 from rpr.records.measurement import Measurement
 from rpr.report.groups import run_groups
-from rpr.report.score_table import build_tables
+from rpr.report.score_table import Tables
 from tests.fake_records import fake_record
 
 
@@ -30,7 +30,7 @@ def grids(records, *beside, **settings):
 
 def grids_of(groups):
     """The tables of a report by their names."""
-    return {grid.name: grid for grid in build_tables(groups).grids}
+    return {grid.name: grid for grid in Tables(groups).grids}
 
 
 def row(grid, *labels):
