@@ -18,7 +18,7 @@ ROOMS = {
     "rpr/io": 300,
     "rpr/model": 6_280,
     "rpr/records": 1_470,
-    "rpr/report": 3_110,
+    "rpr/report": 3_120,
     "rpr/runs": 970,
     "rpr/scoring": 1_250,
     "rpr/sweep": 1_240,

@@ -118,6 +118,7 @@ def recipe_grid(grid: Recipes) -> Grid:
     def change(of_rows: Mapping[str, Measurement], label: str) -> Measurement | str:
         return "" if label == grid.baseline else of_rows.get(label, missing("not scored as the baseline"))
 
+    # 1. The columns: of validation, or its loss, and of test the score and both changes.
     by_loss = grid.key("validation") == LOSS
     what, digits = ("validation loss", 3) if by_loss else ("validation", group.kind.digits)
     columns = [
@@ -131,6 +132,7 @@ def recipe_grid(grid: Recipes) -> Grid:
         for key, heading, settings in (("own", "own best", own), ("one", "one recipe", common)):
             read = partial(change, grid.changes(settings, split))
             columns.append(Column(f"{key}_{split}", f"change {name}, {heading}", read, places, signed=True))
+    # 2. How to read them.
     notes = (
         *(["validation loss: in nats per piece, less is better"] if by_loss else []),
         f"best setting: of {', '.join(grid.keys)}, by the {what}, over the seeds of all settings of the row",
@@ -138,6 +140,6 @@ def recipe_grid(grid: Recipes) -> Grid:
         f"those of all rows ({grid.in_words(grid.common)})",
         "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
     )
-    title = "The best recipe of a grid for each variant, chosen on validation"
-    rows, about = tuple(grid.variants), grid.heading
-    return Grid("recipes", title, tuple(columns), rows, about, notes, synthetic=group.synthetic).without_empty_columns()
+    about = ("recipes", "The best recipe of a grid for each variant, chosen on validation")
+    table = Grid(*about, tuple(columns), tuple(grid.variants), grid.heading, notes, synthetic=group.synthetic)
+    return table.without_empty_columns()
