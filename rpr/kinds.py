@@ -87,8 +87,3 @@ def kind_of(data: Any) -> Kind:
 def kind_of_metric(metric: str) -> Kind:
     """The kind whose findings are of this metric; any other metric is of translations."""
     return next((kind for kind in KINDS if kind.metric == metric), TRANSLATION)
-
-
-def of_the_papers_corpus(data_name: str) -> bool:
-    """Whether the paper has figures of this corpus; other corpora show them if a sweep's file says `paper: true`."""
-    return data_name.startswith("wmt14")

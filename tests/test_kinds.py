@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rpr.kinds import KINDS, TASK, TEXT, TRANSLATION, kind_of, kind_of_metric, of_the_papers_corpus
+from rpr.kinds import KINDS, TASK, TEXT, TRANSLATION, kind_of, kind_of_metric
 from tests.fake_records import fake_record
 
 
@@ -13,7 +13,6 @@ def test_kind_of_records_and_metrics():
     assert kind_of({"text": None, "task": {"kind": "copy"}}) is TASK
     assert fake_record().kind is kind_of({"name": "old"} | {"text": None, "task": None}) is TRANSLATION
     assert [kind_of_metric(kind.metric) for kind in KINDS] == list(KINDS) and kind_of_metric("chrf") is TRANSLATION
-    assert of_the_papers_corpus("wmt14_en_de") and not of_the_papers_corpus("multi30k_en_de")
 
 
 @pytest.mark.parametrize("kind, change, better", [(TRANSLATION, 0.5, True), (TASK, -1.0, False), (TEXT, -0.1, True)])

@@ -86,7 +86,8 @@ def mean_of_shares(values: Sequence[float], step: float, lowest: float = 0.0, hi
 
 def _half_width(measured: Measurement) -> float:
     assert measured.spread is not None
-    return student_quantile(measured.n - 1) * measured.spread / math.sqrt(measured.n)
+    quantile = float(stdtrit(measured.n - 1, (1 + LEVEL) / 2))  # t(0.975) of Student's distribution
+    return quantile * measured.spread / math.sqrt(measured.n)
 
 
 def p_value(change: Measurement) -> float:
@@ -111,8 +112,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = least
     return adjusted
-
-
-def student_quantile(freedom: int) -> float:
-    """t(0.975) of Student's distribution."""
-    return float(stdtrit(freedom, (1 + LEVEL) / 2))

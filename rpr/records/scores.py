@@ -28,7 +28,6 @@ METRIC_NAMES = {
 }
 PERCENTAGES = METRIC_NAMES.keys() - {BITS_PER_BYTE}  # between 0 and 100
 SHARES = frozenset(kind.metric for kind in KINDS if kind.shares)  # a percentage of the sentences
-LOWER_IS_BETTER = frozenset(kind.metric for kind in KINDS if kind.lower_is_better)
 
 
 def score_digits(metric: str) -> int:

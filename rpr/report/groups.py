@@ -12,7 +12,7 @@ import numpy as np
 
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
-from rpr.kinds import TEXT, Kind, of_the_papers_corpus
+from rpr.kinds import TEXT, Kind
 from rpr.model.positions.vectors import SHARING
 from rpr.records.difference import corpus_differences
 from rpr.records.files import DocumentNats
@@ -373,7 +373,7 @@ def run_groups(
         # 3. Of each part its variants.
         for settings, part in parts:
             said = any(file.get("paper") is True and heading[0] in corpora_of(file) for file in sweep_files_of(part))
-            shown = published if published is not None else said or of_the_papers_corpus(heading[0])
+            shown = published if published is not None else said or heading[0].startswith("wmt14")  # the paper's
             groups.append(Group(heading, settings, names, variants_of(part, beside), baseline, shown))
     if baseline is not None:
         _check_baseline(groups, baseline)

@@ -19,7 +19,7 @@ from rpr.records.files import Texts, has_translations, read_documents, read_tran
 from rpr.records.measurement import Measurement, holm, mean
 from rpr.records.position import called, code_differences, name_of, names_of, position_of, positions_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, short_names, varying
-from rpr.records.scores import LOWER_IS_BETTER, Interval, counted
+from rpr.records.scores import Interval, counted
 from rpr.scoring.documents import document_metrics
 from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
 from rpr.scoring.significance import interval, paired_tests
@@ -87,7 +87,7 @@ class Family:
     @property
     def of_documents(self) -> bool:
         """Whether the scores are bits per byte, the lower the better."""
-        return self.metric in LOWER_IS_BETTER
+        return kind_of_metric(self.metric).lower_is_better
 
     @property
     def corrected(self) -> list[tuple[Comparison, float, float]]:

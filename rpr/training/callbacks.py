@@ -214,15 +214,14 @@ class Metrics(StepCallback):
             raise RunError(f"step {trainer.global_step}: {what}")
 
     def _stop(self, trainer: pl.Trainer, step: Step) -> None:
-        pairs = self.batches.pairs_of_step(step.step - 1)
+        examples = self.batches.examples_of_step(step.step - 1)
         report = self.run_dir / f"not_finite_step{step.step:08d}.json"
         if trainer.is_global_zero:
-            texts = [{"pair": pair, **self.batches.text_of_pair(pair)} for pair in pairs]
             document = {"step": step.step, "loss": str(step.loss), "gradient_norm": str(step.gradient_norm)}
-            replace_file(report, json.dumps(document | {"pairs": texts}, indent=1) + "\n")
+            replace_file(report, json.dumps(document | {"pairs": examples}, indent=1) + "\n")
         raise RunError(
             f"step {step.step}: the loss or its gradient is not finite (loss {step.loss:g}, gradient norm "
-            f"{step.gradient_norm:g}; its {len(pairs)} {self.batches.items} are in {report.name}); "
+            f"{step.gradient_norm:g}; its {len(examples)} {self.batches.items} are in {report.name}); "
             f"{self._last_good_checkpoint()}; check these {self.batches.items}, or lower {self.optim.rate_setting}"
         )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader
 
@@ -69,14 +70,11 @@ class TranslationData(pl.LightningDataModule):
         tokens, _ = self.validation.rows("target", range(len(self.validation)))
         return float(text_vocabulary(self.data.vocabulary).piece_bytes[tokens].mean())
 
-    def pairs_of_step(self, step: int) -> list[int]:
-        """Indices of the training pairs of a step (from 0), over all ranks."""
-        return [int(pair) for microbatch in self.stream.step_microbatches(step) for pair in microbatch]
-
-    def text_of_pair(self, pair: int) -> dict[str, str]:
-        """Source and target text of a training pair, decoded from its pieces."""
-        decode = self.data.vocabulary.decode
-        return {side: decode(self.train.row(side, pair).tolist()) for side in ("source", "target")}
+    def examples_of_step(self, step: int) -> list[dict[str, Any]]:
+        """The training pairs of a step (from 0), over all ranks: their indices, and the text of their pieces."""
+        decode, sides = self.data.vocabulary.decode, ("source", "target")
+        pairs = np.concatenate(self.stream.step_microbatches(step)).tolist()
+        return [{"pair": at, **{side: decode(self.train.row(side, at).tolist()) for side in sides}} for at in pairs]
 
     def train_dataloader(self) -> DataLoader[Batch]:
         return self._loader(self.train, self.stream)
