@@ -41,26 +41,30 @@ def train(*overrides):
 
 
 def test_every_choice_composes_and_validates():
-    identities = set()
-    number_of_rows = max(map(len, GROUPS.values()))
+    """A row has one choice of each group, and some of the positions in the encoder."""
+    identities, either = set(), [name for name in GROUPS["position"] if name not in (*CAUSAL, *FOUR_LAYERS)]
+    encoders = either[: len(GROUPS["position"]) // 3]
+    groups = GROUPS | {"position": [name for name in GROUPS["position"] if name not in encoders]}
+    number_of_rows = max(map(len, groups.values()))
     for number in range(number_of_rows):
-        row = {group: names[number % len(names)] for group, names in GROUPS.items()}
+        row = {group: names[number % len(names)] for group, names in groups.items()}
         more = ["data.path=/a/folder"] if row["data"] in LOCAL_ONLY else []
-        more += ["model.architecture=decoder_only"] if row["data"] in DOCUMENTS else []
         more += ["model.num_layers=4"] if row["position"] in FOUR_LAYERS else []
-        more += ["position.encoder=none"] if row["position"] in CAUSAL and row["data"] not in DOCUMENTS else []
+        documents = row["data"] in DOCUMENTS
+        encoder = "none" if documents or not encoders else encoders.pop()
+        more += ["model.architecture=decoder_only"] if documents else [f"position.encoder={encoder}"]
         cfg = train(*(f"{group}={choice}" for group, choice in row.items()), *more)
-        for group in ("model", "position", "hardware", "data"):
-            assert row[group] in (getattr(cfg, group).name, cfg.position.decoder.name), row
-        decoder, encoder = cfg.position.decoder, cfg.position.encoder
-        shape = cfg.transformer(50)
+        for group in ("model", "hardware", "data"):
+            assert getattr(cfg, group).name == row[group], row
+        decoder, shape = cfg.position.decoder, cfg.transformer(50)
         assert (decoder.name, shape.decoder_positions) == (row["position"], decoder) and decoder.kind in COLOURS
-        assert shape.encoder_positions == (None if row["data"] in DOCUMENTS else encoder)
+        assert shape.encoder_positions == (None if documents else cfg.position.encoder)
+        assert documents or (cfg.position.encoder.name == encoder and cfg.position.encoder.kind in COLOURS)
         assert row["optim"] in (cfg.optim.name, f"{cfg.optim.name}_multi30k"), row
         modes = {"wandb": "online", "wandb_offline": "offline"}
         assert cfg.logger.mode == modes.get(row["logger"], row["logger"])
         identities.add(cfg.run_id)
-    assert len(identities) == number_of_rows
+    assert len(identities) == number_of_rows and not encoders
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +123,6 @@ def test_models_of_the_paper(model, shape, position, steps, averaged, interval):
 def test_big_model_has_less_dropout_for_french():
     assert train("model=big", "data=wmt14_en_fr").model.dropout == 0.1
     assert train("model=big", "data=wmt14_en_fr", "model.dropout=0.2").model.dropout == 0.2
-    assert train("model=base", "data=wmt14_en_fr").model.dropout == 0.1
 
 
 @pytest.mark.parametrize("position, absolute, keys, values", [
@@ -148,9 +151,6 @@ def test_overrides_beat_the_defaults_of_a_model(plain):
 def test_hardware_sets_only_the_hardware_section():
     for path in (CONF / "hardware").glob("*.yaml"):
         assert set(OmegaConf.load(path)) <= {*config.HardwareConfig.model_fields, "defaults"}
-    assert train("model=big", "hardware=slurm_8xgpu").model_dump(exclude={"hardware"}) == (
-        train("model=big").model_dump(exclude={"hardware"})
-    )
 
 
 # --- error messages
@@ -180,10 +180,9 @@ def test_missing_setting_is_named(plain, key):
 def test_valid_extremes(plain):
     """Any number of devices that share the microbatches equally; k = 0 as in the paper's Table 2."""
     validate(TrainConfig, edited(plain, {"position.clip_distance": 0, "model.dropout": 0, "seed": 0}))
-    for devices in (1, 2, 4, 8, 16):
+    for devices in (1, 8, 16):
         validate(TrainConfig, edited(plain, {"hardware.devices": devices, "optim.microbatches_per_step": 8}))
     assert validate(TrainConfig, edited(plain, {"hardware.precision": 32})).hardware.precision == "32"
-    assert train("model=big", "hardware=1xgpu", "hardware.attention=triton").hardware.attention == "triton"
 
 
 # --- form
@@ -243,10 +242,7 @@ def test_run_id_depends_on_what_affects_the_result(plain):
 
 SPELLINGS = {  # words with which a run is the one without the last, and what the note names
     "position=rope position.scaling_factor=2": "position.scaling_factor",
-    "position=rope position.trained_length=5": "position.trained_length",
-    "position=none position.clip_distance=4": "position.clip_distance",
     "position=relative position.clip_distance=0 position.random_positions=2048": "position.random_positions",
-    "position.max_positions=9": "position.max_positions",
     "position=rope position.decoder=alibi position.decoder.encoder_form=asymmetric": "position.decoder.encoder_form",
     "position=rope position.query_log_floor=64": "position.query_log_floor",
     "evaluation.text_tokens=9": "evaluation.text_tokens",
@@ -268,20 +264,16 @@ def test_two_spellings_of_a_run_have_one_id_and_a_note_names_what_has_no_effect(
 
 
 @pytest.mark.parametrize(("words", "usual"), [
-    ("position=rope position.encoder=Null", "position=rope"),
     ("position=rope position.encoder=alibi position.encoder=NULL", "position=rope"),
-    ("+position.encoder=rope", "position.encoder=rope"),
     ("++position.encoder=rope", "position.encoder=rope"),
 ])  # fmt: skip
 def test_the_scheme_of_a_stack_may_be_spelt_as_hydra_does(words, usual):
     assert train(*words.split()).run_id == train(*usual.split()).run_id
 
 
-@pytest.mark.parametrize("word", ["data.path=/home/müller/daten", "runs_dir=runs/lr=0.1"])
-def test_a_path_is_read_as_it_is_typed(word):
-    key, _, path = word.partition("=")
-    config = train("data=custom", "data.name=x", "data.path=y", word)
-    assert (config.data.path if key == "data.path" else config.runs_dir) == path
+def test_a_path_is_read_as_it_is_typed():
+    config = train("data=custom", "data.name=x", "data.path=/home/müller/daten", "runs_dir=runs/lr=0.1")
+    assert (config.data.path, config.runs_dir) == ("/home/müller/daten", "runs/lr=0.1")
 
 
 def test_run_id_depends_on_the_weights_a_run_starts_from(plain):
@@ -299,13 +291,12 @@ def test_run_id_depends_on_the_weights_a_run_starts_from(plain):
     assert config_from_record(first.model_dump(mode="json")) == first
 
 
-def test_run_folder_is_named_after_its_choices():
-    cfg = validate(TrainConfig, settings_of("train position.clip_distance=4 seed=3"))
-    assert cfg.label == "synthetic-tiny-relative-k4-s3"
+def test_run_folder_is_named_after_its_choices(plain):
+    cfg = validate(TrainConfig, edited(plain, {"position.clip_distance": 4, "seed": 3}))
     assert cfg.run_dir_name == f"synthetic-tiny-relative-k4-s3-{cfg.run_id}"
     absolute = validate(TrainConfig, settings_of("train position=absolute"))
     assert absolute.label == "synthetic-tiny-absolute-s1"  # no k where there is none
-    assert validate(TrainConfig, settings_of("train name=mine")).label == "mine"
+    assert validate(TrainConfig, edited(plain, {"name": "mine"})).label == "mine"
 
 
 def test_a_remedy_for_one_stack_is_a_setting():
@@ -315,13 +306,10 @@ def test_a_remedy_for_one_stack_is_a_setting():
 
 def test_bos_has_a_vector_of_its_own_in_models_of_documents():
     documents = ("data=python_library", "model.architecture=decoder_only", "optim=lm")
-    assert (
-        train().model.bos_vector
-        == "zero"
-        == train("model.architecture=decoder_only", "data=synthetic").model.bos_vector
-    )
+    pairs = train("model.architecture=decoder_only", "data=synthetic")
     learned, zero = train(*documents), train(*documents, "model.bos_vector=zero")
-    assert (learned.model.bos_vector, zero.model.bos_vector) == ("learned", "zero") and learned.run_id != zero.run_id
+    vectors = [one.model.bos_vector for one in (pairs, learned, zero)]
+    assert vectors == ["zero", "learned", "zero"] and learned.run_id != zero.run_id
     assert [config.transformer(260).zero_bos for config in (learned, zero)] == [False, True]
 
 

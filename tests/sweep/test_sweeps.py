@@ -84,15 +84,11 @@ def test_two_sweeps_of_one_name_are_refused(tmp_path):
 # --- the state of a job
 
 
-@pytest.mark.parametrize(
-    "changed, state",
-    [
-        ({"status": "finished"}, "finished"),
-        ({}, "interrupted"),
-        ({"status": "interrupted", "error": "the reason decides nothing"}, "interrupted"),
-        ({"status": "failed", "error": "interrupted: the reason decides nothing"}, "failed"),
-    ],
-)
+@pytest.mark.parametrize("changed, state", [
+    ({"status": "finished"}, "finished"),
+    ({}, "interrupted"),
+    ({"status": "failed", "error": "interrupted: the reason decides nothing"}, "failed"),
+])  # fmt: skip
 def test_job_state(tiny_config, changed, state):
     run_dir = make_run(tiny_config(), **changed)
 
@@ -104,24 +100,18 @@ def test_job_state(tiny_config, changed, state):
     assert job.read().state == state == (reported() or "finished").split(":")[0]
     with acquire(run_dir):
         assert changed or "still running" in str(reported())
-        now = job.read()
-        assert (now.state, now.holder) == (
-            ("finished", None) if state == "finished" else ("running", current_holder(run_dir))
-        )
+        now, running = job.read(), ("running", current_holder(run_dir))
+        assert (now.state, now.holder) == (("finished", None) if state == "finished" else running)
 
 
 def test_job_state_without_a_record_or_with_a_damaged_one(tiny_config, tmp_path):
-    def status_in(folder):
-        now = Job((), tiny_config(), folder).read()
-        return (now.state, now.record, now.holder)
-
-    assert status_in(tmp_path / "nowhere") == ("new", None, None)
+    job = Job((), tiny_config(), tmp_path)
+    assert (job.read().state, job.read().record) == ("new", None)
     with acquire(tmp_path):
-        assert status_in(tmp_path) == ("running", None, current_holder(tmp_path))
-    run_dir = make_run(tiny_config())
-    (run_dir / "record.json").write_text('{"schema": 1, "na')
+        assert (job.read().state, job.read().holder) == ("running", current_holder(tmp_path))
+    (tmp_path / "record.json").write_text('{"schema": 1, "na')
     with pytest.raises(RecordError, match="truncated or not JSON"):
-        status_in(run_dir)
+        job.read()
 
 
 def test_duplicate_jobs_are_removed(tiny_config):
