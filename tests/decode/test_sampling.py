@@ -62,7 +62,7 @@ class ByPiece(torch.nn.Module):
         return torch.sin(places_L * (1 + pieces_BL % 3))[..., None] * torch.linspace(-1, 1, 12, dtype=torch.float64)
 
 
-KINDS = ["learned", "by_piece", "rope", "fox", "logits_and_t5"]
+KINDS = ["learned", "by_piece", "rope", "fox"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -220,7 +220,7 @@ def test_export_that_differs_from_the_model_is_an_error(kind, tamper, message, e
 
 def test_parity_with_rounding_and_with_another_model():
     """A low matmul precision does not change the tolerance. Above all margins, a tolerance makes each flip a tie."""
-    model, other, rows = make_model(), make_model(), (SOURCES[:6], TARGETS[:6])
+    model, other, rows = make_model(), make_model(), (SOURCES[:4], TARGETS[:4])
     torch.set_float32_matmul_precision("medium")
     rounded = parity(model, Engine(in_float64(model)), *rows, SEARCH)
     assert torch.get_float32_matmul_precision() == "medium"
@@ -229,7 +229,7 @@ def test_parity_with_rounding_and_with_another_model():
     change_one_row(other)
     wrong = parity(model, Engine(other), *rows, SEARCH)
     assert not wrong.passed and wrong.different and wrong.largest_difference > 0.1
-    assert wrong.identical + len(wrong.different) + len(wrong.near_ties) == 6
+    assert wrong.identical + len(wrong.different) + len(wrong.near_ties) == 4
     lenient = parity(model, Engine(other), *rows, SEARCH, tolerance=100.0)
     assert lenient.passed and {*lenient.near_ties} == {*wrong.near_ties, *wrong.different}
     assert f"{len(lenient.near_ties)} differ at a tie within rounding, 0 by more; log p" in str(lenient)
