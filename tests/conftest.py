@@ -1,6 +1,8 @@
 """Shared by all tests: a small synthetic corpus, prepared once; a model that trains on it in seconds; an environment
-without the user's settings. Fixtures import torch, for which the process that starts pytest's workers need not wait.
+without the user's settings. Fixtures import rpr, for which the process that starts pytest's workers need not wait.
 """
+
+from __future__ import annotations
 
 import gc
 import hashlib
@@ -10,16 +12,16 @@ import string
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rpr.cli import app
-from rpr.compose.composition import compose_train
-from rpr.config.train import TrainConfig
-from rpr.data.cache import PreparedData, prepare
-from rpr.data.vocabulary import Vocabulary, count_words
 from tests.processes import ProcessTree
+
+if TYPE_CHECKING:
+    from rpr.config.train import TrainConfig
+    from rpr.data.cache import PreparedData
+    from rpr.data.vocabulary import Vocabulary
 
 TINY_MODEL = (
     "logger=none", "model.norm=post", "model.num_layers=1", "model.d_model=32", "model.num_heads=2", "model.d_ff=64",
@@ -92,11 +94,6 @@ _settings_of_module = pytest.fixture(autouse=True, scope="module")(_default_torc
 _settings_of_test = pytest.fixture(autouse=True)(_default_torch_settings)
 
 
-@pytest.fixture(scope="module")
-def one_thread() -> None:
-    """Every test has one."""
-
-
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One token cache for all workers; it is keyed by content."""
@@ -113,22 +110,25 @@ def tiny(cache_dir: Path, tmp_path: Path) -> list[str]:
 @pytest.fixture
 def tiny_config(tiny: list[str]) -> Callable[..., TrainConfig]:
     """The typed configuration of a tiny run with further overrides."""
+    from rpr.compose.composition import compose_train
 
-    def make(*overrides: str) -> TrainConfig:
-        return compose_train([*tiny, *overrides])
-
-    return make
+    return lambda *overrides: compose_train([*tiny, *overrides])
 
 
 @pytest.fixture(scope="session")
 def small_data(cache_dir: Path) -> PreparedData:
     """The small corpus, prepared."""
+    from rpr.compose.composition import compose_train
+    from rpr.data.cache import prepare
+
     return prepare(compose_train([*TINY, f"data.cache_dir={cache_dir}"]).data)
 
 
 @pytest.fixture(scope="session")
 def byte_fallback() -> Vocabulary:
     """1,024 pieces, bytes among them; of a, b, c and marks with the blank before them there is one each."""
+    from rpr.data.vocabulary import Vocabulary, count_words
+
     words = ["".join(letters) for letters in itertools.product(string.ascii_lowercase[:12], repeat=3)]
     counts = count_words([*words, 'a b c . ! ? " ) , 。 ！ ？'] * 2)
     return Vocabulary.learn(counts, 1024)
@@ -149,6 +149,7 @@ def random_run(tmp_path_factory: pytest.TempPathFactory, small_data: PreparedDat
 @pytest.fixture(scope="session")
 def export_inputs() -> Callable[..., Any]:
     """What is exported of a model of tests.small_models, with some sentences."""
+    from rpr.compose.composition import compose_train
     from tests import small_models
 
     vocabulary = small_models.make_vocabulary()
@@ -174,6 +175,7 @@ def assert_same() -> Callable[[Any, Any], None]:
 @pytest.fixture
 def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Runs a command in this process, which must end with this exit code; its stdout and stderr."""
+    from rpr.cli import app
 
     def run(*words: object, code: int = 0) -> Any:
         capfd.readouterr()
@@ -194,11 +196,9 @@ def wait_for() -> Callable[[Callable[[], bool], float], bool]:
 
     def wait(condition: Callable[[], bool], seconds: float) -> bool:
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if condition():
-                return True
-            time.sleep(0.002)
-        return condition()
+        while not (ended := condition()) and time.monotonic() < end:
+            time.sleep(0.005)
+        return ended
 
     return wait
 
@@ -213,6 +213,7 @@ def processes() -> Iterator[ProcessTree]:
 @pytest.fixture
 def submitted(tmp_path: Path) -> Callable[..., Path]:
     """The script that `rpr-cli train -m` with these words submits to a fake SLURM."""
+    from rpr.cli import app
 
     def script(monkeypatch: pytest.MonkeyPatch, *words: str) -> Path:
         commands = tmp_path / "slurm"

@@ -17,9 +17,6 @@ from rpr.validation import validate
 CPU = torch.device("cpu")
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
     clock, called = SimpleNamespace(now=100.0), []
     monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: clock.now))

@@ -24,7 +24,7 @@ ROOMS = {
     "rpr/sweep": 1_240,
     "rpr/tracking": 500,
     "rpr/training": 1_130,
-    "tests": 2_360,
+    "tests": 2_350,
     "tests/checks": 390,
     "tests/cli": 480,
     "tests/config": 330,
@@ -34,16 +34,16 @@ ROOMS = {
     "tests/golden": 390,
     "tests/gpu": 420,
     "tests/io": 140,
-    "tests/model": 2_840,
+    "tests/model": 2_820,
     "tests/property": 550,
     "tests/records": 270,
     "tests/report": 1_810,
     "tests/runs": 450,
     "tests/scoring": 560,
     "tests/sweep": 660,
-    "tests/system": 3_370,
+    "tests/system": 3_360,
     "tests/tracking": 410,
-    "tests/training": 800,
+    "tests/training": 790,
 }
 
 

@@ -17,8 +17,6 @@ from rpr.data.vocabulary import BOS, EOS, PAD
 from tests.lazy import training_module
 from tests.shapes import choices
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 aten = torch.ops.aten
 VOCABULARY = 50
 DEVICE = torch.device("meta")

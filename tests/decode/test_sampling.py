@@ -19,7 +19,6 @@ from rpr.errors import ConfigError, RunError
 from rpr.model.transformer import Transformer
 from tests.model.test_decoder_only import make_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 GREEDY = {"max_new_tokens": 7, "temperature": 0.0, "top_k": None, "seed": 1, "num_samples": 1, "stop": None}
 DRAWN = GREEDY | {"temperature": 0.8, "top_k": 6, "num_samples": 2, "seed": 4}
 PROMPTS = [[BOS], [9, 4, 17, EOS, BOS], [BOS, 5, 6, 7, 8, 9, 10, 11, 12], [BOS, 4]]

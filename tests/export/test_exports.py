@@ -26,8 +26,6 @@ from rpr.model.positions import Scheme
 from rpr.model.transformer import Transformer
 from tests.small_models import BASIC, LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SEARCH = Search(1, 0.0, 10, 400)
 SAFETENSORS = ["README.md", "card.json", "config.json", "model.safetensors", "vocabulary.model"]
 CTRANSLATE2 = sorted([*SAFETENSORS[:3], SAFETENSORS[-1], "model.bin", "shared_vocabulary.json"])

@@ -25,7 +25,7 @@ from tests.model.test_transformer import TINY
 from tests.shapes import changed, scheme
 from tests.small_models import make_export_inputs, make_model, make_vocabulary
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 TEXT = "def größe(x):\n    return '<s>', x  # naïve — 𝛼\n" * 4
 CONTEXT, BYTES = 40, ByteVocabulary()
 SHARED = {"tables": "shared_by_heads", "clip_distance": 4}

@@ -27,8 +27,6 @@ from tests.model.attention_cases import (
     results,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 EACH_CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 

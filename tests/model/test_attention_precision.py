@@ -6,8 +6,6 @@ import torch
 from rpr.model import attention
 from tests.model.attention_cases import CASES, EACH_PASS, FORMS, Case, assert_same, reference, results
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize("mask", ["", "K"])
 def test_later_keys_stay_hidden_whatever_their_scores(mask):

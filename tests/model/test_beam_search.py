@@ -20,8 +20,6 @@ from tests.model.test_transformer import sentences
 from tests.property.sizes import sized
 from tests.shapes import shape
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 RELATIVE = {"relative_keys": True, "relative_values": True}
 

@@ -14,8 +14,6 @@ from rpr.model.attention import attend, blocks, split_heads
 from rpr.model.attention.blocks import SplitHeads
 from tests.model.attention_cases import EACH_PASS, Case, assert_same, blockwise, composed, reference, results
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 WIDTH = 4
 
 

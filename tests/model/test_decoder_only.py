@@ -18,7 +18,6 @@ from tests.model.test_readable import assert_same_gradients
 from tests.model.test_transformer import PAD, TINY, sentences, target_inputs
 from tests.shapes import changed
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SOURCES, TARGETS = (7, 4, 1, 9), (3, 6, 8, 1)
 
 

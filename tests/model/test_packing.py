@@ -8,7 +8,6 @@ from tests.model.scheme_variants import KINDS
 from tests.model.test_decoder_only import make_model
 from tests.model.test_readable import assert_same_gradients
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 BOS = 2
 
 

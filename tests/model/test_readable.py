@@ -13,8 +13,6 @@ from tests.model.scheme_variants import KINDS, NORM, TODAY
 from tests.shapes import changed, scheme
 from tests.small_models import BASIC
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SOURCES = [[11, 12, 13, 14, 11, 3], [15, 3]]
 TARGETS = [[2, 21, 22], [2, 23, 24, 25, 26]]
 

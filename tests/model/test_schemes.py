@@ -27,8 +27,6 @@ from tests.model.scheme_variants import CAUSAL, VARIANTS, variant_scheme
 from tests.shapes import choices, scheme
 from tests.small_models import make_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 HEADS, WIDTH, LENGTH = 2, 8, 6
 SIDES = pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
 

@@ -11,8 +11,6 @@ from rpr.model.transformer import build_model
 from tests.model.scheme_variants import KINDS
 from tests.shapes import changed, shape
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PAD, EOS, BOS = 0, 1, 2
 TINY = shape(  # max_positions is less than the length of the sentences
     vocabulary_size=23, num_layers=2, d_model=12, num_heads=2, d_ff=10, dropout=0.0, norm="post", norm_epsilon=1e-6,

@@ -2,15 +2,12 @@
 forward and backward. Decoding with caches: tests/model/test_beam_search.py.
 """
 
-import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.model.attention import blocks
 from tests.model.attention_cases import Case, assert_all_forms_agree
 from tests.property.sizes import sized
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 CLIPS = st.none() | st.integers(0, 7)
 AXES = st.sets(st.sampled_from("BHQK")).map("".join)

@@ -22,7 +22,6 @@ FOUR_STEPS = (
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Starts commands without waiting for their imports."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
         server = ForkServer(tmp_path_factory.mktemp("fork_server"))
     yield server

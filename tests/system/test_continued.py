@@ -15,8 +15,6 @@ from tests.system.bad_files import update_record
 from tests.system.conftest import FOUR_STEPS
 from tests.system.trainings import last_weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LAST = "optim.average_checkpoints=1"
 STILL = (
     "optim.max_steps=1", "optim.checkpoint_every_n_steps=1", "optim.validate_every_n_steps=1",

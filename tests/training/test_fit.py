@@ -28,8 +28,6 @@ from rpr.signals import exit_on_sigterm
 from tests.fake_records import fake_document
 from tests.lazy import callbacks, fit, training_module
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 RECIPE = (
     "model.dropout=0.1", "position.clip_distance=2", "optim.max_steps=12", "optim.warmup_steps=4",
     "optim.microbatches_per_step=2", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=6",

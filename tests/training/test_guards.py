@@ -13,8 +13,6 @@ from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints
 from tests.lazy import fit, training_module
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 RECIPE = (
     "optim.max_steps=6", "optim.microbatches_per_step=2", "optim.checkpoint_every_n_steps=1", "optim.keep_checkpoints=9"
 )  # fmt: skip

@@ -18,7 +18,6 @@ from tests.training.explicit import explicit_loss
 
 STEP = 3
 MICROBATCHES = 4
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def module_of(config: TrainConfig, data: Data) -> Any:
