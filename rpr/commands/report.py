@@ -37,7 +37,9 @@ def run(config: ReportConfig) -> None:
     remarks = read_remarks(root, records)
     out_dir = user_path(config.output_dir) / name
     with exclusive(out_dir, "*"):
-        report = build_report(records, out_dir, title, unread, config.baseline, remarks, published=config.paper)
+        report = build_report(
+            records, out_dir, title, unread, config.baseline, remarks, published=config.paper, pdf=config.pdf
+        )
     written = [path for path in report.files if path.suffix in (".html", ".svg", ".md")]
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))

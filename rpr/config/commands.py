@@ -179,6 +179,7 @@ class ReportConfig(StrictModel):
     title: str | None
     format: Literal["table", "json"]
     verbose: bool
+    pdf: bool
     run: str | None
     average_checkpoints: PositiveInt | None
     validation_sentences: PositiveInt

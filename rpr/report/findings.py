@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from rpr.records.position import name_of
 from rpr.report.groups import NOT_LEARNED, Group, Variant, compared
+from rpr.report.published import published_figures
 from rpr.report.verdicts import BETTER, OPEN, WORSE
 
 LEAST_KS = 3  # of relative positions, for a finding on k
@@ -12,7 +13,7 @@ LEAST_KS = 3  # of relative positions, for a finding on k
 
 def findings(group: Group) -> list[str]:
     """The findings of a group, the most important first."""
-    return [*_counts(group), *_clip_distances(group), *_learning(group), group.kind.caution]
+    return [*_counts(group), *_clip_distances(group), *_published_orders(group), *_learning(group), group.kind.caution]
 
 
 def _counts(group: Group) -> Iterator[str]:
@@ -54,6 +55,18 @@ def _clip_distances(group: Group) -> Iterator[str]:
         of_ks[verdict.partition(" (")[0]].append(of_k)
     said = [f"k = {', '.join(ks)} {'are' if len(ks) > 1 else 'is'} {verdict}" for verdict, ks in of_ks.items() if ks]
     yield f"Against k = {usual}: {'; '.join(said)}."
+
+
+def _published_orders(group: Group) -> Iterator[str]:
+    """The published order of schemes of which the figures are of other models, and ours."""
+    best_first = group.kind.best_first
+    for source, figures in published_figures(group).items():
+        if len(figures) > 1:
+            theirs = [variant for variant, _ in sorted(figures, key=lambda row: best_first(row[1]))]
+            ours = sorted(theirs, key=lambda variant: best_first(group.score(variant, group.split).value or 0.0))
+            first, second = (", ".join(variant.label for variant in order) for order in (theirs, ours))
+            same = "the same order here" if ours == theirs else f"here {second}"
+            yield f"Best first, {source.heading}: {first}; {same}."
 
 
 def _learning(group: Group) -> Iterator[str]:

@@ -253,9 +253,10 @@ def build_report(
     remarks: Sequence[str] = (),
     *,
     published: bool | None = None,
+    pdf: bool = False,
 ) -> Report:
-    """Write report.md, .json and .tex, index.html and the plots as SVG into `out_dir`, and remove the plots of an
-    earlier report there.
+    """Write report.md, .json and .tex, index.html and the plots as SVG (and PDF) into `out_dir`, and remove the plots
+    of an earlier report there.
 
     Learning curves, samples and the nats of documents are read from the files next to each record, if they exist. With
     several groups the file names of the plots include the group's name.
@@ -290,6 +291,7 @@ def build_report(
                     if run_key(run) in curves]  # fmt: skip
         drawn = tuple(plots.all_plots(group, of_lines, file_of)) if draws else ()
         contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
+        contents |= {f"{plot.name}{suffix}.pdf": plots.as_pdf(plot.figure()) for plot in drawn if pdf}
         chapters.append(Chapter(group, drawn, samples(group, file_of), _learned(group, file_of), suffix))
     # 3. The files.
     report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [], tuple(remarks), unfinished)
@@ -303,7 +305,7 @@ def build_report(
         for name, content in contents.items():
             report.files.append(out_dir / name)
             replace_file(report.files[-1], content)
-        for path in out_dir.iterdir():  # with plots of an earlier report, of other groups
+        for path in out_dir.iterdir():  # with plots of an earlier report, of other groups or as PDF
             if plots.FILE.fullmatch(path.name) and path not in report.files:
                 path.unlink()
     except OSError as error:

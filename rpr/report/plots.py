@@ -49,6 +49,7 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "rpr",
     # Text stays text; a browser without the first font uses the next, of nearly the same width.
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
     **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
     **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
@@ -57,7 +58,7 @@ _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"), MUTED),
 }
 _NAMES = "scores_by_position|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves|recall_map"
-FILE = re.compile(rf"({_NAMES})(-.*)?\.svg")  # of a plot, with the name of its group
+FILE = re.compile(rf"({_NAMES})(-.*)?\.(svg|pdf)")  # of a plot, with the name of its group
 _DECIMALS = re.compile(r"-?\d+\.\d{3,}")
 MOST_ROWS = 24
 _FAR = 3.0  # the axis of scores ends this many times the distance from the best score to the median below the best
@@ -111,6 +112,14 @@ class Plot:
             figure.text(0.02, below, plain(subtitle), fontsize=9, va="top", color=MUTED)
             self.draw([*figure.subplots(self.panels, 1, squeeze=False).flat])
         return figure
+
+
+def as_pdf(figure: Figure) -> bytes:
+    """The figure as PDF, reproducibly, with its text as text."""
+    out = io.BytesIO()
+    with styled():
+        figure.savefig(out, format="pdf", metadata={"CreationDate": None})
+    return out.getvalue()
 
 
 def rendered(figure: Figure) -> bytes:

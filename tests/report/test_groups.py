@@ -163,3 +163,15 @@ def test_scores_by_length_of_other_sentences_or_trainings_are_not_compared(chang
     runs = [fake_record(kind, by_length=each) for kind, each in zip(("absolute", "relative"), of_lengths, strict=True)]
     group = group_of(runs)
     assert "another way" in str(group.change(group.get("relative"), ("sacrebleu", 1, 10)).reason)
+
+
+def test_published_order_is_said_beside_ours():
+    def run(position, long):
+        scores = [fake_score("test", 99.0, "exact_match"), fake_score("long", long, "exact_match")]
+        return fake_record(position, scores=scores, settings={"data.task": {"kind": "reverse"}, "data.name": "reverse"})
+
+    records = [run(name, long) for name, long in (("t5", 10.0), ("alibi", 50.0), ("absolute", 1.0))]
+    order = "T5, ALiBi, absolute (sinusoidal)"
+    here = "here ALiBi, T5, absolute (sinusoidal)"
+    assert f"Best first, Kazemnejad 2023: {order}; {here}." in findings(group_of(records, published=True))
+    assert not any("Kazemnejad" in text for text in findings(group_of(records)))

@@ -68,10 +68,14 @@ def test_remarks_beside_records_are_shown_wherever_the_report_is_read(runs, tmp_
         read_remarks(tmp_path)
 
 
-def test_report_is_reproducible(runs, built, tmp_path):
-    again = report(runs, tmp_path)
-    assert [path.name for path in again.files] == [path.name for path in built.files]
-    for one, other in zip(again.files, built.files, strict=True):
+def test_report_is_reproducible_with_plots_as_pdf_on_request(runs, built, tmp_path):
+    again = report(runs, tmp_path, pdf=True)
+    pdf = [path for path in again.files if path.suffix == ".pdf"]
+    assert {path.stem for path in pdf} == {path.stem for path in again.files if path.suffix == ".svg"}
+    assert all(path.read_bytes().startswith(b"%PDF") for path in pdf) and len(pdf) == 3
+    files = [path for path in again.files if path not in pdf]
+    assert [path.name for path in files] == [path.name for path in built.files]
+    for one, other in zip(files, built.files, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
     summaries = [one.summary(80, 24).split("\n")[:-1] for one in (again, built)]  # the last line names the folder
     assert summaries[0] == summaries[1]
