@@ -19,7 +19,6 @@ from typing import Any
 from rpr.config.train import config_from_record
 from rpr.export import ctranslate2
 from rpr.export.transformers import unrepresentable as of_transformers
-from rpr.records.files import metrics_of
 from rpr.records.measurement import mean
 from rpr.records.position import position_of
 from rpr.records.record import Record, find_records, read_record
@@ -370,17 +369,6 @@ def decoder_only_exports() -> str:
     return markdown("positions | CTranslate2's Generator | transformers | its class", rows)
 
 
-def norm() -> str:
-    """Validation BLEU during training and test BLEU at its end, by normalisation and positions."""
-    steps, rows = (500, 1_000, 2_000, 5_000), []
-    for path, record in runs("norm"):
-        bleu = {line["step"]: line["validation/bleu"] for line in metrics_of(path) if "validation/bleu" in line}
-        [test] = [one.score for one in record.scores if (one.split, one.metric) == ("test", "sacrebleu")]
-        figures = " | ".join(f"{score:.1f}" for score in (*(bleu[step] for step in steps), test))
-        rows.append(f"{record.setting('model.norm')}-norm, {position_of(record).label} | {figures}")
-    return markdown(f" | {' | '.join(f'step {step:,}' for step in steps)} | test", sorted(rows))
-
-
 def precision(exact: str, bf16: str, head: str, metric: str, digits: int) -> str:
     """Scores after training in exact float32, as the runs below one folder, and in bf16, and their change seed by seed;
     of documents by the length of separate windows.
@@ -418,8 +406,6 @@ TABLES: dict[tuple[str, str], Callable[[], str]] = {
     ("drope.md", "drope_separate"): partial(dropped, LENGTHS[1:]),
     ("drope.md", "drope_sliding"): partial(dropped, SLIDING),
     **{("lm_extension.md", name): table for name, table in STRETCHED.items()},
-    ("../../docs/reproduce.md", "norm"): norm,
-    ("../../docs/reproduce.md", "precision"): partial(precision, "multi30k", "precision", "split", "sacrebleu", 1),
 }
 
 
