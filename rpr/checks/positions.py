@@ -6,6 +6,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,19 +90,17 @@ def measure(
 def attention_weights(model: Transformer, source_1S: Tensor, target_input_1T: Tensor) -> dict[str, Tensor]:
     """The attention weights of one unpadded pair, by stack and `cross`, [layers, H, Q, K]; in evaluation mode."""
     by_name: dict[str, list[Tensor]] = {}
+
+    def add(attention: Any, inputs: Any, _: Tensor, to: str) -> None:
+        weights = attention.weights(*inputs) if to == "cross" else weights_of(attention.inputs(inputs[0], None))
+        by_name.setdefault(to, []).append(weights[0])
+
     with ExitStack() as hooks:
         for stack in model.stacks():
             for layer in stack.layers:
-
-                def add(attention: Any, inputs: Any, _: Tensor, to: str = stack.shape.name) -> None:
-                    by_name.setdefault(to, []).append(weights_of(attention.inputs(inputs[0], None))[0])
-
-                def add_cross(cross: Any, inputs: Any, _: Tensor) -> None:
-                    by_name.setdefault("cross", []).append(cross.weights(*inputs)[0])
-
-                hooks.enter_context(layer.self_attention.register_forward_hook(add))
-                if layer.cross_attention is not None:
-                    hooks.enter_context(layer.cross_attention.register_forward_hook(add_cross))
+                for attention, to in ((layer.self_attention, stack.shape.name), (layer.cross_attention, "cross")):
+                    if attention is not None:
+                        hooks.enter_context(attention.register_forward_hook(partial(add, to=to)))
         model(source_1S, target_input_1T)
     return {name: torch.stack(of_layers) for name, of_layers in by_name.items()}
 
@@ -155,7 +154,7 @@ class _StackAttention:
             yield {"stack": self.name, "layers": [number], "attention": [self._means(head_W) for head_W in sums_HW]}
 
     def shared(self) -> Numbers:
-        counts = [int(count) for count in self.pairs_W[1:-1]]
+        counts = self.pairs_W[1:-1].int().tolist()
         return {"stack": self.name, "pairs": counts, "even_attention": self._means(self.even_W)}
 
     def _by_distance(self, values: Tensor) -> Tensor:
@@ -167,18 +166,18 @@ class _StackAttention:
         return [float(total / count) if count else None for total, count in counted]
 
 
-def _owners(layers: Sequence[SelfAttention]) -> Iterator[tuple[LayerPositions, list[int]]]:
-    """Each LayerPositions object with the layers, counted from 1, that share it."""
-    owners: dict[LayerPositions, list[int]] = {}  # a module is equal to itself alone
+def _owners(layers: Sequence[SelfAttention]) -> dict[LayerPositions, list[int]]:
+    """Each LayerPositions object, which is equal to itself alone, with the layers, counted from 1, that share it."""
+    owners: dict[LayerPositions, list[int]] = {}
     for number, attention in enumerate(layers, start=1):
         if attention.tables is not None:
             owners.setdefault(attention.tables, []).append(number)
-    yield from owners.items()
+    return owners
 
 
 def _tables(stack: str, layers: Sequence[SelfAttention]) -> Iterator[Numbers]:
     """The clipped tables of vectors, one entry per group of layers that share them."""
-    for positions, numbers in _owners(layers):
+    for positions, numbers in _owners(layers).items():
         if (clip_distance := positions.scheme.k) is None:
             continue
         tables = positions.at(clip_distance, layers[0].qkv.weight.device)
@@ -192,7 +191,7 @@ def _biases(stack: str, layers: Sequence[SelfAttention], max_distance: int) -> I
         rows_W = rows_of(torch.arange(-max_distance, max_distance + 1), of_rows_HR.shape[1])
         return of_rows_HR.detach().double().cpu()[:, rows_W]
 
-    for positions, numbers in _owners(layers):
+    for positions, numbers in _owners(layers).items():
         tables, site = positions.at(max_distance, layers[0].qkv.weight.device), positions.site
         if tables.bias is None:
             continue

@@ -8,39 +8,22 @@ import pytest
 from rpr.commands.line_streams import batches
 
 
-@pytest.fixture
-def pipe():
-    """The reading end of a pipe, and functions to write to and close the other end."""
+def test_reader_yields_available_lines_without_waiting():
     reading, writing = os.pipe()
-    open_ends = {reading, writing}
-
-    def write(content):
-        os.write(writing, content)
-
-    def close():
-        open_ends.discard(writing)
-        os.close(writing)
-
-    yield reading, write, close
-    for end in open_ends:
-        os.close(end)
-
-
-def test_reader_yields_available_lines_without_waiting(pipe):
-    reading, write, close = pipe
-    lines = batches(reading, 4)
-    write(b"one\n")
-    assert next(lines) == [b"one"]
-    write(b"two\nthree\nfo")
-    assert next(lines) == [b"two", b"three"]
-    write(b"ur\n" + b"more\n" * 5)
-    assert next(lines) == [b"four", b"more", b"more", b"more"]
-    assert next(lines) == [b"more", b"more"]
-    write(b"la")
-    later = threading.Timer(0.1, lambda: (write(b"st"), close()))
-    later.start()
-    assert list(lines) == [[b"last"]]
-    later.join()
+    with os.fdopen(reading), os.fdopen(writing, "wb", buffering=0) as end:
+        lines = batches(reading, 4)
+        end.write(b"one\n")
+        assert next(lines) == [b"one"]
+        end.write(b"two\nthree\nfo")
+        assert next(lines) == [b"two", b"three"]
+        end.write(b"ur\n" + b"more\n" * 5)
+        assert next(lines) == [b"four", b"more", b"more", b"more"]
+        assert next(lines) == [b"more", b"more"]
+        end.write(b"la")
+        later = threading.Timer(0.1, lambda: (end.write(b"st"), end.close()))
+        later.start()
+        assert list(lines) == [[b"last"]]
+        later.join()
 
 
 def test_batches_of_file_are_full(tmp_path):

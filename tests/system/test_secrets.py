@@ -19,7 +19,6 @@ CANARIES = {
     "HF_TOKEN": "hf_CanaryOfTheHub",
     "HUGGING_FACE_HUB_TOKEN": "hf_CanaryOfOlderHubs",
     "AWS_SECRET_ACCESS_KEY": "CanaryOfTheCloud",
-    "DJANGO_SECRET_KEY": "CanaryOfASite",
     "DATABASE_PASSWORD": "CanaryOfNobody",
     "HTTPS_PROXY": "http://person:CanaryOfTheProxy@127.0.0.1:9",
 }
@@ -88,7 +87,6 @@ SETTINGS = [
     ("logger.project", "${oc.env:WANDB_API_KEY}", "WANDB_API_KEY"),
     ("logger.tags", "[a,'${oc.env:HF_TOKEN}']", "HF_TOKEN"),
     ("data.test_name", "${oc.env:AWS_SECRET_ACCESS_KEY}", "AWS_SECRET_ACCESS_KEY"),
-    ("data.test_name", "${oc.env:DJANGO_SECRET_KEY}", "DJANGO_SECRET_KEY"),
     ("seed", "${oc.env:DATABASE_PASSWORD}", "DATABASE_PASSWORD"),
     ("logger.entity", "${oc.env:HTTPS_PROXY}", "HTTPS_PROXY"),
     ("logger.entity", CANARIES["WANDB_API_KEY"], "WANDB_API_KEY"),
