@@ -132,7 +132,7 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
         ["evaluate", *of_run, cached], ["verify", *of_run, "sentences=4", cached],
         ["export", *of_run, "format=safetensors", cached], ["sweep", "mine", own, "jobs=2", *short, "runs_dir=swept"],
     ]  # fmt: skip
-    bench = ["rounds=1", "steps_per_round=1", "positions=10", "lengths=[5]", "model.d_model=32"]
+    bench = ["rounds=1", "steps_per_round=1", "sentences=2", "length=5", "model.d_model=32"]
     bench += ["variants=[absolute,window]"]
     report = ["report", "runs_dir=whole", "output_dir=out", own]
     more = [report, whole, ["bench", own, *bench], ["train", "--cfg", "job", own, "position=window"]]
