@@ -45,6 +45,7 @@ def on_device(monkeypatch):
     """Torch has neither autocast nor a fused Adam for this device."""
     autocast = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda kind, *args, **more: autocast("cpu", *args, **more))
+    monkeypatch.setattr("rpr.model.devices.memory", lambda x: 2**30)
     monkeypatch.setattr(sys.modules["torch.optim.adam"], "_device_dtype_check_for_fused", lambda *of, **more: None)
 
 

@@ -30,7 +30,7 @@ from rpr.progress import Progress
 from rpr.records.provenance import git_state, versions
 from rpr.report.render import DASH, wrapped
 from rpr.runs import runtime
-from rpr.training.loss import label_smoothed_loss
+from rpr.training.step import compiled_loss_sum, loss_sum
 
 WARM_UP = 3
 TITLES = {  # of parts
@@ -270,6 +270,9 @@ def training_steps(
     vocabulary_size, smoothing = config.data.vocabulary_size, config.optim.label_smoothing
     sizes = ((shape.sentences, length) for length in (shape.source, shape.target))
     source, target = (torch.randint(4, vocabulary_size, size, device=device) for size in sizes)
+    how: dict[str, Any] = {"smoothing": smoothing, "bfloat16": config.hardware.precision == "bf16", "padded": False}
+    how["real"] = target.numel()
+    of_batch = compiled_loss_sum(fixed=True) if config.hardware.compile else loss_sum
 
     def step_of(position: Positions) -> Callable[[], None]:
         model = build_model(config.model.transformer(position, vocabulary_size)).to(device)
@@ -277,9 +280,7 @@ def training_steps(
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
         def step() -> None:
-            with _autocast(config.hardware, device):
-                hidden = model(source, target).flatten(0, 1)
-                loss = label_smoothed_loss(hidden, model.embedding_VM, target.flatten(), smoothing) / target.numel()
+            loss = of_batch(model, source, target, target, **how) / target.numel()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)  # so that a step's memory includes only its own gradients

@@ -122,6 +122,7 @@ class HardwareConfig(StrictModel):
     attention: Literal["auto", "dense", "blockwise", "composed", "triton"]
     num_workers: int = Field(ge=0)
     threads: int | None = Field(ge=1, le=4096)
+    compile: bool = False
 
     @field_validator("precision", mode="before")
     @classmethod
@@ -299,6 +300,8 @@ class TrainConfig(StrictModel):
             if problem := stack.too_long(longest, of_what):
                 yield f"position: {problem}"
         check_attention(self.hardware, stacks)
+        if self.hardware.compile and self.data.text is not None and self.data.text.windows == "stream_masked":
+            yield "hardware.compile: no graph has data.windows=stream_masked, whose shapes differ; choose false"
 
     @property
     def longest_row(self) -> int:

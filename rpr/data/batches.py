@@ -154,7 +154,7 @@ class Batch(NamedTuple):
     The decoder reads target_input_BT (BOS, then the target without its last token) and predicts target_output_BT (the
     target with EOS). A window of documents is a target without a source (S = 0), and its input starts with the token
     before it. Outside training the step's token counts are those of the batch. A shard without pairs is one
-    row: source EOS, target output PAD only.
+    row: source EOS, target output PAD only. `source_padded` is False if no source has padding.
     """
 
     source_BS: torch.Tensor
@@ -163,6 +163,7 @@ class Batch(NamedTuple):
     num_target_tokens: int
     step_source_tokens: int
     step_target_tokens: int
+    source_padded: bool = True
 
 
 class TrainingBatches(Sampler[BatchSpec]):
@@ -306,4 +307,5 @@ class TranslationDataset(Dataset[Batch]):
             target_tokens,
             item.step_source_tokens if isinstance(item, BatchSpec) else source_tokens,
             item.step_target_tokens if isinstance(item, BatchSpec) else target_tokens,
+            bool(indices) and source_tokens < source.size,
         )

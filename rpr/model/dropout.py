@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from rpr.model import devices
+
 LEVELS = 2**16
 
 
@@ -24,7 +26,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        if x.device.type != "cpu":
+        if devices.on_gpu(x) or torch.compiler.is_compiling():
             return F.dropout(x, self.p)
         return self.add(x.new_zeros(()).expand_as(x), x)
 
@@ -32,7 +34,7 @@ class Dropout(nn.Module):
         """residual + dropout(x), of equal shapes; on a CPU in one pass."""
         if not self.training or self.p == 0:
             return residual + x
-        if x.device.type != "cpu":
+        if devices.on_gpu(x) or torch.compiler.is_compiling():
             return residual + F.dropout(x, self.p)
         dropped_levels = min(round(self.p * LEVELS), LEVELS - 1)  # one level is kept: no division by 0
         out: Tensor = _DropAndAdd.apply(residual, x, dropped_levels)  # type: ignore[no-untyped-call]

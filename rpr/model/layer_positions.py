@@ -164,7 +164,7 @@ class LayerPositions(nn.Module):
         if not self._projections:
             return None, None
         learned = self._learned
-        projected = {name: F.linear(x_BPM, learned[name]) for name in self._projections}
+        projected = {name: F.linear(x_BPM, learned[name].to(x_BPM.dtype)) for name in self._projections}
         queries = self.scheme.distance_queries(projected, learned, self.site)
         if queries is not None and self.scheme.query_log_scale and self.scheme.grows_distance_queries:
             queries = queries * self._growth(positions_BP)[:, None, :, None].to(queries.dtype)
@@ -217,6 +217,7 @@ class LayerPositions(nn.Module):
             *self.of_input(x_BPM, positions_P[None]),
             labels=given.rows(tables),
             change_scores=self.change_scores(q_BHPD, positions_P[:, None], positions_P),
+            slopes=self.scheme.slopes(self.site),
         )
 
     @property

@@ -1,8 +1,13 @@
 """Linear maps of few rows without gradients, as in decoding step by step."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from rpr.model import devices
 
 MOST_ROWS = 256
 SMALL_WEIGHT = 2**16  # elements: below, the copies around the product take longer than it saves
@@ -14,6 +19,33 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
+
+    def beside(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The product, and x for what else reads it: in training on a GPU the product of the backward pass adds its
+        gradient. torch.compile does so, too.
+        """
+        if not torch.is_grad_enabled() or not devices.on_gpu(x) or torch.compiler.is_compiling():
+            return self(x), x
+        both: tuple[Tensor, Tensor] = _Beside.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return both
+
+
+class _Beside(torch.autograd.Function):
+    """apply(x, weight, bias or None) -> as `Linear.beside`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        return F.linear(x, weight, bias), x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, dx: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        x, weight = (part.flatten(0, -2) for part in ctx.saved_tensors)
+        dy_NY = dy.flatten(0, -2)
+        whole_NX = torch.addmm(dx.reshape(x.shape), dy_NY, weight)
+        return whole_NX.view_as(dx), dy_NY.T @ x, dy_NY.sum(0) if ctx.has_bias else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -27,10 +59,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         torch.is_grad_enabled()
         or not 0 < rows <= MOST_ROWS
         or weight.numel() < (ONE_ROW_WEIGHT if rows == 1 else SMALL_WEIGHT)
-        or x.device.type != "cpu"
+        or devices.on_gpu(x)
         or not x.dtype == weight.dtype == torch.float32
         or torch.is_autocast_enabled("cpu")
-        or torch.get_float32_matmul_precision() != "highest"
+        or devices.matmul_precision() != "highest"
         or torch.compiler.is_compiling()
     ):
         return F.linear(x, weight, bias)

@@ -98,9 +98,9 @@ def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool)
     """Rotate the first 2W dimensions in pairs (i, i + W), or (2i, 2i + 1) if interleaved; the others are unchanged.
     Computed in the type of the angles.
     """
-    given = x_BHPD.to(cos_PW.dtype), cos_PW, sin_PW, interleaved
+    given = x_BHPD, cos_PW, sin_PW, interleaved
     rotated: Tensor = _Rotate.apply(*given) if torch.is_grad_enabled() else _turned(*given)  # type: ignore[no-untyped-call]
-    return rotated.to(x_BHPD.dtype)
+    return rotated
 
 
 def rotate_by(x_BHPD: Tensor, angles_BHPW: Tensor) -> Tensor:
@@ -127,19 +127,25 @@ class _Rotate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient_BHPD: Tensor) -> tuple[Tensor, None, None, None]:
         cos_PW, sin_PW = ctx.saved_tensors
-        return _turned(gradient_BHPD, cos_PW, -sin_PW, ctx.interleaved), None, None, None
+        return _turned(gradient_BHPD, cos_PW, sin_PW, ctx.interleaved, -1), None, None, None
 
 
-def _turned(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool) -> Tensor:
-    out_BHPD = torch.empty_like(x_BHPD)
+def _turned(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool, direction: int = 1) -> Tensor:
     width = 2 * cos_PW.shape[1]
+    out_BHPD = x_BHPD * _of_dimensions(cos_PW, interleaved, x_BHPD.shape[-1] - width)
     first, second = _pairs(x_BHPD[..., :width], interleaved)
     out_first, out_second = _pairs(out_BHPD[..., :width], interleaved)
-    torch.mul(first, cos_PW, out=out_first).addcmul_(second, sin_PW, value=-1)
-    torch.mul(second, cos_PW, out=out_second).addcmul_(first, sin_PW)
-    if width < x_BHPD.shape[-1]:
-        out_BHPD[..., width:] = x_BHPD[..., width:]
-    return out_BHPD
+    out_first.addcmul_(second, sin_PW, value=-direction)
+    out_second.addcmul_(first, sin_PW, value=direction)
+    return out_BHPD.to(x_BHPD.dtype)
+
+
+@lru_cache(maxsize=4)
+def _of_dimensions(cos_PW: Tensor, interleaved: bool, others: int) -> Tensor:
+    """The cosine of each dimension's pair, [P, D], and 1 for those that do not rotate."""
+    with torch.inference_mode(False):
+        cos_PX = cos_PW.repeat_interleave(2, 1) if interleaved else cos_PW.repeat(1, 2)
+        return torch.nn.functional.pad(cos_PX, (0, others), value=1.0)
 
 
 def _pairs(x: Tensor, interleaved: bool) -> tuple[Tensor, ...]:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rpr.model import devices
 from rpr.model.attention import Implementation, attend, attention_of, split_heads, weights
 from rpr.model.attention.composition import composed
 from rpr.model.attention.inputs import AttentionInputs
@@ -30,17 +31,18 @@ POSITIONS = 0x706F73  # added to the seed
 
 
 class Encoded(NamedTuple):
-    """An encoder's output [B, S, M], and its mask, bool [B, 1, 1, S], False on padding."""
+    """An encoder's output [B, S, M], and its mask, bool [B, 1, 1, S], False on padding; None without any."""
 
     memory_BSM: Tensor
-    mask_B11S: Tensor
+    mask_B11S: Tensor | None
 
 
 class Reading(NamedTuple):
     """What the layers of a stack read besides their input, of all positions at once."""
 
     mask: Tensor | None = None  # bool, broadcastable to [B, H, T, T]; False hides a key
-    encoded: Encoded | None = None  # of a stack with encoder-decoder attention
+    memories: Sequence[tuple[Tensor, Tensor]] | None = None  # keys and values of the source [B, H, S, D], of each layer
+    memory_mask: Tensor | None = None  # bool [B, 1, 1, S]
     caches: Sequence[KVCache] | None = None  # get the keys and values of each layer; still empty
     given: GivenPositions | None = None  # the positions; None: 0, 1, ...
     packing: Packing | None = None  # of rows that are several documents each
@@ -80,9 +82,8 @@ class SelfAttention(nn.Module):
         self.changes_heads = config.qk_norm or scheme.offsets_keys
         self.tables = positions  # the name in all existing checkpoints
 
-    def forward(self, x_BQM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
-        """`cache`, still empty, gets the keys and values."""
-        qkv_BQX = self.qkv(x_BQM)
+    def forward(self, x_BQM: Tensor, qkv_BQX: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
+        """Of x and its projection `qkv`. `cache`, still empty, gets the keys and values."""
         if reading.packing is not None:
 
             def of_documents(x_PTM: Tensor, qkv_PTX: Tensor) -> Tensor:
@@ -126,11 +127,11 @@ class SelfAttention(nn.Module):
             k_BHPD = self.tables.offset_keys("after_norm", k_BHPD, starts, running)
         return q_BHPD, k_BHPD
 
-    def step(self, x_BNM: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
+    def step(self, x_BNM: Tensor, qkv_BNX: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
         # 1. Of one position of each row, [X, H, 1, D].
         x_X1M, newest_X = x_BNM.flatten(0, 1)[:, None], state.newest_X()
-        q, k, v = self.qkv(x_X1M).view(len(x_X1M), 3, self.num_heads, 1, -1).unbind(1)
+        q, k, v = qkv_BNX.view(len(x_X1M), 3, self.num_heads, 1, -1).unbind(1)
         if self.changes_heads:
             q, k = self._changed(q, k, (newest_X == 0)[:, None, None, None], cache.running)
         # 2. Positions. Each row has one of its own, so `prepare` gets all rows as one sentence, [1, H, X, D].
@@ -170,30 +171,36 @@ class CrossAttention(nn.Module):
         self.key_value = _projection(config.d_model, 2)
         self.output = _projection(config.d_model, 1)
 
-    def project_memory(self, memory_BSM: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source, [B, H, S, D] each: computed once per decoding."""
-        k_BHSD, v_BHSD = (_split(part, self.num_heads) for part in self.key_value(memory_BSM).chunk(2, dim=-1))
-        return k_BHSD, v_BHSD
-
-    def forward(self, x_BTM: Tensor, encoded: Encoded) -> Tensor:
-        memory = self.project_memory(encoded.memory_BSM)
-        q_BHTD = _split(self.query(x_BTM), self.num_heads)
-        out: Tensor = self.output(_join(attend(q_BHTD, *memory, mask=encoded.mask_B11S)))
+    def forward(self, q_BTM: Tensor, memory: tuple[Tensor, Tensor], mask_B11S: Tensor | None) -> Tensor:
+        """Of queries, and of the keys and values of the source."""
+        out: Tensor = self.output(_join(attend(_split(q_BTM, self.num_heads), *memory, mask=mask_B11S)))
         return out
 
-    def weights(self, x_BTM: Tensor, encoded: Encoded) -> Tensor:
+    def weights(self, q_BTM: Tensor, memory: tuple[Tensor, Tensor], mask_B11S: Tensor | None) -> Tensor:
         """The attention weights [B, H, T, S] from the arguments of `forward`."""
-        k_BHSD, _ = self.project_memory(encoded.memory_BSM)
-        return weights(_split(self.query(x_BTM), self.num_heads), k_BHSD, mask=encoded.mask_B11S)
+        return weights(_split(q_BTM, self.num_heads), memory[0], mask=mask_B11S)
 
-    def step(self, x_BNM: Tensor, memory_2BHSD: Tensor, state: DecoderState) -> Tensor:
+    def step(self, q_BNM: Tensor, memory_2BHSD: Tensor, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
-        q_BHND = _split(self.query(x_BNM), self.num_heads)
+        q_BHND = _split(q_BNM, self.num_heads)
         with small_products_exact(q_BHND):
-            k_BHSD, v_BHSD = memory_2BHSD[:, : len(x_BNM)]
+            k_BHSD, v_BHSD = memory_2BHSD[:, : len(q_BNM)]
             z_BNM = _join(composed(AttentionInputs(q_BHND, k_BHSD, v_BHSD, mask=state.mask_B11S)))
         out_BNM: Tensor = self.output(z_BNM)
         return out_BNM
+
+
+def projected_memories(memory_BSM: Tensor, layers: Sequence[CrossAttention]) -> list[tuple[Tensor, Tensor]]:
+    """`CrossAttention.project_memory` of all layers; on a GPU by one product."""
+    if devices.on_gpu(memory_BSM):
+        parts = F.linear(memory_BSM, torch.cat([layer.key_value.weight for layer in layers])).chunk(len(layers), dim=-1)
+    else:
+        parts = tuple(layer.key_value(memory_BSM) for layer in layers)
+    halves = (part.chunk(2, dim=-1) for part in parts)
+    return [
+        (_split(k_BSM, layer.num_heads), _split(v_BSM, layer.num_heads))
+        for layer, (k_BSM, v_BSM) in zip(layers, halves, strict=True)
+    ]
 
 
 class FeedForward(nn.Module):
@@ -210,15 +217,15 @@ class FeedForward(nn.Module):
             nn.init.zeros_(self.inner.bias)
             nn.init.zeros_(self.outer.bias)
 
-    def forward(self, x_BTM: Tensor) -> Tensor:
-        inner_BTF = self.inner(x_BTM)
+    def forward(self, inner_BTF: Tensor) -> Tensor:
+        """Of the first matrix's product."""
         if self.activation == "swiglu":
             gate_BTF, up_BTF = inner_BTF.chunk(2, dim=-1)
             inner_BTF = F.silu(gate_BTF) * up_BTF
         elif self.activation == "gelu":
             inner_BTF = F.gelu(inner_BTF)
         else:
-            inner_BTF = F.relu(inner_BTF, inplace=True)
+            inner_BTF = F.relu(inner_BTF)  # in place it would copy the gradient
         out: Tensor = self.outer(inner_BTF)
         return out
 
@@ -234,10 +241,13 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.pre = config.norm == "pre"
 
-    def before(self, x_BTM: Tensor) -> Tensor:
-        """What the sublayer reads."""
-        read_BTM: Tensor = self.norm(x_BTM) if self.pre else x_BTM
-        return read_BTM
+    def before(self, x_BTM: Tensor, first: Linear) -> tuple[Tensor, Tensor, Tensor]:
+        """x, what the sublayer reads, and the product of that with the sublayer's first matrix."""
+        if self.pre:
+            read_BTM = self.norm(x_BTM)
+            return x_BTM, read_BTM, first(read_BTM)
+        product_BTX, x_BTM = first.beside(x_BTM)
+        return x_BTM, x_BTM, product_BTX
 
     def after(self, x_BTM: Tensor, y_BTM: Tensor) -> Tensor:
         """The sum of the layer's input and the sublayer's output."""
@@ -260,23 +270,30 @@ class Layer(nn.Module):
         self.around_cross_attention = Residual(config) if shape.cross else None
         self.around_feed_forward = Residual(config)
 
-    def forward(self, x_BTM: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
-        around = self.around_attention
-        x_BTM = around.after(x_BTM, self.self_attention(around.before(x_BTM), reading, cache))
+    def forward(
+        self, x_BTM: Tensor, reading: Reading, cache: KVCache | None, memory: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        around, attention = self.around_attention, self.self_attention
+        x_BTM, read_BTM, qkv_BTX = around.before(x_BTM, attention.qkv)
+        x_BTM = around.after(x_BTM, attention(read_BTM, qkv_BTX, reading, cache))
         if (cross := self.cross_attention) is not None and (around_cross := self.around_cross_attention) is not None:
-            x_BTM = around_cross.after(x_BTM, cross(around_cross.before(x_BTM), reading.encoded))
-        around = self.around_feed_forward
-        return around.after(x_BTM, self.feed_forward(around.before(x_BTM)))
+            assert memory is not None
+            x_BTM, _, q_BTM = around_cross.before(x_BTM, cross.query)
+            x_BTM = around_cross.after(x_BTM, cross(q_BTM, memory, reading.memory_mask))
+        x_BTM, _, inner_BTF = self.around_feed_forward.before(x_BTM, self.feed_forward.inner)
+        return self.around_feed_forward.after(x_BTM, self.feed_forward(inner_BTF))
 
     def step(self, x_BNM: Tensor, cache: KVCache, memory_2BHSD: Tensor | None, state: DecoderState) -> Tensor:
         """The same for the newest piece of each hypothesis."""
-        around = self.around_attention
-        x_BNM = around.after(x_BNM, self.self_attention.step(around.before(x_BNM), cache, state))
+        around, attention = self.around_attention, self.self_attention
+        x_BNM, read_BNM, qkv_BNX = around.before(x_BNM, attention.qkv)
+        x_BNM = around.after(x_BNM, attention.step(read_BNM, qkv_BNX, cache, state))
         if (cross := self.cross_attention) is not None and (around_cross := self.around_cross_attention) is not None:
             assert memory_2BHSD is not None
-            x_BNM = around_cross.after(x_BNM, cross.step(around_cross.before(x_BNM), memory_2BHSD, state))
-        around = self.around_feed_forward
-        return around.after(x_BNM, self.feed_forward(around.before(x_BNM)))
+            x_BNM, _, q_BNM = around_cross.before(x_BNM, cross.query)
+            x_BNM = around_cross.after(x_BNM, cross.step(q_BNM, memory_2BHSD, state))
+        x_BNM, _, inner_BNF = self.around_feed_forward.before(x_BNM, self.feed_forward.inner)
+        return self.around_feed_forward.after(x_BNM, self.feed_forward(inner_BNF))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import positions_in_training
 from rpr.model.linear import linear
 from rpr.model.packing import Packing
-from rpr.model.stack import Encoded, Layer, Reading, SelfAttention, apart, layers_of, norm_of
+from rpr.model.stack import Encoded, Layer, Reading, SelfAttention, apart, layers_of, norm_of, projected_memories
 
 
 class StackModules(NamedTuple):
@@ -68,7 +68,9 @@ class Transformer(nn.Module, ABC):
         """The pieces that each stack reads, [B, L], padded on the right."""
 
     @abstractmethod
-    def forward(self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0) -> Tensor:
+    def forward(
+        self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0, padded: bool = True, packed: bool = False
+    ) -> Tensor:
         """Hidden states [B, T, M], from which `logits` computes scores of the next piece. Position t sees the source
         and the inputs 0 .. t.
 
@@ -76,6 +78,9 @@ class Transformer(nn.Module, ABC):
             source_BS: pieces with EOS, padded on the right.
             target_input_BT: BOS, then the target without its last piece, padded on the right.
             shift: as many hidden PAD before the source: all its positions are later.
+            padded: False if no source is: then nothing is masked.
+            packed: rows are several documents each (of a single stack), one begins with each BOS, and each is read as
+                if it were alone.
         """
 
     @abstractmethod
@@ -122,7 +127,8 @@ class Transformer(nn.Module, ABC):
             vectors = stack.positions(at, pieces_BL)
         x_BLM, reading = self._embed(pieces_BL, vectors), reading._replace(given=given)
         for number, layer in enumerate(stack.layers):
-            x_BLM = layer(x_BLM, reading, None if reading.caches is None else reading.caches[number])
+            cache, memory = (None if part is None else part[number] for part in (reading.caches, reading.memories))
+            x_BLM = layer(x_BLM, reading, cache, memory)
         return x_BLM
 
     def _embed(self, pieces_BL: Tensor, vectors: Tensor | None) -> Tensor:
@@ -132,7 +138,8 @@ class Transformer(nn.Module, ABC):
             x_BLM = x_BLM.masked_fill((pieces_BL == self.config.bos)[..., None], 0.0)
         if vectors is not None:
             x_BLM = x_BLM + vectors.to(x_BLM.dtype)
-        dropped: Tensor = self.dropout(x_BLM)
+        layer = self.stacks()[-1].layers[0]  # which a training step may have rounded
+        dropped: Tensor = self.dropout(x_BLM.to(layer.self_attention.qkv.weight.dtype))
         return dropped
 
 
@@ -147,28 +154,35 @@ class EncoderDecoder(Transformer):
     def inputs(self, source_BS: Tensor, target_input_BT: Tensor) -> tuple[Tensor, ...]:
         return source_BS, target_input_BT
 
-    def encode(self, source_BS: Tensor) -> Encoded:
+    def encode(self, source_BS: Tensor, *, padded: bool = True) -> Encoded:
         encoder, _ = self.stacks()
-        mask_B11S = (source_BS != self.config.pad)[:, None, None, :]
+        mask_B11S = (source_BS != self.config.pad)[:, None, None, :] if padded else None
         x_BSM = self._hidden(encoder, source_BS, Reading(mask_B11S))
         return Encoded(encoder.norm(x_BSM), mask_B11S)
 
-    def forward(self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0) -> Tensor:
+    def forward(
+        self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0, padded: bool = True, packed: bool = False
+    ) -> Tensor:
+        assert not packed, "of a single stack"
         if shift:
             source_BS = F.pad(source_BS, (shift, 0), value=self.config.pad)
-        encoded = self.encode(source_BS)
+        memory_BSM, mask_B11S = self.encode(source_BS) if padded or shift else self.encode(source_BS, padded=False)
         _, decoder = self.stacks()
-        x_BTM = self._hidden(decoder, target_input_BT, Reading(encoded=encoded))
-        hidden_BTM: Tensor = decoder.norm(x_BTM)
+        reading = Reading(memories=self._memories(memory_BSM), memory_mask=mask_B11S)
+        hidden_BTM: Tensor = decoder.norm(self._hidden(decoder, target_input_BT, reading))
         return hidden_BTM
+
+    def _memories(self, memory_BSM: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of the source, [B, H, S, D], of each layer of the decoder."""
+        layers = (layer.cross_attention for layer in self.stacks()[1].layers)
+        return projected_memories(memory_BSM, [layer for layer in layers if layer is not None])
 
     def start_decoding(self, source_BS: Tensor) -> DecoderState:
         memory_BSM, mask_B11S = self.encode(source_BS)
         _, decoder = self.stacks()
         state = DecoderState.begin(len(source_BS), len(decoder.layers), source_BS.device)
-        for layer in decoder.layers:
-            assert layer.cross_attention is not None
-            state.memories.append(torch.stack(layer.cross_attention.project_memory(memory_BSM)))
+        state.memories += [torch.stack(memory) for memory in self._memories(memory_BSM)]
+        assert mask_B11S is not None
         state.mask_B11S = None if bool(mask_B11S.all()) else mask_B11S
         return state
 
@@ -194,10 +208,9 @@ class DecoderOnly(Transformer):
         from_BL = torch.where(places_L < lengths_B1, places_L, after_BL)
         return (torch.cat([source_BS, target_input_BT], dim=1).gather(1, from_BL),)
 
-    def forward(self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0, packed: bool = False) -> Tensor:
-        """As `Transformer.forward`. `packed`: rows are several documents each, one begins with each BOS, and each is
-        read as if it were alone.
-        """
+    def forward(
+        self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0, padded: bool = True, packed: bool = False
+    ) -> Tensor:
         (pieces_BL,) = self.inputs(source_BS, target_input_BT)
         (stack,) = self.stacks()
         mask_B11L = None

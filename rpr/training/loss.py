@@ -8,10 +8,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rpr.model import devices
+
 # Rows of scores at once: enough for efficient matmuls, few enough that a chunk of scores, (C, V), stays small.
 # On a CPU (V = 8,000 and 32,768) this takes half the time of computing all scores, their log-softmax and its gradient.
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 128 * 2**20
+GPU_SHARE = 64  # a chunk on a GPU takes one part in so many of its memory: each is 20 launches and a sum of gradients
+
+
+def chunk_rows(hidden_NM: Tensor, vocabulary_size: int) -> int:
+    if devices.on_gpu(hidden_NM):
+        return max(1, devices.memory(hidden_NM) // GPU_SHARE // (4 * vocabulary_size))
+    return max(1, min(CHUNK_ROWS, CHUNK_BYTES // (4 * vocabulary_size)))
 
 
 def label_smoothed_loss(hidden_NM: Tensor, embedding_VM: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
@@ -43,16 +52,17 @@ class _ProjectedLoss(torch.autograd.Function):
         other = smoothing / (vocabulary_size - 1)
         target = 1 - smoothing - other
         wide = torch.float64 if embedding_VM.dtype == torch.float64 else torch.float32
+        narrow_VM = embedding_VM.to(hidden_NM.dtype)
         embedding_sum_M = embedding_VM.sum(dim=0)
         wanted = any(ctx.needs_input_grad[:2])
         grad_hidden_NM = torch.empty_like(hidden_NM, dtype=wide) if wanted else None
         grad_embedding_VM = torch.zeros_like(embedding_VM) if wanted else None
         total = torch.zeros((), dtype=wide, device=hidden_NM.device)
-        rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // (4 * vocabulary_size)))
+        rows = chunk_rows(hidden_NM, vocabulary_size)
         for start in range(0, hidden_NM.shape[0], rows):
             chunk = slice(start, start + rows)
             hidden_CM, targets_C1 = hidden_NM[chunk], targets_N[chunk, None]
-            scores_CV = (hidden_CM @ embedding_VM.T).to(wide)
+            scores_CV = (hidden_CM @ narrow_VM.T).to(wide)
             of_target_C1 = scores_CV.gather(1, targets_C1)
             largest_C1 = scores_CV.amax(dim=1, keepdim=True)
             powers_CV = scores_CV.sub_(largest_C1).exp_()  # softmax before the division by their sum
@@ -61,12 +71,12 @@ class _ProjectedLoss(torch.autograd.Function):
             total -= other * (hidden_CM.to(wide) @ embedding_sum_M.to(wide)).sum()
             if grad_hidden_NM is None or grad_embedding_VM is None:
                 continue
-            expected_CM = (powers_CV @ embedding_VM) / sum_C1
+            expected_CM = (powers_CV.to(narrow_VM.dtype) @ narrow_VM) / sum_C1
             grad_hidden_NM[chunk] = expected_CM - target * embedding_VM[targets_C1[:, 0]] - other * embedding_sum_M
             powers_CV.scatter_add_(1, targets_C1, -target * sum_C1)  # one element of each row: no collisions
-            grad_embedding_VM += powers_CV.T @ (hidden_CM / sum_C1)
+            grad_embedding_VM += powers_CV.to(narrow_VM.dtype).T @ (hidden_CM / sum_C1).to(narrow_VM.dtype)
         if grad_embedding_VM is not None:
-            grad_embedding_VM -= other * hidden_NM.sum(dim=0)
+            grad_embedding_VM -= other * hidden_NM.sum(dim=0, dtype=wide)
         ctx.save_for_backward(grad_hidden_NM, grad_embedding_VM)
         return total
 

@@ -11,7 +11,7 @@ from rpr.config.train import OptimConfig, TrainConfig
 from rpr.data.batches import Batch
 from rpr.errors import RunError
 from rpr.model.transformer import build_model
-from rpr.training.loss import label_smoothed_loss
+from rpr.training.step import compiled_loss_sum, loss_sum, to_edges
 
 
 def learning_rate(step: int, optim: OptimConfig, d_model: int) -> float:
@@ -49,7 +49,10 @@ class TranslationModule(pl.LightningModule):
         super().__init__()
         self.config = config
         masked = config.data.text is not None and config.data.text.windows == "stream_masked"
-        self.packed = {"packed": True} if masked else {}  # rows of several documents, in training
+        self.packed = masked  # rows of several documents, in training
+        hardware, text = config.hardware, config.data.text is not None
+        alone = config.optim.microbatches_per_step == hardware.num_ranks == 1
+        self.compiled = compiled_loss_sum(fixed=text and alone) if hardware.compile else None
         self.micro_losses: list[Tensor] = []  # of this rank's microbatches since the guard last took them
         self.gradient_norm: Tensor | None = None  # of the last step, before clipping
         self.last_validation_loss: float | None = None
@@ -100,14 +103,16 @@ class TranslationModule(pl.LightningModule):
         self.last_validation_loss = loss
 
     def _loss_sum(self, batch: Batch, smoothing: float) -> Tensor:
-        hidden_BTM = self.model(batch.source_BS, batch.target_input_BT, **(self.packed if self.training else {}))
-        # Of real positions only: each other costs a row of V. Their number is known: finding them waits for no GPU.
-        targets_P = batch.target_output_BT.flatten()
-        if batch.num_target_tokens == len(targets_P):  # nothing is padded
-            return label_smoothed_loss(hidden_BTM.flatten(0, 1), self.model.embedding_VM, targets_P, smoothing)
-        real_N = torch.nonzero_static(targets_P != self.model.config.pad, size=batch.num_target_tokens)[:, 0]
-        hidden_NM = hidden_BTM.flatten(0, 1).index_select(0, real_N)
-        return label_smoothed_loss(hidden_NM, self.model.embedding_VM, targets_P[real_N], smoothing)
+        pieces: Any = batch[:3]
+        how: dict[str, Any] = {"smoothing": smoothing, "bfloat16": self.config.hardware.precision == "bf16"}
+        how |= {"padded": batch.source_padded, "packed": self.packed and self.training}
+        if self.compiled is None or not self.training:
+            return loss_sum(self.model, *pieces, real=batch.num_target_tokens, **how)
+        if batch.source_BS.shape[1]:
+            pieces = to_edges(*pieces)
+            how["padded"] |= pieces[0].shape != batch.source_BS.shape
+        number = pieces[2].numel()
+        return self.compiled(self.model, *pieces, real=number if number == batch.num_target_tokens else None, **how)
 
     def configure_optimizers(self) -> Any:
         """Adam; with weight decay AdamW (Loshchilov and Hutter 2019), which decays the matrices of linear layers alone,

@@ -15,7 +15,7 @@ MODEL=${MODEL:-base} ROUNDS=${ROUNDS:-15} PATIENCE=${PATIENCE:-1}           # PA
 VOCABULARY=${VOCABULARY:-32768} SENTENCES=${SENTENCES:-32} LENGTH=${LENGTH:-512}
 WIDTHS=${WIDTHS:-384x6 512x8} CONTEXTS=${CONTEXTS:-1024,2048} CONTEXT_POSITIONS=${CONTEXT_POSITIONS:-32768}
 LAYERS=${LAYERS:-512,1024,2048,4096,8192} LAYER_POSITIONS=${LAYER_POSITIONS:-16384}
-VARIANTS=absolute,relative,rope,t5,alibi,transformer_xl
+VARIANTS=absolute,relative,rope,t5,alibi,transformer_xl COMPILED=${COMPILED:-absolute,relative}  # by torch.compile
 if [ -n "${WHEELS:-}" ]; then
   "$PY" -m pip install -q --no-index --no-deps --no-compile --upgrade --target /tmp/site "$WHEELS"/*.whl || exit
   export PYTHONPATH=/tmp/site:${PYTHONPATH:-}
@@ -30,19 +30,23 @@ bench() {  # name, limit in seconds, settings: interrupted at the limit, bench p
 
 case ${1:-} in
 1)
-  OMP_NUM_THREADS=1 timeout -s INT -k 20 $((PATIENCE * 210)) "$PY" -m pytest $TEST_OPTIONS $TESTS -n "$WORKERS" -p no:cacheprovider \
+  OMP_NUM_THREADS=1 timeout -s INT -k 20 $((PATIENCE * 190)) "$PY" -m pytest $TEST_OPTIONS $TESTS -n "$WORKERS" -p no:cacheprovider \
     --durations=20 > "$OUT/tests.log" 2>&1
   echo "tests: exit code $?, ${SECONDS} s: $(tail -n 1 "$OUT/tests.log")"
-  bench step 120 model="$MODEL" parts=[step] rounds="$ROUNDS" sentences="$SENTENCES" length="$LENGTH"
+  step=(model="$MODEL" parts=[step] rounds="$ROUNDS" sentences="$SENTENCES" length="$LENGTH")
+  bench step 75 "${step[@]}"
+  VARIANTS=$COMPILED bench step_compiled 75 "${step[@]}" hardware.compile=true
   ;;
 2)
   for size in $WIDTHS; do
     width=${size%x*} layers=${size#*x}
-    bench "context_$size" 110 model="$MODEL" model.architecture=decoder_only model.d_model="$width" \
-      model.num_layers="$layers" model.num_heads=$((width / 64)) model.d_ff=$((4 * width)) parts=[context] \
-      rounds="$ROUNDS" context.lengths="[$CONTEXTS]" context.positions="$CONTEXT_POSITIONS"
+    context=(model="$MODEL" model.architecture=decoder_only model.d_model="$width" model.num_layers="$layers"
+      model.num_heads=$((width / 64)) model.d_ff=$((4 * width)) parts=[context] rounds="$ROUNDS"
+      context.lengths="[$CONTEXTS]" context.positions="$CONTEXT_POSITIONS")
+    bench "context_$size" 70 "${context[@]}"
+    VARIANTS=$COMPILED bench "context_${size}_compiled" 70 "${context[@]}" hardware.compile=true
   done
-  bench attention 110 model="$MODEL" parts=[attention] rounds="$ROUNDS" context.lengths="[$LAYERS]" \
+  bench attention 60 model="$MODEL" parts=[attention] rounds="$ROUNDS" context.lengths="[$LAYERS]" \
     context.positions="$LAYER_POSITIONS"
   ;;
 *)

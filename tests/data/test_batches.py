@@ -66,11 +66,11 @@ def test_batch_contents(tmp_path):
     assert batch.source_BS.tolist() == [[EOS, PAD, PAD], [4, 5, EOS]]
     assert batch.target_output_BT.tolist() == [[5, 6, EOS], [EOS, PAD, PAD]]
     assert batch.target_input_BT.tolist() == [[BOS, 5, 6], [BOS, PAD, PAD]]
-    assert batch[3:] == (4, 40, 50)
+    assert batch[3:] == (4, 40, 50, True)
     evaluation = TranslationDataset(split)[[2]]
-    assert evaluation.source_BS.tolist() == [[8, EOS]] and evaluation[3:] == (2, 2, 2)
+    assert evaluation.source_BS.tolist() == [[8, EOS]] and evaluation[3:] == (2, 2, 2, False)
     empty = TranslationDataset(split)[BatchSpec(np.empty(0, np.int64), 40, 50)]  # one row without tokens
-    assert [rows.tolist() for rows in empty[:3]] == [[[EOS]], [[BOS]], [[PAD]]] and empty[3:] == (0, 40, 50)
+    assert [rows.tolist() for rows in empty[:3]] == [[[EOS]], [[BOS]], [[PAD]]] and empty[3:] == (0, 40, 50, False)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

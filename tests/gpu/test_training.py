@@ -59,15 +59,15 @@ def batch_on(device, sentences=16, longest=48):
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("choice, architecture", CASES)
 def test_training_step_does_not_synchronise_with_the_cpu(choice, architecture, precision, device):
-    config = composition.compose_train([hardware_of(device), *settings_of(choice, architecture)])
+    rounded = "hardware.precision=bf16" if precision == torch.bfloat16 else "hardware.precision=32"
+    config = composition.compose_train([hardware_of(device), rounded, *settings_of(choice, architecture)])
     module = TranslationModule(config, VOCABULARY).to(device)
     module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
     optimizer = module.configure_optimizers()["optimizer"]
     batch = batch_on(device)
 
     def step():
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
-            loss = module.training_step(batch, 0)
+        loss = module.training_step(batch, 0)
         loss.backward()
         module.on_before_optimizer_step(optimizer)
         optimizer.step()
@@ -86,14 +86,16 @@ def test_training_step_does_not_synchronise_with_the_cpu(choice, architecture, p
     assert all(loss.isfinite() for loss in losses) and losses[-1] != first
 
 
-@pytest.mark.parametrize("choice, architecture", [
-    *((choice, "encoder_decoder") for choice in ("relative", "absolute", "t5")), ("fox", "decoder_only"),
+@pytest.mark.parametrize("choice, architecture, compiled", [
+    *((choice, "encoder_decoder", False) for choice in ("relative", "absolute", "t5")), ("fox", "decoder_only", False),
+    ("relative", "encoder_decoder", True),
 ])  # fmt: skip
-def test_resumed_run_equals_uninterrupted_run(choice, architecture, device, tmp_path):
+def test_resumed_run_equals_uninterrupted_run(choice, architecture, compiled, device, tmp_path):
     small = ["data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.vocabulary_size=300"]
     config = composition.compose_train(
         [
-            hardware_of(device), *settings_of(choice, architecture), *small, f"data.cache_dir={tmp_path / 'cache'}",
+            hardware_of(device), f"hardware.compile={compiled}", *settings_of(choice, architecture), *small,
+            f"data.cache_dir={tmp_path / 'cache'}",
             "optim.max_steps=20", "optim.checkpoint_every_n_steps=10", "optim.validate_every_n_steps=10",
             "optim.max_tokens_per_microbatch=512", "evaluation.validation_sentences=0",
         ]

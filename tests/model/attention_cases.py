@@ -156,7 +156,7 @@ def blockwise(
 def fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Torch's kernel, as on a GPU, for all that it computes; else `attend`."""
     given = AttentionInputs(q, k, v, **options)
-    fits = given.positions <= {"bias_table"} and not given.windowed
+    fits = not given.positions and not given.windowed
     return attention._fused(given) if fits else attend(q, k, v, **options)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rpr.model import attention
+from rpr.model import attention, devices
 from rpr.model.attention import attend, weights
 from rpr.model.attention.inputs import AttentionInputs
 from tests.model.attention_cases import (
@@ -138,21 +138,48 @@ def test_bias_of_keys_is_a_column_of_long_causal_attention(monkeypatch, calls):
     (True, {}, "highest"),
     (True, {"value_table": None}, "highest"),
     (True, {"q": {"dtype": torch.float32}}, "high"),
+    (True, {"key_table": None, "value_table": None, "bias_table": torch.zeros(1, 301)}, "highest"),
+    (True, {"key_table": torch.zeros(31, 5), "distance_queries": torch.zeros(2, 1, 70, 5), "window": 3}, "highest"),
     (False, {"q": {"dtype": torch.float32}}, "highest"),
-    (False, {"q": {"is_cuda": False}}, "highest"),
+    (False, {"q": {"device": torch.device("cpu")}}, "highest"),
     (False, {"q": {"shape": (2, 1, 70, 512)}}, "highest"),
-    (False, {"bias_table": torch.zeros(1, 3)}, "highest"),
-    (False, {"key_table": None, "value_table": None}, "highest"),
     (False, {"key_table": torch.zeros(71, 4)}, "highest"),
     (False, {"labels": torch.zeros(70, 70)}, "highest"),
+    (False, {"key_bias": torch.zeros(2, 1, 70)}, "highest"),
+    (False, {"sink": torch.zeros(1)}, "highest"),
 ])  # fmt: skip
 def test_on_a_gpu_the_kernel_for_tables_is_chosen_where_it_is_faster(kernel, change, precision, monkeypatch):
     monkeypatch.setattr(attention, "_kernels_compile_here", lambda: True)
+    monkeypatch.setattr(attention, "SIDE_BYTES", 0)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
-    query = {"is_cuda": True, "dtype": torch.bfloat16, "shape": (2, 1, 70, 64), **change.get("q", {})}
-    of = {"key_table": torch.zeros(33, 64), "value_table": torch.zeros(33, 64), **change, "q": SimpleNamespace(**query)}
-    k, v = torch.zeros(2, 1, 70, 64), torch.zeros(query["shape"])
+    on_gpu = {"device": torch.device("cuda"), "dtype": torch.bfloat16, "shape": (2, 1, 70, 64)}
+    query = SimpleNamespace(**on_gpu | change.get("q", {}))
+    of = {"key_table": torch.zeros(33, 64), "value_table": torch.zeros(33, 64), **change, "q": query}
+    k, v = torch.zeros(2, 1, 70, 64), torch.zeros(query.shape)
     assert attention._kernel_is_faster(AttentionInputs(**of, k=k, v=v)) is kernel
+
+
+@pytest.mark.parametrize("dtype, largest", [(torch.float64, 1e-11), (torch.float32, 2e-4), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_bias_of_keys_is_columns_of_them(linear, dtype, largest, monkeypatch):
+    """As on a GPU: in bfloat16, too, which holds neither all positions nor running sums."""
+    monkeypatch.setattr(devices, "on_gpu", lambda x: True)
+    inputs, _ = Case(700, 700, keys=None, values=None, width=16, batch=1).inputs()
+    weight, options = inputs[0].flip(2), {"causal": True}
+    slopes = None
+    if linear:
+        slopes = (2**-0.5, 2**-6)
+        distances = torch.arange(-699, 700, dtype=torch.float64)
+        options["bias_table"] = torch.tensor(slopes, dtype=torch.float64)[:, None] * distances
+        inputs = inputs[:3]
+    else:
+        inputs[7] = torch.linspace(0, 900, 700, dtype=torch.float64).expand(1, 2, -1)
+    exact = results(reference, inputs, weight, **options)
+    narrow = [None if x is None else x.to(dtype if number < 3 else torch.promote_types(dtype, torch.float32))
+              for number, x in enumerate(inputs)]  # fmt: skip
+    found = results(partial(attend, slopes=slopes), narrow, weight.to(dtype), **options)
+    for one, expected in zip(found, exact, strict=True):
+        assert (one.double() - expected).norm() < largest * expected.norm()
 
 
 @pytest.mark.parametrize("name", ["key bias, everything", "labels by sentence"])
@@ -318,11 +345,13 @@ def test_invalid_shape_raises(wrong, message):
             weights(q, k, **options)
 
 
-def test_triton_with_labels_or_bias_raises():
-    (q, k, v, _, _, bias, *_), options = Case(4, 4, bias=1, labels="QK").inputs()
-    message = "triton supports only key and value tables by distance, no labels, score bias, queries of their own, win"
-    for more in ({"labels": options["labels"]}, {"bias_table": bias[:, :3]}, {"window": 2}, {"sink": torch.ones(2)}):
-        with pytest.raises(ValueError, match=message):
+def test_triton_with_labels_or_sink_raises():
+    (q, k, v, *_), options = Case(4, 4, bias=1, labels="QK").inputs()
+    key_bias = torch.zeros(k.shape[:3], dtype=k.dtype)
+    for more in ({"labels": options["labels"]}, {"key_bias": key_bias}, {"sink": torch.ones(2)}):
+        with pytest.raises(
+            ValueError, match="triton supports no labels, changed scores, bias of keys, sink, or values"
+        ):
             attend(q, k, v, implementation="triton", **more)
 
 

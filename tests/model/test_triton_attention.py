@@ -59,7 +59,7 @@ def test_kernels_in_the_interpreter_with_random_shapes(coverage_environment):
 # In the interpreter
 
 
-def fused(q, k, v, *, tiles=SMALL, bias_table=None, distance_queries=None, key_bias=None, **options):
+def fused(q, k, v, *, tiles=SMALL, **options):
     """Called as `attend` is, with key and value tables alone."""
     return fused_attention(AttentionInputs(q, k, v, **options), tiles)
 
@@ -90,6 +90,13 @@ class TestInterpreted:
         pytest.param(Case(20, 37, 17, keys=2, values=4, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
         Case(20, 20, 22, keys=5, mask="HQ", batch=1, per_head=(True, True)),
         Case(2, 1, 9, values=4, batch=1, heads=1),
+        Case(37, 37, keys=None, values=None, bias=40, causal=True),
+        Case(20, 37, 3, keys=2, values=1, bias=5, mask="K", batch=3),
+        pytest.param(Case(40, 20, keys=None, values=None, bias=0, batch=1), marks=pytest.mark.slow),
+        Case(37, 37, keys=40, values=None, bias=7, queries=5, causal=True, batch=1),
+        Case(50, 50, keys=2, values=3, bias=9, window=17, causal=True, batch=1, heads=1),
+        Case(50, 40, 3, keys=4, values=None, bias=30, window=5, mask="QK", batch=1, heads=1),
+        pytest.param(Case(70, 70, keys=20, values=20, window=18, batch=1, heads=1), marks=pytest.mark.slow),
     ], ids=str)  # fmt: skip
     def test_matches_reference(self, case):
         assert_equals_reference(replace(case, width=8))
@@ -130,7 +137,7 @@ class TestInterpreted:
             choose(1, 7, 16, 31, 50, 130), choose(1, 5, 32, 33, 60, 200), choose(0, 1, 40),
             keys=choose(None, 0, 1, 7, 70), values=choose(None, 0, 2, 15, 16), causal=choose(True, False),
             mask=choose("", "K", "QK", "BK"), per_head=(choose(True, False),) * 2, batch=choose(1, 2), width=8,
-            seed=seed,
+            seed=seed, bias=choose(None, 0, 3, 90), window=choose(None, None, 1, 20),
         )  # fmt: skip
         assert_equals_reference(case, tiles=Tiles(*((choose(16, 32), choose(16, 32)) for _ in range(3))))
 

@@ -10,6 +10,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "sweeps" / "measured" / "first_minutes.sh"
 VARIANTS = 6
+ENDS = {"": VARIANTS, "_compiled": 1}
 SIZES = {
     "HARDWARE": "cpu",
     "PATIENCE": "5",
@@ -18,6 +19,7 @@ SIZES = {
     "TESTS": "tests/gpu/test_triton.py",
     "WORKERS": "1",
     "ROUNDS": "2",
+    "COMPILED": "absolute",
     "VOCABULARY": "50",
     "SENTENCES": "2",
     "LENGTH": "6",
@@ -39,12 +41,12 @@ def test_two_calls_write_tests_documents_and_shares(tmp_path):
     documents = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     rows = {name: document[name.partition("_")[0]] for name, document in documents.items()}
     numbers = {name: len(of_document) for name, of_document in rows.items()}
-    assert numbers == {
+    contexts = {f"context_{size}{end}": 2 * count for size in ("64x1", "128x1") for end, count in ENDS.items()}
+    assert numbers == contexts | {
         "step": VARIANTS,
-        "context_64x1": 2 * VARIANTS,
-        "context_128x1": 2 * VARIANTS,
+        "step_compiled": 1,
         "attention": VARIANTS,
     }
     assert all(len(row["round_seconds"]) == 2 for of_document in rows.values() for row in of_document)
-    assert len((tmp_path / "mfu.tsv").read_text().splitlines()) == 1 + 6 * VARIANTS
+    assert len((tmp_path / "mfu.tsv").read_text().splitlines()) == 1 + 6 * VARIANTS + 5
     assert " skipped in " in (tmp_path / "tests.log").read_text()  # these measure a CUDA device

@@ -5,8 +5,8 @@ Pure functions with the same result, forward and backward:
 - `reference` follows equations 3 and 4 with a_ij written out; for tests and for reading.
 - `composed` projects onto the table first and spreads the result over the keys, in differentiable torch operations
   that `torch.compile` can fuse and autograd can differentiate twice.
-- `attend` is the one to call: by device and length it selects the fused kernels for plain attention, the hand-written
-  passes of `rpr.model.attention.blocks`, or `composed` under `torch.compile`.
+- `attend` is the one to call: by device and length it selects torch's kernels for plain attention, ours for a GPU, the
+  hand-written passes of `rpr.model.attention.blocks`, or `composed` under `torch.compile`.
 
 They take `AttentionInputs` (`attend` its fields) and return z [B, H, Q, D], empty if q is. A query that sees no key
 gets finite but meaningless values and finite gradients.
@@ -18,7 +18,8 @@ import logging
 import os
 import shutil
 import sysconfig
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -27,10 +28,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rpr.model import devices
 from rpr.model.attention.blocks import SplitHeads, blockwise
 from rpr.model.attention.composition import composed as composed
 from rpr.model.attention.composition import weights as weights
-from rpr.model.attention.distances import bias_of_pairs
+from rpr.model.attention.equations import masked_score
 from rpr.model.attention.equations import reference as reference
 from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.attention.tables import Layout
@@ -45,7 +47,8 @@ STORED_BYTES = 100 * 2**20  # but on a CPU it stores causal weights of so many b
 BLOCK_SCORES = 2**18  # scores per head and sentence in a block of queries, on a CPU
 GPU_STORED_BYTES = 256 * 2**20  # but on a GPU it stores weights of so many bytes a layer
 GPU_BLOCK_SCORES = 2**25  # of all heads and sentences, on a GPU: 64 MiB in bfloat16
-VECTORS = {"key_table", "value_table"}  # the positions that the fused kernel for a GPU computes
+IN_KERNEL = {"key_table", "value_table", "bias_table", "distance_queries"}  # what the fused kernel for a GPU computes
+SIDE_BYTES = 512 * 2**20  # of a side table of that kernel which is as wide as the keys
 WINDOW_BLOCK = 128  # queries of a block with a window, on a CPU
 CAUSAL = 128  # from this many keys on, blocks of causal attention on a CPU leave out later keys
 
@@ -57,7 +60,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, implementation: Implementation = 
         q, k, v, others: the fields of `AttentionInputs`.
         implementation: `auto` selects one; `dense` stores the weights [B, H, Q, K] for the backward pass, `blockwise`
             computes them again block by block of queries; `composed` is the function of that name; `triton` is the
-            fused kernel for long sequences on a GPU (tables of vectors only).
+            fused kernel for a GPU (no bias of keys, no sink).
 
     Raises:
         ValueError: tables, biases, distance queries or labels that do not fit.
@@ -67,9 +70,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, implementation: Implementation = 
 
 def attention_of(given: AttentionInputs, implementation: Implementation = "auto") -> Tensor:
     """As `attend`."""
+    # 1. Everything in its full shape; a window only where it hides something.
     given.check_shapes()
     q_BHQD, k_BHKD, v_BHKD = given[:3]
-    if (mask := given.mask) is not None:
+    if (mask := given.mask) is not None and mask.dim() < 4:
         given = given._replace(mask=mask.reshape((1,) * (4 - mask.dim()) + mask.shape))
     if k_BHKD.shape[0] < q_BHQD.shape[0]:
         k_BHKD, v_BHKD = (x.expand(q_BHQD.shape[0], -1, -1, -1) for x in (k_BHKD, v_BHKD))
@@ -78,61 +82,71 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
         given = given._replace(window=None)
     if not q_BHQD.numel() or not k_BHKD.numel():
         return reference(given)
-    if implementation == "auto" and _fused_is_faster(given):
+    # 2. Torch's kernels for plain attention, then ours for positions.
+    auto = implementation == "auto"
+    if auto and _fused_is_faster(given):
         return _fused(given)
-    if implementation == "auto" and _column_is_faster(given):
-        return _with_bias_as_column(given)
-    of_one_width = given.q.shape[3] == given.v.shape[3]
-    if implementation == "triton" and not (of_one_width and given.positions <= VECTORS and not given.windowed):
+    if auto and _columns_are_faster(given):
+        return _with_bias_as_columns(given)
+    if implementation == "triton" and not _in_kernel(given):
         raise ValueError(
-            "implementation: triton supports only key and value tables by distance, no labels, score bias, queries "
-            "of their own, window or sink; choose auto"
+            "implementation: triton supports no labels, changed scores, bias of keys, sink, or values of another width "
+            "than queries; choose auto"
         )
-    if implementation == "composed" or given.dense_alone or (implementation == "auto" and _composed_is_better(q_BHQD)):
-        return composed(given)
-    if implementation == "triton" or (implementation == "auto" and _kernel_is_faster(given)):
+    if implementation == "triton" or (auto and _kernel_is_faster(given)):
         from rpr.model.kernels.triton_attention import fused_attention
 
         return fused_attention(given)
-    stored = implementation == "dense" or (implementation == "auto" and _stores_weights(given))
+    # 3. Torch's operations, differentiated by autograd or by hand.
+    if implementation == "composed" or given.dense_alone or (auto and _composed_is_better(q_BHQD)):
+        return composed(given)
+    stored = implementation == "dense" or (auto and _stores_weights(given))
     whole = stored and given.window is None and not _leaves_out_later_keys(given)
     return blockwise(given, None if whole else _block(given), stored=stored)
 
 
 def _leaves_out_later_keys(given: AttentionInputs) -> bool:
-    return given.causal and given.k.shape[2] >= CAUSAL and given.q.device.type == "cpu"
+    return given.causal and given.k.shape[2] >= CAUSAL and not devices.on_gpu(given.q)
 
 
 def _block(given: AttentionInputs) -> int:
     """Queries per block: so many that a CPU's caches hold the scores of a head, or that a GPU has enough to do."""
     batch, heads, num_keys, _ = given.k.shape
+    on_gpu = devices.on_gpu(given.q)
     if given.window is not None:
-        return WINDOW_BLOCK if given.q.device.type == "cpu" else max(WINDOW_BLOCK, given.window)
+        return max(WINDOW_BLOCK, given.window) if on_gpu else WINDOW_BLOCK
     if _leaves_out_later_keys(given):
         return 64 if num_keys < LONG else 128
-    of_a_query = num_keys if given.q.device.type == "cpu" else batch * heads * num_keys
-    return max(64, (BLOCK_SCORES if given.q.device.type == "cpu" else GPU_BLOCK_SCORES) // of_a_query)
+    return max(64, GPU_BLOCK_SCORES // (batch * heads * num_keys) if on_gpu else BLOCK_SCORES // num_keys)
+
+
+def _in_kernel(given: AttentionInputs) -> bool:
+    """Whether the fused kernel for a GPU computes it."""
+    of_one_width = given.q.shape[3] == given.v.shape[3]
+    return of_one_width and given.positions <= IN_KERNEL and given.sink is None
 
 
 def _kernel_is_faster(given: AttentionInputs) -> bool:
-    """Whether the fused kernel for tables can be used, and was measured to be faster (sweeps/measured/gpu.md)."""
-    positions, tables = given.positions, [table for table in (given.key_table, given.value_table) if table is not None]
-    num_keys = given.k.shape[2]
-    tf32 = given.q.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    """Whether the fused kernel can be used: for narrow tables it was measured to be faster (sweeps/measured/gpu.md),
+    elsewhere it saves launches and memory.
+    """
+    batch, heads, num_queries, _ = given.q.shape
+    tables = [table for table in (given.key_table, given.value_table) if table is not None]
+    rows = max([0, *(min(table.shape[-2], 2 * given.farthest + 1) for table in tables)])
+    tf32 = given.q.dtype == torch.float32 and devices.matmul_precision() != "highest"
     return (
-        given.q.is_cuda
-        and bool(positions)
-        and given.q.shape[3] == given.v.shape[3]
-        and positions <= VECTORS
-        and not given.windowed
+        devices.on_gpu(given.q)
+        and _in_kernel(given)
         and (given.q.dtype in (torch.bfloat16, torch.float16) or tf32)
         and given.q.shape[3] <= WIDEST_TRITON_HEAD
-        and max(table.shape[-2] for table in tables) < num_keys  # as wide as that, the side tables are weights too
+        and not _few_queries(given.q)
+        and (rows < given.k.shape[2] or 4 * batch * heads * num_queries * rows <= SIDE_BYTES)
         and not torch.are_deterministic_algorithms_enabled()  # one test on a GPU got other bits from a second call
         and _kernels_compile_here()
     )
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @cache
 def _kernels_compile_here() -> bool:
     """Triton compiles a launcher in C for each kernel. Says once what is missing."""
@@ -157,14 +171,14 @@ def _stores_weights(given: AttentionInputs) -> bool:
     size = batch * heads * pairs * given.q.element_size()
     if given.window is not None:  # blocks of few keys
         return pairs < LONG**2
-    if given.q.device.type == "cpu":
-        return pairs < LONG**2 or (given.causal and size // 2 <= STORED_BYTES)
-    return pairs < LONG**2 or size <= GPU_STORED_BYTES
+    if devices.on_gpu(given.q):
+        return pairs < LONG**2 or size <= GPU_STORED_BYTES
+    return pairs < LONG**2 or (given.causal and size // 2 <= STORED_BYTES)
 
 
 def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v of self-attention from one projection, [B, Q, 3 H D] -> three views [B, H, Q, D]."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or devices.on_gpu(qkv_BQM):
         q, k, v = qkv_BQM.view(*qkv_BQM.shape[:2], 3, num_heads, -1).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     parts: tuple[Tensor, Tensor, Tensor] = SplitHeads.apply(qkv_BQM, num_heads)  # type: ignore[no-untyped-call]
@@ -174,65 +188,117 @@ def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor
 def _fused_is_faster(given: AttentionInputs) -> bool:
     """Whether torch's fused kernels for attention were measured to be faster than our passes.
 
-    On a GPU always, also with a bias of scores, whose gradient for each pair they store. On a CPU the kernel gains
-    little from bfloat16 matmuls (sweeps/measured/speed.md), and of later keys it leaves out only blocks of
-    512.
+    On a GPU always. On a CPU the kernel gains little from bfloat16 matmuls (sweeps/measured/speed.md), and of later
+    keys it leaves out only blocks of 512.
     """
     num_keys = given.k.shape[2]
-    if given.windowed:
+    if given.windowed or given.positions:
         return False
-    if given.q.device.type != "cpu":
-        return given.positions <= {"bias_table"}
-    if given.positions:
-        return False
+    if devices.on_gpu(given.q):
+        return True
     through_bfloat16 = given.q.dtype == torch.bfloat16 or (
-        given.q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "medium"
+        given.q.dtype == torch.float32 and devices.matmul_precision() == "medium"
     )
     skips = given.causal and given.q.shape[2] == num_keys and _stores_weights(given)
     return num_keys >= (LONG if through_bfloat16 or skips else 256)
 
 
-def _column_is_faster(given: AttentionInputs) -> bool:
-    """Whether `_with_bias_as_column` can be used, at equal precision, and was measured to be faster."""
-    return (
-        given.key_bias is not None
-        and given.positions == {"key_bias"}
-        and given.only_causal
-        and given.sink is None
-        and given.q.shape[3] == given.v.shape[3]
-        and not _stores_weights(given)
-        and given.q.device.type == "cpu"
-        and given.q.dtype == given.key_bias.dtype
-        and torch.get_float32_matmul_precision() == "highest"
-        and not torch.is_autocast_enabled("cpu")  # which would round running sums with the column
+def _columns_are_faster(given: AttentionInputs) -> bool:
+    """Whether `_with_bias_as_columns` can be used: on a GPU it saves the bias of all pairs, on a CPU it was measured to
+    be faster, at equal precision.
+    """
+    linear = given.positions == {"bias_table"} and given.slopes is not None
+    if not (linear or given.positions == {"key_bias"}) or not given.only_causal or given.sink is not None:
+        return False
+    if given.q.shape[3] != given.v.shape[3]:
+        return False
+    return devices.on_gpu(given.q) or (
+        not _stores_weights(given) and _exact(given.q) and not torch.is_autocast_enabled("cpu")
     )
 
 
-def _with_bias_as_column(given: AttentionInputs) -> Tensor:
-    """The bias of the keys is one more column of k, which queries multiply by one: plain attention, a little wider."""
-    assert given.key_bias is not None
-    scale = given.q.shape[-1] ** -0.5
-    q_BHQE = F.pad(given.q, (0, 1), value=1 / scale)
-    k_BHKE = torch.cat([given.k, given.key_bias[..., None]], dim=-1)
-    return F.scaled_dot_product_attention(q_BHQE, k_BHKE, F.pad(given.v, (0, 1)), is_causal=True, scale=scale)[..., :-1]
+def _exact(x: Tensor) -> bool:
+    """Whether products are of the tensor's own numbers, of 24 bits or more."""
+    single = x.dtype == torch.float32 and devices.matmul_precision() == "highest"
+    return single or x.dtype == torch.float64
+
+
+def _with_bias_as_columns(given: AttentionInputs) -> Tensor:
+    """The bias of the keys is a few more columns of k, which queries multiply by constants: plain attention, a little
+    wider. That of distances, slope (j - i), is slope j but for what all keys of a query share. Where products round
+    to bfloat16, numbers are split into several that it holds: j into 256 a + b, others into their leading bits.
+    """
+    q, k, scale = given.q, given.k, given.q.shape[3] ** -0.5
+    if given.slopes is not None:
+        of_queries, of_keys = _columns_of_slopes(given.slopes, scale, k.shape[2], _exact(q), q.dtype, q.device)
+        q = torch.cat([q, of_queries.expand(*q.shape[:3], -1)], dim=-1)
+    else:
+        assert given.key_bias is not None
+        of_keys = _columns(_leading_bits(given.key_bias / scale, 1 if _exact(q) else 3), q.dtype)
+        q = F.pad(q, (0, of_keys.shape[-1]), value=1.0)
+    k = torch.cat([k, of_keys.expand(*k.shape[:3], -1)], dim=-1)
+    v = F.pad(given.v, (0, of_keys.shape[-1]))
+    z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    return z[..., : given.v.shape[3]]
+
+
+@lru_cache(maxsize=4)  # the same for all layers
+def _columns_of_slopes(
+    slopes: tuple[float, ...], scale: float, keys: int, exact: bool, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """What the queries of each head have, [H, 1, E], and the keys, [K, E]."""
+    with torch.inference_mode(False):
+        places_K = torch.arange(keys, device=device)
+        of_places = [(places_K, 1)] if exact else [(places_K // 256, 256), (places_K % 256, 1)]
+        slopes_H = torch.tensor(slopes, dtype=torch.float64).to(device, non_blocking=True) / scale
+        pairs = [
+            (size * slope_H, place_K)
+            for slope_H in _leading_bits(slopes_H, 1 if exact else 2)
+            for place_K, size in of_places
+        ]
+        of_queries_HE, of_keys_KE = (_columns(part, dtype) for part in zip(*pairs, strict=True))
+        return of_queries_HE[:, None], of_keys_KE
+
+
+def _leading_bits(x: Tensor, number: int) -> list[Tensor]:
+    """x as a sum of parts that bfloat16 holds, of which the first has its gradient; one part is x itself."""
+    if number == 1:
+        return [x]
+    first = x.bfloat16().to(x.dtype)
+    return [first, *_leading_bits((x - first).detach(), number - 1)]
+
+
+def _columns(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """[..., E]; kernels for a GPU take widths in eights."""
+    columns = torch.stack(tuple(parts), dim=-1).to(dtype)
+    return columns if len(parts) == 1 else F.pad(columns, (0, 8 - len(parts)))
 
 
 def _composed_is_better(q_BHQD: Tensor) -> bool:
     """Under torch.compile, which fuses it, and for a few queries to a cache, which it does not copy."""
-    return torch.compiler.is_compiling() or (q_BHQD.shape[2] <= 16 and not torch.is_grad_enabled())
+    return torch.compiler.is_compiling() or _few_queries(q_BHQD)
+
+
+def _few_queries(q_BHQD: Tensor) -> bool:
+    return q_BHQD.shape[2] <= 16 and not torch.is_grad_enabled()
 
 
 def _fused(given: AttentionInputs) -> Tensor:
     if (wider := given.q.shape[3] - given.v.shape[3]) > 0:  # the kernels that hold no weights have one width
         return _fused(given._replace(v=F.pad(given.v, (0, wider))))[..., :-wider]
-    if given.only_causal and given.bias_table is None:
-        return F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=True)
-    layout = Layout(given.mask, given.causal, given.first_query, None)
-    num_queries, num_keys = given.q.shape[2], given.k.shape[2]
-    # An additive mask: a boolean one gives NaN for queries that see no key.
-    (whole,) = layout.blocks(num_queries, num_keys)
-    bias = layout.mask_bias(whole, like=given.q)
-    if given.bias_table is not None:
-        of_pairs_HQK = bias_of_pairs(given.bias_table, num_queries, num_keys, given.first_query).to(given.q.dtype)
-        bias = of_pairs_HQK[None] if bias is None else of_pairs_HQK + bias
+    if given.mask is None and (given.only_causal or not given.causal):
+        return F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=given.causal)
+    if given.causal:
+        layout = Layout(given.mask, given.causal, given.first_query, None)
+        (whole,) = layout.blocks(given.q.shape[2], given.k.shape[2])
+        bias = layout.mask_bias(whole, like=given.q)
+    else:
+        bias = _bias_of_mask(given.mask, given.q.dtype)
     return F.scaled_dot_product_attention(given.q, given.k, given.v, attn_mask=bias)
+
+
+@lru_cache(maxsize=4)  # a tensor is its own key: once for all layers
+def _bias_of_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """An additive mask: a boolean one gives NaN for queries that see no key."""
+    zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return zeros.masked_fill_(~mask, masked_score(dtype))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rpr.model import devices
 from rpr.model.attention.clipped_distances import Distances, scores_buffer
 from rpr.model.attention.equations import HALF, bias_of_keys, own_keys
 from rpr.model.attention.inputs import AttentionInputs
@@ -327,7 +328,7 @@ class SplitHeads(torch.autograd.Function):
 def _parts(x_BHQD: Tensor, num_keys: int, layout: Layout) -> Iterator[Part]:
     """Slices of sentences and heads: everything at once, or on a CPU few enough that q and P stay below PART_BYTES."""
     batch, heads, num_queries, width = x_BHQD.shape
-    if x_BHQD.device.type != "cpu":
+    if devices.on_gpu(x_BHQD):
         yield slice(0, batch), slice(0, heads)
         return
     numbers = max(num_queries * width, layout.widest(num_queries, num_keys))

@@ -35,6 +35,8 @@ class AttentionInputs(NamedTuple):
         window: the query at position p sees only keys at distances below it: p - window + 1 .. p + window - 1.
         change_scores: called with the scaled scores [B, H, Q, K], all terms included, and with which keys are visible
             (bool, broadcastable to them), returns other scores; computed by `composed`.
+        slopes: of each head, if `bias_table` is slope (j - i) at distances j - i <= 0: causal attention may leave the
+            table unread.
     """
 
     q: Tensor
@@ -52,6 +54,7 @@ class AttentionInputs(NamedTuple):
     first_query: int = 0
     window: int | None = None
     change_scores: ChangeScores | None = None
+    slopes: tuple[float, ...] | None = None
 
     @property
     def positions(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""The kernels that triton_attention.py describes and launches: forward, backward by query, backward by key.
+"""The kernels that triton_attention.py describes and launches: forward, backward by query, by key, and of the bias.
 
 A program handles one (sentence, head) and one tile of queries or keys, and loops over tiles of the other. The loop is
 written once and compiled for each SIDE, so that only the tiles near the diagonal gather and compare.
@@ -25,7 +25,7 @@ LOG2_E = tl.constexpr(math.log2(math.e))
 
 # Lengths change with every batch: do not recompile for one that is 1 or a multiple of 16.
 LENGTHS = ["num_batch", "num_queries", "num_keys", "first_query", "mask_stride_b", "mask_stride_h", "mask_stride_q"]
-LENGTHS += ["key_rows", "value_rows", "key_clip", "value_clip", "near_clip"]
+LENGTHS += ["key_rows", "value_rows", "bias_rows", "key_clip", "value_clip", "bias_clip", "near_clip", "window"]
 
 # fmt: off
 
@@ -49,7 +49,7 @@ def _store_rows(ptr, x, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl
 @triton.jit  # type: ignore[untyped-decorator]
 def _visible(  # type: ignore[no-untyped-def]
     mask_ptr, stride_q, stride_k, queries, keys, num_queries, num_keys, distance,
-    BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr,
+    window, BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
 ):
     """Which cells of a tile are visible; queries and keys are [Q, 1] and [1, K], or vice versa."""
     visible = keys < num_keys
@@ -62,7 +62,35 @@ def _visible(  # type: ignore[no-untyped-def]
         visible = visible & (tl.load(pointers, mask=readable, other=0) != 0)
     if CAUSAL:
         visible = visible & (distance <= 0)
+    if WINDOWED:
+        visible = visible & (distance > -window) & (distance < window)
     return visible
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _logits(products, visible, distance, bias_ptr, bias_clip, SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Logits of a tile, -inf where nothing is visible."""
+    logits = products * (SCALE * LOG2_E)
+    if bias_ptr is not None:
+        rows = tl.minimum(tl.maximum(distance, -bias_clip), bias_clip) + bias_clip
+        logits += tl.load(bias_ptr + rows, mask=visible, other=0.0)
+    return tl.where(visible, logits, float("-inf"))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sides(  # type: ignore[no-untyped-def]
+    low, high, near_clip, num_keys, window, K_TILE: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+):
+    """Of queries at positions low .. high: where their keys start, those near them start and stop, and keys stop."""
+    start, stop = 0, num_keys
+    if WINDOWED:
+        start = tl.minimum(tl.maximum(low - window + 1, 0) // K_TILE * K_TILE, num_keys)
+        stop = tl.minimum(high + window, num_keys)
+    near_start = tl.minimum(tl.maximum(low - near_clip + 1, 0) // K_TILE * K_TILE, num_keys)
+    near_stop = tl.minimum((high + near_clip + K_TILE - 1) // K_TILE * K_TILE, num_keys)
+    if CAUSAL:
+        near_stop = tl.minimum(high + 1, num_keys)
+    return start, tl.maximum(near_start, start), tl.minimum(near_stop, stop), stop
 
 
 @triton.jit
@@ -87,12 +115,13 @@ def _as_logit(sums, highest):  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=LENGTHS)  # type: ignore[untyped-decorator]
 def forward_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, r_ptr, z_ptr, lse_ptr, band_ptr, mask_ptr,
+    q_ptr, k_ptr, v_ptr, r_ptr, bias_ptr, z_ptr, lse_ptr, band_ptr, mask_ptr,
     q_stride_b, q_stride_h, q_stride_q, k_stride_b, k_stride_h, k_stride_k, v_stride_b, v_stride_h, v_stride_k,
     mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
-    num_batch, num_heads, num_queries, num_keys, first_query, key_rows, value_rows, key_clip, value_clip, near_clip,
+    num_batch, num_heads, num_queries, num_keys, first_query, window, key_rows, value_rows, bias_rows,
+    key_clip, value_clip, bias_clip, near_clip,
     SCALE: tl.constexpr, D_HEAD: tl.constexpr, D_TILE: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr,
-    MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """z (without the value table's term), lse = log sum exp of the logits, and band: the logits by table row."""
     num_tiles = (num_queries + Q_TILE - 1) // Q_TILE
@@ -103,6 +132,8 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     v_ptr += b * v_stride_b + h * v_stride_h
     if mask_ptr is not None:
         mask_ptr += b * mask_stride_b + h * mask_stride_h
+    if bias_ptr is not None:
+        bias_ptr += h * bias_rows
     queries_Q = first + tl.arange(0, Q_TILE)
     flat = (h * num_batch + b) * num_queries + first  # the tile's first row in lse and in the side tables
     lse_ptr += flat
@@ -122,16 +153,15 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     right_Q = tl.full([Q_TILE], 0.0, wide)
 
     low, high = first_query + first, first_query + first + Q_TILE - 1  # positions of the first and last query
-    near_start = tl.minimum(tl.maximum(low - near_clip + 1, 0) // K_TILE * K_TILE, num_keys)
-    near_stop = tl.minimum((high + near_clip + K_TILE - 1) // K_TILE * K_TILE, num_keys)
-    if CAUSAL:
-        near_stop = tl.minimum(high + 1, num_keys)
+    keys_start, near_start, near_stop, keys_stop = _sides(
+        low, high, near_clip, num_keys, window, K_TILE, CAUSAL, WINDOWED
+    )
     for SIDE in tl.static_range(3 - CAUSAL):
-        start, stop = 0, near_start
+        start, stop = keys_start, near_start
         if SIDE == NEAR:
             start, stop = near_start, near_stop
         if SIDE == RIGHT:
-            start, stop = near_stop, num_keys
+            start, stop = near_stop, keys_stop
         if r_ptr is not None and SIDE != NEAR:
             edge_Q = _edge(r_ptr + local_Q * key_rows, inside_Q, key_clip, SIDE)
         for key in range(start, stop, K_TILE):
@@ -139,7 +169,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             distance_QK = keys_K[None, :] - (first_query + queries_Q)[:, None]
             visible_QK = _visible(
                 mask_ptr, mask_stride_q, mask_stride_k, queries_Q[:, None], keys_K[None, :], num_queries, num_keys,
-                distance_QK, MASK_BY_QUERY, CAUSAL and SIDE == NEAR,
+                distance_QK, window, MASK_BY_QUERY, CAUSAL and SIDE == NEAR, WINDOWED,
             )
             readable_QK = visible_QK & inside_Q[:, None]
             k_KD = _load_rows(k_ptr, keys_K, k_stride_k, num_keys, D_HEAD, D_TILE)
@@ -149,7 +179,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
                     logits_QK += _gather(r_ptr, local_Q[:, None] * key_rows, distance_QK, readable_QK, key_clip)
                 else:
                     logits_QK += edge_Q[:, None]
-            logits_QK = tl.where(visible_QK, logits_QK * (SCALE * LOG2_E), float("-inf"))
+            logits_QK = _logits(logits_QK, visible_QK, distance_QK, bias_ptr, bias_clip, SCALE)
             new_highest_Q = tl.maximum(highest_Q, tl.max(logits_QK, 1))
             # Where nothing was visible so far the maximum is -inf, and -inf - -inf no number.
             shift_Q = tl.where(new_highest_Q == float("-inf"), 0.0, new_highest_Q)
@@ -188,12 +218,13 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=LENGTHS)  # type: ignore[untyped-decorator]
 def backward_query_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, dz_ptr, r_ptr, g_ptr, lse_ptr, delta_ptr, z_ptr, dq_ptr, dr_ptr, mask_ptr,
+    q_ptr, k_ptr, v_ptr, dz_ptr, r_ptr, g_ptr, bias_ptr, lse_ptr, delta_ptr, z_ptr, dq_ptr, dr_ptr, mask_ptr,
     q_stride_b, q_stride_h, q_stride_q, k_stride_b, k_stride_h, k_stride_k, v_stride_b, v_stride_h, v_stride_k,
     dz_stride_b, dz_stride_h, dz_stride_q, mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
-    num_batch, num_heads, num_queries, num_keys, first_query, key_rows, value_rows, key_clip, value_clip, near_clip,
+    num_batch, num_heads, num_queries, num_keys, first_query, window, key_rows, value_rows, bias_rows,
+    key_clip, value_clip, bias_clip, near_clip,
     SCALE: tl.constexpr, D_HEAD: tl.constexpr, D_TILE: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr,
-    MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """delta = sum of dz * z (for the key kernel too), dq (without the key table's term), and dR, as S was made."""
     num_tiles = (num_queries + Q_TILE - 1) // Q_TILE
@@ -204,6 +235,8 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
     v_ptr += b * v_stride_b + h * v_stride_h
     if mask_ptr is not None:
         mask_ptr += b * mask_stride_b + h * mask_stride_h
+    if bias_ptr is not None:
+        bias_ptr += h * bias_rows
     queries_Q = first + tl.arange(0, Q_TILE)
     flat = (h * num_batch + b) * num_queries + first
     lse_ptr += flat
@@ -232,16 +265,15 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
     excess_Q = tl.full([Q_TILE], 0.0, wide)
 
     low, high = first_query + first, first_query + first + Q_TILE - 1  # positions of the first and last query
-    near_start = tl.minimum(tl.maximum(low - near_clip + 1, 0) // K_TILE * K_TILE, num_keys)
-    near_stop = tl.minimum((high + near_clip + K_TILE - 1) // K_TILE * K_TILE, num_keys)
-    if CAUSAL:
-        near_stop = tl.minimum(high + 1, num_keys)
+    keys_start, near_start, near_stop, keys_stop = _sides(
+        low, high, near_clip, num_keys, window, K_TILE, CAUSAL, WINDOWED
+    )
     for SIDE in tl.static_range(3 - CAUSAL):
-        start, stop = 0, near_start
+        start, stop = keys_start, near_start
         if SIDE == NEAR:
             start, stop = near_start, near_stop
         if SIDE == RIGHT:
-            start, stop = near_stop, num_keys
+            start, stop = near_stop, keys_stop
         if r_ptr is not None and SIDE != NEAR:
             r_Q = _edge(r_ptr + local_Q * key_rows, inside_Q, key_clip, SIDE)
         if g_ptr is not None and SIDE != NEAR:
@@ -251,7 +283,7 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
             distance_QK = keys_K[None, :] - (first_query + queries_Q)[:, None]
             visible_QK = _visible(
                 mask_ptr, mask_stride_q, mask_stride_k, queries_Q[:, None], keys_K[None, :], num_queries, num_keys,
-                distance_QK, MASK_BY_QUERY, CAUSAL and SIDE == NEAR,
+                distance_QK, window, MASK_BY_QUERY, CAUSAL and SIDE == NEAR, WINDOWED,
             )
             readable_QK = visible_QK & inside_Q[:, None]
             k_KD = _load_rows(k_ptr, keys_K, k_stride_k, num_keys, D_HEAD, D_TILE)
@@ -268,7 +300,7 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
                     dp_QK += _gather(g_ptr, local_Q[:, None] * value_rows, distance_QK, readable_QK, value_clip)
                 else:
                     dp_QK += g_Q[:, None]
-            logits_QK = tl.where(visible_QK, logits_QK * (SCALE * LOG2_E), float("-inf"))
+            logits_QK = _logits(logits_QK, visible_QK, distance_QK, bias_ptr, bias_clip, SCALE)
             p_QK = tl.exp2(logits_QK - lse_Q[:, None])
             ds_QK = p_QK * (dp_QK - delta_Q[:, None]) * SCALE
             if dr_ptr is not None:
@@ -305,12 +337,13 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=LENGTHS)  # type: ignore[untyped-decorator]
 def backward_key_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, dz_ptr, r_ptr, g_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, mask_ptr,
+    q_ptr, k_ptr, v_ptr, dz_ptr, r_ptr, g_ptr, bias_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, mask_ptr,
     q_stride_b, q_stride_h, q_stride_q, k_stride_b, k_stride_h, k_stride_k, v_stride_b, v_stride_h, v_stride_k,
     dz_stride_b, dz_stride_h, dz_stride_q, mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
-    num_batch, num_heads, num_queries, num_keys, first_query, key_rows, value_rows, key_clip, value_clip, near_clip,
+    num_batch, num_heads, num_queries, num_keys, first_query, window, key_rows, value_rows, bias_rows,
+    key_clip, value_clip, bias_clip, near_clip,
     SCALE: tl.constexpr, D_HEAD: tl.constexpr, D_TILE: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr,
-    MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """dk and dv; tiles are [K, Q], so that no matmul needs a transposed intermediate."""
     num_tiles = (num_keys + K_TILE - 1) // K_TILE
@@ -321,6 +354,8 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
     dz_ptr += b * dz_stride_b + h * dz_stride_h
     if mask_ptr is not None:
         mask_ptr += b * mask_stride_b + h * mask_stride_h
+    if bias_ptr is not None:
+        bias_ptr += h * bias_rows
     keys_K = first + tl.arange(0, K_TILE)
     k_KD = _load_rows(k_ptr + b * k_stride_b + h * k_stride_h, keys_K, k_stride_k, num_keys, D_HEAD, D_TILE)
     v_KD = _load_rows(v_ptr + b * v_stride_b + h * v_stride_h, keys_K, v_stride_k, num_keys, D_HEAD, D_TILE)
@@ -334,12 +369,17 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
     near_stop = tl.minimum((last + Q_TILE - 1) // Q_TILE * Q_TILE, num_queries)
     if CAUSAL:
         near_start = tl.minimum(tl.maximum(first - first_query, 0) // Q_TILE * Q_TILE, num_queries)
+    queries_start, queries_stop = 0, num_queries
+    if WINDOWED:
+        queries_start = tl.minimum(tl.maximum(first - first_query - window + 1, 0) // Q_TILE * Q_TILE, near_start)
+        queries_stop = tl.minimum(tl.maximum(first + K_TILE - 1 + window - first_query, 0), num_queries)
+        near_stop = tl.maximum(tl.minimum(near_stop, queries_stop), near_start)
     for SIDE in tl.static_range(3 - CAUSAL):
-        start, stop = near_stop, num_queries
+        start, stop = near_stop, queries_stop
         if SIDE == NEAR:
             start, stop = near_start, near_stop
         if SIDE == RIGHT:
-            start, stop = 0, near_start
+            start, stop = queries_start, near_start
         for query in range(start, stop, Q_TILE):
             queries_Q = query + tl.arange(0, Q_TILE)
             flat = (h * num_batch + b) * num_queries + query
@@ -348,7 +388,7 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
             distance_KQ = keys_K[:, None] - (first_query + queries_Q)[None, :]
             visible_KQ = _visible(
                 mask_ptr, mask_stride_q, mask_stride_k, queries_Q[None, :], keys_K[:, None], num_queries, num_keys,
-                distance_KQ, MASK_BY_QUERY, CAUSAL and SIDE == NEAR,
+                distance_KQ, window, MASK_BY_QUERY, CAUSAL and SIDE == NEAR, WINDOWED,
             )
             readable_KQ = visible_KQ & inside_Q[None, :]
             q_QD = _load_rows(q_ptr, queries_Q, q_stride_q, num_queries, D_HEAD, D_TILE)
@@ -362,7 +402,7 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
                     logits_KQ += _gather(r_tile_ptr, local_Q[None, :] * key_rows, distance_KQ, readable_KQ, key_clip)
                 else:
                     logits_KQ += _edge(r_tile_ptr + local_Q * key_rows, inside_Q, key_clip, SIDE)[None, :]
-            logits_KQ = tl.where(visible_KQ, logits_KQ * (SCALE * LOG2_E), float("-inf"))
+            logits_KQ = _logits(logits_KQ, visible_KQ, distance_KQ, bias_ptr, bias_clip, SCALE)
             p_KQ = tl.exp2(logits_KQ - lse_Q[None, :])
             dv_KD += tl.dot(p_KQ.to(dz_QD.dtype), dz_QD, input_precision=PRECISION)
             dp_KQ = tl.dot(v_KD, tl.trans(dz_QD), input_precision=PRECISION)
@@ -378,3 +418,74 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
     offset = (b * num_keys * num_heads + h) * D_HEAD
     _store_rows(dk_ptr + offset, dk_KD, keys_K, num_heads * D_HEAD, num_keys, D_HEAD, D_TILE)
     _store_rows(dv_ptr + offset, dv_KD, keys_K, num_heads * D_HEAD, num_keys, D_HEAD, D_TILE)
+
+
+@triton.jit(do_not_specialize=LENGTHS)  # type: ignore[untyped-decorator]
+def bias_gradient_kernel(  # type: ignore[no-untyped-def]
+    q_ptr, k_ptr, v_ptr, dz_ptr, r_ptr, g_ptr, bias_ptr, lse_ptr, delta_ptr, out_ptr, mask_ptr,
+    q_stride_b, q_stride_h, q_stride_q, k_stride_b, k_stride_h, k_stride_k, v_stride_b, v_stride_h, v_stride_k,
+    dz_stride_b, dz_stride_h, dz_stride_q, mask_stride_b, mask_stride_h, mask_stride_q, mask_stride_k,
+    num_batch, num_heads, num_queries, num_keys, first_query, window, key_rows, value_rows, bias_rows,
+    key_clip, value_clip, bias_clip, near_clip,
+    SCALE: tl.constexpr, D_HEAD: tl.constexpr, D_TILE: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr,
+    MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
+):
+    """The gradient of the scores, summed over the tiles [T, T] that lie at one offset from the diagonal: their cells
+    have the same distances. A program adds up the tiles of a head and an offset, of every so many sentences.
+    """
+    query_tiles = (num_queries + Q_TILE - 1) // Q_TILE
+    key_tiles = (num_keys + K_TILE - 1) // K_TILE
+    num_offsets = query_tiles + key_tiles - 1
+    offset = tl.program_id(0) % num_offsets - (query_tiles - 1)
+    h = (tl.program_id(0) // num_offsets % num_heads).to(tl.int64)
+    first_sentence = tl.program_id(0) // num_offsets // num_heads
+    step = tl.num_programs(0) // num_offsets // num_heads
+    bias_ptr += h * bias_rows
+    local_Q, local_K = tl.arange(0, Q_TILE), tl.arange(0, K_TILE)
+    wide: tl.constexpr = lse_ptr.dtype.element_ty
+    sum_QK = tl.full([Q_TILE, K_TILE], 0.0, wide)
+
+    start, stop = tl.maximum(0, -offset), tl.minimum(query_tiles, key_tiles - offset)
+    nearest = offset * K_TILE - first_query  # between the first key and query of such a tile
+    if CAUSAL:
+        stop = tl.where(nearest - Q_TILE >= 0, start, stop)
+    if WINDOWED:
+        stop = tl.where((nearest - Q_TILE >= window) | (nearest + K_TILE <= -window), start, stop)
+    for number in range(first_sentence, num_batch, step):
+        sentence = number + tl.full([], 0, tl.int64)
+        for tile in range(start, stop):
+            queries_Q, keys_K = tile * Q_TILE + local_Q, (tile + offset) * K_TILE + local_K
+            flat = (h * num_batch + sentence) * num_queries + tile * Q_TILE
+            inside_Q = queries_Q < num_queries
+            distance_QK = keys_K[None, :] - (first_query + queries_Q)[:, None]
+            mask_tile_ptr = mask_ptr
+            if mask_ptr is not None:
+                mask_tile_ptr += sentence * mask_stride_b + h * mask_stride_h
+            visible_QK = _visible(
+                mask_tile_ptr, mask_stride_q, mask_stride_k, queries_Q[:, None], keys_K[None, :], num_queries, num_keys,
+                distance_QK, window, MASK_BY_QUERY, CAUSAL, WINDOWED,
+            )
+            readable_QK = visible_QK & inside_Q[:, None]
+            q_tile_ptr = q_ptr + sentence * q_stride_b + h * q_stride_h
+            k_tile_ptr = k_ptr + sentence * k_stride_b + h * k_stride_h
+            v_tile_ptr = v_ptr + sentence * v_stride_b + h * v_stride_h
+            dz_tile_ptr = dz_ptr + sentence * dz_stride_b + h * dz_stride_h
+            q_QD = _load_rows(q_tile_ptr, queries_Q, q_stride_q, num_queries, D_HEAD, D_TILE)
+            k_KD = _load_rows(k_tile_ptr, keys_K, k_stride_k, num_keys, D_HEAD, D_TILE)
+            v_KD = _load_rows(v_tile_ptr, keys_K, v_stride_k, num_keys, D_HEAD, D_TILE)
+            dz_QD = _load_rows(dz_tile_ptr, queries_Q, dz_stride_q, num_queries, D_HEAD, D_TILE)
+            lse_Q = tl.load(lse_ptr + flat + local_Q, mask=inside_Q, other=float("inf"))
+            delta_Q = tl.load(delta_ptr + flat + local_Q, mask=inside_Q, other=0.0)
+            products_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision=PRECISION)
+            dp_QK = tl.dot(dz_QD, tl.trans(v_KD), input_precision=PRECISION)
+            if r_ptr is not None:
+                r_rows = r_ptr + flat * key_rows
+                products_QK += _gather(r_rows, local_Q[:, None] * key_rows, distance_QK, readable_QK, key_clip)
+            if g_ptr is not None:
+                g_rows = g_ptr + flat * value_rows
+                dp_QK += _gather(g_rows, local_Q[:, None] * value_rows, distance_QK, readable_QK, value_clip)
+            logits_QK = _logits(products_QK, visible_QK, distance_QK, bias_ptr, bias_clip, SCALE)
+            sum_QK += tl.exp2(logits_QK - lse_Q[:, None]) * (dp_QK - delta_Q[:, None])
+
+    out_ptr += tl.program_id(0).to(tl.int64) * Q_TILE * K_TILE
+    tl.store(out_ptr + local_Q[:, None] * K_TILE + local_K[None, :], sum_QK)

@@ -9,9 +9,10 @@ attention; for encoders three forms are in use, selected by `encoder_form`.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, Literal
 
-from rpr.model.lazy_torch import torch
+from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 MASKED = -1e9  # the bias of masked scores
@@ -51,17 +52,24 @@ class Alibi(Scheme):
         return own
 
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+        return Tables(bias=_bias(site.num_heads, None if site.causal else self.encoder_form, max_distance, device))
+
+    def slopes(self, site: Site) -> tuple[float, ...] | None:
+        return tuple(slopes_of(site.num_heads)) if site.causal else None
+
+
+@lru_cache(maxsize=4)  # the same for all layers
+def _bias(num_heads: int, form: str | None, max_distance: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=torch.float32)
-        halves = not site.causal and self.encoder_form == "one_side_per_head"
-        slopes = slopes_of(site.num_heads // 2) * 2 if halves else slopes_of(site.num_heads)
+        halves = form == "one_side_per_head"
+        slopes = slopes_of(num_heads // 2) * 2 if halves else slopes_of(num_heads)
         slopes_H1 = torch.tensor(slopes).to(device, non_blocking=True)[:, None]  # `device=` would wait for a GPU
         bias_HR = -slopes_H1 * distances_R.abs()
         if halves:
             left, right = bias_HR.chunk(2)
-            bias_HR = torch.cat([left.masked_fill(distances_R > 0, MASKED), right.masked_fill(distances_R < 0, MASKED)])
-        elif not site.causal and self.encoder_form == "asymmetric":
-            bias_HR = bias_HR + 0.5 * slopes_H1 * (distances_R < 0)
-        return Tables(bias=bias_HR)
+            return torch.cat([left.masked_fill(distances_R > 0, MASKED), right.masked_fill(distances_R < 0, MASKED)])
+        return bias_HR + 0.5 * slopes_H1 * (distances_R < 0) if form == "asymmetric" else bias_HR
 
 
 def slopes_of(num_heads: int) -> list[float]:

@@ -336,12 +336,10 @@ class Scheme(StrictModel):
 
     @property
     def not_fused(self) -> str | None:
-        """What the fused kernel, which knows only tables of vectors by distance, cannot compute."""
+        """What the fused kernel, which knows only tables by distance and windows, cannot compute."""
         by_what = {
-            "score bias": any(part.has_bias for part in self.parts),
-            "projections": any(part.has_projections for part in self.parts),
+            "bias of keys": any(part.has_key_bias for part in self.parts),
             "changed scores": any(part.has_scores for part in self.parts),
-            "window": any(part.window is not None for part in self.parts),
             "sink": any(part.sink for part in self.parts),
             "random positions": self.random_positions is not None and any(part.has_tables for part in self.parts),
         }
@@ -392,6 +390,12 @@ class Scheme(StrictModel):
         A table may have fewer rows, 2k+1, if all distances beyond k share the outermost ones.
         """
         return Tables()
+
+    def slopes(self, site: Site) -> tuple[float, ...] | None:
+        """The factor of each head, if the only table is a bias in proportion to the distance key minus query position,
+        for keys up to the query's own; else None.
+        """
+        return None
 
     def projections(self, site: Site) -> dict[str, Tensor]:
         """The initial weights, [width, M], of learned projections of the layer's input, by name."""

@@ -41,7 +41,7 @@ class T5(Scheme):
         return [setting for setting, differs in differing.items() if differs]
 
     def problem(self, site: Site) -> str | None:
-        exact = self._buckets_of_a_side(site) // 2
+        exact = (self.buckets if site.causal else self.buckets // 2) // 2
         if self.max_distance <= exact:
             return (
                 f"max_distance: {self.max_distance} leaves no distances for the logarithmic half of "
@@ -61,21 +61,10 @@ class T5(Scheme):
         return {"buckets": torch.empty(site.num_heads, self.buckets).normal_(std=site.d_model**-0.5)}
 
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
-        distances_R = torch.arange(-max_distance, max_distance + 1, device=device)
-        return Tables(bias=parameters["buckets"].index_select(1, self._bucket_of(distances_R, site)))
-
-    def _bucket_of(self, distances: Tensor, site: Site) -> Tensor:
-        """The bucket of each distance, key minus query position."""
-        buckets = self._buckets_of_a_side(site)
-        exact, edges = buckets // 2, _edges(buckets, self.max_distance)
-        size = distances.clamp(max=0).neg() if site.causal else distances.abs()
-        edges_there = torch.tensor(edges).to(distances.device, non_blocking=True)  # `device=` would wait for a GPU
-        logarithmic = torch.bucketize(size, edges_there, right=True) + exact
-        bucket = torch.where(size < exact, size, logarithmic)
-        return bucket if site.causal else bucket + buckets * (distances > 0)
-
-    def _buckets_of_a_side(self, site: Site) -> int:
-        return self.buckets if site.causal else self.buckets // 2
+        side = self.buckets if site.causal else self.buckets // 2
+        buckets_R = _bucket_of_rows(side, self.max_distance, site.causal, max_distance, device)
+        # Not index_select, whose gradient a GPU adds up in any order.
+        return Tables(bias=torch.nn.functional.embedding(buckets_R, parameters["buckets"].T).T)
 
     @property
     def changes_queries(self) -> bool:
@@ -87,6 +76,18 @@ class T5(Scheme):
 
     def query_scale(self, site: Site) -> float | None:
         return None if self.scaled_queries else site.d_head**0.5
+
+
+@lru_cache(maxsize=4)  # the same for all layers
+def _bucket_of_rows(buckets: int, longest: int, causal: bool, max_distance: int, device: torch.device) -> Tensor:
+    """The bucket of each distance, key minus query position, with as many buckets on a side."""
+    with torch.inference_mode(False):
+        distances_R = torch.arange(-max_distance, max_distance + 1, device=device)
+        size = distances_R.clamp(max=0).neg() if causal else distances_R.abs()
+        edges = torch.tensor(_edges(buckets, longest)).to(device, non_blocking=True)  # `device=` would wait for a GPU
+        logarithmic = torch.bucketize(size, edges, right=True) + buckets // 2
+        bucket_R = torch.where(size < buckets // 2, size, logarithmic)
+        return bucket_R if causal else bucket_R + buckets * (distances_R > 0)
 
 
 @lru_cache

@@ -8,6 +8,7 @@ Per head that is (q + u).(k + t) + (v - u).t: a query bias, a key table and a bi
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 from rpr.model.lazy_torch import Tensor, torch
@@ -40,13 +41,8 @@ class TransformerXL(Scheme):
         return super().problem(site)
 
     def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
-        # In causal attention no key is to the right: those rows are neither read nor computed.
-        last = 0 if site.causal else max_distance
-        before_R = -torch.arange(-max_distance, last + 1, device=device, dtype=torch.float64)  # i - j
-        frequencies = 10_000.0 ** (-torch.arange(0, site.d_model, 2, device=device, dtype=torch.float64) / site.d_model)
-        angles = before_R[:, None] * frequencies
         w_r_HMD = parameters["w_r"]
-        sinusoids_RM = torch.cat([angles.sin(), angles.cos()], dim=1).to(w_r_HMD.dtype)
+        sinusoids_RM = _sinusoids(site.d_model, 0 if site.causal else max_distance, max_distance, w_r_HMD.dtype, device)
         difference_HD1 = (parameters["v"] - parameters["u"])[..., None]
         with torch.autocast(device.type, enabled=False):  # tables stay as exact as learned ones
             keys_HRD = torch.matmul(sinusoids_RM, w_r_HMD)
@@ -58,3 +54,13 @@ class TransformerXL(Scheme):
 
     def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
         return q + parameters["u"][:, None].to(q.dtype), k
+
+
+@lru_cache(maxsize=4)  # the same for all layers
+def _sinusoids(d_model: int, last: int, farthest: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Of distances -farthest .. last: in causal attention no key is to the right, and those rows are never read."""
+    with torch.inference_mode(False):
+        before_R = -torch.arange(-farthest, last + 1, device=device, dtype=torch.float64)  # i - j
+        frequencies = 10_000.0 ** (-torch.arange(0, d_model, 2, device=device, dtype=torch.float64) / d_model)
+        angles = before_R[:, None] * frequencies
+        return torch.cat([angles.sin(), angles.cos()], dim=1).to(dtype)
