@@ -41,7 +41,7 @@ ROOMS = {
     "tests/runs": 450,
     "tests/scoring": 560,
     "tests/sweep": 660,
-    "tests/system": 3_340,
+    "tests/system": 3_420,
     "tests/tracking": 410,
     "tests/training": 790,
 }

@@ -161,6 +161,78 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
     assert "no such scheme" in text and "schemes_dir=DIR" in text and text.count("rpr-cli:") == 1
 
 
+WIDE_AND_RUNNING = {
+    "wide.py": '''
+"""Queries and keys with their squares beside them."""
+
+from typing import Literal
+
+from rpr.model.positions.scheme import Scheme, register
+
+
+@register
+class Wide(Scheme):
+    TITLE = "wide"
+    COLOUR = "#12ab35"
+
+    scheme: Literal["wide"]
+
+    def parameters(self, site):
+        import torch
+
+        return {"share": torch.ones(site.num_heads, 1, 1)}
+
+    def prepare(self, q, k, positions, parameters, site):
+        import torch
+
+        return torch.cat([q, q * q], -1), torch.cat([k, parameters["share"] * k * k], -1)
+''',
+    "running.py": '''
+"""A speed of rotation for each head from a token and the one before."""
+
+from typing import ClassVar, Literal
+
+from rpr.model.positions.scheme import Scheme, register
+
+
+@register
+class RunningAngles(Scheme):
+    TITLE = "running angles"
+    COLOUR = "#12ab36"
+    HISTORY: ClassVar[int] = 1
+
+    scheme: Literal["running"]
+
+    def projections(self, site):
+        import torch
+
+        return {"speed": torch.randn(site.num_heads, site.d_model) * site.d_model**-0.5}
+
+    def angles(self, projected, parameters, site, before):
+        import torch
+
+        speed = projected["speed"].sigmoid()
+        both = (speed[:, 1:] + speed[:, :-1]).transpose(1, 2)
+        pairs = torch.arange(site.d_head // 2, device=before.device)
+        return before[:, :, None] + both.cumsum(-1)[..., None] * 100.0 ** (-2 * pairs / site.d_head)
+''',
+    "position/wide.yaml": "defaults: [_base, _self_]\nname: wide\nscheme: wide\n",
+    "position/running.yaml": "defaults: [_base, _self_]\nname: running\nscheme: running\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_schemes_of_another_width_and_of_running_angles_need_no_other_file(tmp_path, cache_dir, small_data):
+    """As docs/your-scheme.md has their hooks: they train, and verify finds them decoded, padded and batched alike."""
+    write(tmp_path / "own", WIDE_AND_RUNNING)
+    words = settings(cache_dir, "runs_dir=whole", "schemes_dir=own", "optim=tiny")
+    answers(tmp_path, (0, "train", *words, "position.encoder=wide", "position.decoder=running"))
+    [run] = tmp_path.glob("whole/*")
+    verify = ("verify", f"run={run}", "schemes_dir=own", "hardware.threads=1", "sentences=4", f"cache_dir={cache_dir}")
+    answers(tmp_path, (0, *verify))
+
+
 BROKEN = {  # a module of the folder, and the one line that every command then gives
     "syntax": ("def (:\n", "window.py: cannot be imported (SyntaxError: invalid syntax"),
     "missing": ("import nothing_of_this_name\n", "cannot be imported (ModuleNotFoundError: No module named 'nothing"),
