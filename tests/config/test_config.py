@@ -194,7 +194,7 @@ def sections(kind=config.StrictModel):
 
 
 LATER = {"norm_type", "qk_norm", "initial_std", "key_offset", "key_offset_first", "key_offset_at", "window", "sink"}
-LATER |= {"clip_logits", "clip_queries", "long_factors", "fast_dev_run"}
+LATER |= {"clip_logits", "clip_queries", "long_factors", "fast_dev_run", "compile"}
 
 
 def test_typed_configuration_is_frozen_and_has_neither_defaults_nor_extra_keys(plain):
