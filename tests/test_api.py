@@ -67,29 +67,26 @@ def heads_of(x_QM):
 
 
 def test_attention_is_that_of_the_equations(pairs):
-    inputs = {"encoder": [], "decoder": [], "cross": []}
+    inputs = {"encoder": [], "decoder": [], "cross": [], "memory": []}
     model, hooks = pairs.engine.model, []
 
-    def hook(name, module):
-        def add(module, given, _):
-            memory = [given[1].memory_BSM[0]] if name == "cross" else []
-            inputs[name].append((module, given[0][0], *memory))
-
-        hooks.append(module.register_forward_hook(add))
+    def hook(name, module, attention):
+        hooks.append(module.register_forward_hook(lambda _, given, __: inputs[name].append((attention, given[0][0]))))
 
     for name in ("encoder", "decoder"):
         for layer in getattr(model, name):
-            hook(name, layer.self_attention)
+            hook(name, layer.self_attention, layer.self_attention)
             if name == "decoder":
-                hook("cross", layer.cross_attention)
+                hook("cross", layer.cross_attention.query, layer.cross_attention)
+                hook("memory", layer.cross_attention.key_value, layer.cross_attention)
     attention = pairs.attention(SOURCE, TARGET)
     for registered in hooks:
         registered.remove()
     for name, found in attention.items():
         assert len(found) == len(inputs[name]) == 2
-        for of_layer, (module, x, *memory) in zip(found, inputs[name], strict=True):
-            if memory:
-                keys = heads_of((memory[0] @ module.key_value.weight.T).chunk(2, dim=-1)[0])
+        for of_layer, (module, x), (_, memory) in zip(found, inputs[name], inputs["memory"], strict=True):
+            if name == "cross":
+                keys = heads_of((memory @ module.key_value.weight.T).chunk(2, dim=-1)[0])
                 (expected,) = weights(heads_of(x @ module.query.weight.T), keys)
             else:
                 q, k, _ = map(heads_of, (x @ module.qkv.weight.T).chunk(3, dim=-1))

@@ -191,7 +191,7 @@ class CrossAttention(nn.Module):
 
 
 def projected_memories(memory_BSM: Tensor, layers: Sequence[CrossAttention]) -> list[tuple[Tensor, Tensor]]:
-    """`CrossAttention.project_memory` of all layers; on a GPU by one product."""
+    """Keys and values of the source, [B, H, S, D] each, of all layers; on a GPU by one product."""
     if devices.on_gpu(memory_BSM):
         parts = F.linear(memory_BSM, torch.cat([layer.key_value.weight for layer in layers])).chunk(len(layers), dim=-1)
     else:
