@@ -23,7 +23,7 @@ ROOMS = {
     "rpr/scoring": 1_250,
     "rpr/sweep": 1_240,
     "rpr/tracking": 500,
-    "rpr/training": 1_240,
+    "rpr/training": 1_250,
     "tests": 2_350,
     "tests/checks": 390,
     "tests/cli": 480,

@@ -220,5 +220,7 @@ def _silence_lightning() -> None:
     """Silence Lightning's banners, adverts and advice to use srun; keep its warnings about the run itself."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for message in (".*does not have many workers.*", ".*LeafSpec.*", "The `srun` command is available"):
+    # The last one is of torch.compile, which traces the functions whose results are cached.
+    unasked = (".*does not have many workers.*", ".*LeafSpec.*", "The `srun` command is available", ".*lru_cache.*")
+    for message in unasked:
         warnings.filterwarnings("ignore", message)
