@@ -144,7 +144,7 @@ def small_step(config, *, padded, vocabulary=50):
 @pytest.mark.parametrize("choice", [pytest.param(choice, marks=pytest.mark.slow) for choice in sorted(choices())])
 def test_a_step_is_one_graph(choice, architecture, padded, gpu, on_gpu, monkeypatch):
     monkeypatch.setattr(devices, "on_gpu", lambda x: gpu)
-    layers = {"rope_local": 4, "relative_local": 4}.get(choice, 2)
+    layers = {"rope_local": 4, "relative_local": 4, "rope_none": 4}.get(choice, 2)
     small = ["model.d_model=16", "model.num_heads=2", "model.d_ff=16", f"model.num_layers={layers}"]
     model, pieces, how = small_step(settings_of(choice, architecture, *small), padded=padded)
     assert len(graphs_of(loss_sum, model, *pieces, bfloat16=gpu, **how)) == 2
