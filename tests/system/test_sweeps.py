@@ -175,7 +175,7 @@ def test_resumed_run_had_uncommitted_changes_if_a_part_of_it_had(
 def test_interrupted_parallel_sweep_interrupts_all_its_jobs(number, sweep, tmp_path, wait_for):
     runs = tmp_path / "runs"
     process = sweep("jobs=2", "optim.max_steps=100000")
-    assert wait_for(lambda: len([*runs.glob("*/checkpoints/*.ckpt")]) >= 2, 100)
+    assert wait_for(lambda: len({path.parent for path in runs.glob("*/checkpoints/*.ckpt")}) == 2, 100)
     os.kill(process.pid, number)
     _, err = finish(process, CODES[number])
     assert err.endswith("rpr-cli: interrupted; rerun the same command to resume from the last checkpoint, if any\n")
