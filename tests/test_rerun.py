@@ -66,10 +66,6 @@ def changed(original, tmp_path):
     return write
 
 
-def deviations_in(err):
-    return [line.removeprefix("rpr-cli: not as recorded: ") for line in err.splitlines() if "not as recorded: " in line]
-
-
 def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
     """Interrupted after its training: the second command only scores."""
 
@@ -85,7 +81,7 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
     interrupted, first = read_record(folder / "record.json"), read_record(original / "record.json")
     assert interrupted.status == "interrupted"
     out, err = call_rerun(original)
-    assert deviations_in(err) == [] and list((tmp_path / "runs").iterdir()) == [folder]
+    assert "not as recorded" not in err and list((tmp_path / "runs").iterdir()) == [folder]
     assert {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()} == trained
     rows = read_metrics(original / "metrics.jsonl")
     logged = [row for row in rows if "train/loss" in row or "validation/loss" in row]
@@ -99,50 +95,16 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize("edits, lines", [
-    ({}, []),
-    (
-        {
-            "versions.torch": "0.4.1", "versions.fairseq": "1.0", "versions.numpy": ..., "schemes.vectors": "0",
-            "git.commit": None, "git.dirty": True, "device": "1 thread of an abacus", "data.key": "feed" * 16,
-            "training.matmul_precision": "high",
-        },
-        [
-            "git.commit: None in the record, 0123456789abcdef here",
-            "git.dirty: True in the record, False here",
-            r"versions.torch: 0\.4\.1 in the record, [\d.]+\S* here",
-            r"versions.fairseq: 1\.0 in the record, nothing here",
-            r"code.vectors: 0 in the record, 1 here",
-            "run.device: 1 thread of an abacus in the record, 1 thread of .+ here",
-            "measured.matmul_precision: high in the record, (highest|medium) here",
-            r"corpus.key: (feed){16} in the record, \w{64} here",
-            r"versions.numpy: nothing in the record, [\d.]+ here",
-        ],
-    ),
-], ids=["none", "everything"])  # fmt: skip
-def test_deviations_are_reported(call_rerun, changed, started, edits, lines):
-    source = changed(edits)
-    _, err = call_rerun(source)
-    found = deviations_in(err)
-    unmatched = [line for line in found if not any(re.fullmatch(pattern, line) for pattern in lines)]
-    assert len(found) == len(lines) and not unmatched, found
-    assert len(started) == 1
-
-
-def test_changes_in_both_checkouts_are_reported(call_rerun, changed, started, monkeypatch):
-    monkeypatch.setattr(provenance, "git_state", lambda: Git(commit=HERE.commit, dirty=True))
-    found = deviations_in(call_rerun(changed({"git.dirty": True}))[1])
-    assert found == ["git.dirty: True in the record, True here"]
-
-
 def test_different_results_are_shown_and_exit_with_1(original, call_rerun, changed, started):
-    source = changed({"scores.0.score": 99.0, "training.validation_loss": 1.0}, "changed/record.json")
+    edits = {"scores.0.score": 99.0, "training.validation_loss": 1.0, "git.commit": "feed", "data.key": "feed" * 16}
+    source = changed(edits, "changed/record.json")
     shutil.copy(original / "metrics.jsonl", source.with_name("metrics.jsonl"))
     out, err = call_rerun(source, code=1)
-    assert err == f"rpr-cli: {original.name}: its results differ from those of {source}\n"
+    assert err.startswith("rpr-cli: not as recorded: the corpus, key ")
+    assert err.endswith(f"\nrpr-cli: {original.name}: its results differ from those of {source}\n")
     assert "Bit-identical" not in out and out.startswith("\nDifferent:\n\n")
-    assert re.search(r"\ntest/sacrebleu +99\.00 \(.*?\)\S* +\d+\.\d\d \(.*?\)\S* +-\d+\.\d\d\n", out)
-    assert re.search(r"\ntrain/loss: the same at (\d+) of \1 logged steps\n", out)
+    assert re.search(r"\ngit.commit +feed +0123456789abcdef\n", out) and "\ncorpus.key " in out
+    assert re.search(r"\ntest/sacrebleu +99 \(.*\) .* -[\d.]+\n", out)
     assert "rerun - record" in out
 
 
@@ -191,19 +153,10 @@ def test_moved_corpus_needs_data_path(call_rerun, changed, started, tmp_path):
     source = changed({"config.data.synthetic": None, "config.data.path": str(tmp_path / "gone")})
     _, err = call_rerun(source, code=2)
     assert err.startswith(f"rpr-cli: data.path: {tmp_path / 'gone'} does not exist") and err.count("\n") == 1
-    assert err.endswith("; if the corpus has moved, set data_path=...\n") and started == []
+    assert started == []
     here.mkdir()
     for language in ("en", "de"):
         (here / f"train.{language}").write_text("a\nb\n")
-    [line] = deviations_in(call_rerun(source, f"data_path={here}")[1])
-    assert line.startswith("corpus.key: ")
+    assert "not as recorded: the corpus, key " in call_rerun(source, f"data_path={here}").err
     [(config, command, _)] = started
     assert config.data.path == str(here) and f"data_path='{here}'" in shlex.split(command)
-    _, err = call_rerun(changed({}), f"data_path={here}", code=2)
-    assert err == "rpr-cli: data_path: the record's corpus is not read from a path; omit data_path\n"
-
-
-def test_unusable_record_is_refused_in_one_line(call_rerun, changed, started):
-    _, err = call_rerun(changed({"config.hardware.nodes": 1}), code=2)
-    assert "this version of rpr cannot read its configuration (hardware.nodes: no such" in err
-    assert err.startswith("rpr-cli: ") and err.count("\n") == 1 and started == []

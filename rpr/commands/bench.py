@@ -4,12 +4,13 @@ Variants take turns on the same data, so that the comparison stays fair on a mac
 median over rounds of the ratio within a round. Utilisation (MFU) is relative to the rate of a large matrix product.
 """
 
+import contextlib
 import itertools
 import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is measured with torch's profiler, which would log messages
@@ -23,8 +24,7 @@ from rpr.config.train import HardwareConfig, ModelConfig, check_attention
 from rpr.errors import ConfigError
 from rpr.model.attention import attention_of
 from rpr.model.layer_positions import LayerPositions
-from rpr.model.positions import Positions, Scheme, Site
-from rpr.model.scheme_check import check_hooks
+from rpr.model.positions import Positions, Site
 from rpr.model.transformer import build_model
 from rpr.progress import Progress
 from rpr.records.provenance import git_state, versions
@@ -38,7 +38,7 @@ TITLES = {  # of parts
     "context": "Training step by length of the context",
     "attention": "Causal attention of a layer, forward and backward",
 }
-Steps = dict[str, Callable[[], None]]  # of each variant
+Step = Callable[[], None]
 
 
 class BatchShape(NamedTuple):
@@ -47,19 +47,6 @@ class BatchShape(NamedTuple):
     sentences: int
     source: int
     target: int
-
-
-class Case(NamedTuple):
-    """What all variants do in turn on batches of one shape: the `part` of the document, how to make their steps, the
-    operations of one step, and the target tokens of a batch (None: of attention alone).
-    """
-
-    part: str
-    shape: BatchShape
-    positions: dict[str, Positions]
-    steps: Callable[[BenchConfig, dict[str, Positions], BatchShape, torch.device], Steps]
-    operations: int
-    tokens: int | None
 
 
 class Timing(NamedTuple):
@@ -79,7 +66,6 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     for stack in stacks:
         if problem := stack.too_long(config.longest, "the longest sequence"):
             raise ConfigError(f"variants: {problem}")
-        check_hooks(stack.scheme, stack.site, config.longest)
     runtime.check_devices(config.hardware)
     # 2. What a reader needs to know of the machine, with the settings that were used.
     runtime.set_up(config.hardware)
@@ -93,20 +79,27 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
         "config": config.model_dump(mode="json"),
         "products": {"size": size, "operations_per_second": matmul_rate(hardware, device, size)},
     }
-    # 3. The cases, a row for each variant.
-    cases = [*_cases(config, positions)]
+    # 3. A row for each part, length and variant; by length those of one scheme also with windows.
+    windowed = dict(positions)
+    for (name, position), width in itertools.product(positions.items(), config.context.windows):
+        if len(position.decoder.parts) == 1:
+            windowed[f"{name}, window {width}"] = position.model_copy(update={"window": width})
+    lengths = {part: [config.length] if part == "step" else config.context.lengths for part in config.parts}
+    cases = [(part, length) for part in config.parts for length in lengths[part]]
     try:
         with Progress(len(cases), "cases", "bench") as bar:
-            for case in cases:
-                bar.update(0, part=case.part, length=case.shape.target)
-                document.setdefault(case.part, []).extend(_rows(case, config, document["products"], device))
+            for part, length in cases:
+                bar.update(0, part=part, length=length)
+                variants = positions if part == "step" else windowed
+                rows = measure(config, part, length, variants, document["products"]["operations_per_second"], device)
+                document.setdefault(part, []).extend(rows)
                 bar.update()
     finally:
-        if cases[0].part in document:
+        if cases[0][0] in document:
             print(json.dumps(document, indent=2) if config.format == "json" else as_text(document), flush=True)
 
 
-def as_text(document: dict[str, Any]) -> str:
+def as_text(document: Mapping[str, Any]) -> str:
     """The document's tables."""
     config, products = document["config"], document["products"]
     hardware, model = config["hardware"], config["model"]
@@ -119,7 +112,7 @@ def as_text(document: dict[str, Any]) -> str:
     for part, title in TITLES.items():
         if rows := document.get(part):
             keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "round_seconds"]
-            cells = ([_text(row.get(key, DASH)) for key in keys] for row in rows)
+            cells = [[_text(row.get(key, DASH)) for key in keys] for row in rows]
             parts += ["", f"{title}: model={model['name']}, {model['architecture']}"]
             parts += table([key.replace("_", " ") for key in keys], cells, texts=0)
     return "\n".join(parts)
@@ -131,75 +124,58 @@ def _text(value: Any) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _cases(config: BenchConfig, positions: dict[str, Positions]) -> Iterator[Case]:
-    windowed = {name: _windowed(name, position, config.context.windows) for name, position in positions.items()}
-    every = {name: position for of_one in windowed.values() for name, position in of_one.items()}
-    for part in config.parts:
-        lengths = [config.length] if part == "step" else config.context.lengths
-        for length in lengths:
-            shape = BatchShape(max(1, config.context.positions // length), 0, length)
-            if part == "step":
-                shape = BatchShape(config.sentences, length, length)
-            if part != "attention":
-                variants = positions if part == "step" else every
-                operations = step_flops(config.model, config.data.vocabulary_size, shape)
-                yield Case(part, shape, variants, training_steps, operations, shape.sentences * length)
-            if part == "attention" or (part == "context" and config.context.windows):
-                operations = 12 * shape.sentences * length**2 * config.model.d_model
-                for variants in windowed.values() if config.context.windows else [positions]:
-                    yield Case("attention", shape, variants, attention_steps, operations, None)
-
-
-def _windowed(name: str, position: Positions, windows: tuple[int, ...]) -> dict[str, Positions]:
-    """A variant; if all layers have one scheme, also with these windows."""
-    own = windows if len(position.decoder.parts) == 1 else ()
-    return {name: position} | {f"{name}, window {W}": position.model_copy(update={"window": W}) for W in own}
-
-
-def _rows(case: Case, config: BenchConfig, products: dict[str, Any], device: torch.device) -> Iterator[dict[str, Any]]:
-    """A row for each variant; those that ran out of memory have a problem in place of figures."""
-    columns, timings = {"length": case.shape.target, "batch": case.shape.sentences}, dict[str, Timing]()
-    try:
-        steps = case.steps(config, case.positions, case.shape, device)
+def measure(
+    config: BenchConfig, part: str, length: int, variants: dict[str, Positions], rate: float, device: torch.device
+) -> list[dict[str, Any]]:
+    """A row for each variant on batches of one length; those out of memory have a problem in place of figures. `rate`:
+    operations per second of a large matrix product.
+    """
+    # 1. Time the variants in turn.
+    shape = BatchShape(max(1, config.context.positions // length), 0, length)
+    if part == "step":
+        shape = BatchShape(config.sentences, length, length)
+    operations, step_of = step_flops(config.model, config.data.vocabulary_size, shape), training_step
+    if part == "attention":
+        operations, step_of = 12 * shape.sentences * length**2 * config.model.d_model, attention_step
+    timings: dict[str, Timing] = {}
+    with contextlib.suppress(torch.OutOfMemoryError):
+        steps = {name: step_of(config, position, shape, device) for name, position in variants.items()}
         timings = take_turns(steps, rounds=config.rounds, steps_per_round=config.steps_per_round, device=device)
-    except torch.OutOfMemoryError:  # of the baseline: without it there is nothing to compare with
-        pass
-    for name in case.positions:
-        if (timing := timings.get(name)) is None:
-            yield {**columns, "variant": name, "problem": "out of memory"}
+    # 2. The rows; without the baseline there is nothing to compare with.
+    rows: list[dict[str, Any]] = []
+    baseline = timings.get(next(iter(variants)))
+    for name in variants:
+        row = {"length": length, "batch": shape.sentences, "variant": name}
+        if baseline is None or (timing := timings.get(name)) is None:
+            rows.append(row | {"problem": "out of memory"})
             continue
-        seconds, baseline = statistics.median(timing.seconds), next(iter(timings.values()))
+        seconds, tokens = statistics.median(timing.seconds), shape.sentences * length
         ratios = [base / taken for base, taken in zip(baseline.seconds, timing.seconds, strict=True)]
-        speed = {"seconds": seconds}
-        if case.tokens is not None:
-            speed = {"steps_per_second": 1 / seconds, "target_tokens_per_second": case.tokens / seconds}
-        yield {
-            **columns,
-            "variant": name,
-            **speed,
-            "utilisation": case.operations / (products["operations_per_second"] * seconds),
+        speed = {"steps_per_second": 1 / seconds, "target_tokens_per_second": tokens / seconds}
+        rows.append({
+            **row,
+            **({"seconds": seconds} if part == "attention" else speed),
+            "utilisation": operations / (rate * seconds),
             "peak_megabytes": timing.peak_bytes / 1e6,
             "relative_speed": statistics.median(ratios),
             "min": min(ratios),
             "max": max(ratios),
             "relative_memory": timing.peak_bytes / baseline.peak_bytes,
             "round_seconds": timing.seconds,
-        }
+        })  # fmt: skip
+    return rows
 
 
-def take_turns(steps: Steps, *, rounds: int, steps_per_round: int, device: torch.device) -> dict[str, Timing]:
-    """Time all steps in turn, round by round; the first is the baseline. Those that run out of a GPU's memory have no
-    timing; raises torch.OutOfMemoryError if the baseline does.
-    """
+def take_turns(
+    steps: Mapping[str, Step], *, rounds: int, steps_per_round: int, device: torch.device
+) -> dict[str, Timing]:
+    """Time all steps in turn, round by round. Those that run out of a GPU's memory have no timing."""
     peaks = {}
     for name, step in steps.items():
-        try:
+        with contextlib.suppress(torch.OutOfMemoryError):
             for _ in range(WARM_UP):
                 step()
             peaks[name] = peak_bytes(step, device)
-        except torch.OutOfMemoryError:
-            if not peaks:
-                raise
     seconds: dict[str, list[float]] = {name: [] for name in peaks}
     for _, name in itertools.product(range(rounds), peaks):
         seconds[name].append(_seconds(steps[name], device, steps_per_round))
@@ -228,14 +204,11 @@ def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> fl
 
 
 def step_flops(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> int:
-    """Model FLOPs of a training step: those of the matmuls that the model requires mathematically. With d = d_model,
-    f = d_ff, N layers in each stack, a vocabulary of V, a source of S and a target of T positions, the forward pass
-    takes 4 N (n d^2 + m d^2 + n m d) where n positions attend to m, 4 N d f for each position and 2 T d V for the
-    scores. The encoder has n = m = S, the decoder n = m = T and m = S, a single stack n = m = S + T.
+    """Model FLOPs of a training step: of the matmuls that the model requires, a multiply-add as two, the backward pass
+    as twice the forward pass, causal attention in full, positions and recomputation not at all.
 
-    A multiply-add counts as two; the backward pass takes twice the forward pass. Causal attention counts in full.
-    The cost of positions and of recomputation is excluded, so variants compare as their speeds do. The utilisation
-    (MFU) is this / (`matmul_rate` * seconds).
+    With d = d_model, f = d_ff, N layers in each stack and a vocabulary of V, the forward pass takes
+    4 N (n d^2 + m d^2 + n m d) where n positions attend to m, 4 N d f for each position and 2 T d V for the scores.
     """
     d, f = model.d_model, model.d_ff
     sentences, source, target = shape
@@ -246,7 +219,7 @@ def step_flops(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> i
     return 3 * sentences * (model.num_layers * layer + target * 2 * d * vocabulary_size)
 
 
-def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
+def peak_bytes(step: Step, device: torch.device) -> int:
     """The peak memory of tensors during a step, above that before it, in bytes."""
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -262,57 +235,40 @@ def peak_bytes(step: Callable[[], None], device: torch.device) -> int:
     return int(max(itertools.accumulate(changes, initial=0)))
 
 
-def training_steps(
-    config: BenchConfig, positions: dict[str, Positions], shape: BatchShape, device: torch.device
-) -> Steps:
-    """A step of each variant on the same batch: forward, label-smoothed loss, backward and Adam."""
+def training_step(config: BenchConfig, position: Positions, shape: BatchShape, device: torch.device) -> Step:
+    """A step on the same batch for each variant: forward, label-smoothed loss, backward and Adam."""
     torch.manual_seed(config.seed)
-    vocabulary_size, smoothing = config.data.vocabulary_size, config.optim.label_smoothing
     sizes = ((shape.sentences, length) for length in (shape.source, shape.target))
-    source, target = (torch.randint(4, vocabulary_size, size, device=device) for size in sizes)
-    how: dict[str, Any] = {"smoothing": smoothing, "bfloat16": config.hardware.precision == "bf16", "padded": False}
-    how["real"] = target.numel()
+    source, target = (torch.randint(4, config.data.vocabulary_size, size, device=device) for size in sizes)
+    model = build_model(config.model.transformer(position, config.data.vocabulary_size)).to(device)
+    model.use_attention(config.hardware.attention)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     of_batch = compiled_loss_sum(fixed=True) if config.hardware.compile else loss_sum
+    how: dict[str, Any] = {"bfloat16": config.hardware.precision == "bf16", "padded": False, "real": target.numel()}
 
-    def step_of(position: Positions) -> Callable[[], None]:
-        model = build_model(config.model.transformer(position, vocabulary_size)).to(device)
-        model.use_attention(config.hardware.attention)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    def step() -> None:
+        loss = of_batch(model, source, target, target, smoothing=config.optim.label_smoothing, **how) / target.numel()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)  # so that a step's memory includes only its own gradients
 
-        def step() -> None:
-            loss = of_batch(model, source, target, target, **how) / target.numel()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)  # so that a step's memory includes only its own gradients
-
-        return step
-
-    return {name: step_of(position) for name, position in positions.items()}
+    return step
 
 
-def attention_steps(
-    config: BenchConfig, positions: dict[str, Positions], shape: BatchShape, device: torch.device
-) -> Steps:
-    """Causal self-attention of a layer forward and backward, from q, k and v to z; of a pattern that of its first."""
+def attention_step(config: BenchConfig, position: Positions, shape: BatchShape, device: torch.device) -> Step:
+    """Causal self-attention of the first layer forward and backward, from q, k and v to z."""
     torch.manual_seed(config.seed)
     site = Site(1, config.model.num_heads, config.model.d_model, causal=True)
+    scheme = position.decoder.of_layers(1)[0]
+    layer = LayerPositions(scheme, site).to(device)
     x = torch.randn(shape.sentences, shape.target, site.d_model, device=device)
     heads = (shape.sentences, site.num_heads, shape.target, site.d_head)
     q, k, v = (torch.randn(heads, device=device, requires_grad=True) for _ in range(3))
 
-    def step_of(scheme: Scheme) -> Callable[[], None]:
-        layer = LayerPositions(scheme, site).to(device)
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.hardware.precision == "bf16"):
+            given = layer.inputs(x, q, k, v)._replace(causal=True, window=scheme.window)
+            z = attention_of(given, config.hardware.attention)
+        torch.autograd.grad(z.sum(), [q, k, v, *layer.parameters()], allow_unused=True)
 
-        def step() -> None:
-            with _autocast(config.hardware, device):
-                given = layer.inputs(x, q, k, v)._replace(causal=True, window=scheme.window)
-                z = attention_of(given, config.hardware.attention)
-            torch.autograd.grad(z.sum(), [q, k, v, *layer.parameters()], allow_unused=True)
-
-        return step
-
-    return {name: step_of(position.decoder.of_layers(1)[0]) for name, position in positions.items()}
-
-
-def _autocast(hardware: HardwareConfig, device: torch.device) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=hardware.precision == "bf16")
+    return step

@@ -9,7 +9,7 @@ from rpr.config.commands import CompareConfig
 from rpr.errors import RecordError, RunError
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
-from rpr.records.difference import corpus_differences
+from rpr.records.position import corpus_differences
 from rpr.records.record import find_records, record_path
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
 from rpr.report.render import terminal, wrapped

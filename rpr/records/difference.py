@@ -1,142 +1,116 @@
-"""The difference of two run records: flat, a row for each key, with what must not be subtracted; and which of several
-records read another corpus. Pure functions of the records.
-"""
+"""The difference of two run records: flat, a row for each key, with what must not be subtracted."""
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from rpr.records.files import metrics_of
 from rpr.records.record import Record, flat
-from rpr.records.scores import BITS_PER_BYTE, Interval, score_digits
+from rpr.records.scores import Interval
 
 ABSENT: Any = object()  # the value of a key that a record does not have
-LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
-_SPEEDS = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
+_LOSSES = ("train/loss", "validation/loss")  # in metrics.jsonl
 _FINAL_LOSSES = ("train_loss", "validation_loss")
-_MEASURED = (*_FINAL_LOSSES, *_SPEEDS, "peak_memory_bytes", "seconds", "padding_waste")
-_DIGITS = {"steps_per_second": 3, "train_loss": 6, "validation_loss": 6, "padding_waste": 4, "seconds": 1}
-_HOW_MEASURED = ("excludes", "measured_steps", "peak_memory_kind", "matmul_precision", "precision", "parameters_note")
+_SPEEDS = ("steps_per_second", "source_tokens_per_second", "target_tokens_per_second")
+_FIGURES = (*_FINAL_LOSSES, *_SPEEDS, "peak_memory_bytes", "seconds", "padding_waste", "cores_used")
 _HOW_DECODED = ("checkpoint", "beam_size", "length_penalty", "min_length", "precision")
-_SAME_TEST = ("test_set", "num_sentences", "signature")  # else two scores must not be subtracted
-_SAME_TEXT = ("test_set", "num_bytes", "num_documents", "training_length", "precision")
 
 
 class Fact(NamedTuple):
-    """What a record says of one key. Figures with other values of the same key in `how` must not be subtracted."""
+    """What a record says of one key: a setting, score or figure. Figures with other values of the same key in `how`
+    must not be subtracted.
+    """
 
     value: Any = ABSENT
-    kind: Literal["setting", "score", "figure"] = "setting"
+    kind: str = ""
     how: Mapping[str, Any] = {}
     interval: Interval | None = None
-    digits: int = 0
 
 
 class Row(NamedTuple):
-    """One key of two records."""
+    """One key of two records; `unlike` says why its figures must not be subtracted, and is empty if they may be."""
 
     name: str
+    kind: str
     a: Fact
     b: Fact
-
-    @property
-    def kind(self) -> str:
-        """Of the record that has it."""
-        return self.b.kind if self.a.value is ABSENT else self.a.kind
+    unlike: str
 
     @property
     def same(self) -> bool:
         """To the last bit."""
         return bool(self.a.value == self.b.value)
 
-    @property
-    def unlike(self) -> str | None:
-        """Why two figures must not be subtracted; None if they may be."""
-        how = [(key, value, self.b.how[key]) for key, value in self.a.how.items() if key in self.b.how]
-        return "; ".join(f"{key} {value} and {other}" for key, value, other in how if value != other) or None
-
-    @property
-    def difference(self) -> float | None:
-        """b - a of scores and figures that both are there and alike."""
-        there = self.kind != "setting" and ABSENT not in (self.a.value, self.b.value)
-        return float(self.b.value - self.a.value) if there and not self.unlike else None
-
-
-class Curve(NamedTuple):
-    """A loss of two metrics files: the first `equal` of the `common` lines that both have are the same."""
-
-    name: str
-    equal: int
-    common: int
-
 
 def difference(first: Record, second: Record) -> list[Row]:
     """Every key of either record: of settings, versions and the like, then of scores and of other figures."""
-    a, b = _facts(first), _facts(second)
-    return [Row(name, a.get(name, Fact()), b.get(name, Fact())) for name in dict.fromkeys([*a, *b])]
+    facts, others = _facts(first), _facts(second)
+    rows = []
+    for name in {**facts, **others}:
+        a, b = facts.get(name, Fact()), others.get(name, Fact())
+        how = [(key, value, b.how[key]) for key, value in a.how.items() if key in b.how]
+        unlike = "; ".join(f"{key} {value} and {other}" for key, value, other in how if value != other)
+        rows.append(Row(name, a.kind or b.kind, a, b, unlike))
+    return rows
 
 
-def curves(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """The losses in the lines of two metrics files that both have."""
-    compared = []
-    for name in LOSSES:
-        a, b = ([str((row["step"], row[name])) for row in rows if name in row] for rows in (first, second))  # NaN = NaN
-        if pairs := list(zip(a, b, strict=False)):
-            equal = next((number for number, (one, other) in enumerate(pairs) if one != other), len(pairs))
-            compared.append(Curve(name, equal, len(pairs)))
-    return compared
+def equal_losses(first: Path, second: Path) -> tuple[int, int]:
+    """How many logged losses two runs have in common, and how many of these are the same; NaN equals NaN. The paths are
+    those of their records.
+    """
+    a, b = (
+        {(name, row["step"]): str(row[name]) for row in metrics_of(path) for name in _LOSSES if name in row}
+        for path in (first, second)
+    )
+    common = a.keys() & b.keys()
+    return len(common), sum(a[key] == b[key] for key in common)
 
 
-def reproduced(rows: Sequence[Row], losses: Sequence[Curve]) -> bool:
+def reproduced(rows: Sequence[Row]) -> bool:
     """Whether the second record has all scores and losses of the first, which has a training loss, to the last bit. A
     version of more metrics adds scores.
     """
-    final = [row for row in rows if row.name in _FINAL_LOSSES]
-    scores = [row for row in rows if row.kind == "score" and row.a.value is not ABSENT]
-    measured = any(row.name == "train_loss" for row in final)
-    logged = all(curve.equal == curve.common for curve in losses)
-    return measured and logged and all(row.same for row in (*scores, *final))
+    checked = [row for row in rows if row.name in _FINAL_LOSSES or (row.kind == "score" and row.a.kind)]
+    return all(row.same for row in checked) and any(row.name == "train_loss" for row in checked)
 
 
 def _facts(record: Record) -> dict[str, Fact]:
     """Everything that a record says, by dotted name."""
-    # 1. What it was.
-    shown, training = record.shown(), record.training
-    corpus = {} if record.data is None else {"corpus.key": record.data.key[:12]}
+    # 1. What it was. Until it has finished, the device is only the name of the configured hardware.
+    shown, data = record.shown(), record.data
     described = shown.config | {
-        "run": {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command},
+        "run": {"name": shown.name, "status": shown.outcome or shown.status, "command": shown.command}
+        | ({"device": shown.device} if record.status == "finished" else {}),
         "git": record.git.model_dump(),
         "versions": record.versions,
         "code": record.schemes or {},
-        "corpus": record.data.model_dump(mode="json", exclude={"name", "synthetic"}) if record.data else {},
-        "measured": _fields(training, _HOW_MEASURED),
+        "corpus": data.model_dump(mode="json", exclude={"name", "synthetic"}) if data else {},
+        "measured": record.training.model_dump(exclude={*_FIGURES}) if record.training else {},
         "decoded": decoding(shown),
     }
-    if record.status == "finished":  # until then, only the name of the configured hardware
-        described["run"]["device"] = shown.device
-    found = {name: Fact(value) for name, value in flat(described).items() if value != {}}
+    facts = {name: Fact(value, "setting") for name, value in flat(described).items() if value != {}}
     # 2. Scores. Of another corpus other pairs are held out, and other documents are scored.
+    corpus = {"corpus.key": data.key[:12]} if data else {}
+    documents = corpus if record.corpus is not None else {}
     for score in record.scores:
-        held_out = record.corpus is not None or score.test_set.startswith("held-out-")
-        how = _fields(score, _SAME_TEST) | (corpus if held_out else {})
-        name = f"{score.split}/{score.metric}"
-        found[name] = Fact(score.score, "score", how, score.interval, score_digits(score.metric))
+        how = _fields(score, "test_set", "num_sentences", "signature")
+        how |= corpus if score.test_set.startswith("held-out-") else documents
+        facts[f"{score.split}/{score.metric}"] = Fact(score.score, "score", how, score.interval)
     for scores in record.by_context:
-        longest = max(windows.length for windows in scores.scores)  # which decides the bytes that are scored
-        for windows in scores.scores:
-            how = _fields(scores, _SAME_TEXT) | (corpus if record.corpus is not None else {})
-            how |= {"longest context": longest} | ({"stride": scores.stride} if windows.windows == "sliding" else {})
-            name = f"{scores.split}, {windows.windows} {windows.length}"
-            found[name] = Fact(windows.bits_per_byte, "score", how, windows.interval, score_digits(BITS_PER_BYTE))
+        how = _fields(scores, "test_set", "num_bytes", "num_documents", "training_length", "precision") | documents
+        how["longest context"] = max(row.length for row in scores.scores)  # which decides the bytes that are scored
+        for row in scores.scores:
+            stride = {"stride": scores.stride} if row.windows == "sliding" else {}
+            name = f"{scores.split}, {row.windows} {row.length}"
+            facts[name] = Fact(row.bits_per_byte, "score", how | stride, row.interval)
     # 3. Other figures: losses of one corpus, speeds of a device that as many jobs shared.
     jobs = {} if record.concurrent_jobs is None else {"concurrent_jobs": record.concurrent_jobs}
     conditions = dict.fromkeys(_FINAL_LOSSES, corpus) | {"seconds": jobs}
-    conditions |= dict.fromkeys(_SPEEDS, _fields(training, ("excludes",)) | jobs)
-    conditions |= {"peak_memory_bytes": _fields(training, ("peak_memory_kind",))}
-    figures = {"steps": record.steps, "parameters": record.parameters, **_fields(training, _MEASURED)}
-    for name, value in figures.items():
-        if value is not None:
-            found[name] = Fact(value, "figure", conditions.get(name, {}), digits=_DIGITS.get(name, 0))
-    return found
+    conditions |= dict.fromkeys(_SPEEDS, _fields(record.training, "excludes") | jobs)
+    conditions["peak_memory_bytes"] = _fields(record.training, "peak_memory_kind")
+    figures = _fields(record, "steps", "parameters") | _fields(record.training, *_FIGURES)
+    measured = {name: value for name, value in figures.items() if value is not None}
+    return facts | {name: Fact(value, "figure", conditions.get(name, {})) for name, value in measured.items()}
 
 
 def decoding(record: Record) -> dict[str, Any]:
@@ -145,21 +119,5 @@ def decoding(record: Record) -> dict[str, Any]:
     return {name: values[0] if len(values) == 1 else values for name, values in fields.items() if values}
 
 
-def corpus_differences(records: Sequence[Record]) -> list[str | None]:
-    """For each run the hash of its corpus, if others of these runs read another one with the same settings, which only
-    name the files; else None. A run that ended before it read its corpus is taken to have the first one's.
-    """
-    settings, keys = list[str](), dict[str, dict[str, None]]()  # in the order of the runs
-    for run in records:
-        settings.append(json.dumps(run.config["data"] | {"cache_dir": None, "path": None}, sort_keys=True))
-        if run.data is not None:
-            keys.setdefault(settings[-1], {})[run.data.key] = None
-    alike = [[*keys.get(text, ())] for text in settings]
-    return [
-        (own[0] if run.data is None else run.data.key)[:12] if len(own) > 1 else None
-        for run, own in zip(records, alike, strict=True)
-    ]
-
-
-def _fields(section: Any, names: Sequence[str]) -> dict[str, Any]:
+def _fields(section: Any, *names: str) -> dict[str, Any]:
     return {} if section is None else {name: getattr(section, name) for name in names}

@@ -127,6 +127,18 @@ def code_differences(records: Sequence[Record]) -> list[dict[str, str]]:
     ]
 
 
+def corpus_differences(records: Sequence[Record]) -> list[str | None]:
+    """For each run the hash of its corpus, if others of these runs read another one with the same settings, which only
+    name the files; else None. A run that ended before it read its corpus is taken to have the first one's.
+    """
+    settings = [json.dumps(run.config["data"] | {"cache_dir": None, "path": None}, sort_keys=True) for run in records]
+    keys: dict[str, dict[str, None]] = {text: {} for text in settings}  # in the order of the runs
+    for text, run in zip(settings, records, strict=True):
+        keys[text] |= {run.data.key: None} if run.data else {}
+    alike = ((run, [*keys[text]]) for text, run in zip(settings, records, strict=True))
+    return [(run.data.key if run.data else own[0])[:12] if len(own) > 1 else None for run, own in alike]
+
+
 def check_same_code(positions: Positions, record: Record) -> None:
     """Raises RecordError if the code of a scheme has changed since the run was started, whose weights would meet other
     equations. Older records do not say.

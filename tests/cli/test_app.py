@@ -250,7 +250,7 @@ BENCH = [
     "model.d_ff=32",
     "data.vocabulary_size=50",
     "variants=[none,cope]",
-    "parts=[context]",
+    "parts=[context,attention]",
     "context.lengths=[4,16]",
     "context.positions=16",
     "rounds=1",
@@ -262,7 +262,7 @@ BENCH = [
 def test_bench_by_length_and_with_windows(cli):
     document = json.loads(cli(*BENCH, "format=json").out)
     rows = [(row["length"], row["batch"], row["variant"]) for row in document["context"]]
-    names = ("none", "none, window 2", "cope", "cope, window 2")
+    names = ("none", "cope", "none, window 2", "cope, window 2")
     assert rows == [(length, 16 // length, name) for length in (4, 16) for name in names]
     assert [row["variant"] for row in document["attention"]] == [*names, *names]
     printed = bench.as_text(document)
