@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # whose stats takes a second to import
+from scipy.special import stdtr, stdtrit
 
 from rpr.records.measurement import LEVEL, Measurement, holm, mean_of_shares, p_value
 from rpr.records.scores import Interval
@@ -117,7 +118,7 @@ def _equal_variances(scores: Scores) -> bool:
     if len(several) < 2 or max(map(len, several)) < LEAST_SEEDS:
         return True  # of two values each distance from their median is the same: nothing to test
     with np.errstate(invalid="ignore", divide="ignore"):
-        return not stats.levene(*several, center="median").pvalue < LEAST_EQUAL  # NaN: all are zero
+        return not scipy.stats.levene(*several, center="median").pvalue < LEAST_EQUAL  # NaN: all are zero
 
 
 def _welch(own: Mapping[int, float], its: Mapping[int, float], step: float) -> Estimate:
@@ -129,8 +130,8 @@ def _welch(own: Mapping[int, float], its: Mapping[int, float], step: float) -> E
     # Seeds that happen to agree do not make a mean certain.
     errors = np.maximum([side.var(ddof=1) for side in sides], step**2 / counts) / counts
     error, freedom = math.sqrt(errors.sum()), float(errors.sum() ** 2 / (errors**2 / (counts - 1)).sum())
-    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
-    return _measured(change, half, len(own), step), 2 * float(stats.t.sf(abs(change) / error, freedom))
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    return _measured(change, half, len(own), step), 2 * float(stdtr(freedom, -abs(change) / error))
 
 
 def _paired(own: Mapping[int, float], its: Mapping[int, float], step: float) -> Estimate:
@@ -157,7 +158,7 @@ def over_seeds_and_documents(bits: np.ndarray, sizes: np.ndarray) -> Measurement
     of_seeds = bits.sum(1) / whole
     residuals = (bits - of_seeds[:, None] * sizes).mean(0)
     variances = float(of_seeds.var(ddof=1)) / n, m / (m - 1) * float((residuals**2).sum()) / whole**2
-    quantiles = stats.t.ppf((1 + LEVEL) / 2, [n - 1, m - 1])
+    quantiles = stdtrit([n - 1, m - 1], (1 + LEVEL) / 2)
     value, half = float(of_seeds.mean()), math.sqrt(float((quantiles**2 * variances).sum()))
     return Measurement(value, n, interval=Interval(value - half, value + half, LEVEL, kind="seeds", method=BOTH))
 

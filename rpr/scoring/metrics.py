@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import version
+from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from sacremoses import MosesPunctNormalizer, MosesTokenizer
-from sacremoses.corpus import NonbreakingPrefixes
 
 from rpr.config.train import TrainConfig
 from rpr.errors import DataError
@@ -105,6 +104,8 @@ def _exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Metric
 
 def moses_language(language: str) -> str:
     """The language code of the Moses tokenizer (`de_DE` is de); en, as in Moses itself, if it has no rules."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
     code = _language_of(language)
     return code if code in NonbreakingPrefixes().available_langs.values() or code == "ko" else "en"
 
@@ -122,7 +123,9 @@ def split_compounds(sentences: Sequence[str]) -> list[str]:
 
 
 @lru_cache(maxsize=8)
-def _moses(language: str) -> tuple[MosesTokenizer, MosesPunctNormalizer]:
+def _moses(language: str) -> tuple[Any, Any]:
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
     return MosesTokenizer(language), MosesPunctNormalizer()
 
 

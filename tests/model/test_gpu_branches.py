@@ -7,15 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-
-pytest.importorskip("triton")
-
-import triton
-from triton.backends.compiler import GPUTarget
 
 from rpr.compose import composition
 from rpr.data.batches import Batch
@@ -38,7 +31,7 @@ CACHES = (
 class Driver:
     """Names a target: nothing is compiled for it."""
 
-    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+    get_current_target = staticmethod(lambda: pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", 90, 32))
     get_current_device = staticmethod(lambda: 0)
 
 
@@ -47,7 +40,7 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(devices, "on_gpu", lambda x: True)
     monkeypatch.setattr(devices, "memory", lambda x: 140 * 2**30)
     monkeypatch.setattr(attention, "_kernels_compile_here", lambda: True)
-    triton.runtime.driver.set_active(Driver())  # torch reads from a kernel's code what it writes
+    pytest.importorskip("triton").runtime.driver.set_active(Driver())  # torch reads from a kernel's code what it writes
     # What a CUDA device has for them.
     monkeypatch.setattr(torch.nn.utils.clip_grad, "_has_foreach_support", lambda tensors, device: True)
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, p: torch.native_dropout(x, p, True)[0])
@@ -111,6 +104,9 @@ MOST = {"absolute": 520, "pope": 1180, "fire": 1000, "cope": 1000, "selective_ro
 
 def graphs_of(function, *args, **how):
     """The graphs, forward and backward, of one call as torch.compile traces them; none is run."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
     graphs = []
 
     def instead(graph, _):

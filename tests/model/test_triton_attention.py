@@ -20,13 +20,13 @@ import torch
 pytest.importorskip("triton")
 
 from rpr.model.attention.inputs import AttentionInputs
-from rpr.model.kernels.triton_attention import Tiles, fused_attention
+from tests.lazy import triton_attention
 from tests.model.attention_cases import Case, assert_same, reference, results
 from tests.model.test_blockwise_attention import Calls
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROOT = Path(__file__).parents[2]
-SMALL = Tiles((16, 16), (16, 16), (16, 16))
+SMALL = ((16, 16), (16, 16), (16, 16))
 
 
 def run_python(arguments, timeout_seconds, **environment):
@@ -61,7 +61,7 @@ def test_kernels_in_the_interpreter_with_random_shapes(coverage_environment):
 
 def fused(q, k, v, *, tiles=SMALL, **options):
     """Called as `attend` is, with key and value tables alone."""
-    return fused_attention(AttentionInputs(q, k, v, **options), tiles)
+    return triton_attention.fused_attention(AttentionInputs(q, k, v, **options), triton_attention.Tiles(*tiles))
 
 
 def assert_equals_reference(case, *, dtype=torch.float64, tiles=SMALL, tolerance=1e-11, **more):
@@ -122,7 +122,7 @@ class TestInterpreted:
         assert not any(of_table[..., of_table.shape[-2] // 2 + 1 :, :].any() for of_table in clean[4:])
 
     def test_other_tiles_and_head_widths_match_reference(self):
-        tiles = Tiles((16, 64), (32, 16), (16, 32))
+        tiles = ((16, 64), (32, 16), (16, 32))
         assert_equals_reference(Case(20, 70, 5, values=5, width=20, batch=1, heads=1), tiles=tiles)
 
     @pytest.mark.slow
@@ -139,7 +139,7 @@ class TestInterpreted:
             mask=choose("", "K", "QK", "BK"), per_head=(choose(True, False),) * 2, batch=choose(1, 2), width=8,
             seed=seed, bias=choose(None, 0, 3, 90), window=choose(None, None, 1, 20),
         )  # fmt: skip
-        assert_equals_reference(case, tiles=Tiles(*((choose(16, 32), choose(16, 32)) for _ in range(3))))
+        assert_equals_reference(case, tiles=[(choose(16, 32), choose(16, 32)) for _ in range(3)])
 
     def test_strided_inputs_match_reference_and_heads_join_without_a_copy(self):
         assert_equals_reference(Case(6, 6, values=3, batch=1, strided=True))
@@ -189,7 +189,7 @@ class TestInterpreted:
     def test_rounding_error_forward_and_in_all_gradients(self, dtype, largest_error):
         # The tables' gradients are sums over all queries in float32.
         inputs, _ = Case(100, 100, keys=16, values=16, batch=1, heads=1, width=32).inputs()
-        large = Tiles((64, 64), (64, 64), (64, 64))  # fewer tiles to interpret
+        large = ((64, 64), (64, 64), (64, 64))  # fewer tiles to interpret
         exact = results(reference, inputs, inputs[0])
         narrow = [None if x is None else x.to(dtype) for x in inputs]
         for actual, expected in zip(results(partial(fused, tiles=large), narrow, narrow[0]), exact, strict=True):
@@ -202,7 +202,7 @@ class TestInterpreted:
         inputs[2] = (inputs[2] + 8).half().double()
         exact = results(reference, inputs, inputs[0])
         narrow = [None if x is None else x.half() for x in inputs]
-        actual = results(partial(fused, tiles=Tiles((64, 64), (64, 64), (64, 64))), narrow, narrow[0])
+        actual = results(partial(fused, tiles=((64, 64), (64, 64), (64, 64))), narrow, narrow[0])
         for index in (2, 4):  # of k and of the key table; 1.5e-3 and 2.7e-3 from the rounded output alone
             assert (actual[index].double() - exact[index]).norm() < 1e-3 * exact[index].norm()
 
@@ -247,7 +247,7 @@ def compile_cases(capability):
         mask = {"no_mask": None, "by_key": torch.ones(2, 1, 1, 100), "by_query": torch.ones(100, 100)}[masked]
         tables = {"key_table": table if on_keys else None, "value_table": table if on_values else None}
         mask = None if mask is None else mask.bool()
-        fused_attention(AttentionInputs(q, k, v, **tables, causal=causal, mask=mask)).sum().backward()
+        triton_attention.fused_attention(AttentionInputs(q, k, v, **tables, causal=causal, mask=mask)).sum().backward()
 
 
 HALF_OR_SINGLE, ON, EACH = (torch.bfloat16, torch.float32), (True,), (True, False)

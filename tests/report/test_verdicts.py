@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from rpr.records.files import DocumentNats
 from rpr.records.record import find_records
@@ -36,7 +36,7 @@ def test_equals_scipy_without_blocks():
         f"row {row}": {100 * row + at: value for at, value in enumerate(values)} for row, values in enumerate(samples)
     }
     found = changes(scores, "row 0", 0.01)
-    theirs = stats.dunnett(*samples[1:], control=samples[0], rng=np.random.default_rng(1))
+    theirs = scipy.stats.dunnett(*samples[1:], control=samples[0], rng=np.random.default_rng(1))
     ends = theirs.confidence_interval(0.95)
     for at, change in enumerate(found.of_rows.values()):
         assert change.value == pytest.approx(samples[at + 1].mean() - samples[0].mean())
@@ -139,7 +139,7 @@ def test_unequal_variances_are_welchs_and_holms():
     found = changes(scores, "row 0", 0.001)
     assert found.method == WELCH
     tests = {
-        label: stats.ttest_ind([*scores[label].values()], [*scores["row 0"].values()], equal_var=False)
+        label: scipy.stats.ttest_ind([*scores[label].values()], [*scores["row 0"].values()], equal_var=False)
         for label in found.of_rows
     }
     for label, change in found.of_rows.items():
@@ -187,7 +187,7 @@ def test_coverage_over_seeds_and_documents(seeds, documents, deviations):
 
 def test_documents_alike_leave_the_interval_over_seeds_and_documents_kept_are_in_the_table():
     bits, sizes = drawn(np.random.default_rng(2), 4, 6, 0.1, 0.0, 0.0)
-    found, of_seeds = over_seeds_and_documents(bits, sizes), stats.ttest_1samp(bits.sum(1) / sizes.sum(), 0.3)
+    found, of_seeds = over_seeds_and_documents(bits, sizes), scipy.stats.ttest_1samp(bits.sum(1) / sizes.sum(), 0.3)
     ends = of_seeds.confidence_interval(0.95)
     assert (found.interval.low, found.interval.high) == pytest.approx((ends.low, ends.high))
     settings, nats = {"data.text": {}, "model.architecture": "decoder_only"}, {"absolute": 0.7, "relative": 0.5}

@@ -146,7 +146,6 @@ def _kernel_is_faster(given: AttentionInputs) -> bool:
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @cache
 def _kernels_compile_here() -> bool:
     """Triton compiles a launcher in C for each kernel. Says once what is missing."""
@@ -162,6 +161,9 @@ def _kernels_compile_here() -> bool:
     if missing:
         log.warning("attention: without the fused kernel, which is faster; missing: %s", ", ".join(missing))
     return not missing
+
+
+_kernels_compile_here._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _stores_weights(given: AttentionInputs) -> bool:
