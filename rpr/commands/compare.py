@@ -2,8 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from rpr.config.commands import CompareConfig
 from rpr.errors import RecordError, RunError
@@ -30,9 +30,8 @@ from rpr.scoring.comparison import (
 def run(config: CompareConfig) -> None:
     """Prints, for each split and metric, scores, differences and tests; writes nothing."""
     # 1. The runs, and which are compared. Some names are those of folders.
-    of_sweep = None if config.sweep is None else _of_sweep(config.sweep, user_path(config.runs_dir))
-    runs = with_short_names(of_sweep or [read_run(record_path(user_path(folder))) for folder in config.runs])
-    runs = [replace(run, name=escape_control_characters(run.name)) for run in runs]
+    given = _of_sweep(config) if config.sweep else [read_run(record_path(user_path(folder))) for folder in config.runs]
+    runs = [replace(run, name=escape_control_characters(run.name)) for run in with_short_names(given)]
     groups = [(runs, pairs_of_runs(runs))]
     if config.sweep is not None:
         baseline = config.baseline or usual_baseline([run.record for run in runs])
@@ -57,44 +56,36 @@ def run(config: CompareConfig) -> None:
         print("\n\n".join([*map(terminal, grids(report)), "\n".join(wrapped(report.notes))]))
 
 
-def _remarks(baseline: Run, run: Run) -> list[str]:
-    remarks = []
+def _remarks(baseline: Run, run: Run) -> Iterator[str]:
     if baseline.config.seed != run.config.seed:
-        remarks.append(f"{run.name} is compared with a run of another seed, {baseline.name}.")
+        yield f"{run.name} is compared with a run of another seed, {baseline.name}."
     its, own = corpus_differences([baseline.record, run.record])
     if own:
-        remarks.append(
-            f"{run.name} was trained on other files of {run.record.data_name} ({own}) than {baseline.name} ({its})."
-        )
+        yield f"{run.name} was trained on other files of {run.record.data_name} ({own}) than {baseline.name} ({its})."
     if differences := settings_differences(run, baseline):
-        remarks.append(f"{run.name} was trained or decoded otherwise than {baseline.name}: {differences}.")
-    return remarks
+        yield f"{run.name} was trained or decoded otherwise than {baseline.name}: {differences}."
 
 
-def _of_sweep(sweep: str, runs_dir: Path) -> list[Run]:
+def _of_sweep(config: CompareConfig) -> list[Run]:
     """The finished runs of a sweep that can be compared; the others are reported on stderr."""
-    if not runs_dir.is_dir():
-        raise RunError(f"runs_dir: {runs_dir} does not exist; train the sweep first (rpr-cli sweep {sweep})")
-    records, left_out = with_killed_runs(find_records(runs_dir, sweep))
+    root = user_path(config.runs_dir)
+    records, left_out = with_killed_runs(find_records(root, config.sweep))
     runs, left_out = list[Run](), [*left_out]
     for path, record in records:
-        if record.outcome is not None:
-            left_out.append(f"{record.name}: {record.outcome}")
-        elif not any(can_be_compared(path, score.split) for score in record.scores):
-            left_out.append(f"{record.name}: beside its record are no translations, or documents with their nats")
-        else:
-            try:
-                runs.append(read_run(path))
-            except RecordError as error:  # of another version
-                left_out.append(str(error))
+        try:
+            if record.outcome is None and not any(can_be_compared(path, score.split) for score in record.scores):
+                raise RunError(f"{record.name}: beside its record are no translations, or documents with their nats")
+            runs.append(read_run(path))
+        except (RecordError, RunError) as error:  # of another version, unfinished
+            left_out.append(str(error))
     _leave_out(left_out)
     if not runs:
         raise RunError(
-            f"sweep {sweep}: no finished run to compare in {runs_dir}; train it first (rpr-cli sweep {sweep})"
+            f"sweep {config.sweep}: no finished run to compare in {root}; train it (rpr-cli sweep {config.sweep})"
         )
     return runs
 
 
-def _leave_out(lines: list[str]) -> None:
+def _leave_out(lines: Sequence[str]) -> None:
     for line in lines:
         print(f"left out: {escape_control_characters(line)}", file=sys.stderr)

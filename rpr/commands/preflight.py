@@ -6,7 +6,7 @@ import gc
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +19,7 @@ from rpr.decode.engine import search_of, translate_sources
 from rpr.environment import is_first_rank
 from rpr.errors import RunError
 from rpr.kinds import TEXT
-from rpr.model.transformer import Transformer
 from rpr.paths import user_path
-from rpr.records.record import Training
 from rpr.runs import loading, runtime
 from rpr.runs.checkpoints import checkpoints, model_weights
 from rpr.scoring.run import evaluated_model, score_run
@@ -33,24 +31,21 @@ STEPS = 2 * LONGEST_STEPS
 SENTENCES, EXTRA_TOKENS, PAGE_TOKENS = 10, 10, 1024  # what is translated, each so much longer; or read of documents
 
 
-def folder(config: TrainConfig) -> Path:
-    """Where the run is tried out, the same on all nodes: beside the runs, whose disk is tried as well."""
-    several = config.hardware.num_nodes > 1
-    job = launch.slurm_job(config.hardware).raw_job_id if several else os.getpid()
-    return user_path(config.runs_dir).absolute() / f".preflight-{config.run_id}-{job}"
-
-
 @contextmanager
-def removed(created: Sequence[Path]) -> Iterator[None]:
-    """At the end these new folders, the innermost first, are gone, whatever ended the block."""
+def folder(config: TrainConfig) -> Iterator[Path]:
+    """Where the run is tried out, the same on all nodes: beside the runs, whose disk is tried as well. The first node
+    removes it, whatever ended the block.
+    """
+    job = launch.slurm_job(config.hardware) if config.hardware.num_nodes > 1 else None
+    number = os.getpid() if job is None else job.raw_job_id
+    run_dir = user_path(config.runs_dir).absolute() / f".preflight-{config.run_id}-{number}"
     try:
-        yield
+        yield run_dir
     finally:
-        with signals_deferred(), suppress(OSError):
-            for folder in created[:1]:
-                shutil.rmtree(folder, ignore_errors=True)
-            for parent in created[1:]:
-                parent.rmdir()
+        if job is None or job.node == 0:
+            with signals_deferred(), suppress(OSError):
+                shutil.rmtree(run_dir, ignore_errors=True)
+                run_dir.parent.rmdir()  # unless it has runs
 
 
 def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
@@ -61,9 +56,8 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     runtime.set_up(config.hardware)
     every = {"validate_every_n_steps": STEPS, "checkpoint_every_n_steps": LONGEST_STEPS}
     short = {"max_steps": STEPS, "checkpoint_every_n_minutes": None, "keep_checkpoints": 2, "average_checkpoints": 1}
-    tried = config.model_copy(
-        update={"optim": config.optim.model_copy(update=every | short), "stop_after_minutes": None}
-    )
+    recipe = config.optim.model_copy(update=every | short)
+    tried = config.model_copy(update={"optim": recipe, "stop_after_minutes": None})
     # 1. The steps, with a checkpoint in the middle and at the end.
     _, parameters, training = fit.fit(tried, data, run_dir)
     # 2. The second half again, from the checkpoint in the middle.
@@ -78,55 +72,50 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     if not is_first_rank():
         return
     # 3. The weights of both, and what comes after training.
-    (last, again) = (checkpoints(of / "checkpoints")[-1][1] for of in (run_dir, resumed))
+    last, again = (checkpoints(of / "checkpoints")[-1][1] for of in (run_dir, resumed))
     difference = _difference(last, again)
     if difference and config.hardware.accelerator == "cpu":
         raise RunError(f"fast_dev_run: a resumed training has other weights, by up to {difference:.2g}")
-    model, checkpoint = loading.model_of(tried, run_dir, None, len(data.vocabulary))
     begin = time.monotonic()
-    what = _evaluate(tried, data, model, checkpoint, run_dir)
-    evaluated = f"{what} in {time.monotonic() - begin:,.1f} s"
-    table = _table(config, training, parameters, last.stat().st_size, difference, run_dir)
-    print(f"{table}\n  {'evaluation':<14}  {evaluated}", flush=True)
+    evaluated = _evaluate(tried, data, run_dir)
+    # 4. What that took, and what the whole training will take.
+    optim, speed, tokens = config.optim, training.steps_per_second, training.target_tokens_per_second
+    kept, size, free = optim.kept_checkpoints, last.stat().st_size, shutil.disk_usage(run_dir).free
+    assert speed is not None
+    assert tokens is not None
+    exact = f", up to {difference:.2g} (sums on a GPU are not exact)" if difference else ""
+    device = runtime.device_name(config.hardware)
+    print(f"{config.label}: {STEPS} steps of {parameters / 1e6:.3g} M parameters on {device}")
+    for name, value in {
+        "peak memory": f"{(training.peak_memory_bytes or 0) / 1e6:,.0f} MB ({training.peak_memory_kind}), with the "
+        "longest rows",
+        "speed": f"{speed:.3g} steps/s, {tokens:,.0f} target tokens/s",
+        "whole training": f"{optim.max_steps:,} steps in {optim.max_steps / speed / 3600:,.2f} hours, validation and "
+        "checkpoints not counted",
+        "disk": f"{kept} checkpoints of {size / 1e6:,.1f} MB: {kept * size / 1e9:,.2g} GB of {free / 1e9:,.0f} GB free",
+        "resumed": f"the weights of a training never stopped{exact}",
+        "evaluation": f"{evaluated} in {time.monotonic() - begin:,.1f} s",
+    }.items():
+        print(f"  {name:<14}  {value}", flush=True)
 
 
-def _difference(one: Path, other: Path) -> float:
+def _difference(path: Path, other: Path) -> float:
     """The largest between the weights of two checkpoints."""
-    weights, others = model_weights(one), model_weights(other)
+    weights, others = model_weights(path), model_weights(other)
     return max(float((weights[name] - others[name]).abs().max()) for name in weights)
 
 
-def _evaluate(config: TrainConfig, data: PreparedData, model: Transformer, checkpoint: str, run_dir: Path) -> str:
+def _evaluate(config: TrainConfig, data: PreparedData, run_dir: Path) -> str:
     """Translate a few sentences, or read a page; returns what was done."""
+    system = evaluated_model(config, *loading.model_of(config, run_dir, None, len(data.vocabulary)))
     split = next((name for name in config.evaluation.test_splits if name in data.splits), "validation")
     if config.data.kind is TEXT:
         little = {"test_splits": (split,), "text_tokens": PAGE_TOKENS, "context_lengths": (), "bootstrap_samples": 0}
         config = config.model_copy(update={"evaluation": config.evaluation.model_copy(update=little)})
-        score_run(config, data, evaluated_model(config, model, checkpoint), run_dir)
+        score_run(config, data, system, run_dir)
         return f"{PAGE_TOKENS:,} tokens of {split} read"
     search = search_of(config.evaluation)
     search = replace(search, max_extra_length=min(search.max_extra_length, EXTRA_TOKENS))
     sources = data.split(split).first("source", SENTENCES)
-    translate_sources(evaluated_model(config, model, checkpoint).engine, sources, data.vocabulary, search)
+    translate_sources(system.engine, sources, data.vocabulary, search)
     return f"{len(sources)} sentences of {split} translated"
-
-
-def _table(
-    config: TrainConfig, training: Training, parameters: int, checkpoint_bytes: int, difference: float, run_dir: Path
-) -> str:
-    optim, kept = config.optim, config.optim.kept_checkpoints
-    assert training.steps_per_second is not None and training.target_tokens_per_second is not None
-    hours, free = optim.max_steps / training.steps_per_second / 3600, shutil.disk_usage(run_dir).free
-    resumed = "the weights of a training never stopped"
-    rows = {
-        "peak memory": f"{(training.peak_memory_bytes or 0) / 1e6:,.0f} MB ({training.peak_memory_kind}), with the "
-        "longest rows",
-        "speed": f"{training.steps_per_second:.3g} steps/s, {training.target_tokens_per_second:,.0f} target tokens/s",
-        "whole training": f"{optim.max_steps:,} steps in {hours:,.2f} hours, validation and checkpoints not counted",
-        "disk": f"{kept} checkpoints of {checkpoint_bytes / 1e6:,.1f} MB: {kept * checkpoint_bytes / 1e9:,.2g} GB of "
-        f"{free / 1e9:,.0f} GB free",
-        "resumed": f"{resumed}, up to {difference:.2g} (sums on a GPU are not exact)" if difference else resumed,
-    }
-    head = f"{config.label}: {STEPS} steps of {parameters / 1e6:.3g} M parameters on "
-    head += runtime.device_name(config.hardware)
-    return "\n".join([head, *(f"  {name:<14}  {value}" for name, value in rows.items())])

@@ -55,48 +55,51 @@ def run(
     """
     from rpr.runs import locks
 
-    removed: Any = contextlib.nullcontext
-    if trial := config.fast_dev_run:
-        from rpr.commands import preflight
+    trial, reported, job = config.fast_dev_run, sweep_job is not None, sweep_job or SweepJob()
+    with contextlib.ExitStack() as stack:
+        # 1. A trial has a folder that is removed at the end.
+        if trial:
+            from rpr.commands import preflight
 
-        run_dir, removed = preflight.folder(config), preflight.removed
-    run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
-    hardware, reported, sweep_job = config.hardware, sweep_job is not None, sweep_job or SweepJob()
-    # 1. again=true: the folder of an earlier run is out of the way until the new one has started.
-    if config.again and hardware.num_nodes > 1:
-        raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
-    with lifecycle.set_aside(run_dir, config.position) if config.again else contextlib.nullcontext():
-        # 2. A run that has finished is reported.
+            run_dir = stack.enter_context(preflight.folder(config))
+        run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
+        # 2. again=true: the folder of an earlier run is out of the way until the new one has started.
+        if config.again and config.hardware.num_nodes > 1:
+            raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
+        if config.again:
+            stack.enter_context(lifecycle.set_aside(run_dir, config.position))
+        # 3. A run that has finished is reported.
         if _report_if_finished(config, run_dir):
             return run_dir
-        # 3. What the run needs is there; of several SLURM nodes only the first goes on: it keeps the record.
+        # 4. What the run needs is there; of several SLURM nodes only the first goes on: it keeps the record.
         if not _is_first_node(config, run_dir):
             return run_dir
-        # 4. A sweep says for all its jobs what evaluation would read untrained.
+        # 5. A sweep says for all its jobs what evaluation would read untrained.
         for line in () if reported else lifecycle.untrained(config):
             note(f"warning: {line}")
-        # 5. One process at a time works in the run's folder; the lock's previous holder may have finished the run.
+        # 6. One process at a time works in the run's folder; the lock's previous holder may have finished the run.
         created = lifecycle.create_run_dir(run_dir)
-        with removed(created), locks.acquire(run_dir) as lock, exit_on_sigterm():
-            if _report_if_finished(config, run_dir):
-                return run_dir
-            # 6. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
-            with lifecycle.rollback_on_error(run_dir, created):
-                data = _prepare(config)
-                at_once = sweep_job.concurrent_jobs
-                lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=at_once)
-            # 7. Train in processes of their own, one for each rank, or in this one.
-            log = run_dir / LOG_NAME if reported and not trial else None
-            with _failure_recorded(run_dir):
-                if hardware.num_ranks > 1 or sweep_job.in_launcher:
-                    _run_worker(run_dir, hardware, keep_open=(lock, *sweep_job.keep_open), log=log)
-                else:
-                    if log is not None:
-                        _redirect_output(log)
-                    work(config, run_dir, data)
-        # 8. The result; of a sweep's job the sweep reports it.
-        if not (reported or trial):
-            print_result(run_dir)
+        lock = stack.enter_context(locks.acquire(run_dir))
+        stack.enter_context(exit_on_sigterm())
+        if _report_if_finished(config, run_dir):
+            return run_dir
+        # 7. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
+        with lifecycle.rollback_on_error(run_dir, created):
+            data = _prepare(config)
+            at_once = job.concurrent_jobs
+            lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=at_once)
+        # 8. Train in processes of their own, one for each rank, or in this one.
+        log = run_dir / LOG_NAME if reported and not trial else None
+        with _failure_recorded(run_dir):
+            if config.hardware.num_ranks > 1 or job.in_launcher:
+                _run_worker(run_dir, config.hardware, keep_open=(lock, *job.keep_open), log=log)
+            else:
+                if log is not None:
+                    _redirect_output(log)
+                work(config, run_dir, data)
+    # 9. The result; of a sweep's job the sweep reports it.
+    if not (reported or trial):
+        print_result(run_dir)
     return run_dir
 
 
@@ -191,22 +194,21 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
 
     # 1. The process, and what a later command needs beside the weights.
     runtime.set_up(config.hardware)
-    if first := is_first_rank():
-        check_same_code(config.position, read_record(run_dir / RECORD_NAME))  # this process may have read newer code
-        data.vocabulary.save(run_dir / loading.VOCABULARY_NAME)
+    path, failed, summary = run_dir / RECORD_NAME, True, dict[str, Any]()
     logger: tensorboard_logger.TensorBoard | wandb_logger.WandbMirror | None = None
-    if first and config.logger.mode == "tensorboard":
-        logger = tensorboard_logger.TensorBoard(config, run_dir)
-    elif first:
-        logger = wandb_logger.start(config, run_dir, synthetic=data.meta.synthetic)
-    failed = True
-    summary: dict[str, Any] = {}
+    if is_first_rank():
+        check_same_code(config.position, read_record(path))  # this process may have read newer code
+        data.vocabulary.save(run_dir / loading.VOCABULARY_NAME)
+        if config.logger.mode == "tensorboard":
+            logger = tensorboard_logger.TensorBoard(config, run_dir)
+        else:
+            logger = wandb_logger.start(config, run_dir, synthetic=data.meta.synthetic)
     try:
         # 2. Train.
-        sentences = 0 if config.data.kind is TEXT else config.evaluation.validation_sentences
-        bleu = partial(validation_bleu, config, data) if sentences else None
+        translates = config.data.kind is not TEXT and config.evaluation.validation_sentences
+        bleu = partial(validation_bleu, config, data) if translates else None
         steps, parameters, training = fit.fit(config, data, run_dir, logger=logger, validation_bleu=bleu)
-        if not first:
+        if not is_first_rank():
             return
         # 3. Score the weights that the recipe averages.
         for old in superseded(run_dir / "checkpoints", config.optim):
@@ -224,12 +226,9 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
             "steps": steps,
             "parameters": parameters,
             "training": training,
-            "scores": scored.scores,
-            "by_length": scored.by_length,
-            "by_context": scored.by_context,
             "wandb": wandb_logger.reference(logger) if isinstance(logger, wandb_logger.WandbMirror) else None,
+            **vars(scored),
         }
-        path = run_dir / RECORD_NAME
         write_record(path, read_record(path).model_copy(update=result))
         if logger is not None:
             logger.log_results()

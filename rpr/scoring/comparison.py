@@ -1,4 +1,4 @@
-"""Comparing trained runs on the same test sentences: choosing pairs, checking comparability, and testing."""
+"""Comparing trained runs on the same test sentences or documents: choosing pairs, checking comparability, tests."""
 
 import hashlib
 import json
@@ -10,19 +10,21 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rpr.config.train import TrainConfig, config_from_record
 from rpr.errors import DataError, RunError, did_you_mean
 from rpr.io.escape import escape_control_characters
 from rpr.kinds import TASK, TEXT, kind_of_metric
 from rpr.records.difference import decoding
-from rpr.records.files import Texts, has_translations, read_documents, read_translations
+from rpr.records.files import has_translations, read_documents, read_translations
 from rpr.records.measurement import Measurement, holm, mean
 from rpr.records.position import called, code_differences, name_of, names_of, position_of, positions_of
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, short_names, varying
-from rpr.records.scores import Interval, counted
-from rpr.scoring.documents import document_metrics
+from rpr.records.scores import BITS_PER_BYTE, Interval, counted
 from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
 from rpr.scoring.significance import interval, paired_tests
+from rpr.scoring.statistics import SufficientStatistics, bits_from_sums
 
 ALPHA = 0.05
 USUAL_METRICS = ("sacrebleu", "chrf")  # of translations
@@ -85,9 +87,9 @@ class Family:
     tokenised: int | None = None  # as of Metric
 
     @property
-    def of_documents(self) -> bool:
-        """Whether the scores are bits per byte, the lower the better."""
-        return kind_of_metric(self.metric).lower_is_better
+    def items(self) -> str:
+        """What the score is over."""
+        return kind_of_metric(self.metric).items
 
     @property
     def corrected(self) -> list[tuple[Comparison, float, float]]:
@@ -95,11 +97,6 @@ class Family:
         bootstrap = holm([comparison.p_bootstrap for comparison in self.comparisons])
         randomisation = holm([comparison.p_randomisation for comparison in self.comparisons])
         return list(zip(self.comparisons, bootstrap, randomisation, strict=True))
-
-    @property
-    def items(self) -> str:
-        """What the score is over."""
-        return "documents" if self.of_documents else "sentences"
 
     @property
     def verdicts(self) -> list[str | None]:
@@ -145,22 +142,19 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
     paths = [run.path.resolve() for run in runs]
     if repeated := next((run for run, path in zip(runs, paths, strict=True) if paths.count(path) > 1), None):
         raise RunError(f"runs: {repeated.folder} is given twice; give each run once")
+    # 1. What decides a result, as a key.
     records, names = [run.record for run in runs], [run.record.name for run in runs]
     keys = [
         json.dumps([_settings_except_positions(run), position.identity, code], sort_keys=True)
         for run, position, code in zip(runs, positions_of(records), code_differences(records), strict=True)
     ]
+    # 2. A label for each key, with a part of its hash where several keys would have the same.
     labels = {key: run.config.label.removesuffix(f"-s{run.config.seed}") for run, key in zip(runs, keys, strict=True)}
     shared = {label for label, number in Counter(labels.values()).items() if number > 1}
     for key, label in labels.items():
-        if label in shared:
-            labels[key] = f"{label}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
-    return [
-        replace(
-            run, name=run.record.name if names.count(run.record.name) == 1 else str(run.folder), variant=labels[key]
-        )
-        for run, key in zip(runs, keys, strict=True)
-    ]
+        labels[key] += f"-{hashlib.sha256(key.encode()).hexdigest()[:8]}" if label in shared else ""
+    shown = [run.record.name if names.count(run.record.name) == 1 else str(run.folder) for run in runs]
+    return [replace(run, name=name, variant=labels[key]) for run, name, key in zip(runs, shown, keys, strict=True)]
 
 
 def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
@@ -172,9 +166,7 @@ def pairs_of_runs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
     first = runs[0]
     by_seed = {run.config.seed: run for run in reversed(runs) if run.variant == first.variant}
     others = [run for run in runs if run.variant != first.variant]
-    if not others:
-        return [(first, run) for run in runs[1:]]
-    return [(by_seed.get(run.config.seed, first), run) for run in others]
+    return [(by_seed.get(run.config.seed, first), run) for run in others] or [(first, run) for run in runs[1:]]
 
 
 def pairs_of_sweep(
@@ -188,41 +180,33 @@ def pairs_of_sweep(
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_settings_except_positions(run), []).append(run)
-    pairs, alone = [], []
+    side_by_side, alone, remedy = [], [], "name the runs: rpr-cli compare BASELINE RUN ..."
     for group in groups.values():
         # 1. The baselines, which are of one variant.
         named = {id(record) for record in called(baseline, (run.record for run in group))}
         of_baseline = [run for run in group if id(run.record) in named]
-        if len({run.variant for run in of_baseline}) > 1:
-            labels = sorted({position_of(run.record).label for run in of_baseline})
-            one = f"one of them, as baseline='\"{labels[0]}\"', or " if len(labels) > 1 else ""
-            raise RunError(
-                f"baseline: {' and '.join(sorted({run.variant for run in of_baseline}))} both have "
-                f"position={baseline}; name {one}the runs: rpr-cli compare BASELINE RUN ..."
-            )
+        if len(variants := {run.variant: position_of(run.record).label for run in of_baseline}) > 1:
+            label = f"baseline='\"{min(variants.values())}\"'"
+            raise RunError(f"baseline: {baseline} is {' and '.join(sorted(variants))}; give {label}, or {remedy}")
         # 2. The others, each with the baseline of its seed.
         baselines = {run.config.seed: run for run in reversed(of_baseline)}
         others = [run for run in group if id(run.record) not in named]
         alone += [
-            f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed}, the same "
-            f"corpus and otherwise the same settings; train one, choose another, as baseline={name_of(run.record)}, "
-            "or name the runs: rpr-cli compare BASELINE RUN ..."
+            f"{run.name} has no finished baseline with position={baseline}, seed={run.config.seed}, the same corpus "
+            f"and otherwise the same settings; train one, choose another (baseline={name_of(run.record)}), or {remedy}"
             for run in others
             if run.config.seed not in baselines
         ]
-        if of_group := [(baselines[run.config.seed], run) for run in others if run.config.seed in baselines]:
-            side_by_side = [run for pair in of_group for run in pair]
-            pairs.append(([*{run.name: run for run in (*side_by_side, *of_baseline)}.values()], of_group))
+        if pairs := [(baselines[run.config.seed], run) for run in others if run.config.seed in baselines]:
+            of_group = {run.name: run for run in (*(run for pair in pairs for run in pair), *of_baseline)}
+            side_by_side.append(([*of_group.values()], pairs))
     # 3. What cannot be compared.
-    if not pairs and not called(baseline, (run.record for run in runs)):
+    if not side_by_side:
         names = {name for run in runs for name in names_of(run.record)}
-        raise RunError(
-            f"baseline: no finished run of sweep {sweep} has position={baseline}{did_you_mean(baseline, names)}"
-        )
-    if not pairs:
-        all_of_it = f"{len(runs)} finished runs, all of them baselines ({baseline} positions); name the runs instead"
-        raise RunError(f"sweep {sweep}: {alone[0] if alone else all_of_it}")
-    return pairs, alone
+        unknown = "" if called(baseline, (run.record for run in runs)) else did_you_mean(baseline, names)
+        why = alone[0] if alone else f"{len(runs)} finished runs, all of them baselines ({baseline}); {remedy}"
+        raise RunError(f"sweep {sweep}: {why}{unknown}")
+    return side_by_side, alone
 
 
 def _settings_except_positions(run: Run) -> str:
@@ -240,16 +224,16 @@ def settings_differences(run: Run, baseline: Run) -> str:
     """How the run was trained and decoded otherwise than the baseline, besides positions and seed: `beam_size 4, not
     1; checkpoint step 9, not step 8`; empty if both were alike.
     """
-    of_both = []
-    for each in (run, baseline):
-        decoded = {f"evaluation.{name}": value for name, value in decoding(each.record).items()}
+    settings = []
+    for side in (run, baseline):
+        decoded = {f"evaluation.{name}": value for name, value in decoding(side.record).items()}
         decoded["evaluation.precision"] = decoded.get("evaluation.precision") or "32"  # None in older records
-        origin = each.config.origin
-        decoded["from"] = f"{origin.words(each.config.seed)} ({origin.settings_id})" if origin else "scratch"
-        of_both.append(_decided_by(each) | decoded)
-    own, its = of_both
-    names = short_names(varying(of_both))
-    return "; ".join(f"{name} {own.get(key)}, not {its.get(key)}" for key, name in names.items())
+        origin = side.config.origin
+        decoded["from"] = f"{origin.words(side.config.seed)} ({origin.settings_id})" if origin else "scratch"
+        settings.append(_decided_by(side) | decoded)
+    own, other = settings
+    names = short_names(varying(settings))
+    return "; ".join(f"{name} {own.get(key)}, not {other.get(key)}" for key, name in names.items())
 
 
 def compare_runs(
@@ -267,58 +251,84 @@ def compare_runs(
     if a run has no translations of a split, or the runs have different sentences or ways of scoring, or there is one
     sentence or document alone.
     """
-    splits = _common(runs) if splits is None else splits
-    if any(run.config.data.kind is TEXT for run in runs):
-        for name, given in (("metrics", metrics), ("bleu_tokenizer", tokenizer)):
-            if given is not None:
-                raise DataError(f"{name}: documents are compared by bits per byte alone; leave it out")
-        documents = [(run.name, run.path, run.record) for run in runs]
-        return [_family(split, runs, pairs, document_metrics(documents, split), **numbers) for split in splits]
     families = []
-    for split in splits:
-        scored: list[list[Metric]] = []  # of each run
-        for run, texts in zip(runs, _texts(runs, split), strict=True):
-            language, of_run = run.config.data.target_language, run.config.evaluation.bleu_tokenizer
-            names = metrics or (TASK_METRICS if run.config.data.kind is TASK else USUAL_METRICS)
-            scored.append(all_scores(texts.hypotheses, texts.references, language, names, tokenizer or of_run))
-        for first, *others in zip(*scored, strict=True):
-            for run, other in zip(runs[1:], others, strict=True):
-                if other.signature != first.signature:
+    for split in _common(runs) if splits is None else splits:
+        # 1. All runs were scored on the same, in the same way; documents by models of one corpus.
+        (texts, of_first), *others = scored = [_scored(run, split, metrics, tokenizer) for run in runs]
+        for run, (of_run, own) in zip(runs[1:], others, strict=True):
+            both = f"runs: {runs[0].name} and {run.name}"
+            if of_run != texts:
+                lines = enumerate(zip_longest(texts, of_run), start=1)
+                different = next(number for number, (line, other) in lines if line != other)
+                sizes = f"first in line {different} ({len(texts)} and {len(of_run)} lines)"
+                raise DataError(
+                    f"{both} were scored on other texts of {split}, {sizes}; compare runs of the same texts"
+                )
+            for metric, first in zip(own, of_first, strict=True):
+                if metric.signature != first.signature:
                     raise DataError(
-                        f"runs: {runs[0].name} and {run.name} have different {first.name}, {first.signature} and "
-                        f"{other.signature}; compare runs into the same language, or choose one bleu_tokenizer=..."
+                        f"{both} have different {first.name}, {first.signature} and {metric.signature}; compare runs "
+                        "into the same language, of one context length, or choose one bleu_tokenizer=..."
                     )
-            by_run = {run.name: metric for run, metric in zip(runs, (first, *others), strict=True)}
+            if run.record.corpus != runs[0].record.corpus:
+                raise DataError(f"{both} were trained on another corpus; compare language models of the same")
+        # 2. A family for each metric.
+        for measured in zip(*(of_run for _, of_run in scored), strict=True):
+            by_run = {run.name: metric for run, metric in zip(runs, measured, strict=True)}
             families.append(_family(split, runs, pairs, by_run, **numbers))
     return families
+
+
+def _scored(
+    run: Run, split: str, metrics: Sequence[str] | None, tokenizer: str | None
+) -> tuple[list[tuple[Any, ...]], list[Metric]]:
+    """What a run was scored on, line by line, and its metrics."""
+    config = run.config
+    if config.data.kind is TEXT:
+        score, documents = run.record.score(split, BITS_PER_BYTE), read_documents(run.path, split)
+        if score is None or not documents:
+            raise DataError(f"runs: {run.name} has no documents of {split} with their nats; choose other splits=[...]")
+        statistics = SufficientStatistics(np.asarray([(of.nats, of.bytes) for of in documents]), bits_from_sums)
+        metric = Metric(BITS_PER_BYTE, statistics.score, score.signature, len(documents), statistics)
+        return [(of.document, of.bytes) for of in documents], [metric]
+    texts = read_translations(run.path, split)
+    names = metrics or (TASK_METRICS if config.data.kind is TASK else USUAL_METRICS)
+    tokenizer = tokenizer or config.evaluation.bleu_tokenizer
+    scores = all_scores(texts.hypotheses, texts.references, config.data.target_language, names, tokenizer)
+    return [*zip_longest(texts.sources, texts.references)], scores
 
 
 def _family(
     split: str, runs: Sequence[Run], pairs: Sequence[tuple[Run, Run]], by_run: dict[str, Metric], **numbers: int
 ) -> Family:
+    # 1. The scores, which are those of the records if these were scored in the same way.
     systems = []
     for run in runs:
-        metric = by_run[run.name]
-        if metric.num_sentences == 1:
+        metric, recorded = by_run[run.name], run.record.score(split, by_run[run.name].name)
+        ends = interval(metric.statistics, numbers["samples"], numbers["seed"])
+        if ends is None or metric.num_sentences == 1:
             raise DataError(
                 f"splits: {split} of {run.record.data_name} has {counted(1, metric.name)}, which says nothing about "
                 "others; choose other splits=[...], or train several seeds and compare them with rpr-cli report"
             )
-        _check_scored(run, split, metric)
-        ends = interval(metric.statistics, numbers["samples"], numbers["seed"])
-        assert ends is not None, "samples of several sentences"
-        folder = escape_control_characters(str(run.folder))
-        seed, learned = run.config.seed, _learned(run.record, split)
-        systems.append(System(run.name, folder, run.variant, seed, metric.score, ends, metric.empty, learned))
+        same = recorded is None or math.isclose(recorded.score, metric.score, rel_tol=1e-6, abs_tol=1e-9)
+        if recorded is not None and recorded.signature == metric.signature and not same:
+            raise DataError(
+                f"{run.path}: {metric.name} of {split} is {recorded.score:.9g}, but {metric.score:.9g} by the files "
+                "beside it; restore those that were scored, or omit the run"
+            )
+        folder, learned = escape_control_characters(str(run.folder)), _learned(run.record, split)
+        system = System(run.name, folder, run.variant, run.config.seed, metric.score, ends, metric.empty, learned)
+        systems.append(system)
+    # 2. The tests.
     comparisons = []
     for base, other in pairs:
         tests = paired_tests(by_run[base.name].statistics, by_run[other.name].statistics, **numbers)
         comparisons.append(Comparison(base.name, other.name, *tests))
     metric = by_run[runs[0].name]
-    test_sets = (score.test_set for score in runs[0].record.scores if score.split == split)
     return Family(
         split=split,
-        test_set=next(test_sets, split),
+        test_set=next((score.test_set for score in runs[0].record.scores if score.split == split), split),
         metric=metric.name,
         signature=metric.signature,
         num_sentences=metric.num_sentences,
@@ -338,46 +348,19 @@ def _learned(record: Record, split: str) -> bool:
     return not record.kind.unlearned(score.score, cut_off=cut_off, unigram=unigram)
 
 
-def _check_scored(run: Run, split: str, metric: Metric) -> None:
-    """Raises DataError if the files beside a record are not those it was scored on."""
-    recorded = run.record.score(split, metric.name)
-    if recorded is None or recorded.signature != metric.signature:
-        return
-    if not math.isclose(recorded.score, metric.score, rel_tol=1e-6, abs_tol=1e-9):
-        raise DataError(
-            f"{run.path}: {metric.name} of {split} is {recorded.score:.9g}, but {metric.score:.9g} by the files beside "
-            "it; restore those that were scored, or omit the run"
-        )
-
-
 def can_be_compared(path: Path, split: str) -> bool:
     """Whether the run of a record file has translations of a split, or of its documents the nats."""
     return has_translations(path, split) or bool(read_documents(path, split))
 
 
 def _common(runs: Sequence[Run]) -> list[str]:
+    """The splits that every run can be compared on."""
     splits = dict.fromkeys(score.split for score in runs[0].record.scores)
     common = [split for split in splits if all(can_be_compared(run.path, split) for run in runs)]
     if not common:
         without = next((run for run in runs if not any(can_be_compared(run.path, split) for split in splits)), runs[0])
-        what = "translations" if without.config.data.kind is not TEXT else "documents with their nats"
         raise DataError(
-            f"{without.folder}: has no {what} of a split that every run has ({', '.join(splits) or 'none'}); "
-            "they are written when a run is scored: omit it, or move its folder away and train it again"
+            f"{without.folder}: has no translations, or documents with their nats, of a split that every run has "
+            f"({', '.join(splits) or 'none'}); omit it, or move its folder away and train it again"
         )
     return common
-
-
-def _texts(runs: Sequence[Run], split: str) -> list[Texts]:
-    """The texts of each run, sources and references the same for all."""
-    texts = [read_translations(run.path, split) for run in runs]
-    for run, of_run in zip(runs, texts, strict=True):
-        for kind, lines, others in zip(Texts._fields[:2], texts[0], of_run, strict=False):
-            if lines != others:
-                pairs = enumerate(zip_longest(lines, others), start=1)
-                different = next(number for number, (line, other) in pairs if line != other)
-                raise DataError(
-                    f"runs: {runs[0].name} and {run.name} have different {kind} of {split}, first in line {different} "
-                    f"({len(lines)} and {len(others)} lines); compare runs that were scored on the same sentences"
-                )
-    return texts
