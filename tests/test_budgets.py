@@ -12,7 +12,7 @@ ROOMS = {
     "rpr/commands": 1_780,
     "rpr/compose": 420,
     "rpr/config": 780,
-    "rpr/data": 3_090,
+    "rpr/data": 2_890,
     "rpr/decode": 610,
     "rpr/export": 970,
     "rpr/io": 300,

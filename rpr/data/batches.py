@@ -3,22 +3,19 @@ workers.
 
 A microbatch is a list of pairs whose padded size fits `max_tokens_per_microbatch` on each side, or on both together if
 they are `joined` in one row, as in a decoder-only model. A step is one weight update from `microbatches_per_step`
-microbatches; this is part of the recipe. A shard is what one device processes at once: a whole microbatch, or every
-n-th row of one when there are more devices than microbatches. So hardware changes neither the pairs of a step nor the
-order of the steps.
+microbatches. A shard is what one device processes at once: a whole microbatch, or every n-th row of one when there are
+more devices than microbatches. So hardware changes neither the pairs of a step nor the order of the steps.
 
 Buckets follow Tensor2Tensor: by max(source, target) length with EOS, boundaries growing by 1.1, budget // bucket length
 rows per microbatch. Two refinements reduce padding: a bucket's length is that of its longest pair, and within a bucket
 pairs are grouped into cells of similar skew (target length relative to source length). Padding: 10% without cells, 5%
-with (30,000 pairs of lognormal lengths), 3% on Multi30k. The boundaries of microbatches are the same in every epoch;
-the pairs are shuffled within their cells, and the microbatches are shuffled, for each epoch. So every epoch has the
-same number of microbatches, and seeking to a step costs one division and one epoch's shuffle.
+with (30,000 pairs of lognormal lengths). The boundaries of microbatches are the same in every epoch; the pairs are
+shuffled within their cells, and the microbatches are shuffled. So seeking to a step costs one epoch's shuffle.
 
 Shapes: B pairs, S source tokens, T target tokens, N pairs of the split. Arrays of N elements use small types and are
 computed in chunks: N is 36 million for WMT14 EN-FR.
 """
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -38,14 +35,6 @@ Indices = NDArray[np.int64]
 Order = NDArray[np.int32]  # (N,) pairs
 Lengths = NDArray[np.int32 | np.int64]  # (N,)
 NO_PAIRS: Indices = np.empty(0, np.int64)
-
-
-class EpochOrder(NamedTuple):
-    """One epoch's order of the pairs (N,), sorted by cell, and order of the microbatches."""
-
-    epoch: int
-    pair_order: Order
-    microbatch_order: NDArray[np.int64]
 
 
 def bucket_boundaries(longest: int) -> NDArray[np.int64]:
@@ -116,13 +105,13 @@ class Plan:
         self.starts = microbatch_starts(ends.tolist(), rows.tolist(), max_tokens_per_microbatch)
         self.ends = np.append(self.starts[1:], len(self.cell))
 
-    def epoch(self, seed: int, epoch: int) -> EpochOrder:
-        """The epoch's shuffled order."""
+    def epoch(self, seed: int, epoch: int) -> tuple[Order, Indices]:
+        """The epoch's shuffled orders: of the pairs (N,), sorted by cell, and of the microbatches."""
         draw = np.random.Generator(np.random.PCG64([seed, epoch]))
         order = np.arange(len(self.cell), dtype=np.int32)
         draw.shuffle(order)
         by_cell = order[np.argsort(self.cell[order], kind="stable")]
-        return EpochOrder(epoch, by_cell, draw.permutation(len(self.starts)))
+        return by_cell, draw.permutation(len(self.starts))
 
     def padding_waste(self, order: Order) -> float:
         """The fraction of an epoch's source and target positions that are padding."""
@@ -136,11 +125,9 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class BatchSpec:
-    """One shard of one rank, before its tokens are read. `indices` is empty when the last step of an epoch has too few
-    microbatches.
-
-    `step_source_tokens` and `step_target_tokens` count the tokens (EOS included, no padding) of the whole step over all
-    ranks; the loss is divided by them.
+    """One shard of one rank, before its tokens are read; `indices` is empty when the last step of an epoch has too few
+    microbatches. Tokens (EOS included, no padding) are counted over the whole step of all ranks: the loss is divided by
+    them.
     """
 
     indices: Indices
@@ -149,12 +136,12 @@ class BatchSpec:
 
 
 class Batch(NamedTuple):
-    """Padded tokens of one shard, int64, PAD = 0. The counts include EOS and exclude padding.
+    """Padded tokens of one shard, int64, PAD = 0. The counts include EOS and exclude padding; outside training those of
+    the step are those of the batch.
 
     The decoder reads target_input_BT (BOS, then the target without its last token) and predicts target_output_BT (the
     target with EOS). A window of documents is a target without a source (S = 0), and its input starts with the token
-    before it. Outside training the step's token counts are those of the batch. A shard without pairs is one
-    row: source EOS, target output PAD only. `source_padded` is False if no source has padding.
+    before it. A shard without pairs is one row: source EOS, target output PAD only.
     """
 
     source_BS: torch.Tensor
@@ -168,11 +155,8 @@ class Batch(NamedTuple):
 
 class TrainingBatches(Sampler[BatchSpec]):
     """An endless stream of this rank's shards, starting at `start_step`; for DataLoader(TranslationDataset(split),
-    sampler=..., batch_size=None).
-
-    Every pair occurs once per epoch. If the last step of an epoch has fewer microbatches, some ranks get empty shards,
-    so that all ranks process the same number. Batches before `start_step` are not computed.
-    `num_devices` divides microbatches_per_step or is a multiple of it.
+    sampler=..., batch_size=None). Every pair occurs once per epoch. If its last step has fewer microbatches, some ranks
+    get empty shards. `num_devices` divides microbatches_per_step or is a multiple of it.
     """
 
     def __init__(
@@ -193,8 +177,7 @@ class TrainingBatches(Sampler[BatchSpec]):
         self._microbatches_per_step, self._seed = microbatches_per_step, seed
         self._num_devices, self._rank = num_devices, rank
         self._plan = Plan(split.source_lengths, split.target_lengths, max_tokens_per_microbatch, joined=joined)
-        self._epoch_order: EpochOrder | None = None
-        self._lock = threading.Lock()
+        self._epoch, self._orders = -1, (np.empty(0, np.int32), NO_PAIRS)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -207,29 +190,28 @@ class TrainingBatches(Sampler[BatchSpec]):
         """
         assert step >= 0
         epoch, place = divmod(step, self.steps_per_epoch)
-        shuffled = self._order_of(epoch)
+        pairs, microbatches = self._orders_of(epoch)
         first = place * self._microbatches_per_step
-        chosen = shuffled.microbatch_order[first : first + self._microbatches_per_step]
         starts, ends = self._plan.starts, self._plan.ends
-        microbatches = [shuffled.pair_order[starts[index] : ends[index]].astype(np.int64) for index in chosen]
-        return microbatches + [NO_PAIRS] * (self._microbatches_per_step - len(microbatches))
+        chosen = microbatches[first : first + self._microbatches_per_step]
+        of_step = [pairs[starts[index] : ends[index]].astype(np.int64) for index in chosen]
+        return of_step + [NO_PAIRS] * (self._microbatches_per_step - len(of_step))
 
-    def _order_of(self, epoch: int) -> EpochOrder:
-        with self._lock:  # also called by pin-memory and logging threads
-            if self._epoch_order is None or self._epoch_order.epoch != epoch:
-                self._epoch_order = None  # free its memory before the next one is allocated
-                order = self._plan.epoch(self._seed, epoch)  # 3 s for 36 million pairs
-                if self._longest_first:
-                    later = order.microbatch_order < len(self._plan.starts) - self._longest_first
-                    order = order._replace(microbatch_order=order.microbatch_order[np.argsort(later, kind="stable")])
-                self._epoch_order = order
-            return self._epoch_order
+    def _orders_of(self, epoch: int) -> tuple[Order, Indices]:
+        if self._epoch != epoch:
+            self._epoch, self._orders = -1, (np.empty(0, np.int32), NO_PAIRS)  # memory for the next ones
+            pairs, microbatches = self._plan.epoch(self._seed, epoch)  # 3 s for 36 million pairs
+            if self._longest_first:
+                later = microbatches < len(self._plan.starts) - self._longest_first
+                microbatches = microbatches[np.argsort(later, kind="stable")]
+            self._epoch, self._orders = epoch, (pairs, microbatches)
+        return self._orders
 
     def padding_waste(self) -> float:
         """The fraction, 0 to 1, of the first epoch's source and target positions that are padding; other epochs differ
         only in the last digits.
         """
-        return self._plan.padding_waste(self._order_of(0).pair_order)
+        return self._plan.padding_waste(self._orders_of(0)[0])
 
     def step_specs(self, step: int) -> list[BatchSpec]:
         """This rank's shards of a step."""

@@ -18,11 +18,12 @@ import hashlib
 import itertools
 import json
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from rpr.config.data import DataConfig
 from rpr.data.corpus import SPLIT_NAMES, cache_root, corpus_files, fingerprint
 from rpr.data.documents import BLOCK, Block, TextCorpus, load_documents
-from rpr.data.pairs import Corpus, Row, load_corpus
+from rpr.data.pairs import Corpus, Pairs, Row, load_corpus
 from rpr.data.vocabulary import (
     BOS,
     EOS,
@@ -66,8 +67,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Meta:
-    """The contents of meta.json. Counts are pairs or documents; `dropped` counts, for each split that lost any, the
-    pairs with an empty or an overlong side and, in train, those equal to a held-out pair.
+    """The contents of meta.json. Counts are pairs or documents; `dropped` those of each split that lost any: with an
+    empty or an overlong side and, in train, equal to a held-out pair.
     """
 
     key: str
@@ -112,10 +113,9 @@ class TokenSplit:
         """(B,) what stands before each target: BOS."""
         return np.full(len(indices), BOS, np.int64)
 
-    @property
-    def target_offsets(self) -> NDArray[np.int64]:
-        """(N + 1,) target i has the tokens offsets[i] : offsets[i + 1]."""
-        return self._mapped("target.offsets")
+    def offsets(self, side: str) -> NDArray[np.int64]:
+        """(N + 1,) source or target i has the tokens offsets[i] : offsets[i + 1]."""
+        return self._mapped(f"{side}.offsets", np.int64)
 
     @cached_property
     def source_lengths(self) -> NDArray[np.int32 | np.int64]:
@@ -129,11 +129,11 @@ class TokenSplit:
 
     def pieces(self, side: str) -> NDArray[Any]:
         """All token IDs of a side one after the other, not in memory until they are read."""
-        return self._mapped(f"{side}.pieces")
+        return self._mapped(f"{side}.pieces", self._piece_type)
 
     def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The token IDs of the selected sources or targets, concatenated, and the length of each."""
-        pieces, offsets = self.pieces(side), self._mapped(f"{side}.offsets")
+        pieces, offsets = self.pieces(side), self.offsets(side)
         rows = [pieces[offsets[index] : offsets[index + 1]] for index in indices]
         return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
 
@@ -143,15 +143,14 @@ class TokenSplit:
 
     def _contents(self, side: str) -> Iterator[bytes]:
         pieces = self.pieces(side)
-        return (pieces[start:end].tobytes() for start, end in itertools.pairwise(self._mapped(f"{side}.offsets")))
+        return (pieces[start:end].tobytes() for start, end in itertools.pairwise(self.offsets(side)))
 
     def _lengths(self, side: str) -> NDArray[np.int32 | np.int64]:
-        lengths = np.diff(self._mapped(f"{side}.offsets"))
+        lengths = np.diff(self.offsets(side))
         return lengths.astype(np.int32) if lengths.max(initial=0) < 1 << 31 else lengths
 
-    def _mapped(self, name: str) -> NDArray[Any]:
+    def _mapped(self, name: str, dtype: Any) -> NDArray[Any]:
         if name not in self._maps:
-            dtype = np.int64 if name.endswith("offsets") else self._piece_type
             self._maps[name] = np.asarray(np.memmap(self.directory / f"{self.name}.{name}", dtype, "r"))
         return self._maps[name]
 
@@ -177,10 +176,8 @@ class PreparedData:
         return TokenSplit(self.directory, name, self.meta.counts[name], self.meta.piece_type)
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
-        """Normalised (sources, references) of a split, in the order of its pairs. Raises DataError for train."""
-        if name == "train" or name not in self.splits:
-            others = ", ".join(self.splits[1:])
-            raise DataError(f"data {self.meta.name}: no text of {name} in the token cache; choose one of {others}")
+        """Normalised (sources, references) of a split, in the order of its pairs; those of train are not kept."""
+        self.split(name)  # raises
         files = (self.directory / f"{name}.{side}.txt" for side in SIDES)
         sources, references = (file.read_text("utf-8").split("\n")[:-1] for file in files)
         return sources, references
@@ -193,9 +190,8 @@ class PreparedData:
 def prepare(data: DataConfig, progress: Progress = lambda done, total, what: None) -> PreparedData:
     """Open the token cache of this corpus and these settings, building it first if necessary.
 
-    progress(done, total, what) is called regularly, in pairs, or in megabytes of documents. If two processes need the
-    same cache, one builds it and the other waits. Raises DataError for a bad corpus, vocabulary size or cache folder,
-    and a corpus that changes while it is read.
+    progress(done, total, what) is called regularly, in pairs, or in megabytes of documents. Raises DataError for a bad
+    corpus, vocabulary size or cache folder, and a corpus that changes while it is read.
     """
     root, key = cache_root(data), cache_key(data)
     directory = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}"
@@ -206,8 +202,6 @@ def prepare(data: DataConfig, progress: Progress = lambda done, total, what: Non
             with (root / f".{directory.name}.lock").open("w") as file:
                 if lock(file.fileno(), f"another process is building {directory.name}"):
                     remove_leftovers(root, glob.escape(directory.name))
-                else:
-                    log.warning("%s has no file locks: run only one process that prepares a corpus there", root)
                 if (prepared := _open(directory, key, warn=True)) is None:
                     with replacing(directory) as folder:
                         _build(data, key, folder, progress)
@@ -215,8 +209,7 @@ def prepare(data: DataConfig, progress: Progress = lambda done, total, what: Non
                     assert prepared is not None, "a cache that was just built is complete"
                     prepared.built_now = True
     except OSError as error:
-        why = error.strerror or error
-        raise DataError(f"data.cache_dir: {root} cannot be used ({why}); free space, or choose another") from None
+        raise DataError(f"data.cache_dir: {root} cannot be used ({error.strerror}); choose another") from None
     # What is beside the files is not part of the key.
     if not (data.generated or data.on_hub) and (beside := corpus_files(data).not_read):
         prepared.meta = replace(prepared.meta, notes=[*prepared.meta.notes, beside])
@@ -257,16 +250,11 @@ def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
     if not directory.is_dir():
         return None
     try:
-        content = json.loads((directory / META_NAME).read_text("utf-8"))
-        if set(content) != {field.name for field in fields(Meta)} or content["key"] != key:
-            raise DataError(f"{META_NAME} belongs to another version or corpus")
-        meta = Meta(**content)
-        for name, size in meta.file_sizes.items():
-            if (actual := (directory / name).stat().st_size) != size:
-                raise DataError(f"{name} has {actual} bytes, not {size}")
+        meta = Meta(**json.loads((directory / META_NAME).read_text("utf-8")))
         vocabulary = Vocabulary.load(directory / MODEL_NAME)
-        if vocabulary.digest != meta.vocabulary_digest:
-            raise DataError(f"{MODEL_NAME} is not the one the corpus was encoded with")
+        sizes = {name: (directory / name).stat().st_size for name in meta.file_sizes}
+        if (meta.key, meta.file_sizes, meta.vocabulary_digest) != (key, sizes, vocabulary.digest):
+            raise DataError("its files are not those that were written")
         return PreparedData(directory, meta, vocabulary)
     except (OSError, ValueError, TypeError, AttributeError, DataError) as error:
         if warn:
@@ -278,9 +266,7 @@ def _open(directory: Path, key: str, warn: bool = False) -> PreparedData | None:
 
 
 class Job(NamedTuple):
-    """What every stage of a build needs, and what it adds to: the notes of the corpus, and by split what was kept and
-    what was dropped.
-    """
+    """What every stage of a build needs, and what it adds to: notes, and by split what was kept and what dropped."""
 
     data: DataConfig
     directory: Path
@@ -290,9 +276,7 @@ class Job(NamedTuple):
     dropped: dict[str, dict[str, int]]
 
     def counting(self, what: str, total: int, unit: int = 1) -> Callable[[int], None]:
-        """A function that is called with what more is done, in pairs or bytes; of packed files there are more bytes
-        than on disk, `total`. Progress is called in `unit`.
-        """
+        """A function to call with what more is done; of packed files there are more bytes than on disk, `total`."""
         done = 0
 
         def report(more: int) -> None:
@@ -305,28 +289,26 @@ class Job(NamedTuple):
 
 
 def build(corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Path, progress: Progress) -> Meta:
-    """Write every file but meta.json, which is returned, into an empty folder. Raises DataError for a bad corpus;
-    OSError when the folder cannot be written.
-    """
-    # 1. The vocabulary, of the train split. 2. The pieces.
+    """Write every file but meta.json, which is returned, into an empty folder. Raises DataError for a bad corpus."""
+    # 1. The vocabulary, of the train split, and the pieces.
     job = Job(data, directory, progress, [*corpus.notes], {}, {})
     vocabulary: Vocabulary
     if isinstance(corpus, TextCorpus):
         vocabulary = text = _learn_from_documents(corpus, job)
         _encode_documents(corpus, job, text)
     else:
-        vocabulary = _learn_from_pairs(corpus, job)
+        vocabulary = _learn_from_pairs(corpus.splits["train"], job)
         for split in sorted(corpus.splits, key=lambda split: split != "train"):
             _encode_pairs(corpus, job, split, vocabulary)
     vocabulary.save(directory / MODEL_NAME)
-    # 3. What is in train too: by the names of documents, and by the files of a user's own splits, nothing keeps it out.
+    # 2. What is in train too: by the names of documents, and by the files of a user's own splits, nothing keeps it out.
     splits = {split: TokenSplit(directory, split, count, vocabulary.piece_type) for split, count in job.counts.items()}
     hashes = {split: [*tokens.hashes()] for split, tokens in splits.items() if split != "train"}
     repeated = set(itertools.chain(*hashes.values())).intersection(splits["train"].hashes())
     for split, of_split in hashes.items():
         if number := sum(each in repeated for each in of_split):
             job.notes.append(f"{split}: {number} of {len(of_split)} are in train too, token for token")
-    # 4. A vocabulary of which most pieces are seen too seldom to be learned.
+    # 3. A vocabulary of which most pieces are seen too seldom to be learned.
     tokens = sum(splits["train"].pieces(side).size for side in SIDES[isinstance(corpus, TextCorpus) :])
     size = len(vocabulary)
     if data.tokenizer == "bpe" and size >= LARGE_VOCABULARY and tokens < TOKENS_FOR_A_PIECE * size:
@@ -350,15 +332,23 @@ def build(corpus: Corpus | TextCorpus, data: DataConfig, key: str, directory: Pa
     )
 
 
-@contextmanager
-def _new_files(directory: Path, names: Iterable[str]) -> Iterator[Mapping[str, IO[bytes]]]:
-    """Files to write, by name. Offsets begin with 0."""
-    with ExitStack() as stack:
-        files = {name: stack.enter_context((directory / name).open("wb")) for name in names}
-        for name, file in files.items():
-            if name.endswith(".offsets"):
-                file.write(np.zeros(1, np.int64).tobytes())
-        yield files
+class _Tokens:
+    """The pieces and the offsets of one side of a split, as they are written."""
+
+    def __init__(self, stack: ExitStack, stem: Path) -> None:
+        self._pieces, self._offsets = (_opened(stack, stem, kind) for kind in ("pieces", "offsets"))
+        self._offsets.write(np.int64(0).tobytes())
+        self.size = 0
+
+    def add(self, pieces: NDArray[Any], lengths: Sequence[int] = ()) -> None:
+        """More pieces, and the lengths of the rows that end within them."""
+        self._pieces.write(pieces.tobytes())
+        self._offsets.write((self.size + np.cumsum(lengths, dtype=np.int64)).tobytes())
+        self.size += len(pieces)
+
+
+def _opened(stack: ExitStack, stem: Path, kind: str) -> IO[bytes]:
+    return stack.enter_context(Path(f"{stem}.{kind}").open("wb"))
 
 
 def _words(job: Job, counted: Iterable[tuple[int, Mapping[str, int]]], report: Callable[[int], None]) -> dict[str, int]:
@@ -375,14 +365,13 @@ def _words(job: Job, counted: Iterable[tuple[int, Mapping[str, int]]], report: C
 # Pairs
 
 
-def _learn_from_pairs(corpus: Corpus, job: Job) -> Vocabulary:
-    train, data = corpus.splits["train"], job.data
+def _learn_from_pairs(train: Pairs, job: Job) -> Vocabulary:
     chosen = training_sample(len(train))
     report = job.counting("reading for the vocabulary", len(train))
     chunks = ((len(chunk), itertools.compress(chunk, chosen(len(chunk)))) for chunk in train.chunks())
     counted = ((read, count_words(itertools.chain.from_iterable(map(Row.pair, rows)))) for read, rows in chunks)
-    assert data.tokenizer != "bytes", "a corpus of pairs"
-    return Vocabulary.learn(_words(job, counted, report), data.vocabulary_size, data.tokenizer)
+    assert job.data.tokenizer != "bytes", "a corpus of pairs"
+    return Vocabulary.learn(_words(job, counted, report), job.data.vocabulary_size, job.data.tokenizer)
 
 
 def _encode_pairs(corpus: Corpus, job: Job, split: str, vocabulary: Vocabulary) -> None:
@@ -391,10 +380,13 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str, vocabulary: Vocabulary) 
     """
     pairs, data, train = corpus.splits[split], job.data, split == "train"
     given = not train and split not in corpus.held_out
-    dropped, tokens, cut = Counter[str](empty=0, too_long=0), dict.fromkeys(SIDES, 0), 0
-    kinds = ("pieces", "offsets") if train else ("pieces", "offsets", "txt")
+    longest = math.inf if given or data.max_length is None else data.max_length
+    dropped, cut = Counter[str](empty=0, too_long=0), 0
     report = job.counting(f"encoding {split}", len(pairs))
-    with _new_files(job.directory, [f"{split}.{side}.{kind}" for side in SIDES for kind in kinds]) as files:
+    with ExitStack() as stack:
+        stems = [job.directory / f"{split}.{side}" for side in SIDES]
+        tokens = [_Tokens(stack, stem) for stem in stems]
+        lines = [] if train else [_opened(stack, stem, "txt") for stem in stems]
         for chunk in pairs.chunks():
             # 1. Text.
             texts = [row.pair() for row in chunk]
@@ -402,27 +394,22 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str, vocabulary: Vocabulary) 
             if given and len(kept) < len(texts):
                 row, pair = next(both for both in zip(chunk, texts, strict=True) if not all(both[1]))
                 raise DataError(
-                    f"data: the {SIDES[bool(pair[0])]} of {row.place} of {split} is empty; "
+                    f"data: the {SIDES[bool(pair[0])]} of {row.place(0, 1)} of {split} is empty; "
                     "a scored split must be complete: fix or remove the pair"
                 )
             # 2. Pieces.
             encoded = [vocabulary.encode_batch([pair[side] for pair in kept], eos=True) for side in (0, 1)]
-            longest = np.fromiter((max(map(len, pair)) for pair in zip(*encoded, strict=True)), np.int64, len(kept))
-            fits = longest <= (longest if given or data.max_length is None else data.max_length)
+            rows = [row for row in zip(*encoded, kept, strict=True) if max(map(len, row[:2])) <= longest]
             # 3. What is written.
-            for number, side in enumerate(SIDES):
-                rows = [*itertools.compress(encoded[number], fits)]
-                ends = tokens[side] + np.cumsum([len(row) for row in rows], dtype=np.int64)
-                tokens[side] = int(ends[-1]) if rows else tokens[side]
-                files[f"{split}.{side}.offsets"].write(ends.tobytes())
-                flat = itertools.chain.from_iterable(rows)
-                files[f"{split}.{side}.pieces"].write(np.fromiter(flat, vocabulary.piece_type).tobytes())
-                if not train:
-                    lines = itertools.compress((f"{pair[number]}\n" for pair in kept), fits)
-                    files[f"{split}.{side}.txt"].write("".join(lines).encode())
-            dropped.update(empty=len(texts) - len(kept), too_long=len(kept) - int(fits.sum()))
-            cut += sum(_is_cut(row.source, row.target) for row in chunk)
+            for side, of_side in enumerate(tokens):
+                flat = itertools.chain.from_iterable(row[side] for row in rows)
+                of_side.add(np.fromiter(flat, vocabulary.piece_type), [len(row[side]) for row in rows])
+            for side, file in enumerate(lines):
+                file.write("".join(f"{row[2][side]}\n" for row in rows).encode())
+            dropped.update(empty=len(texts) - len(kept), too_long=len(kept) - len(rows))
+            cut += sum(any(mark in (side or b"") for side in row[:2] for mark in CUT) for row in chunk)
             report(len(chunk))
+    # 4. What a reader of scores must know.
     if dropped.total() == len(pairs):
         raise DataError(
             f"data {data.name}: no usable pair in {split} ({dropped['empty']} with an empty side, "
@@ -436,11 +423,6 @@ def _encode_pairs(corpus: Corpus, job: Job, split: str, vocabulary: Vocabulary) 
     job.counts[split], job.dropped[split] = len(pairs) - dropped.total(), dict(dropped)
     if train and corpus.repeated:
         job.dropped[split]["held_out"] = corpus.repeated
-
-
-def _is_cut(*sides: str | bytes | None) -> bool:
-    raw = [side.encode(errors="replace") if isinstance(side, str) else side or b"" for side in sides]
-    return any(mark in side for side in raw for mark in CUT)
 
 
 # Documents
@@ -471,36 +453,32 @@ def _learn_from_documents(corpus: TextCorpus, job: Job) -> TextVocabulary:
 
 def _encode_documents(corpus: TextCorpus, job: Job, vocabulary: TextVocabulary) -> None:
     """Write pieces, offsets and names of all splits; a document without content is dropped."""
-    counts, empty = dict.fromkeys(SPLIT_NAMES, 0), dict.fromkeys(SPLIT_NAMES, 0)
-    ends, starts = Counter[str](), Counter[str]()
+    counts, empty, begins = Counter[str](), Counter[str](), Counter[str]()
     report = job.counting("encoding", corpus.size(), MEGABYTE)
-    kinds = ("target.pieces", "target.offsets", "names")
-    names = [f"{split}.{kind}" for split in SPLIT_NAMES for kind in (kinds[:2] if split == "train" else kinds)]
-    with _new_files(job.directory, names) as files:
+    end = np.array([EOS], vocabulary.piece_type)
+    with ExitStack() as stack:
+        tokens = {split: _Tokens(stack, job.directory / f"{split}.target") for split in SPLIT_NAMES}
+        names = {split: _opened(stack, job.directory / split, "names") for split in SPLIT_NAMES if split != "train"}
         for blocks in _together(corpus.blocks(job.data.train_limit)):
-            encoded = vocabulary.encode_texts([one.text for one in blocks])
-            of_splits = ((split, *both) for both in zip(blocks, encoded, strict=True) for split in both[0].splits)
-            for split, block, pieces in of_splits:
-                files[f"{split}.target.pieces"].write(pieces.tobytes())
-                ends[split] += len(pieces)
-                if not block.last:
-                    continue
-                if ends[split] == starts[split]:
+            encoded = zip(blocks, vocabulary.encode_texts([block.text for block in blocks]), strict=True)
+            for split, block, pieces in ((split, *both) for both in encoded for split in both[0].splits):
+                of_split = tokens[split]
+                of_split.add(pieces)
+                if block.last and of_split.size == begins[split]:
                     empty[split] += 1
-                    continue
-                files[f"{split}.target.pieces"].write(np.array(EOS, pieces.dtype).tobytes())
-                counts[split] += 1
-                starts[split] = ends[split] = ends[split] + 1
-                files[f"{split}.target.offsets"].write(np.int64(ends[split]).tobytes())
-                if split != "train":
-                    files[f"{split}.names"].write((json.dumps(block.name) + "\n").encode())
-            report(sum(len(one.text) for one in blocks))
-    for split, number in counts.items():
-        if not number:
+                elif block.last:
+                    of_split.add(end, [1])
+                    begins[split] = of_split.size
+                    counts[split] += 1
+                    if split in names:
+                        names[split].write((json.dumps(block.name) + "\n").encode())
+            report(sum(len(block.text) for block in blocks))
+    for split in SPLIT_NAMES:
+        if not counts[split]:
             raise DataError(
                 f"data {corpus.name}: no document with text in {split} ({empty[split]} are empty); add documents"
             )
-        job.counts[split], job.dropped[split] = number, {"empty": empty[split]}
+        job.counts[split], job.dropped[split] = counts[split], {"empty": empty[split]}
 
 
 def _together(blocks: Iterable[Block]) -> Iterator[Sequence[Block]]:

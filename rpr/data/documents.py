@@ -18,7 +18,7 @@ import numpy as np
 
 from rpr.config.data import DataConfig, TextConfig
 from rpr.data.corpus import corpus_files, missing_splits
-from rpr.data.files import ARROW, TABLES, describe, kind_of, open_file, read_columns
+from rpr.data.files import ARROW, TABLES, Table, kind_of, not_utf8, open_file
 from rpr.errors import DataError
 
 BLOCK = 1 << 20  # bytes of a document in memory at once, and the rest of a line
@@ -45,13 +45,12 @@ class Documents:
     """
 
     def __init__(self, files: Mapping[str, Sequence[Path]], text: TextConfig, *, utf8: bool = True) -> None:
-        self._files, self._column, self._joined, self._utf8 = files, text.column, text.rows == "lines", utf8
-        self._rows: dict[str, int] = {}  # of tables
-        for name, of_name in files.items():
-            for file in of_name if kind_of(of_name[0]) in (*TABLES, *ARROW) else ():
-                shape = describe(file)
-                shape.check_text(text.column, "data.text.column", f"the columns of {file}")
-                self._rows[name] = self._rows.get(name, 0) + shape.rows
+        self._files, self._joined, self._utf8 = files, text.rows == "lines", utf8
+        self._tables = {
+            name: [Table(file, {"data.text.column": text.column}) for file in of_name]
+            for name, of_name in files.items()
+            if kind_of(of_name[0]) in (*TABLES, *ARROW)
+        }
 
     def size(self) -> int:
         """The bytes of the files."""
@@ -59,28 +58,35 @@ class Documents:
 
     def names(self) -> Iterator[str]:
         for name in self._files:
-            rows = None if self._joined else self._rows.get(name)
-            yield from [name] if rows is None else (f"{name}:{row}" for row in range(1, rows + 1))
+            rows = sum(table.rows for table in self._tables.get(name, ()))
+            separate = name in self._tables and not self._joined
+            yield from (f"{name}:{row}" for row in range(1, 1 + rows)) if separate else [name]
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of every document; its last one may be empty."""
         for name, files in self._files.items():
-            for block in self._of_table(name, files) if name in self._rows else self._of_file(name, files[0]):
-                if self._utf8:
-                    _check_utf8(block)
+            for block in self._of_tables(name) if name in self._tables else self._of_file(name, files[0]):
+                try:
+                    if self._utf8:
+                        block.text.decode()
+                except UnicodeDecodeError as error:
+                    remedy = ", or choose data.tokenizer=bytes, which reads anything"
+                    raise not_utf8(error, block.name, remedy) from None
                 yield block
 
-    def _of_table(self, name: str, files: Sequence[Path]) -> Iterator[Block]:
-        tables = (read_columns(file, [self._column], ROWS_AT_ONCE) for file in files)
-        cells = (cell for table in tables for (read,) in table for cell in read)
-        for row, cell in enumerate(cells, 1):
-            text = cell or b""
-            if self._joined and text and row < self._rows[name] and not text.endswith(b"\n"):
+    def _of_tables(self, name: str) -> Iterator[Block]:
+        cells = chain.from_iterable(cells for table in self._tables[name] for (cells,) in table.chunks(ROWS_AT_ONCE))
+        if not self._joined:
+            yield from (Block(f"{name}:{row}", cell or b"", True) for row, cell in enumerate(cells, 1))
+            return
+        before = b""
+        for row, cell in enumerate(cells):
+            if cell and before and not before.endswith(b"\n"):
                 remedy = "end each with one, or choose data.text.rows=documents"
                 raise DataError(f"data.text.rows: row {row} of {name} has no newline at its end; {remedy}")
-            yield Block(name if self._joined else f"{name}:{row}", text, not self._joined)
-        if self._joined:
-            yield Block(name, b"", True)
+            before = cell or b"\n"
+            yield Block(name, cell or b"", False)
+        yield Block(name, b"", True)
 
     def _of_file(self, name: str, file: Path) -> Iterator[Block]:
         """Whole lines, as no piece and no word goes beyond one: the pieces of the blocks are those of the document."""
@@ -90,17 +96,6 @@ class Documents:
                 yield Block(name, text, False)
                 text = following
         yield Block(name, text, True)
-
-
-def _check_utf8(block: Block) -> None:
-    try:
-        block.text.decode()
-    except UnicodeDecodeError as error:
-        before = block.text[max(0, error.start - 20) : error.start].decode(errors="replace")
-        raise DataError(
-            f"data.path: {block.name} is not UTF-8 (byte 0x{block.text[error.start]:02x} after {before!r}); convert "
-            "it, for example with iconv, or choose data.tokenizer=bytes, which reads anything"
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -122,20 +117,19 @@ class TextCorpus:
 
     def blocks(self, train_limit: int | None) -> Iterator[Block]:
         """Every block, with the splits that it belongs to; of those of train, the first `train_limit` documents."""
+        of_train, blocks = 0, iter(list[Block]())
         for split, documents in self.splits.items():
-            if split != "train":
-                yield from (block._replace(splits=(split,)) for block in documents.blocks())
-        train = self.splits["train"]
-        if self.missing and _only_one(train):
-            blocks = self._last_tenth(train)
-        else:
-            split_of = _held_out(train, self.missing, self.name) if self.missing else lambda name: "train"
-            blocks = (block._replace(splits=(split_of(block.name),)) for block in train.blocks())
-        of_train = 0
-        for block in blocks:
-            if block.splits != ("train",) or train_limit is None or of_train < train_limit:
-                yield block
-            of_train += block.splits == ("train",) and block.last
+            if split != "train" or not self.missing:
+                blocks = (block._replace(splits=(split,)) for block in documents.blocks())
+            elif _only_one(documents):
+                blocks = self._last_tenth(documents)
+            else:
+                split_of = _held_out(documents, self.missing, self.name)
+                blocks = (block._replace(splits=(split_of(block.name),)) for block in documents.blocks())
+            for block in blocks:
+                if block.splits != ("train",) or train_limit is None or of_train < train_limit:
+                    yield block
+                of_train += block.splits == ("train",) and block.last
 
     def _last_tenth(self, train: Documents) -> Iterator[Block]:
         left = sum(len(block.text) for block in train.blocks()) * (LAST - 1) // LAST

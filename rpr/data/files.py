@@ -8,29 +8,21 @@ import re
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from rpr.errors import DataError, did_you_mean
 
 TABLES = (".parquet", ".jsonl", ".csv", ".tsv")
 TEXT, ARROW = ".txt", (".parquet", ".arrow")  # a document each; read by pyarrow
 # What the first bytes of a file say that it is, whatever its name.
-CONTENT = {
-    rb"\x1f\x8b|\xfd7zXZ\x00|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd|PK\x03\x04": "packed",
-    rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff": "UTF-32",
-    rb"\xff\xfe|\xfe\xff": "UTF-16",
-}
+PACKED = re.compile(rb"\x1f\x8b|\xfd7zXZ\x00|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd|PK\x03\x04")
+BYTE_ORDER = re.compile(rb"\xff\xfe|\xfe\xff|\x00\x00\xfe\xff")
 START = 1 << 20  # bytes of a file by which its content is checked
 TEXT_TYPE = re.compile(r"(dictionary<values=)?(large_)?string(_view)?\b.*")  # of pyarrow
 Cell = bytes | None  # to be decoded
-RULES = {
-    ".jsonl": "give an object with the columns as keys on each line",
-    ".tsv": "a row is a line, and a tab separates its cells, which have no quotes",
-    ".csv": "quote a cell that holds a comma, double the quotes within a quoted one, and keep each row on one line",
-}
 
 
 def kind_of(file: Path) -> str:
@@ -40,8 +32,7 @@ def kind_of(file: Path) -> str:
 
 def stem_of(file: Path) -> str:
     """The name without that suffix and .gz."""
-    name = file.name[:-3] if file.name.lower().endswith(".gz") else file.name
-    return name.removesuffix(Path(name).suffix)
+    return re.sub(r"(\.[^.]*)?(\.gz)?$", "", file.name, flags=re.IGNORECASE)
 
 
 # Bytes and lines
@@ -73,85 +64,82 @@ def check_text(place: str, start: bytes, *, lines: bool = True, utf8: bool = Tru
     """Check the first bytes of a text file, which `place` names. Raises DataError for packed files by another name;
     for UTF-16 and UTF-32, if it has to be `utf8`; and for `lines` that end with a carriage return alone.
     """
-    kind = next((kind for magic, kind in CONTENT.items() if re.match(magic, start)), None)
-    if kind is None and start.count(b"\0") > max(1, len(start) // 4):
-        kind = "UTF-16"  # whose Latin letters have one each
-    if kind is not None and (utf8 or "UTF" not in kind):
-        remedy = "convert it, for example with iconv" if "UTF" in kind else "unpack it"
-        raise DataError(f"{place} is not UTF-8 text but {kind}; {remedy}")
+    if PACKED.match(start):
+        raise DataError(f"{place} is not UTF-8 text but packed; unpack it")
+    # Latin letters of UTF-16 have a NUL each.
+    if utf8 and (BYTE_ORDER.match(start) or start.count(b"\0") > max(1, len(start) // 4)):
+        raise DataError(f"{place} is not UTF-8 text but UTF-16 or UTF-32; convert it, for example with iconv")
     if lines and b"\r" in start.rstrip(b"\r") and b"\n" not in start:
         raise DataError(
             f"{place}: its lines end with carriage returns alone and would be read as one; convert it: tr '\\r' '\\n'"
         )
 
 
-def decoded(raw: bytes, file: Path, number: int, unit: str = "line") -> str:
-    """The text of a line or row of a file. Raises DataError if it is not UTF-8."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"data.path: {unit} {number} of {file} is not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start}); "
-            "convert the file, for example with iconv"
-        ) from None
+def not_utf8(error: UnicodeDecodeError, place: str, remedy: str = "") -> DataError:
+    """The error for a part of a file, which `place` names."""
+    raw, at = error.object, error.start
+    what = f"byte 0x{raw[at]:02x} after {raw[max(0, at - 20) : at].decode(errors='replace')!r}"
+    return DataError(f"data.path: {place} is not UTF-8 ({what}); convert it, for example with iconv{remedy}")
 
 
-# Rows of tables, and of the Arrow streams that datasets keeps of the hub. `translation.en` is a field of structs.
+# Rows
 
 
-class Shape(NamedTuple):
-    """The rows of a file, and the types of its columns: "text", or in words."""
+class Table:
+    """The rows of a table, or of an Arrow stream as datasets keeps it of the hub.
 
-    rows: int
-    types: dict[str, str]
+    rows: how many. columns: those to read, by the settings that name them; `en` may be a field of structs, which the
+    column `translation` holds. A CSV or JSON file is read and checked whole.
 
-    def check_text(self, column: str, setting: str, place: str) -> None:
-        """Raises DataError about `setting` if `place` has no such column, or one that is not text; a file without rows,
-        as Spark writes them, needs none.
-        """
-        if self.rows and column not in self.types:
-            raise DataError(f"{setting}: no {column!r} in {place}{did_you_mean(column, [*self.types])}")
-        if self.rows and (held := self.types[column]) != "text":
-            raise DataError(f"{setting}: {column!r} in {place} holds {held[:100]}, not text; choose another column")
+    Raises DataError for a damaged file, and about a setting whose column is not there, or is not text; a file without
+    rows, as Spark writes them, needs none.
+    """
+
+    def __init__(self, file: Path, columns: Mapping[str, str]) -> None:
+        self.file = file
+        self.rows, types = _described(file)
+        self._columns = [name if name in types else f"translation.{name}" for name in columns.values()]
+        for setting, name, column in zip(columns, columns.values(), self._columns, strict=True):
+            if self.rows and column not in types:
+                raise DataError(f"{setting}: no {name!r} in the columns of {file}{did_you_mean(name, [*types])}")
+            if self.rows and (held := types[column]) != "text":
+                raise DataError(f"{setting}: {name!r} of {file} holds {held[:100]}, not text; choose another column")
+
+    def chunks(self, size: int) -> Iterator[list[Sequence[Cell]]]:
+        """At most `size` rows at a time: the cells of each column, a missing one as None."""
+        if kind_of(self.file) in ARROW:
+            import pyarrow
+
+            with reading(self.file), _arrow(self.file) as source:
+                parquet = kind_of(self.file) == ".parquet"
+                for batch in source.iter_batches(size, columns=self._columns, use_threads=False) if parquet else source:
+                    table = pyarrow.Table.from_batches([batch]).flatten()
+                    for start in range(0, batch.num_rows, size):
+                        yield [_cells(table.column(name).slice(start, size)) for name in self._columns]
+            return
+        rows = ([row.get(name) for name in self._columns] for row in _rows(self.file))
+        cells = ([text.encode("utf-8", "surrogatepass") if text is not None else None for text in row] for row in rows)
+        while chunk := list(itertools.islice(cells, size)):
+            yield [*zip(*chunk, strict=True)]
 
 
-def describe(file: Path) -> Shape:
-    """The shape of a file. A CSV or JSON file is read and checked whole. Raises DataError for a damaged file."""
+def _described(file: Path) -> tuple[int, dict[str, str]]:
+    """The number of rows, and what each column holds: "text", or in words."""
     if kind_of(file) in ARROW:
         with reading(file), _arrow(file) as source:
             parquet = kind_of(file) == ".parquet"
             schema = source.schema_arrow if parquet else source.schema
-            held = {field.name: str(field.type) for field in schema.empty_table().flatten().schema}
             if len({*schema.names}) < len(schema.names):
                 raise ValueError("it names a column twice")
+            held = {field.name: str(field.type) for field in schema.empty_table().flatten().schema}
             types = {name: "text" if TEXT_TYPE.fullmatch(of_column) else of_column for name, of_column in held.items()}
-            return Shape(source.metadata.num_rows if parquet else sum(batch.num_rows for batch in source), types)
+            return source.metadata.num_rows if parquet else sum(batch.num_rows for batch in source), types
     number, found = 0, defaultdict[str, set[str]](set)
     for number, row in enumerate(_rows(file), 1):  # noqa: B007 (the number of the last one)
         for name, value in row.items():
             found[name].add(type(value).__name__)
     text = ({"str"}, {"str", "NoneType"})
-    return Shape(number, {name: "text" if of in text else " and ".join(sorted(of)) for name, of in found.items()})
-
-
-def read_columns(file: Path, columns: Sequence[str], size: int) -> Iterator[list[Sequence[Cell]]]:
-    """At most `size` rows at a time: the cells of each column, a missing one as None."""
-    if kind_of(file) in ARROW:
-        import pyarrow
-
-        with reading(file), _arrow(file) as source:
-            parquet = kind_of(file) == ".parquet"
-            for batch in source.iter_batches(size, columns=[*columns], use_threads=False) if parquet else source:
-                table = pyarrow.Table.from_batches([batch]).flatten()
-                for start in range(0, batch.num_rows, size):
-                    yield [_cells(table.column(name).slice(start, size)) for name in columns]
-        return
-    values = ([row.get(name) for name in columns] for row in _rows(file))
-    cells = (
-        [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else None for text in row] for row in values
-    )
-    while chunk := list(itertools.islice(cells, size)):
-        yield [*zip(*chunk, strict=True)]
+    return number, {name: "text" if of in text else " and ".join(sorted(of)) for name, of in found.items()}
 
 
 def _arrow(file: Path) -> Any:
@@ -184,10 +172,10 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
     row: Any
     with open_file(file) as handle:
         for number, raw in enumerate(handle, 1):
-            line = decoded(raw, file, number).removeprefix("\ufeff" if number == 1 else "").rstrip("\r\n")
-            if not (line.strip(" \t") if kind == ".jsonl" else line):
-                continue
             try:
+                line = raw.decode().removeprefix("\ufeff" if number == 1 else "").rstrip("\r\n")
+                if not (line.strip(" \t") if kind == ".jsonl" else line):
+                    continue
                 if kind == ".jsonl":
                     row = {**json.loads(line)}
                     within = ((name, value) for name, value in row.items() if isinstance(value, dict))
@@ -202,4 +190,6 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
                 elif len(set(header := row)) < len(header):
                     raise ValueError("it names a column twice")
             except (ValueError, TypeError, RecursionError, csv.Error) as error:
-                raise DataError(f"data.path: line {number} of {file} cannot be read ({error}); {RULES[kind]}") from None
+                raise DataError(
+                    f"data.path: line {number} of {file} cannot be read ({error}); each line has to be a row of {kind}"
+                ) from None

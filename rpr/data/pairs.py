@@ -10,11 +10,11 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rpr.config.data import DataConfig
 from rpr.data.corpus import SPLIT_NAMES, corpus_files, missing_splits
-from rpr.data.files import decoded, describe, open_file, read_columns
+from rpr.data.files import Table, not_utf8, open_file
 from rpr.data.generated import Pair as Pair
 from rpr.data.generated import synthetic
 from rpr.errors import DataError
@@ -38,29 +38,29 @@ def normalise(text: str) -> str:
 
 class Row(NamedTuple):
     """A pair as read, neither decoded nor normalised: number `number`, from 1, of these `files`, of the source and of
-    the target, or of generated pairs. A sentence may be None, as in a column with nulls.
+    the target, in lines or rows. A sentence may be None, as in a column with nulls.
     """
 
-    source: str | bytes | None
-    target: str | bytes | None
+    source: bytes | None
+    target: bytes | None
     number: int
     unit: str
-    files: tuple[Path, ...] = ()
+    files: tuple[Path, Path]
 
     def pair(self) -> Pair:
         """The normalised pair. Raises DataError for a line that is not UTF-8."""
         return self._sentence(self.source, 0), self._sentence(self.target, 1)
 
-    @property
-    def place(self) -> str:
-        """For error messages."""
-        names = " and ".join(str(file) for file in dict.fromkeys(self.files))
-        return f"{self.unit} {self.number}" + (f" of {names}" if names else "")
+    def place(self, *sides: int) -> str:
+        """Of these sides, for error messages."""
+        names = dict.fromkeys(str(self.files[side]) for side in sides)
+        return f"{self.unit} {self.number} of {' and '.join(names)}"
 
-    def _sentence(self, raw: str | bytes | None, side: int) -> str:
-        if isinstance(raw, bytes):
-            raw = decoded(raw, self.files[side], self.number, self.unit)
-        return normalise(raw or "")
+    def _sentence(self, raw: bytes | None, side: int) -> str:
+        try:
+            return normalise((raw or b"").decode())
+        except UnicodeDecodeError as error:
+            raise not_utf8(error, self.place(side)) from None
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,6 @@ class Pairs:
 
     def part(self, start: int, stop: int, dropped: Collection[int] = ()) -> Pairs:
         """The pairs start, ..., stop - 1, without those whose numbers, counted from start, are `dropped`."""
-        assert 0 <= start <= stop <= len(self)
 
         def rows() -> Iterator[Row]:
             within = enumerate(itertools.islice(self.rows(), start, stop))
@@ -96,7 +95,8 @@ class Pairs:
 
 def listed_pairs(pairs: Sequence[Pair]) -> Pairs:
     """Pairs in memory, of generated corpora."""
-    return Pairs(len(pairs), lambda: (Row(*pair, number, "pair") for number, pair in enumerate(pairs, 1)))
+    rows = [(source.encode(), target.encode()) for source, target in pairs]
+    return Pairs(len(rows), lambda: (Row(*row, at, "pair", (Path(), Path())) for at, row in enumerate(rows, 1)))
 
 
 def line_pairs(source: Path, target: Path) -> Pairs:
@@ -124,27 +124,20 @@ def _count_lines(file: Path) -> int:
     return lines + (last != b"\n")
 
 
-def table_pairs(files: Sequence[Path], data: DataConfig, split: str) -> Pairs:
+def table_pairs(files: Sequence[Path], data: DataConfig) -> Pairs:
     """The rows of these files, one file after the other: of one `translation` column of structs, or one column per
     language. Raises DataError if a language has no column in one of them, or one that is not text.
     """
-    number, columns = 0, dict[Path, list[str]]()  # of the source and of the target, in each file
-    for file in files:
-        shape = describe(file)
-        within = "translation." * any(name.startswith("translation.") for name in shape.types)
-        columns[file] = [within + data.source_language, within + data.target_language]
-        for key, column in zip(("source_language", "target_language"), columns[file], strict=True):
-            shape.check_text(column, f"data.{key}", f"the columns of {file} ({split})")
-        number += shape.rows
+    columns = {"data.source_language": data.source_language, "data.target_language": data.target_language}
+    tables = [Table(file, columns) for file in files]
 
     def rows() -> Iterator[Row]:
-        for file, of_file in columns.items():
-            batches = read_columns(file, of_file, PAIRS_AT_ONCE)
-            cells = itertools.chain.from_iterable(zip(*batch, strict=True) for batch in batches)
+        for table in tables:
+            cells = itertools.chain.from_iterable(zip(*chunk, strict=True) for chunk in table.chunks(PAIRS_AT_ONCE))
             for line, (source, target) in enumerate(cells, 1):
-                yield Row(source, target, line, "row", (file, file))
+                yield Row(source, target, line, "row", (table.file, table.file))
 
-    return Pairs(number, rows)
+    return Pairs(sum(table.rows for table in tables), rows)
 
 
 # All splits
@@ -208,22 +201,18 @@ def load_corpus(data: DataConfig) -> Corpus:
 
 def _read(data: DataConfig) -> tuple[dict[str, Pairs], tuple[str, ...]]:
     """The splits that there are, and those that are missing."""
-    if not data.generated:
-        listing = corpus_files(data)
-        return {
-            split: line_pairs(*files) if listing.lines else table_pairs(files, data, split)
-            for split, files in listing.splits.items()
-        }, missing_splits(data, listing)
-    try:
-        generated: Mapping[str, Sequence[Pair]]
-        if data.task is not None:
-            generated = data.task.pairs()
-        else:
-            assert data.synthetic is not None
-            generated = synthetic.generate(**data.synthetic.model_dump())
-    except ValueError as error:
-        raise DataError(f"data.{'synthetic' if data.task is None else 'task'}: {error}") from None
-    return {split: listed_pairs(pairs) for split, pairs in generated.items()}, ()
+    if data.generated:
+        try:
+            generated: Any = synthetic.generate(**data.synthetic.model_dump()) if data.synthetic else None
+            generated = generated or (data.task and data.task.pairs())
+        except ValueError as error:
+            raise DataError(f"data.{'synthetic' if data.synthetic else 'task'}: {error}") from None
+        return {split: listed_pairs(pairs) for split, pairs in generated.items()}, ()
+    listing = corpus_files(data)
+    return {
+        split: line_pairs(*files) if listing.lines else table_pairs(files, data)
+        for split, files in listing.splits.items()
+    }, missing_splits(data, listing)
 
 
 def _without_repeats(data: DataConfig, train: Pairs, held_out: Iterable[Pair]) -> Pairs:

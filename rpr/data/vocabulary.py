@@ -32,10 +32,9 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 FIRST = NUM_BYTE_PIECES - 256  # the piece of byte 0 of a ByteVocabulary, after the special ones
 BYTES_MODEL = b"rpr: bytes as pieces\n"  # its model file
 MAX_TRAINING_PAIRS = 2_000_000
-# BPE merges never cross words, so word counts give sentencepiece the same pieces and scores as the sentences (compared
-# on 100,000 and 2,000,000 pairs), in a quarter of the memory: 0.9 GB with MAX_WORDS words. WMT14 may have 3 million.
-# Pieces learned from a sample of 28% of its words encode Multi30k with at most 0.4% more than those from all; from the
-# most frequent 28% it was up to 19%.
+# BPE merges never cross words, so word counts give sentencepiece the same pieces and scores as the sentences, in a
+# quarter of the memory: 0.9 GB with MAX_WORDS words. WMT14 may have 3 million. Pieces learned from a sample of 28% of
+# its words encode Multi30k with at most 0.4% more than those from all; from the most frequent 28% it was up to 19%.
 MAX_WORDS = 1_000_000
 MAX_SENTENCE_BYTES, RESERVED = 4192, "\u2585"  # sentencepiece skips longer lines and those with this character
 SPACE, NEWLINE = "\u2581", "\n"  # sentencepiece's own space; a piece of documents alone
@@ -58,14 +57,11 @@ def training_sample(num_pairs: int) -> Callable[[int], NDArray[np.bool_]]:
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:
     """Word counts of normalised sentences, without words that sentencepiece skips, as the sentences that have them."""
-    counts: Counter[str] = Counter()
-    for sentence in sentences:
-        counts.update(sentence.split())
-    return {
-        word: count
-        for word, count in counts.items()
-        if RESERVED not in word and len(word.encode()) <= MAX_SENTENCE_BYTES
-    }
+    counts = Counter(itertools.chain.from_iterable(map(str.split, sentences)))
+    skipped = [word for word in counts if RESERVED in word or len(word.encode()) > MAX_SENTENCE_BYTES]
+    for word in skipped:
+        del counts[word]
+    return counts
 
 
 @cache
@@ -120,13 +116,10 @@ class Vocabulary:
 
     @classmethod
     def learn(cls, words: dict[str, int], size: int, tokenizer: Literal["bpe", "word"] = "bpe") -> Vocabulary:
-        """Learn exactly `size` pieces from word counts.
-
-        bpe: byte-pair encoding; the size includes four special pieces and, from 1,024 on, 256 bytes. word: one piece
-        for each of the `size` - 4 most frequent words; a run of other words is one UNK.
-
-        Text is not normalised (no NFKC: ligatures and fractions are kept). Raises DataError when the corpus has too few
-        or too many distinct characters and words for `size`, with sentencepiece's limit.
+        """Learn exactly `size` pieces from word counts. bpe: byte-pair encoding; the size includes four special pieces
+        and, from 1,024 on, 256 bytes. word: one piece for each of the `size` - 4 most frequent words; a run of other
+        words is one UNK. Raises DataError when the corpus has too few or too many distinct characters and words for
+        `size`, with sentencepiece's limit.
         """
         with_bytes = tokenizer == "bpe" and size >= BYTE_FALLBACK_FROM
         return cls(_train(words, size, tokenizer, character_coverage=1.0, byte_fallback=with_bytes))
@@ -164,10 +157,9 @@ class Vocabulary:
     @property
     def digest(self) -> str:
         """sha256 of the pieces and scores. The file itself also contains the number of training threads."""
-        digest = hashlib.sha256()
-        for piece in range(len(self)):
-            digest.update(f"{self._processor.id_to_piece(piece)}\t{self._processor.get_score(piece)!r}\n".encode())
-        return digest.hexdigest()
+        processor, ids = self._processor, range(len(self))
+        lines = (f"{processor.id_to_piece(index)}\t{processor.get_score(index)!r}\n" for index in ids)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def piece(self, index: int) -> str:
         """The text of a piece as in sentencepiece, with U+2581 for a word start."""
@@ -206,10 +198,9 @@ class TextVocabulary(Vocabulary):
 
     def encode_batch(self, sentences: Sequence[str], *, eos: bool = False) -> list[list[int]]:
         """The pieces of each text, without BOS. Raises DataError if they have to be of UTF-8."""
-        end = [EOS] if eos else []
         try:
             encoded = self.encode_texts([text.encode("utf-8", "surrogateescape") for text in sentences])
-            return [[*pieces.tolist(), *end] for pieces in encoded]
+            return [[*pieces.tolist(), *[EOS] * eos] for pieces in encoded]
         except UnicodeError:
             raise DataError("the text is not UTF-8, which byte-pair pieces are made of; convert it") from None
 
@@ -263,9 +254,8 @@ class BytePairVocabulary(TextVocabulary):
     def learn_text(cls, words: Mapping[str, int], size: int) -> BytePairVocabulary:
         """Learn exactly `size` pieces from `count_text_words`, 256 bytes included; as `Vocabulary.learn`."""
         return cls(_train(
-            words, size, "bpe", character_coverage=0.9995, byte_fallback=True,
+            words, size, "bpe", character_coverage=0.9995, byte_fallback=True, user_defined_symbols=[NEWLINE, "\t"],
             add_dummy_prefix=False, remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
-            user_defined_symbols=[NEWLINE, "\t"],
         ))  # fmt: skip
 
     def encode_texts(self, texts: Sequence[bytes]) -> list[NDArray[np.generic]]:
@@ -279,12 +269,10 @@ class BytePairVocabulary(TextVocabulary):
 
     @cached_property
     def contents(self) -> list[bytes]:
-        contents = [b""] * len(_SPECIAL)
-        for index in range(len(_SPECIAL), len(self)):
-            piece = self.piece(index)  # of a byte <0x41>
-            is_byte = self._processor.is_byte(index)
-            contents.append(bytes.fromhex(piece[3:5]) if is_byte else piece.replace(SPACE, " ").encode())
-        return contents
+        ids = range(len(_SPECIAL), len(self))
+        pieces = [(self.piece(index), self._processor.is_byte(index)) for index in ids]  # of a byte <0x41>
+        texts = (bytes.fromhex(piece[3:5]) if byte else piece.replace(SPACE, " ").encode() for piece, byte in pieces)
+        return [*[b""] * len(_SPECIAL), *texts]
 
 
 def text_vocabulary(vocabulary: Vocabulary) -> TextVocabulary:
@@ -295,27 +283,15 @@ def text_vocabulary(vocabulary: Vocabulary) -> TextVocabulary:
 
 def _train(words: Mapping[str, int], size: int, model_type: str, **options: Any) -> bytes:
     """sentencepiece's model of `size` pieces, learned from word counts."""
-    stream = io.BytesIO()
+    stream, lines = io.BytesIO(), (f"{word}\t{count}" for word, count in words.items())
+    options |= {"model_type": model_type, "vocab_size": size, "input_format": "tsv", "minloglevel": 2}
+    options |= {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS, "normalization_rule_name": "identity"}
+    options["num_threads"] = num_threads()  # the pieces do not depend on it
     try:
         with signals_deferred():
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(f"{word}\t{count}" for word, count in words.items()),
-                input_format="tsv",
-                model_writer=stream,
-                model_type=model_type,
-                vocab_size=size,
-                pad_id=PAD,
-                unk_id=UNK,
-                bos_id=BOS,
-                eos_id=EOS,
-                normalization_rule_name="identity",
-                num_threads=num_threads(),  # the pieces do not depend on it
-                minloglevel=2,
-                **options,
-            )
+            sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=stream, **options)
     except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2] or "train has no words"  # sentencepiece's own, with the limit
-        raise DataError(
-            f"data.vocabulary_size: {size} pieces cannot be learned from this corpus: {' '.join(reason.split())}"
-        ) from None
+        # sentencepiece's own words, with the limit
+        reason = " ".join(str(error).rpartition("] ")[2].split()) or "train has no words"
+        raise DataError(f"data.vocabulary_size: {size} pieces cannot be learned from this corpus: {reason}") from None
     return stream.getvalue()

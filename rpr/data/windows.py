@@ -41,12 +41,12 @@ class Windows:
     @classmethod
     def of_stream(cls, documents: TokenSplit, length: int) -> Windows:
         """The stream of all documents, each with its EOS; the last window may be shorter."""
-        return cls(documents, np.zeros(1, np.int64), documents.target_offsets[-1:], length)
+        return cls(documents, np.zeros(1, np.int64), documents.offsets("target")[-1:], length)
 
     @classmethod
     def of_documents(cls, documents: TokenSplit, length: int, *, eos: bool) -> Windows:
         """Each document by itself, with or without its EOS; its last window may be shorter."""
-        offsets = documents.target_offsets
+        offsets = documents.offsets("target")
         return cls(documents, offsets[:-1], offsets[1:] if eos else offsets[1:] - 1, length)
 
     @cached_property
@@ -86,7 +86,7 @@ class Windows:
 
     def document_of(self) -> NDArray[np.int64]:
         """(N,) the document that each window starts in."""
-        return np.searchsorted(self.documents.target_offsets, self.starts, side="right") - 1
+        return np.searchsorted(self.documents.offsets("target"), self.starts, side="right") - 1
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -129,7 +129,7 @@ def context_blocks(data: PreparedData, name: str, length: int, max_tokens: int) 
     before it. Raises DataError if no document has so many.
     """
     documents = data.split(name)
-    begins = documents.target_offsets[:-1] + length
+    begins = documents.offsets("target")[:-1] + length
     numbers = np.maximum((documents.target_lengths - 1) // length - 1, 0)
     if not numbers.any():
         raise DataError(

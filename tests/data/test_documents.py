@@ -226,7 +226,7 @@ def test_spread_windows_are_not_all_at_the_beginnings_of_documents(empty):
     begins, ends = offsets[:-1], offsets[1:]
     if empty:  # documents too short for a window
         begins, ends = np.r_[begins, [512 * 1024] * empty], np.r_[ends, [512 * 1024] * empty]
-    windows = Windows(SimpleNamespace(target_offsets=offsets), begins, ends, 512).spread(262_144)
+    windows = Windows(SimpleNamespace(offsets=lambda side: offsets), begins, ends, 512).spread(262_144)
     assert len(windows) == 512 and int(windows.target_lengths.sum()) == 262_144
     assert (windows.starts % 1024).tolist() == [0, 512] * 256
     assert windows.document_of().tolist() == [*range(512)]

@@ -52,7 +52,7 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path)
     assert len(blocks) == 64 // 16
     model = small_model()
     names = (data.directory / "test.names").read_text().splitlines()
-    offsets = data.split("test").target_offsets
+    offsets = data.split("test").offsets("target")
     places = [
         (texts[names[document].strip('"')], int(start - offsets[document]))
         for document, start in zip(blocks.document_of(), blocks.starts, strict=True)

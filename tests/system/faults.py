@@ -85,7 +85,6 @@ class ForkServer:
 
 def _command(words: list[str], streams: dict[str, str], fault: Fault | None, patch: str | None) -> None:
     from rpr.cli import app
-    from rpr.data import files
 
     for descriptor, name in enumerate(streams.values()):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT if descriptor else os.O_RDONLY, 0o666), descriptor)
@@ -94,7 +93,6 @@ def _command(words: list[str], streams: dict[str, str], fault: Fault | None, pat
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
     os.fsync = lambda descriptor: None  # processes end here, never the machine
-    files.SETTLED_NS = 2**62  # remembering digests would depend on how long ago the files were copied here
     if patch is not None:
         globals()[patch]()
     if fault is not None:

@@ -19,10 +19,7 @@ class Addition(Task):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if self.padded_digits is not None and self.padded_digits <= self.max_long_length:
-            yield (
-                f"padded_digits: {self.padded_digits} cannot hold a sum of two numbers of max_long_length = "
-                f"{self.max_long_length} digits; choose {self.max_long_length + 1} or more"
-            )
+            yield f"padded_digits: {self.padded_digits} cannot hold a sum of two of max_long_length digits; raise it"
 
     @property
     def longest_train_side(self) -> int:
@@ -32,8 +29,7 @@ class Addition(Task):
         return max(len(str(int(number.replace(" ", "")))) for number in source.split(" + "))
 
     def num_inputs(self, length: int) -> int:
-        shorter = 0 if length == 1 else 100 ** (length - 1)
-        return int(100**length - shorter)
+        return int(100**length - (0 if length == 1 else 100 ** (length - 1)))
 
     def example(self, length: int, draw: Draw) -> Pair:
         numbers, digits = self.numbers(length, draw), self.padded_digits or 0

@@ -3,6 +3,7 @@ values are the answer: `k4 v1 f2 k7 v3 f0 ? k7` to `v3`. No filler is a key or a
 each is asked for once. Theirs asks within the text, and feeds no answer in; with one query nor does this.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import ClassVar, Literal
@@ -36,10 +37,7 @@ class Recall(LongTask):
         return len(recalled(source)[0])
 
     def num_inputs(self, length: int) -> int:
-        ordered = 1
-        for taken in range(length):
-            ordered *= (self.keys - taken) * self.values
-        return ordered
+        return int(math.perm(self.keys, length) * self.values**length)
 
     def example(self, length: int, draw: Draw) -> Pair:
         """Fillers, up to `max_fillers`, stand before, between or after the pairs."""

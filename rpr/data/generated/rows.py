@@ -3,7 +3,6 @@ many symbols are copied, reversed or sorted, as Kazemnejad et al. 2023 make them
 their data, a piece of T5's vocabulary.
 """
 
-from abc import abstractmethod
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -11,94 +10,55 @@ from pydantic import Field
 from rpr.data.generated.task import FIRST_VERSION, Draw, LongTask, Pair, Task, register
 
 
+@register
 class Digits(Task):
     UNIT: ClassVar[str] = "symbols of the input"
     VERSION: ClassVar[str] = FIRST_VERSION
 
-    def num_inputs(self, length: int) -> int:
-        return int(10**length)
-
-    def example(self, length: int, draw: Draw) -> Pair:
-        row = self.row(length, draw)
-        return " ".join(row), " ".join(self.answer(row))
-
-    def row(self, length: int, draw: Draw) -> list[str]:
-        """The digits of the input."""
-        return [str(int(draw() * 10)) for _ in range(length)]
-
-    @abstractmethod
-    def answer(self, row: list[str]) -> list[str]:
-        """The digits of the output."""
-
-
-@register
-class Copy(Digits):
-    kind: Literal["copy"]
-
-    def answer(self, row: list[str]) -> list[str]:
-        return row
-
-
-@register
-class Reverse(Digits):
-    kind: Literal["reverse"]
-
-    def answer(self, row: list[str]) -> list[str]:
-        return row[::-1]
-
-
-@register
-class Duplicate(Digits):
-    kind: Literal["duplicate"]
+    kind: Literal["copy", "reverse", "duplicate"]
 
     @property
     def longest_train_side(self) -> int:
-        return 2 * self.max_train_length
+        return self.max_train_length * (2 if self.kind == "duplicate" else 1)
 
-    def answer(self, row: list[str]) -> list[str]:
-        return row + row
+    @property
+    def base(self) -> int:
+        """How many symbols there are."""
+        return 10
+
+    def num_inputs(self, length: int) -> int:
+        return int(self.base**length)
+
+    def example(self, length: int, draw: Draw) -> Pair:
+        row = [int(draw() * self.base) for _ in range(length)]
+        return " ".join(map(str, row)), " ".join(map(str, self.answer(row)))
+
+    def answer(self, row: list[int]) -> list[int]:
+        """The digits of the output."""
+        return row[::-1] if self.kind == "reverse" else row * (2 if self.kind == "duplicate" else 1)
 
 
+@register
 class Symbols(LongTask, Digits):
+    """A row that is sorted may have a symbol more than once; one that is repeated has a single one."""
+
     VERSION: ClassVar[str] = "1"
 
+    kind: Literal["symbols_copy", "symbols_reverse", "symbols_repeat", "symbols_sort"]  # type: ignore[assignment]
     symbols: int = Field(ge=2)
 
-    def num_inputs(self, length: int) -> int:
-        return int(self.symbols**length)
-
-    def row(self, length: int, draw: Draw) -> list[str]:
-        return [str(int(draw() * self.symbols)) for _ in range(length)]
-
-
-@register
-class SymbolsCopy(Symbols, Copy):
-    kind: Literal["symbols_copy"]  # type: ignore[assignment]
-
-
-@register
-class SymbolsReverse(Symbols, Reverse):
-    kind: Literal["symbols_reverse"]  # type: ignore[assignment]
-
-
-@register
-class SymbolsRepeat(Symbols, Copy):
-    """Copies a row of one symbol."""
-
-    kind: Literal["symbols_repeat"]  # type: ignore[assignment]
-
-    def num_inputs(self, length: int) -> int:
+    @property
+    def base(self) -> int:
         return self.symbols
 
-    def row(self, length: int, draw: Draw) -> list[str]:
-        return super().row(1, draw) * length
+    def num_inputs(self, length: int) -> int:
+        return super().num_inputs(1 if self.kind == "symbols_repeat" else length)
 
+    def example(self, length: int, draw: Draw) -> Pair:
+        if self.kind == "symbols_repeat":
+            row = " ".join([str(int(draw() * self.symbols))] * length)
+            return row, row
+        return super().example(length, draw)
 
-@register
-class SymbolsSort(Symbols):
-    """In the order of their numbers; a symbol may occur more than once."""
-
-    kind: Literal["symbols_sort"]
-
-    def answer(self, row: list[str]) -> list[str]:
-        return sorted(row, key=int)
+    def answer(self, row: list[int]) -> list[int]:
+        return sorted(row) if self.kind == "symbols_sort" else row[::-1] if self.kind == "symbols_reverse" else row

@@ -36,15 +36,10 @@ class Scan(GeneratedTask):
         if num_train < 1 or held_out + num_train > len(short) or not 0 < num_long <= len(long):
             raise ValueError(
                 f"max_train_length: of SCAN's pairs {len(short)} have at most {self.max_train_length} actions and "
-                f"{len(long)} more, up to {self.max_long_length}; for train, validation and test {num_train}, "
-                f"{self.num_validation} and {self.num_test} are asked for, for long {num_long}: choose other numbers"
+                f"{len(long)} more, up to {self.max_long_length}: choose other numbers of pairs"
             )
-        return {
-            "train": short[held_out : held_out + num_train],
-            "validation": short[self.num_test : held_out],
-            "test": short[: self.num_test],
-            "long": long[:num_long],
-        }
+        train, validation = short[held_out : held_out + num_train], short[self.num_test : held_out]
+        return {"train": train, "validation": validation, "test": short[: self.num_test], "long": long[:num_long]}
 
 
 def commands() -> Iterator[Pair]:

@@ -57,8 +57,6 @@ Item = TypeVar("Item")
 
 
 class Pair(NamedTuple):
-    """A sentence and its translation."""
-
     source: str
     target: str
 
@@ -164,8 +162,5 @@ def _distinct_pairs(seed: int, name: str, number: int, seen: set[str]) -> list[P
             pairs.append(pair)
             failures = 0
         elif failures >= MAX_FAILURES_IN_A_ROW:
-            raise ValueError(
-                f"num_{name}: {number} is more than the grammar's {len(pairs)} distinct sentences of {fewest} to {most}"
-                f" words; choose num_{name} = {len(pairs)} or fewer"
-            )
+            raise ValueError(f"num_{name}: the grammar has {len(pairs)} distinct sentences of {fewest} to {most} words")
     return pairs

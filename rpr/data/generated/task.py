@@ -6,7 +6,6 @@ them; train may have an input twice, since there are only ten rows of one digit.
 
 from __future__ import annotations
 
-import inspect
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -30,18 +29,15 @@ REGISTERED: dict[str, type[GeneratedTask]] = {}
 
 
 def register(task: type[Kind]) -> type[Kind]:
-    """Register a task under the value of its `kind` field."""
-    if inspect.isabstract(task):
-        raise TypeError(f"{task.__name__} must define {', '.join(sorted(task.__abstractmethods__))}")
-    (kind,) = get_args(task.model_fields["kind"].annotation)
-    REGISTERED[kind] = task
+    """Register a task under the values of its `kind` field."""
+    REGISTERED.update(dict.fromkeys(get_args(task.model_fields["kind"].annotation), task))
     return task
 
 
 class GeneratedTask(StrictModel):
     """A task whose pairs are made by a rule and a seed: a subclass in a module of this package, decorated with
-    `@register`, and a file in conf/data/. It defines `kind` (a Literal of its own), `UNIT` and `pairs`; a subclass of
-    `Task` defines `example` and `num_inputs` instead of `pairs`.
+    `@register`, and a file in conf/data/ for each `kind`. It defines `kind` (a Literal), `UNIT` and `pairs`; a subclass
+    of `Task` defines `example` and `num_inputs` instead of `pairs`.
 
     Train, validation and test have lengths up to `max_train_length`, long has longer ones, up to `max_long_length`.
     """
@@ -64,18 +60,12 @@ class GeneratedTask(StrictModel):
 
     def problems(self) -> Iterator[str]:
         if self.max_long_length <= self.max_train_length:
-            yield (
-                f"max_long_length: {self.max_long_length} leaves no length beyond max_train_length = "
-                f"{self.max_train_length}; choose {self.max_train_length + 1} or more"
-            )
+            yield f"max_long_length: {self.max_long_length} leaves no length beyond max_train_length; raise it"
         if self.padded_digits is not None and not self.HAS_NUMBERS:
             yield f"padded_digits: {self.kind} has no numbers to pad; set it to null"
         for name in ("num_train", "num_long"):
             if getattr(self, name) is None and isinstance(self, Task):
-                yield (
-                    f"{name}: null (all pairs) is possible for a finite task alone, and the pairs of {self.kind} are "
-                    "drawn at random; give a number"
-                )
+                yield f"{name}: null (all pairs) is possible for scan alone; give a number"
 
     @property
     def longest_train_side(self) -> int:
@@ -116,11 +106,9 @@ class Task(GeneratedTask):
         short = self.lengths(1, self.max_train_length)
         long = self.lengths(self.max_train_length + 1, self.max_long_length)
         held_out: set[str] = set()
-        splits = {
-            "test": self._distinct("test", self.num_test, short, held_out),
-            "validation": self._distinct("validation", self.num_validation, short, held_out),
-            "long": self._distinct("long", self.num_long or 0, long, held_out),
-        }
+        numbers = {"test": self.num_test, "validation": self.num_validation, "long": self.num_long or 0}
+        lengths = {"test": short, "validation": short, "long": long}
+        splits = {split: self._distinct(split, number, lengths[split], held_out) for split, number in numbers.items()}
         draw, train = self.draw("train"), list[Pair]()
         while len(train) < (self.num_train or 0):
             pair = self.example(_pick(draw, short), draw)
@@ -155,10 +143,7 @@ class LongTask(Task):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if self.min_length > self.max_train_length:
-            yield (
-                f"min_length: {self.min_length} is above max_train_length = {self.max_train_length}; choose "
-                f"{self.max_train_length} or less"
-            )
+            yield f"min_length: {self.min_length} is above max_train_length = {self.max_train_length}; lower it"
 
     def lengths(self, first: int, last: int) -> Sequence[int]:
         return range(max(first, self.min_length), last + 1)
