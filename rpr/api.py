@@ -65,27 +65,13 @@ class TrainedRun:
             raise ConfigError(f"translate: {self.record.name} is a language model of documents; use loss(text)")
         return self.translator.translate(sentences)
 
-    def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_new_tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        seed: int | None = None,
-        num_samples: int | None = None,
-        stop: str | None = None,
-    ) -> list[list[str]]:
-        """The continuations of each prompt by a decoder-only model; None is the value in conf/generate.yaml, which
-        documents the settings. Raises ConfigError for an invalid value, an encoder-decoder model, or more tokens than
-        learned positions.
+    def generate(self, prompts: Sequence[str], **settings: Any) -> list[list[str]]:
+        """The continuations of each prompt by a decoder-only model. The settings are those of conf/generate.yaml, which
+        documents them: max_new_tokens, temperature, top_k, seed, num_samples, stop. Raises ConfigError for an invalid
+        one, an encoder-decoder model, or more tokens than learned positions.
         """
-        given = {
-            "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed,
-            "num_samples": num_samples, "stop": stop,
-        }  # fmt: skip
-        settings = yaml.safe_load((data_dir("conf") / "generate.yaml").read_text(encoding="utf-8"))
-        chosen = {name: settings[name] if value is None else value for name, value in given.items()}
+        defaults = yaml.safe_load((data_dir("conf") / "generate.yaml").read_text(encoding="utf-8"))
+        chosen = {name: defaults[name] for name in SamplingConfig.model_fields} | settings
         by_prompt = self.continuations(prompts, validate(SamplingConfig, chosen))
         return [[sample.text for sample in of_prompt] for of_prompt in by_prompt]
 

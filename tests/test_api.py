@@ -185,7 +185,7 @@ def test_records_are_rows(tmp_path):
         write_record(tmp_path / name / "record.json", fake_record(name=name, **changes))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "record.json").write_text("{")
-    with pytest.warns(UserWarning, match="truncated or not JSON"):
+    with pytest.warns(UserWarning, match="invalid JSON"):
         frame = rpr.records(tmp_path, all=True)
     assert frame["name"].tolist() == ["a", "b"] and frame["seed"].tolist() == [1, 2]
     assert frame["status"].tolist() == ["finished"] * 2
@@ -196,7 +196,7 @@ def test_records_are_rows(tmp_path):
     assert first["long/sacrebleu"] == 20.5 and "long/sacrebleu/low" not in frame
     assert first["steps_per_second"] > 0 and frame["steps_per_second"].isna().tolist() == [False, True]
     assert frame["position.clip_distance"].tolist() == [16, 16] and frame["optim.max_steps"].tolist() == [1800] * 2
-    with pytest.warns(UserWarning, match="truncated"):
+    with pytest.warns(UserWarning, match="invalid JSON"):
         few = rpr.records(tmp_path)
     assert [*few][:5] == ["name", "folder", "status", "seed", "position"] and len([*few]) <= 15
     assert few["position"].tolist() == ["relative, k = 16"] * 2 and "test/sacrebleu/low" in few

@@ -148,12 +148,10 @@ def test_unfinished_run_can_be_repeated(call_rerun, changed, started):
     assert (out, len(started)) == ("", 1)
 
 
-def test_moved_corpus_needs_data_path(call_rerun, changed, started, tmp_path):
+def test_another_place_of_the_corpus(call_rerun, changed, started, tmp_path):
     here = tmp_path / "here"
     source = changed({"config.data.synthetic": None, "config.data.path": str(tmp_path / "gone")})
-    _, err = call_rerun(source, code=2)
-    assert err.startswith(f"rpr-cli: data.path: {tmp_path / 'gone'} does not exist") and err.count("\n") == 1
-    assert started == []
+    assert f"data.path: {tmp_path / 'gone'} does not exist" in call_rerun(source, code=2).err and started == []
     here.mkdir()
     for language in ("en", "de"):
         (here / f"train.{language}").write_text("a\nb\n")

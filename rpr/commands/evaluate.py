@@ -8,7 +8,6 @@ from dataclasses import asdict
 from rpr.commands.printing import scores_text
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import OF_TRANSLATIONS, REPORTED, TrainConfig
-from rpr.errors import ConfigError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import note
 from rpr.io.locks import exclusive
@@ -47,7 +46,9 @@ def run(config: EvaluateConfig) -> None:
     evaluation = trained.evaluation
     check_tokenizer(trained)
     documents = trained.data.kind is TEXT
-    _check_effect(config, run_dir.name, trained)
+    given = config.model_dump(include={*OF_TRANSLATIONS, "text_tokens"}, exclude_none=True)
+    if unread := [name for name in given if name not in trained.effective()["evaluation"]]:
+        note(f"without effect on {run_dir.name}: {', '.join(unread)}")
     # 2. Its data and weights.
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     if config.position:
@@ -82,17 +83,3 @@ def run(config: EvaluateConfig) -> None:
     how = ("" if documents else f"{search_in_words(evaluation)}, ") + f"precision {system.precision}"
     print("\n".join(wrapped([f"{run_dir.name}: {system.checkpoint}, {how}"])))
     print(scores_text(scored.scores, scored.by_length, scored.by_context))
-
-
-def _check_effect(config: EvaluateConfig, run: str, trained: TrainConfig) -> None:
-    """Refuse what only scores of translations or only those of documents have."""
-    documents = trained.data.kind is TEXT
-    names = {*OF_TRANSLATIONS, "length_buckets"} if documents else {"text_tokens"}
-    given = [*config.model_dump(include=names, exclude_none=True)]
-    kind = "a model of sentence pairs, whose splits are scored whole"
-    if documents:
-        kind = "a language model of documents, which rpr's own model scores without translating"
-    if given:
-        raise ConfigError(f"{given[0]}: {run} is {kind}; leave {given[0]} out")
-    if config.length_penalty is not None and trained.evaluation.beam_size == 1:
-        raise ConfigError("length_penalty: has no effect with beam_size=1, a greedy search; leave it out")

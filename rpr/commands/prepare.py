@@ -9,7 +9,7 @@ from typing import Any
 from rpr.commands.printing import table
 from rpr.config.commands import PrepareConfig
 from rpr.config.data import DataConfig
-from rpr.data.cache import PreparedData, prepare
+from rpr.data.cache import prepare
 from rpr.io.resources import resident_peak
 from rpr.kinds import TEXT
 from rpr.progress import bars
@@ -18,24 +18,20 @@ from rpr.report.render import wrapped
 
 def run(config: PrepareConfig) -> None:
     """Prepare a corpus, and print its splits and costs as a table or as one JSON document."""
+    # 1. Prepare it.
     start = time.monotonic()
     with progress_bars(config.data) as report:
         data = prepare(config.data, report)
-    costs = {"seconds": time.monotonic() - start, "peak_bytes": resident_peak(), "built": data.built_now}
-    document = _document(data, documents=config.data.kind is TEXT) | costs
-    print(json.dumps(document, indent=2) if config.format == "json" else _as_text(document))
-
-
-def _document(data: PreparedData, *, documents: bool) -> dict[str, Any]:
-    items, splits = "documents" if documents else "pairs", {}
+    seconds, documents = time.monotonic() - start, config.data.kind is TEXT
+    # 2. Its splits.
+    items, splits = "documents" if documents else "pairs", dict[str, dict[str, Any]]()
     for name in data.splits:
         split = data.split(name)
-        sides = {} if documents else {"source": split.source_lengths}
-        splits[name] = {items: data.meta.counts[name]} | {
-            side: {"mean_pieces": float(lengths.mean()), "longest": int(lengths.max())}
-            for side, lengths in (sides | {"target": split.target_lengths}).items()
-        }
-    return {
+        sides = {side: getattr(split, f"{side}_lengths") for side in ("source", "target")[documents:]}
+        figures = {side: {"mean_pieces": float(of.mean()), "longest": int(of.max())} for side, of in sides.items()}
+        splits[name] = {items: data.meta.counts[name], **figures}
+    # 3. The document, or the same as a table.
+    document = {
         "name": data.meta.name,
         "folder": str(data.directory),
         "items": items,
@@ -46,12 +42,15 @@ def _document(data: PreparedData, *, documents: bool) -> dict[str, Any]:
         "notes": data.meta.notes,
         "bytes": sum(data.meta.file_sizes.values()),
         "splits": splits,
+        "seconds": seconds,
+        "peak_bytes": resident_peak(),
+        "built": data.built_now,
     }
+    print(json.dumps(document, indent=2) if config.format == "json" else _as_text(document))
 
 
 def _as_text(document: dict[str, Any]) -> str:
     """The splits as a table, between what the corpus is and what preparing it took."""
-    # 1. The corpus.
     items, splits = document["items"], document["splits"]
     lost = "; ".join(
         f"{split}: " + ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in lost.items() if number)
@@ -59,21 +58,18 @@ def _as_text(document: dict[str, Any]) -> str:
     )
     head = f"{document['name']}{' (synthetic)' if document['synthetic'] else ''}: vocabulary of "
     head += f"{document['vocabulary_size']:,} pieces, {f'{items} dropped ({lost})' if lost else f'no {items} dropped'}"
-    # 2. Its splits.
     sides = [side for side in ("source", "target") if all(side in split for split in splits.values())]
-    headings = [f"{side}: {figure}" for side in sides for figure in ("pieces", "longest")]
     rows = []
     for name, split in splits.items():
         pairs = ((f"{split[side]['mean_pieces']:,.1f}", f"{split[side]['longest']:,}") for side in sides)
         rows.append([name, f"{split[items]:,}", *(cell for pair in pairs for cell in pair)])
-    # 3. What it took.
     costs = f"already prepared: opened in {document['seconds']:,.1f} s"
     if document["built"]:
         costs = f"prepared in {document['seconds']:,.1f} s; peak memory {_size(document['peak_bytes'])}"
     return "\n".join([
         document["folder"],
         *wrapped([f"{head}, {_size(document['bytes'])} on disk"]),
-        *table(["split", items, *headings], rows),
+        *table(["split", items, *(f"{side}: {figure}" for side in sides for figure in ("pieces", "longest"))], rows),
         *wrapped([*document["notes"], costs]),
     ])  # fmt: skip
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,7 @@ def run(config: RunsConfig) -> None:
         raise RecordError(f"runs_dir: {root} is not a folder; train something first (rpr-cli sweep quick)")
     paths = [path for path in root.glob(f"*/{RECORD_NAME}") if not path.parent.name.startswith(".")]
     if config.remove:
-        _remove([_folder(name, [path.parent for path in paths]) for name in config.remove])
+        _remove([path.parent for path in paths], config.remove)
         return
     rows = sorted(map(_row, paths), key=lambda row: str(row["started"]), reverse=True)
     print(json.dumps({"runs": rows}, indent=2, ensure_ascii=False) if config.format == "json" else _as_text(rows))
@@ -34,7 +35,8 @@ def run(config: RunsConfig) -> None:
 
 def _row(path: Path) -> dict[str, Any]:
     """A run, with the score of the first split that findings are of; `problem` says why it has none."""
-    row: dict[str, Any] = {"name": path.parent.name, "megabytes": _bytes(path.parent) / 1e6}
+    files = (file for file in path.parent.rglob("*") if file.is_file() and not file.is_symlink())
+    row: dict[str, Any] = {"name": path.parent.name, "megabytes": sum(file.lstat().st_size for file in files) / 1e6}
     try:
         record, _ = locks.current_record(path)
         started = datetime.fromisoformat(record.started).astimezone(UTC)
@@ -67,24 +69,15 @@ def _as_text(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, *wrapped(notes)]) or "no runs"
 
 
-def _bytes(folder: Path) -> int:
-    """The size of its files; links are not followed, and a run may remove files meanwhile."""
-    paths = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
-    return sum(os.lstat(path).st_size for path in paths if os.path.lexists(path))
-
-
-def _folder(name: str, folders: list[Path]) -> Path:
-    """Of the run with this name, or with this id at the end of its name."""
-    found = [path for path in folders if name in (path.name, path.name.rpartition("-")[2]) and not path.is_symlink()]
-    if len(found) != 1:
-        rule = f"names {len(found)} runs whose folder is not a link"
-        raise ConfigError(f"remove: {name!r} {rule}; give a name that `rpr-cli runs` lists")
-    return found[0]
-
-
-def _remove(folders: list[Path]) -> None:
-    """Remove the folders; none if another process holds one of the runs."""
-    hidden = {folder: folder.with_name(f".{folder.name}.{os.getpid()}.removed") for folder in folders}
+def _remove(folders: list[Path], names: Sequence[str]) -> None:
+    """Remove the runs of these names, or ids at the end of names; none if another process holds one of them."""
+    hidden: dict[Path, Path] = {}
+    for name in names:
+        own = [path for path in folders if name in (path.name, path.name.rpartition("-")[2]) and not path.is_symlink()]
+        if len(own) != 1:
+            rule = f"names {len(own)} runs whose folder is not a link"
+            raise ConfigError(f"remove: {name!r} {rule}; give a name that `rpr-cli runs` lists")
+        hidden[own[0]] = own[0].with_name(f".{own[0].name}.{os.getpid()}.removed")
     try:
         with ExitStack() as held:  # out of sight at once: a run that is half removed must not pass for one
             for folder in hidden:

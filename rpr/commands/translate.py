@@ -16,8 +16,6 @@ from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.progress import Progress
 
-MAX_WARNINGS = 5  # of each kind
-
 
 def run(config: TranslateConfig) -> None:
     """Translates lines until the input ends. Warnings and progress go to stderr. Raises ConfigError, DataError or
@@ -35,10 +33,10 @@ def run(config: TranslateConfig) -> None:
         warned: Counter[str] = Counter()
         done = 0
 
-        def warn(line: int, problem: str, consequence: str) -> None:
+        def warn(line: int, problem: str) -> None:
             warned[problem] += 1
-            if warned[problem] <= MAX_WARNINGS:
-                note(f"warning: {name}, line {line}: {problem}; {consequence}")
+            if warned[problem] == 1:
+                note(f"warning: {name}, line {line}: {problem}")
 
         with Progress(None, "lines", "translating", lines="slow" if shows else "none") as bar:
             for lines in batches(source, config.lines_per_batch):
@@ -51,11 +49,11 @@ def run(config: TranslateConfig) -> None:
                 rows = zip(lines, texts, translations, strict=True)
                 for number, (line, text, (translation, finished)) in enumerate(rows, done + 1):
                     if text.encode("utf-8", "surrogatepass") != line:
-                        warn(number, "not valid UTF-8", "invalid bytes are read as U+FFFD")
+                        warn(number, "not valid UTF-8; invalid bytes are read as U+FFFD")
                     if not finished:
-                        warn(number, "no end within the length limit", "the translation is cut off there")
+                        warn(number, "no end within the length limit; the translation is cut off there")
                     if not translation and text.strip():
-                        warn(number, "an empty translation", "min_length=1 requires at least one token")
+                        warn(number, "an empty translation; min_length=1 requires at least one token")
                 # 4. Whole lines: what an interruption leaves in the buffer is written when it is closed.
                 output.write("".join(f"{translation}\n" for translation, _ in translations).encode())
                 output.flush()
@@ -63,8 +61,8 @@ def run(config: TranslateConfig) -> None:
                 if shows:
                     bar.update(len(lines))
         for problem, number in warned.items():
-            if number > MAX_WARNINGS:
-                note(f"warning: {name}, {number - MAX_WARNINGS} more lines: {problem}")
+            if number > 1:
+                note(f"warning: {name}, {number:,} lines: {problem}")
 
 
 def _open_input(path: str | None, files: ExitStack) -> tuple[int, str]:

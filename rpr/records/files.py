@@ -61,25 +61,18 @@ class DocumentNats(NamedTuple):
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl, without a last line torn by a crash; empty if there is no file. Raises RecordError
-    if a line before the last is damaged, or a line has no step.
+    if another line is no object with a step.
     """
-    if not path.exists():
-        return []
-    metrics, lines = [], read_text(path).splitlines()
+    metrics, lines = [], read_text(path).splitlines() if path.exists() else []
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if not line:
             continue
         try:
             entry = from_json(line)
-        except ValueError:
-            if number == len(lines):
-                break
-            raise refusal(f"{path}:{number}: not JSON; delete this line to read the others") from None
-        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
-            raise refusal(
-                f'{path}:{number}: a line of metrics is an object with a whole "step"; delete it to read the others'
-            )
-        metrics.append(entry)
+            metrics.append({**entry, "step": int(entry["step"])})
+        except (ValueError, LookupError, TypeError):
+            if number < len(lines):
+                raise refusal(f"{path}:{number}: not a line of metrics; delete it to read the others") from None
     return metrics
 
 
@@ -120,7 +113,7 @@ def read_translations(record: Path, split: str) -> Texts:
     if (name := record_name(record)) is not None:
         return _committed(_hypotheses, record.with_name(HYPOTHESES))[name, split]
     # Split only at newlines: splitlines() also splits at unusual separators that occur in real sentences.
-    texts = Texts(*(_text(file).removesuffix("\n").split("\n") for file in _text_files(record, split)))
+    texts = Texts(*(read_text(file).removesuffix("\n").split("\n") for file in _text_files(record, split)))
     if len(texts.hypotheses) != len(texts.references):
         counts = f"{len(texts.hypotheses)} hypotheses for {len(texts.references)} references of {split}"
         raise DataError(f"{record.parent}: {counts}; the files were changed: omit it, or train the run again")
@@ -233,13 +226,6 @@ def _hypotheses(path: Path, _changed: int) -> dict[tuple[str, str], Texts]:
 
 def _text_files(record: Path, split: str) -> list[Path]:
     return [run_file(record, f"{split}.{kind}.txt") for kind in Texts._fields]
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read ({error}); restore it, or omit the run") from None
 
 
 if __name__ == "__main__":

@@ -28,9 +28,6 @@ class Measurement:
     reason: str | None = None
     spread: float | None = None
 
-    def __post_init__(self) -> None:
-        assert (self.value is None) == (self.reason is not None), "a missing figure has a reason, a measured one none"
-
 
 def missing(reason: str) -> Measurement:
     """A missing figure, with the reason."""

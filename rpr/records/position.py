@@ -1,6 +1,7 @@
 """The position variant of a run, from its record."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -83,39 +84,24 @@ def called(name: str, records: Iterable[Record]) -> list[Record]:
 
 def positions_of(records: Sequence[Record]) -> list[Position]:
     """The variant of each run. Versions of a scheme's code distinguish variants where these records name several."""
-    codes, origins = code_differences(records), origins_of(records)
-    return [_with_code(_position(run, origin), code) for run, code, origin in zip(records, codes, origins, strict=True)]
+    origins, codes = _origins(records), code_differences(records)
+    return [_position(run, origin, code) for run, origin, code in zip(records, origins, codes, strict=True)]
 
 
-def _with_code(position: Position, versions: Mapping[str, str]) -> Position:
-    """Another variant, but of the same kind: what it is compared with, and what is said of it, stays."""
-    if not versions:
-        return position
-    code = "".join(f", {name} = {version}" for name, version in versions.items())
-    identity = json.dumps([position.identity, *versions.items()])
-    return replace(position, label=position.label + code, identity=identity, code=code)
-
-
-def origins_of(records: Sequence[Record]) -> list[str]:
+def _origins(records: Sequence[Record]) -> list[str]:
     """For each run that started from another's weights, `RoPE after 1,500 steps`, with the seed of those weights if a
     run of these positions with another seed started from them too, and with the id of the other's settings where
     several read alike; empty for the others.
     """
-    settings: dict[str, set[str]] = {}
     origins = [validate(Origin, run.config["origin"]) if run.config.get("origin") else None for run in records]
-    pairs = [*zip(records, origins, strict=True)]
-    starts = [json.dumps([run.config["position"], origin and origin.weights]) for run, origin in pairs]
-    several = {start for start, (run, origin) in zip(starts, pairs, strict=True) if origin and origin.seed != run.seed}
-    texts = [
-        "" if origin is None else origin.words(None if start in several else run.seed)
-        for start, (run, origin) in zip(starts, pairs, strict=True)
-    ]
-    for origin, text in zip(origins, texts, strict=True):
-        settings.setdefault(text, set()).add(origin.settings_id if origin else "")
-    return [
-        f"{text} ({origin.settings_id})" if origin and len(settings[text]) > 1 else text
-        for origin, text in zip(origins, texts, strict=True)
-    ]
+    starts = [json.dumps([run.config["position"], of and of.weights]) for run, of in zip(records, origins, strict=True)]
+    triples = [*zip(records, origins, starts, strict=True)]
+    several = {start for run, origin, start in triples if origin and origin.seed != run.seed}
+    texts = [origin.words(None if start in several else run.seed) if origin else "" for run, origin, start in triples]
+    ids = {(text, origin.settings_id if origin else "") for text, origin in zip(texts, origins, strict=True)}
+    alike = Counter(text for text, _ in ids)
+    pairs = zip(texts, origins, strict=True)
+    return [f"{text} ({origin.settings_id})" if origin and alike[text] > 1 else text for text, origin in pairs]
 
 
 def code_differences(records: Sequence[Record]) -> list[dict[str, str]]:
@@ -165,7 +151,8 @@ def _read(settings: str) -> Positions | None:
         return None
 
 
-def _position(record: Record, origin: str) -> Position:
+def _position(record: Record, origin: str, code: Mapping[str, str]) -> Position:
+    # 1. Its settings, if this version knows them.
     settings, name = json.dumps(record.config["position"], sort_keys=True), record.setting("position.name")
     if (known := _read(settings)) is None:
         given = ((key, value) for key, value in json.loads(settings).items() if key != "name" and value not in _OFF)
@@ -177,7 +164,13 @@ def _position(record: Record, origin: str) -> Position:
         plain = all(getattr(side, key) == off for side in sides for key, off in {**_COMMON, "windowed": False}.items())
         published, ordered = all(map(_as_published, sides)), known.encoder.ordered or known.encoder.windowed
         position = Position(known.kind, known.label, known.k, known.sharing, identity, ordered, "", plain, published)
-    if not origin:
-        return position
-    identity = json.dumps([position.identity, origin])
-    return replace(position, kind=OTHER, label=f"{position.label}, from {origin}", identity=identity)
+    # 2. Where it started.
+    if origin:
+        identity = json.dumps([position.identity, origin])
+        position = replace(position, kind=OTHER, label=f"{position.label}, from {origin}", identity=identity)
+    # 3. Another version of its code is another variant, but of the same kind: what it is compared with stays.
+    if code:
+        text = "".join(f", {key} = {version}" for key, version in code.items())
+        identity = json.dumps([position.identity, *code.items()])
+        position = replace(position, label=position.label + text, identity=identity, code=text)
+    return position

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from rpr.errors import RecordError
@@ -24,7 +24,6 @@ RECORD_NAME = "record.json"
 RECORDS_NAME = "records.jsonl"  # of a committed sweep: a record a line
 METRICS_NAME = "metrics.jsonl"
 LOG_NAME = "log.txt"  # the output of the run's processes, if they were started by another one of ours
-# Without these a record cannot be put into a table; the rest of the configuration is free-form.
 REQUIRED_SETTINGS = ("model.name", "data.name", "position.name", "optim.max_steps", "hardware.name")
 # Sections whose settings decide what a score means, except for those that concern only files, batches and the choice of
 # scores.
@@ -139,21 +138,12 @@ class Record(RecordPart):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    @field_validator("error", mode="before")
-    @classmethod
-    def on_one_line(cls, error: object) -> object:
-        # Joined, not rejected: this is written while a run fails, and must not hide that failure by another one.
-        return " ".join(error.split()) if isinstance(error, str) else error
-
     @model_validator(mode="after")
     def complete(self) -> Record:
-        if self.status in ("failed", "interrupted") and not self.error:
-            raise ValueError(f"error: status {self.status} needs a reason")
+        """What a table needs of the configuration, the rest of which is free-form."""
         for key in REQUIRED_SETTINGS:
             if self.setting(key) is None:
                 raise ValueError(f"config.{key}: missing")
-        if type(self.setting("optim.max_steps")) is not int:
-            raise ValueError(f"config.optim.max_steps: {self.setting('optim.max_steps')!r} is not an integer")
         return self
 
     def setting(self, key: str) -> Any:
@@ -348,28 +338,22 @@ def _parse(path: Path, text: str) -> Record:
 
 
 def _what_is_wrong(text: str, error: ValidationError) -> str:
-    """The error, with the remedy. Whether it is a record at all, and of a known schema, comes before any field."""
-    repeat = "restore it or repeat the run"
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as wrong:
-        return f"truncated or not JSON ({wrong}); {repeat}"
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if type(schema) is int and schema != SCHEMA:
-        if schema > SCHEMA:
-            return f"schema {schema} is newer than {SCHEMA}, the one this rpr reads; update rpr"
-        return f"schema {schema} is older than {SCHEMA}: rpr 0.1.0 reads it; use that, or repeat the run"
+    """The error, with the remedy. Another schema comes before any field."""
+    schema = re.search(r'"schema":\s*(\d+)', text)
+    if schema is not None and (number := int(schema[1])) != SCHEMA:
+        remedy = "update rpr" if number > SCHEMA else "rpr 0.1.0 reads older ones; use that, or repeat the run"
+        return f"schema {number} is not {SCHEMA}, the one this rpr reads; {remedy}"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{first_problem(error)}{more}; {repeat}"
+    return f"{first_problem(error)}{more}; restore it or repeat the run"
 
 
 def find_records(root: Path, sweep: str | None = None) -> Found:
     """Every record below `root`: files named record.json, and the lines of records.jsonl. Of several records of the
-    same run (a repeat, or a committed copy: run_id, seed, hardware, corpus and code of the positions, where both name
-    them) the newest finished one is kept, and an original rather than its rerun: counted twice it would pass for two
-    seeds. With `sweep`, only its runs. A damaged record is a line among the problems.
+    same run (a repeat, or a committed copy: run_id, seed, hardware, corpus and code of the positions) the newest
+    finished one is kept, and an original rather than its rerun: counted twice it would pass for two seeds. With
+    `sweep`, only its runs. A damaged record is a line among the problems.
     """
-    kept: dict[tuple[str, int, str, str | None], list[tuple[Path, Record]]] = {}
+    kept: dict[tuple[Any, ...], tuple[Path, Record]] = {}
     problems: list[str] = []
     for path, text in _texts(root, problems):
         try:
@@ -377,47 +361,33 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
         except RecordError as error:
             problems.append(str(error))
             continue
-        if sweep is not None and sweep not in record.sweeps:
-            continue
-        alike = kept.setdefault((record.run_id, record.seed, record.hardware, record.corpus), [])
-        at = next((at for at, (_, other) in enumerate(alike) if _same_inputs(record, other)), None)
-        if at is None:
-            alike.append((path, record))
-        elif _rank(record) > _rank(alike[at][1]):
-            alike[at] = path, record
-    return Found(sorted(itertools.chain(*kept.values()), key=lambda item: str(item[0])), problems)
-
-
-def _texts(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
-    """The path and the text of every record below a folder, also of one that may be damaged."""
-    for path in _candidates(root):
-        try:
-            if path.name == RECORD_NAME:
-                yield path, read_text(path)
-            elif path.name == RECORDS_NAME:
-                yield from ((path.with_name(f"{RECORDS_NAME}:{name}"), text) for name, text in _lines(path))
-        except RecordError as error:
-            problems.append(str(error))
-
-
-def _same_inputs(record: Record, other: Record) -> bool:
-    inputs = ((run.data and run.data.key, run.schemes) for run in (record, other))
-    return all(None in pair or pair[0] == pair[1] for pair in zip(*inputs, strict=True))
+        if sweep is None or sweep in record.sweeps:
+            codes = json.dumps(record.schemes, sort_keys=True)
+            key = (record.run_id, record.seed, record.hardware, record.data and record.data.key, codes)
+            _, other = kept.get(key, (path, None))
+            if other is None or _rank(record) > _rank(other):
+                kept[key] = path, record
+    return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems)
 
 
 def _rank(record: Record) -> tuple[bool, bool, str]:
     return (record.status == "finished", record.rerun_of is None, record.started)
 
 
-def _candidates(root: Path) -> Iterator[Path]:
-    """The files of records below a folder, each folder once, those behind links last; unreadable ones are skipped."""
-    seen, tops = set[str](), [root]
-    for top in tops:  # which grow by the links
-        for folder, folders, files in os.walk(top):  # follows no links
-            folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_WALKED)
-            if (real := os.path.realpath(folder)) in seen:
-                folders.clear()
-                continue
-            seen.add(real)
-            tops += [Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))]
-            yield from (Path(folder, name) for name in sorted(files) if name in (RECORD_NAME, RECORDS_NAME))
+def _texts(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
+    """The path and the text of every record below a folder, also of one that may be damaged; each folder once."""
+    seen = set[str]()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_WALKED)
+        try:
+            if RECORD_NAME in files:
+                yield Path(folder, RECORD_NAME), read_text(Path(folder, RECORD_NAME))
+            if RECORDS_NAME in files:
+                lines = _lines(Path(folder, RECORDS_NAME))
+                yield from ((Path(folder, f"{RECORDS_NAME}:{name}"), text) for name, text in lines)
+        except RecordError as error:
+            problems.append(str(error))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from rpr.kinds import KINDS, TASK, TEXT, TRANSLATION, kind_of_metric
@@ -73,18 +73,6 @@ class Interval:
         return f"{self.method}{drawn}"
 
 
-def _over_sentences(interval: Interval) -> Interval:
-    if interval.kind != "sentences" or interval.method is None or (interval.samples is None) != (interval.seed is None):
-        raise ValueError(
-            "an interval in a record must be over sentences and have its method; a bootstrap also samples and seed"
-        )
-    return interval
-
-
-# A record covers one training, so it cannot have another kind.
-SentenceInterval = Annotated[Interval, AfterValidator(_over_sentences)]
-
-
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Score:
     """The score of one metric on one test set, with everything needed to interpret it."""
@@ -99,7 +87,7 @@ class Score:
     beam_size: AtLeastOne
     length_penalty: float
     precision: str | None = None
-    interval: SentenceInterval | None = None  # None in older records
+    interval: Interval | None = None  # None in older records
     empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # included in the score: they match nothing
     # That ended at evaluation.max_extra_length, before EOS, and are scored as they are; None in older records.
     unfinished_hypotheses: Annotated[int, Field(ge=0)] | None = None
@@ -150,7 +138,7 @@ class LengthScore:
 
     metric: str
     score: float
-    interval: SentenceInterval | None
+    interval: Interval | None
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -218,7 +206,7 @@ class ContextScore:
     length: AtLeastOne
     bits_per_byte: float
     num_bytes: AtLeastOne
-    interval: SentenceInterval | None
+    interval: Interval | None
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

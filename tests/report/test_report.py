@@ -193,6 +193,6 @@ def test_unknown_sweep_is_an_error(tmp_path, sweeps, hint):
     assert str(caught.value) == f"sweep: no run below {tmp_path}/runs belongs to 'tabel2'{hint}"
     (tmp_path / "runs" / "two").mkdir()
     (tmp_path / "runs" / "two" / "record.json").write_text('{"schema": 3, "name": "x"')
-    with pytest.raises(RecordError, match=rf"'tabel2'{re.escape(hint)}; not read: .*/record.json: truncated"):
+    with pytest.raises(RecordError, match=rf"'tabel2'{re.escape(hint)}; not read: .*/record.json: invalid JSON"):
         command.run(config)
     assert not (tmp_path / "reports").exists()

@@ -11,7 +11,7 @@ from rpr.data.cache import prepare
 from rpr.data.vocabulary import BOS, FIRST, text_vocabulary
 from rpr.data.windows import Windows, context_blocks, scored_split, unigram_bits
 from rpr.decode.engine import Engine
-from rpr.errors import DataError, RunError
+from rpr.errors import RunError
 from rpr.model.config import TransformerConfig
 from rpr.model.transformer import build_model
 from rpr.scoring.significance import interval
@@ -127,14 +127,6 @@ def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path):
     statistics, documents = document_statistics(whole, token_nats(engine, whole, 999), vocabulary)
     names = [name.strip('"') for name in (data.directory / "test.names").read_text().splitlines()]
     assert statistics.rows[:, 1].tolist() == [len(texts[names[document]]) for document in documents]
-
-
-def test_documents_too_short_for_the_longest_context_are_refused(tmp_path):
-    write(tmp_path, {f"{index}.txt": b"x" * 40 for index in range(60)})
-    data = prepare(text_config(tmp_path))
-    assert len(context_blocks(data, "test", 20, 64))
-    with pytest.raises(DataError, match=r"evaluation.context_lengths: 21 is too long .* choose lengths up to 20"):
-        context_blocks(data, "test", 21, 64)
 
 
 @pytest.mark.parametrize(

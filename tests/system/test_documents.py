@@ -89,8 +89,9 @@ def test_evaluate_scores_the_same_run_by_other_lengths(rope, cli, monkeypatch):
         assert kinds == ["separate"] * number  # without the run's stride
     kept = {path.parent.name for path in rope.glob("evaluations/*/scores.json")}
     assert kept >= {"context_lengths-8-32-stride-8-text_tokens-512", "context_lengths-text_tokens-512"}
-    out = cli("evaluate", f"run={rope}", THREADS).out
+    out, err = cli("evaluate", f"run={rope}", THREADS, "beam_size=2")
     assert "bits_per_byte" in out and "By position in separate windows of 64" in out
+    assert f"rpr-cli: without effect on {rope.name}: beam_size\n" in err
 
 
 def test_evaluate_says_that_the_documents_have_changed_and_keeps_the_scores_of_the_earlier_ones(rope, tmp_path, cli):
@@ -115,7 +116,6 @@ def test_evaluate_refuses_what_it_cannot_do_before_scoring(rope, cli, monkeypatc
 
     monkeypatch.setattr("rpr.commands.evaluate.check_hooks", tried)
     for word, refusal in (
-        ("beam_size=2", "beam_size: rope-"),
         ("context_lengths=[16,4096]", "evaluation.context_lengths: 4096 is too long"),
         ("context_lengths=[128]", "tried up to 128"),
     ):

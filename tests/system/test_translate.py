@@ -66,11 +66,10 @@ def test_output_follows_input_order_for_any_batch_size(run_translate, expected):
 
 
 def test_invalid_utf8_is_reported_and_translated(run_translate, expected):
-    line = "rpr-cli: warning: input DIR/in.txt, {}: not valid UTF-8"
     content = lines_of(SENTENCES[:1]) + b"A \xff cat\n" * 7 + lines_of(SENTENCES[1:2])
     out, err = run_translate(content, "lines_per_batch=3")
-    each = [f"{line.format(f'line {number}')}; invalid bytes are read as U+FFFD" for number in range(2, 7)]
-    assert said(err) == [*each, line.format("2 more lines")]
+    problem = "not valid UTF-8; invalid bytes are read as U+FFFD"
+    assert said(err) == [f"rpr-cli: warning: input DIR/in.txt, {where}: {problem}" for where in ("line 2", "7 lines")]
     rows = out.split("\n")
     assert rows[0] == expected[SENTENCES[0]] and rows[8] == expected[SENTENCES[1]] and len(rows) == 10
     assert set(rows[1:8]) == set(run_translate("A \ufffd cat\n".encode())[0].split("\n")[:1])
@@ -91,9 +90,9 @@ def test_translations_without_an_end_or_empty_ones_are_said(model, run_translate
     translations = model.translate_encoded(model.encode(SENTENCES), model.search)
     cut = [number for number, (_, finished) in enumerate(translations, 1) if not finished]
     assert 0 < len(cut) < len(SENTENCES)
+    places = [f"line {cut[0]}", *([f"{len(cut)} lines"] if len(cut) > 1 else [])]
     assert run_translate(lines_of(SENTENCES), "lines_per_batch=2")[1] == [
-        f"rpr-cli: warning: input DIR/in.txt, line {number}: {NO_END}; the translation is cut off there"
-        for number in cut
+        f"rpr-cli: warning: input DIR/in.txt, {place}: {NO_END}; the translation is cut off there" for place in places
     ]
     monkeypatch.setattr(Translator, "translate_encoded", lambda _self, sources, _search: [("", True) for _ in sources])
     out, [line] = run_translate(b"\n \na b\n")
