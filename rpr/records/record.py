@@ -266,9 +266,6 @@ def record_path(given: str | Path) -> Path:
     if colon and Path(folder, RECORDS_NAME).is_file():
         return Path(folder, f"{RECORDS_NAME}:{name}")
     path = Path(given)
-    if (path.is_file() and path.name == RECORDS_NAME) or Path(path, RECORDS_NAME).is_file():
-        names = [name for name, _ in _lines(path if path.is_file() else path / RECORDS_NAME)]
-        raise RecordError(f"{path}: has {len(names)} records; name one, as {path}:{next(iter(names), 'NAME')}")
     return path if path.is_file() else path / RECORD_NAME
 
 
@@ -314,7 +311,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
-        raise refusal(f"{path}: no such record; give the folder of a run, e.g. runs/NAME-HASH") from None
+        raise refusal(f"{path}: no such record; give a run's folder, as runs/NAME-HASH, or SWEEP:NAME") from None
     except (OSError, UnicodeDecodeError) as error:
         raise refusal(f"{path}: cannot be read ({error}); restore it or repeat the run") from None
 
