@@ -1,11 +1,10 @@
 """rpr-cli verify: checks of a trained run's model."""
 
-import json
-import math
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import get_args
+
+from pydantic_core import to_json
 
 from rpr.checks.verification import Check, check_model, export_check
 from rpr.commands.printing import table
@@ -33,14 +32,9 @@ def run(config: VerifyConfig) -> None:
             bar.update(last=f"{check.name} {check.outcome}")
     failed = [check.name for check in results if check.outcome == "failed"]
     if config.format == "json":
-        document = {
-            "run": run_dir.name,
-            "checkpoint": trained.checkpoint,
-            "split": trained.split,
-            "passed": not failed,
-            "checks": [as_json(check) for check in results],
-        }
-        print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        about = {"run": run_dir.name, "checkpoint": trained.checkpoint, "split": trained.split}
+        document = {**about, "passed": not failed, "checks": results}
+        print(to_json(document, indent=2, inf_nan_mode="null").decode())
     else:
         head = f"{run_dir.name}: {trained.checkpoint}; {trained.items} of {trained.split}; float64 unless noted"
         print("\n".join([*wrapped([head]), ""]))
@@ -61,23 +55,12 @@ def checks(trained: TrainedModel) -> Iterator[Check]:
             yield export_check(format, trained, user_path(folder))
 
 
-def as_json(check: Check) -> dict[str, object]:
-    """For JSON, which has no infinity: null instead."""
-    figures = {"difference": check.difference, "tolerance": check.tolerance}
-    finite = {name: value if value is not None and math.isfinite(value) else None for name, value in figures.items()}
-    return asdict(check) | finite
-
-
 def as_text(checks: Sequence[Check], items: str = "sentences") -> str:
     """A row for each check, with a footnote on what it compares."""
     rows, notes = [], list[str]()
     for at, check in enumerate(checks, start=1):
-        figures = (_power(check.difference, 1), _power(check.tolerance, 0), f"{check.sentences:,}")
+        difference = DASH if check.difference is None else f"{check.difference:.1e}"
+        figures = (difference, DASH if check.tolerance is None else f"{check.tolerance:.0e}", f"{check.sentences:,}")
         rows.append([f"{check.name} [{at}]", check.outcome, *figures])
         notes += wrapped([check.what + (f" ({check.reason})" if check.reason else "")], f"[{at}] ")
     return "\n".join([*table(["check", "outcome", "largest difference", "allowed", items], rows, texts=2), *notes])
-
-
-def _power(value: float | None, digits: int) -> str:
-    """Values from 1e-16 to 1, of which the order of magnitude matters."""
-    return DASH if value is None else f"{value:.{digits}e}"

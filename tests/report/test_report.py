@@ -151,7 +151,7 @@ def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
     assert len(names) == len(built.files)
     assert [table["name"] for table in built.document["tables"]] == ["scores", "scores", "table1"], "of WMT14"
     [problem] = built.problems
-    assert "metrics.jsonl:1: not JSON" in problem
+    assert "metrics.jsonl:1: not a line of metrics" in problem
     assert "Not in this report: 1 file(s) that cannot be read." in built.summary(80, 24)
 
 
