@@ -9,8 +9,7 @@ from rpr.config.commands import ReportConfig
 from rpr.io.atomic import replace_file
 from rpr.progress import Progress
 from rpr.records.position import position_of
-from rpr.report.plots import rendered
-from rpr.report.position_figure import position_figure
+from rpr.report.plots import position_figure, rendered
 from rpr.runs import loading, runtime
 
 MIN_DISTANCE = 8  # shown even for the smallest k: for k = 0, 2k would be no distance at all

@@ -22,20 +22,13 @@ from rpr.records.scores import (
     scored_items,
     tokenised_in_words,
 )
-from rpr.report.render import DASH, ONE_RUN, figure_text, wrapped
+from rpr.report.render import DASH, ONE_RUN, aligned, figure_text, wrapped
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> list[str]:
     """Aligned columns: so many of texts, then figures, at the right; nothing without rows."""
     lines = [headings, *rows]
-    if len(lines) == 1:
-        return []
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = [str.ljust] * texts + [str.rjust] * (len(headings) - texts)
-    return [
-        "  ".join(side(cell, width) for side, cell, width in zip(sides, cells, widths, strict=True)).rstrip()
-        for cells in lines
-    ]
+    return aligned(lines, range(texts)) if len(lines) > 1 else []
 
 
 def window() -> tuple[int, int]:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
@@ -22,15 +21,12 @@ from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.records.files import metrics_of
 from rpr.records.record import RECORDS_NAME, find_records
-from rpr.report.by_context import context_grids, length_grid
-from rpr.report.groups import Group, run_groups
+from rpr.report.groups import Group, Variant, run_groups
 from rpr.report.page import build_report, read_remarks
-from rpr.report.paired import as_markdown, from_json
-from rpr.report.published import published_curves
+from rpr.report.published import facts_of, published
 from rpr.report.render import Shown, layout, number
-from rpr.report.score_table import all_rows
+from rpr.report.tables import all_rows, context_grids, length_grid
 
-TESTS_NAME = "compare.json"  # what `rpr-cli compare ... format=json` printed, while the translations were there
 _PICTURE = re.compile(r"!\[[^\n]*\]\(([^\n]*\.svg)\)\n\n?")
 
 
@@ -39,7 +35,7 @@ def render(sweeps: Path, reports: Path) -> None:
     for folder in sorted(path.parent for path in sweeps.rglob(RECORDS_NAME)):
         report = reports / folder.relative_to(sweeps)
         render_report(folder, report)
-        # 1. Beside the records: report.md with the first picture by position and the first of another kind.
+        # Beside the records: report.md with the first picture by position and the first of another kind.
         text = (report / "report.md").read_text(encoding="utf-8")
         names = _PICTURE.findall(text)
         kept = {name.startswith("scores_by_position"): name for name in reversed(names)}.values()
@@ -51,9 +47,6 @@ def render(sweeps: Path, reports: Path) -> None:
             else:
                 text = re.sub(rf"!\[[^\n]*\]\({re.escape(name)}\)\n\n?", "", text)
         replace_file(folder / "report.md", text)
-        # 2. Its paired tests.
-        if (document := folder / TESTS_NAME).is_file():
-            replace_file(report / "compare.md", as_markdown(from_json(document.read_text(encoding="utf-8"))) + "\n")
     replace_file(sweeps / "RESULTS.md", results_markdown(sweeps))
 
 
@@ -69,16 +62,16 @@ def results_markdown(sweeps: Path) -> str:
     """The page. Raises RecordError if a sweep that it names has no records, UndefinedError if it lacks a row."""
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters["signed"] = partial(number, signed=True)
-    helpers = {helper.__name__: partial(helper, sweeps / "results") for helper in (rows, losses, published)}
-    page = environment.from_string((sweeps / "RESULTS.md.j2").read_text(encoding="utf-8"))
+    environment.globals |= {helper.__name__: partial(helper, sweeps / "results") for helper in (rows, losses, theirs)}
     names = sorted(path.parent.name for path in (sweeps / "results").glob("*/report.md"))
     lines = map(json.loads, (sweeps / "measured" / "documents.jsonl").read_text(encoding="utf-8").splitlines())
     measured = {(line["page"], line["name"]): line["document"] for line in lines}
-    return page.render(helpers, sweeps=names, measured=measured)
+    page = environment.from_string((sweeps / "RESULTS.md.j2").read_text(encoding="utf-8"))
+    return page.render(sweeps=names, measured=measured)
 
 
 @cache
-def _group(results: Path, sweep: str, data: str, max_steps: int, baseline: str | None) -> Group:
+def _group(results: Path, sweep: str, data: str = "", max_steps: int = 0, baseline: str | None = None) -> Group:
     """The group of a sweep, on this corpus and of so many steps where given, with most finished runs."""
     runs = (record for _, record in find_records(results / sweep).records)
     groups = run_groups(runs, baseline=baseline, published=True)
@@ -87,45 +80,39 @@ def _group(results: Path, sweep: str, data: str, max_steps: int, baseline: str |
 
 
 def rows(
-    results: Path,
-    sweep: str,
-    table: str = "scores",
-    *,
-    data: str = "",
-    max_steps: int = 0,
-    baseline: str | None = None,
-    digits: int | None = None,
+    results: Path, sweep: str, table: str = "scores", *, digits: int | None = None, **of_group: str | int | None
 ) -> dict[str, dict[str, Shown]]:
     """The cells of a table of a sweep by the label of their row and the key of their column."""
-    group = _group(results, sweep, data, max_steps, baseline)
+    group = _group(results, sweep, **of_group)
     [grid] = [grid for grid in (all_rows([group]), *length_grid(group), *context_grids(group)) if grid.name == table]
-    if digits is not None:
-        grid = replace(grid, columns=tuple(replace(column, digits=digits) for column in grid.columns))
-    page = layout(grid)
-    keys = [column.key for column in page.columns]
-    return {line[0].text: dict(zip(keys, line, strict=True)) for line in page.lines}
+    columns = [column if digits is None else replace(column, digits=digits) for column in grid.columns]
+    page = layout(replace(grid, columns=tuple(columns)))
+    return {line[0].text: {column.key: cell for column, cell in zip(columns, line, strict=True)} for line in page.lines}
 
 
 def losses(results: Path, sweep: str, label: str, step: int) -> float:
     """The mean change of a row's validation loss from the baseline's at a step of training, in bits."""
-    group = _group(results, sweep, "", 0, None)
+    group = _group(results, sweep)
     paths = {(record.run_id, record.seed): path for path, record in find_records(results / sweep).records}
-    [variant] = [variant for variant in group.variants if variant.label == label]
 
-    def at_step(runs: Any) -> dict[int, float]:
-        metrics = {run.seed: metrics_of(paths[run.run_id, run.seed]) for run in runs}
-        return {seed: row["validation/loss"] for seed, rows in metrics.items() for row in rows
+    def at_step(variant: Variant) -> dict[int, float]:
+        curves = {run.seed: metrics_of(paths[run.run_id, run.seed]) for run in variant.finished}
+        return {seed: row["validation/loss"] for seed, rows in curves.items() for row in rows
                 if row["step"] == step and row.get("validation/loss")}  # fmt: skip
 
-    own, its = at_step(variant.finished), at_step(group.baseline.finished)
+    own, its = at_step(next(row for row in group.variants if row.label == label)), at_step(group.baseline)
     return fmean(own[seed] - its[seed] for seed in own.keys() & its.keys()) / math.log(2)
 
 
-def published(results: Path, sweep: str, data: str, max_steps: int = 0) -> dict[str, dict[int, float | None]]:
+def theirs(results: Path, sweep: str, data: str, max_steps: int = 0) -> dict[str, dict[int, float]]:
     """The published figures of a sweep's task by label and length."""
-    group = _group(results, sweep, data, max_steps, None)
-    [curves] = published_curves(group, group.variants).values()
-    return {label: {length: figure.value for length, figure in curve.items()} for label, curve in curves.items()}
+    figures: dict[str, dict[int, float]] = {}
+    for variant in _group(results, sweep, data, max_steps).variants:
+        facts = facts_of(variant).items()
+        for row in (row for row in published() if "length" in row.match):
+            if row.match.items() - {("length", row.match["length"])} <= facts:
+                figures.setdefault(variant.label, {})[row.match["length"]] = row.figure
+    return figures
 
 
 if __name__ == "__main__":

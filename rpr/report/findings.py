@@ -18,7 +18,7 @@ def findings(group: Group) -> list[str]:
 
 def _counts(group: Group) -> Iterator[str]:
     """How many rows are better, worse and open, or why none is compared."""
-    key, baseline = group.column(group.split), group.baseline
+    key, baseline, others = group.column(group.split), group.baseline, [row for row in group.variants if row.finished]
     names = list(dict.fromkeys(map(name_of, group.finished)))
     if key is None or len(names) < 2:
         return
@@ -27,11 +27,11 @@ def _counts(group: Group) -> Iterator[str]:
             f"No row is compared: no run with position={group.baseline_name or 'absolute'} has finished; choose what "
             f"the others are compared with: baseline={names[0]}."
         )
-    elif why := group.unlearned(baseline, key):
+    elif why := baseline.unlearned(key):
         yield f"No row is compared: {baseline.label} has not learned ({why})."
     else:
-        others = [variant for variant in group.variants if variant.finished and variant is not baseline]
-        counts = Counter(group.verdict(variant, key).partition(" (")[0] for variant in others)
+        others.remove(baseline)
+        counts = Counter(variant.verdict(key).partition(" (")[0] for variant in others)
         parts = [f"{counts[verdict]} {verdict}" for verdict in (BETTER, WORSE, OPEN, NOT_LEARNED) if counts[verdict]]
         rows = f"{len(others)} row{'s' * (len(others) > 1)}"
         yield f"Against {baseline.label} on {group.split}, of {rows}: {', '.join(parts)}."
@@ -39,13 +39,12 @@ def _counts(group: Group) -> Iterator[str]:
 
 def _clip_distances(group: Group) -> Iterator[str]:
     """Which clip distances differ from the paper's (without it, the largest), in a model of these rows alone."""
-    key = group.column(group.split) or ()
-    by_k: dict[int, Variant] = {}
+    key, by_k = group.column(group.split) or (), dict[int, Variant]()
     for variant in group.variants:
         k = variant.position.clip_distance
         if variant.position.kind == "relative" and k is not None and key in variant.scores:
             by_k.setdefault(k, variant)
-    if len(by_k) < LEAST_KS or any(group.unlearned(variant, key) for variant in by_k.values()):
+    if len(by_k) < LEAST_KS or any(variant.unlearned(key) for variant in by_k.values()):
         return
     papers = group.papers_relative.position.clip_distance
     usual = str(papers if papers in by_k else max(by_k))
@@ -63,7 +62,7 @@ def _published_orders(group: Group) -> Iterator[str]:
     for source, figures in published_figures(group).items():
         if len(figures) > 1:
             theirs = [variant for variant, _ in sorted(figures, key=lambda row: best_first(row[1]))]
-            ours = sorted(theirs, key=lambda variant: best_first(group.score(variant, group.split).value or 0.0))
+            ours = sorted(theirs, key=lambda variant: best_first(variant.score(group.split).value or 0.0))
             first, second = (", ".join(variant.label for variant in order) for order in (theirs, ours))
             same = "the same order here" if ours == theirs else f"here {second}"
             yield f"Best first, {source.heading}: {first}; {same}."

@@ -1,11 +1,12 @@
-"""From run records to groups of runs with the same training, and to their position variants."""
+"""From run records to groups of runs with the same training, and to their position variants: the rows of all tables."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from rpr.records.scores import (
     how_scored_by_context,
     how_scored_by_length,
 )
-from rpr.report.sweep_files import corpora_of, sweep_files_of, usual_baseline
+from rpr.report.sweep_files import named_in, sweep_files_of, usual_baseline
 from rpr.report.verdicts import Changes, changes, over_seeds_and_documents
 
 MOST_FALL, LEAST_NATS, LAST_PART = 0.01, 0.005, 0.1
@@ -40,6 +41,7 @@ SOLVED = 95.0  # percent exact match, with which a seed solves a task
 BASELINE, NOT_LEARNED = "baseline", "not learned"
 RunKey = tuple[str, int, str, str]
 Heading = tuple[str, str, int, str]  # corpus, model, steps, hardware
+Curves = Mapping[str, Mapping[int, float]]  # of each training metric its values by step
 # What was measured: a TestColumn, LOSS, or by length or context as `_scores_of` has it.
 Key = tuple[Any, ...]
 LOSS = ("validation", "", "loss")
@@ -74,8 +76,8 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
     or "sliding", its length), and by position in it, (split, "position", the last one of a range); the last LOSS.
     """
     for score in run.scores:
-        column = TestColumn(score.split, score.test_set, score.metric)
         cut_off = (score.unfinished_hypotheses or 0) / score.num_sentences
+        column = TestColumn(score.split, score.test_set, score.metric)
         yield column, SeedScore(score.score, how_scored(score), score.interval, score.num_sentences, cut_off)
     if run.training is not None and run.training.validation_loss is not None:
         yield LOSS, SeedScore(run.training.validation_loss, (run.data and run.data.vocabulary_size,))
@@ -85,13 +87,13 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
                 way = (*how_scored_by_length(by_length, part.metric), bucket.num_sentences)
                 yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval, bucket.num_sentences)
     for by_context in run.by_context:
-        way = how_scored_by_context(by_context)
+        way, split = how_scored_by_context(by_context), by_context.split
         for windows in by_context.scores:
             stride = (by_context.stride,) if windows.windows == "sliding" else ()
-            key = (by_context.split, windows.windows, windows.length)
-            yield key, SeedScore(windows.bits_per_byte, (*way, *stride), windows.interval)
+            score_of = SeedScore(windows.bits_per_byte, (*way, *stride), windows.interval)
+            yield (split, windows.windows, windows.length), score_of
         for place in by_context.by_position:
-            yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
+            yield (split, "position", place.last), SeedScore(place.bits_per_byte, way)
 
 
 def run_key(record: Record) -> RunKey:
@@ -99,27 +101,24 @@ def run_key(record: Record) -> RunKey:
     return (record.run_id, record.seed, record.hardware, record.started)
 
 
-Learning = tuple[float, float]  # how much the validation loss of a run fell at its end: as a share, and in nats a piece
+@dataclass(frozen=True)
+class Beside:
+    """What a report reads beside a record: its curves, and of each split that keeps them the nats of its documents."""
 
+    curves: Curves = field(default_factory=dict)
+    documents: Mapping[str, Sequence[DocumentNats]] = field(default_factory=dict)
 
-def learning_of(losses: Mapping[int, float]) -> Learning | None:
-    """How much a run's validation losses, by step, fell over the last tenth; None if no validation was before that. The
-    loss is interpolated linearly between validations, so the rule works with any interval of them.
-    """
-    steps = sorted(losses)
-    if not steps or steps[0] > (start := steps[-1] * (1 - LAST_PART)):
-        return None
-    before, last = float(np.interp(start, steps, [losses[step] for step in steps])), losses[steps[-1]]
-    return ((before - last) / before, before - last) if before > 0 else None
-
-
-class Beside(NamedTuple):
-    """What a report reads beside a record: how the run's validation curve ended, and of each split that keeps them the
-    nats of its documents.
-    """
-
-    learning: Learning | None = None
-    documents: Mapping[str, Sequence[DocumentNats]] = {}
+    def fall(self) -> tuple[float, float] | None:
+        """By how much the validation loss fell over the last tenth of the steps, as a share and in nats a piece; None
+        if no validation was before that. The loss is interpolated linearly between validations, so the rule works with
+        any interval of them.
+        """
+        losses = self.curves.get("validation/loss") or {}
+        steps = sorted(losses)
+        if not steps or steps[0] > (start := steps[-1] * (1 - LAST_PART)):
+            return None
+        before, last = float(np.interp(start, steps, [losses[step] for step in steps])), losses[steps[-1]]
+        return ((before - last) / before, before - last) if before > 0 else None
 
 
 ByRun = Mapping[RunKey, Beside]  # where known
@@ -131,9 +130,11 @@ class Variant:
 
     `finished`: one run for each seed, the newest, an original before a rerun; `unfinished`: those of seeds without a
     result. `scores` of the finished runs, by what was scored and by seed; `measurements`: their means over seeds, of
-    one seed its score with the interval in its record. `fall`: the share by which the validation loss fell over the
-    last tenth, if it was still falling by LEARNING_RULE.
+    one seed its score with the interval in its record. `beside` the finished runs, or without any the others. `fall`:
+    the share by which the validation loss fell over the last tenth, if it was still falling by LEARNING_RULE.
     """
+
+    group: Group  # that it is a row of, which sets this
 
     def __init__(
         self, position: Position, label: str, records: Sequence[Record] = (), beside: ByRun = _NOTHING
@@ -151,10 +152,10 @@ class Variant:
                 self.scores.setdefault(key, {})[run.seed] = score
         self.measurements = {key: _over_seeds(key, [*by_seed.values()]) for key, by_seed in self.scores.items()}
         # 3. What stands beside them.
-        self._beside = {run.seed: beside.get(run_key(run), Beside()) for run in self.finished}
-        ends = [of_run.learning for of_run in self._beside.values() if of_run.learning is not None]
-        fall, nats = (sum(values) / len(ends) for values in zip(*ends, strict=True)) if ends else (0.0, 0.0)
-        self.fall = fall if fall > MOST_FALL and nats > LEAST_NATS else None
+        self.beside = {run.seed: beside.get(run_key(run), Beside()) for run in self.finished or self.records}
+        falls = [fall for of_run in self.beside.values() if self.finished and (fall := of_run.fall()) is not None]
+        share, nats = (sum(values) / len(falls) for values in zip(*falls, strict=True)) if falls else (0.0, 0.0)
+        self.fall = share if share > MOST_FALL and nats > LEAST_NATS else None
 
     def measured(self, key: Key | None, absent: str = "not scored") -> Measurement:
         """The measurement of a key, or why there is none: no finished run, or `absent`."""
@@ -163,9 +164,62 @@ class Variant:
         reasons = "; ".join(f"seed {run.seed} {run.outcome}" for run in self.unfinished)
         return missing(absent if self.finished else reasons or "never run")
 
-    def documents(self, split: str) -> dict[int, Sequence[DocumentNats]]:
-        """By seed the nats of the documents of a split, of the runs that keep them."""
-        return {seed: kept for seed, of_run in self._beside.items() if (kept := of_run.documents.get(split))}
+    def score(self, split: str, metric: str | None = None) -> Measurement:
+        """The score on a split, or why there is none."""
+        return self.measured(self.group.column(split, metric), f"not evaluated on {split}")
+
+    def unlearned(self, key: Key | None = None) -> str:
+        """Why it counts as not learned; empty if it learned. Text is judged by the score of `key`, which is by default
+        the column of the findings; a task by its score within the training lengths.
+        """
+        if self.group.kind is not TEXT or key is None:
+            key = self.group.column("test") or self.group.column(self.group.split)
+        if (score := self.measured(key).value) is None:
+            return ""
+        scores = self.scores[key or ()].values()
+        cut_off = sum(of_seed.cut_off for of_seed in scores) / len(scores)
+        return self.group.kind.unlearned(score, cut_off=cut_off, unigram=self.group.unigram)
+
+    def change(self, key: Key | None, absent: str = "not scored") -> Measurement:
+        """The change of the score from the baseline's, with the interval of the model of the table
+        (rpr.report.verdicts), or why there is none.
+        """
+        baseline = self.group.baseline
+        score, its = self.measured(key, absent), baseline.measured(key, absent)
+        if score.value is None or key is None:
+            return score
+        if self is baseline:
+            return Measurement(0.0, score.n)
+        if its.value is None:
+            return missing(f"nothing to compare with: {baseline.label}: {its.reason}")
+        for side in (self, baseline):
+            if why := side.unlearned(key):
+                return missing(f"{side.label}: {why}")
+        return self.group.changes(key).of_rows.get(self.label) or missing(f"{OTHERWISE} {baseline.label}")
+
+    def verdict(self, key: Key | None) -> str:
+        """`better`, `worse`, `open`, `open (1 seed)`, `not learned` or `baseline`; empty without a score."""
+        if key is None or self.measured(key).value is None:
+            return ""
+        if self.unlearned(key):
+            return NOT_LEARNED
+        return BASELINE if self is self.group.baseline else self.group.changes(key).verdicts.get(self.label, "")
+
+    def over_documents(self, split: str) -> Measurement:
+        """The change of the bits per byte from the baseline's, with its interval over seeds and documents."""
+        change = self.change(self.group.column(split), f"not evaluated on {split}")
+        sides = [{seed: kept for seed, of_run in side.beside.items() if (kept := of_run.documents.get(split))}
+                 for side in (self, self.group.baseline)]  # fmt: skip
+        seeds = sorted(sides[0].keys() & sides[1].keys())
+        scored = {tuple((text.document, text.bytes) for text in side[seed]) for side in sides for seed in seeds}
+        if change.value is None or len(seeds) < 2 or len(scored) > 1:
+            return missing(change.reason or "no two seeds keep the nats of the same documents beside the baseline's")
+        own, its = (np.array([[text.nats for text in side[seed]] for seed in seeds]) for side in sides)
+        sizes = np.array([size for _, size in scored.pop()], dtype=float)
+        return over_seeds_and_documents((own - its) / math.log(2), sizes)
+
+
+OTHERWISE = "scored in another way than"
 
 
 def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
@@ -180,10 +234,12 @@ def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
     return mean_of_shares(values, 100 / scores[0].items)
 
 
-def never_run(kind: str, k: int | None = None) -> Variant:
+def never_run(group: Group, kind: str, k: int | None = None) -> Variant:
     """A variant of which there is no record, for rows and baselines that were not run."""
     label = kind if k is None else f"{kind}, k = {k}"
-    return Variant(Position(kind, label, k, None, ""), label)
+    variant = Variant(Position(kind, label, k, None, ""), label)
+    variant.group = group
+    return variant
 
 
 def compared(rows: Mapping[str, Mapping[int, SeedScore]], baseline: str, kind: Kind, key: Key) -> Changes:
@@ -248,9 +304,11 @@ class Group:
         order = (*self.kind.splits, *self.own_splits, "validation")
         self.split = next((split for split in order if split in scored), order[-1])
         # 3. What its variants are compared with.
+        for variant in variants:
+            variant.group = self
         self.papers_relative = self.get("relative", paper.MODELS[self.size].clip_distance)
         self.baseline_name, name = baseline, baseline or usual_baseline(self.runs)
-        self.baseline = next(iter(self.called(name)), never_run(name))
+        self.baseline = next(iter(self.called(name)), never_run(self, name))
 
     def distinctly(self, *without: str) -> str:
         """`precision 32, norm pre`: the distinguishing settings, except for those of these names."""
@@ -265,7 +323,8 @@ class Group:
     def get(self, kind: str, k: int | None = None) -> Variant:
         """The first variant of a kind, with this k if given."""
         of_kind = (variant for variant in self.variants if variant.position.kind == kind)
-        return next((variant for variant in of_kind if k in (None, variant.position.clip_distance)), never_run(kind, k))
+        known = (variant for variant in of_kind if k in (None, variant.position.clip_distance))
+        return next(known, None) or never_run(self, kind, k)
 
     def called(self, name: str) -> list[Variant]:
         """The variants that a command line names, by a row's label first: several if the name does not say which."""
@@ -273,67 +332,13 @@ class Group:
         of_label = [variant for variant in self.variants if variant.label == name]
         return of_label or [variant for variant in self.variants if id(variant.records[0]) in named]
 
-    def score(self, variant: Variant, split: str, metric: str | None = None) -> Measurement:
-        """A variant's score on a split, or why there is none."""
-        return variant.measured(self.column(split, metric), f"not evaluated on {split}")
-
-    def unlearned(self, variant: Variant, key: Key | None = None) -> str:
-        """Why a variant counts as not learned; empty if it learned. Text is judged by the score of `key`, which is by
-        default the column of the findings; a task by its score within the training lengths.
-        """
-        if self.kind is not TEXT or key is None:
-            key = self.column("test") or self.column(self.split)
-        score = variant.measured(key).value
-        if score is None:
-            return ""
-        scores = variant.scores[key or ()].values()
-        cut_off = sum(of_seed.cut_off for of_seed in scores) / len(scores)
-        return self.kind.unlearned(score, cut_off=cut_off, unigram=self.unigram)
-
-    def change(self, variant: Variant, key: Key | None, absent: str = "not scored") -> Measurement:
-        """The change of a variant's score from the baseline's, with the interval of the model of the table
-        (rpr.report.verdicts), or why there is none.
-        """
-        score, its = variant.measured(key, absent), self.baseline.measured(key, absent)
-        if score.value is None or key is None:
-            return score
-        if variant is self.baseline:
-            return Measurement(0.0, score.n)
-        if its.value is None:
-            return missing(f"nothing to compare with: {self.baseline.label}: {its.reason}")
-        for side in (variant, self.baseline):
-            if why := self.unlearned(side, key):
-                return missing(f"{side.label}: {why}")
-        change = self.changes(key).of_rows.get(variant.label)
-        return change or missing(f"scored in another way than {self.baseline.label}")
-
     def changes(self, key: Key) -> Changes:
         """Those of all variants with a score that learned and were scored in the way of the baseline."""
         if key not in self._changes:
-            learned = (row for row in self.variants if key in row.scores and not self.unlearned(row, key))
+            learned = (row for row in self.variants if key in row.scores and not row.unlearned(key))
             rows = {variant.label: variant.scores[key] for variant in learned}
             self._changes[key] = compared(rows, self.baseline.label, self.kind, key)
         return self._changes[key]
-
-    def verdict(self, variant: Variant, key: Key | None) -> str:
-        """`better`, `worse`, `open`, `open (1 seed)`, `not learned` or `baseline`; empty without a score."""
-        if key is None or variant.measured(key).value is None:
-            return ""
-        if self.unlearned(variant, key):
-            return NOT_LEARNED
-        return BASELINE if variant is self.baseline else self.changes(key).verdicts.get(variant.label, "")
-
-    def over_documents(self, variant: Variant, split: str) -> Measurement:
-        """The change of a variant's bits per byte from the baseline's, with its interval over seeds and documents."""
-        change = self.change(variant, self.column(split), f"not evaluated on {split}")
-        sides = variant.documents(split), self.baseline.documents(split)
-        seeds = sorted(sides[0].keys() & sides[1].keys())
-        scored = {tuple((text.document, text.bytes) for text in side[seed]) for side in sides for seed in seeds}
-        if change.value is None or len(seeds) < 2 or len(scored) > 1:
-            return missing(change.reason or "no two seeds keep the nats of the same documents beside the baseline's")
-        own, its = (np.array([[text.nats for text in side[seed]] for seed in seeds]) for side in sides)
-        sizes = np.array([size for _, size in scored.pop()], dtype=float)
-        return over_seeds_and_documents((own - its) / math.log(2), sizes)
 
 
 def run_groups(
@@ -347,47 +352,38 @@ def run_groups(
     corpora and those of the sweeps whose file says `paper: true`. Raises RecordError if there are no records, or none
     with the positions of the baseline.
     """
-    # 1. The runs by what a heading says.
-    by_heading: dict[Heading, list[tuple[Record, str | None]]] = {}
+    # 1. The runs by what a heading says and by every other setting that decides a result. `auto` leaves the precision
+    #    of float32 matmuls to the device; of a run that has not ended it is not known.
+    by_settings: dict[tuple[Heading, str], list[Record]] = {}
     runs = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))
-    for run, corpus in zip(runs, corpus_differences(runs), strict=True):
-        heading = (run.data_name, run.model_name, run.max_steps, run.hardware)
-        by_heading.setdefault(heading, []).append((run, corpus))
-    if not runs:
-        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
+    headings = [(run.data_name, run.model_name, run.max_steps, run.hardware) for run in runs]
+    usual: dict[Heading, str] = {}
+    for heading, run in zip(headings, runs, strict=True):
+        if run.training is not None and run.training.matmul_precision:
+            usual.setdefault(heading, run.training.matmul_precision)
+    for heading, run, corpus in zip(headings, runs, corpus_differences(runs) if runs else (), strict=True):
+        used = usual.get(heading) if run.training is None else run.training.matmul_precision
+        decided = {"hardware.precision": run.setting("hardware.precision"), "data.corpus": corpus}
+        decided |= deciding_settings(run.config) | {"matmul_precision": used or "highest"}
+        by_settings.setdefault((heading, json.dumps(decided, sort_keys=True)), []).append(run)
+    # 2. Of each heading the groups, of each group its variants.
     groups = []
-    for heading, of_heading in sorted(by_heading.items()):
-        # 2. Of these by every other setting that decides a result. `auto` leaves the precision of float32 matmuls to
-        #    the device; of a run that has not ended it is not known.
-        trained = [run.training.matmul_precision for run, _ in of_heading if run.training is not None]
-        usual = next(filter(None, trained), "highest")
-        alike: dict[str, list[Record]] = {}
-        for run, corpus in of_heading:
-            used = (run.training.matmul_precision or "highest") if run.training is not None else usual
-            decided = {"hardware.precision": run.setting("hardware.precision"), "data.corpus": corpus}
-            decided |= deciding_settings(run.config) | {"matmul_precision": used}
-            alike.setdefault(json.dumps(decided, sort_keys=True), []).append(run)
-        parts = [(json.loads(text), alike[text]) for text in sorted(alike, key=lambda text: (-len(alike[text]), text))]
+    ordered = sorted(by_settings.items(), key=lambda part: (part[0][0], -len(part[1]), part[0][1]))
+    for heading, of_heading in groupby(ordered, key=lambda part: part[0][0]):
+        parts = [(json.loads(text), of_part) for (_, text), of_part in of_heading]
         names = sorted(varying([settings for settings, _ in parts]))
-        # 3. Of each part its variants.
-        for settings, part in parts:
-            said = any(file.get("paper") is True and heading[0] in corpora_of(file) for file in sweep_files_of(part))
-            shown = published if published is not None else said or heading[0].startswith("wmt14")  # the paper's
-            groups.append(Group(heading, settings, names, variants_of(part, beside), baseline, shown))
-    if baseline is not None:
-        _check_baseline(groups, baseline)
-    return tuple(groups)
-
-
-def _check_baseline(groups: Sequence[Group], baseline: str) -> None:
-    """Refuse a name that no run has, or several variants of a group."""
-    of_each_group = [group.called(baseline) for group in groups]
-    if not any(of_each_group):
-        known = {name for group in groups for run in group.runs for name in names_of(run)}
+        for settings, of_part in parts:
+            files = [file for file in sweep_files_of(of_part) if file.get("paper") is True]
+            papers = heading[0].startswith("wmt14") or heading[0] in named_in(files, "data", "data.name")
+            shown = papers if published is None else published
+            groups.append(Group(heading, settings, names, variants_of(of_part, beside), baseline, shown))
+    # 3. Whether there is anything to report.
+    if not groups:
+        raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")
+    if baseline is not None and not any(group.called(baseline) for group in groups):
+        known = {name for run in runs for name in names_of(run)}
         raise RecordError(f"baseline: no run has position={baseline}{did_you_mean(baseline, known)}")
-    for labels in ([variant.label for variant in named] for named in of_each_group if len(named) > 1):
-        rows, remedy = f"{baseline} ({'; '.join(labels)})", f"""baseline='"{labels[0]}"'"""
-        raise RecordError(f"baseline: several rows have position={rows}; give the label of one: {remedy}")
+    return tuple(groups)
 
 
 def variants_of(records: Sequence[Record], beside: ByRun = _NOTHING) -> list[Variant]:
@@ -405,6 +401,7 @@ def variants_of(records: Sequence[Record], beside: ByRun = _NOTHING) -> list[Var
     labels = [position.label + sharing.get(str(position.tables), "") for position, _ in rows]
     variants = []
     for label, (position, runs) in zip(labels, rows, strict=True):
+        # 3. Rows of one label are told apart by the settings in which they differ.
         alike = [flat(of[0].config["position"]) for other, (_, of) in zip(labels, rows, strict=True) if other == label]
         own = flat(runs[0].config["position"])
         settings = (f", {key} = {own[key]}" for key in varying(alike) if key != "name" and key in own)

@@ -20,22 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from pydantic_core import to_json
 
 from rpr import paper
 from rpr.errors import RecordError, RprError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_markdown
 from rpr.records.files import KEPT_METRICS, metrics_of, read_documents
-from rpr.records.record import RECORD_NAME, Record, flat, run_file, varying
+from rpr.records.record import RECORD_NAME, Record, flat, read_text, run_file, varying
 from rpr.report import plots
 from rpr.report.findings import findings
-from rpr.report.groups import SOLVED, Beside, Group, RunKey, learning_of, run_groups, run_key
-from rpr.report.plots import Curves, Plot
-from rpr.report.render import DASH, Grid, as_json, bullets, justified, latex, layout, legend, markdown, shortened
-from rpr.report.samples import FileOf, Sample, lines_of, own_file, samples
-from rpr.report.score_table import HEADINGS, Line, Tables, alike, all_rows
+from rpr.report.groups import SOLVED, Beside, Group, run_groups, run_key
+from rpr.report.plots import Plot
+from rpr.report.render import DASH, Grid, aligned, as_json, bullets, latex, layout, legend, markdown, shortened
+from rpr.report.samples import PathOf, Sample, own_file, samples
 from rpr.report.sweep_files import sweep_files_of
+from rpr.report.tables import HEADINGS, Line, Tables, alike, all_rows
 
 MOST_FINDINGS = 5  # lines on a terminal
 MOST_ABOVE = 3  # findings above a table of the page
@@ -55,8 +54,8 @@ class Chapter:
     """A group with its plots, sample translations, and figures with captions of what its runs' positions learned."""
 
     group: Group
-    plots: tuple[Plot, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    plots: Sequence[Plot] = ()
+    samples: Sequence[Sample] = ()
     learned: Mapping[str, bytes] = field(default_factory=dict)
     suffix: str = ""  # of the files of its plots
 
@@ -73,27 +72,25 @@ class Report:
 
     title: str
     out_dir: Path
-    chapters: tuple[Chapter, ...]
+    chapters: Sequence[Chapter]
     tables: Tables
-    problems: tuple[str, ...]
-    files: list[Path]
-    remarks: tuple[str, ...] = ()
-    unfinished: tuple[str, ...] = ()
+    problems: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+    unfinished: Sequence[str] = ()
+    files: list[Path] = field(default_factory=list)
 
     def summary(self, width: int, height: int) -> str:
         """The ranked tables, at most five lines of findings, and where the rest is, in a window of this size, of which
         the last line is the prompt's.
         """
         # 1. The findings of the groups in turn, each with what distinguishes its group.
-        several, by_chapter = len(self.chapters) > 1, list[list[str]]()
-        for chapter in self.chapters:
-            by_chapter.append([f"{chapter.group.heading}: " * several + line for line in chapter.findings])
-        said: list[str] = []
-        for finding in dict.fromkeys(line for turn in zip_longest(*by_chapter) for line in turn if line is not None):
-            wrapped = textwrap.wrap(finding, width, break_long_words=False)
-            if len(said) + len(wrapped) > MOST_FINDINGS:
+        several, said = len(self.chapters) > 1, list[str]()
+        of_groups = [[f"{one.group.heading}: " * several + line for line in one.findings] for one in self.chapters]
+        for finding in dict.fromkeys(line for turn in zip_longest(*of_groups) for line in turn if line is not None):
+            lines = textwrap.wrap(finding, width, break_long_words=False)
+            if len(said) + len(lines) > MOST_FINDINGS:
                 break
-            said += wrapped
+            said += lines
         # 2. What else stands below the tables.
         tail = [*([""] if said else []), *said, *self.unfinished[:2]]
         if len(self.unfinished) > 2:
@@ -102,27 +99,27 @@ class Report:
             tail.append(f"Not in this report: {len(self.problems)} file(s) that cannot be read.")
         tail.append(f"Page: {self.out_dir / 'index.html'}")
         # 3. The tables, as far as there is room.
-        tables = _ranked_tables(self.tables.sections.get("scores", ()), width, height - 1 - len(tail))
+        tables = ranked_groups([one.group for one in self.chapters], width, height - 1 - len(tail))
         return "\n".join([*(tables or [f"{self.title}: no run has finished"]), *tail])
 
     @property
     def markdown(self) -> str:
         parts = [f"# {escape_markdown(self.title)}"]
         many = len(self.chapters) > MOST_UNFOLDED or "recipes" in self.tables.sections
-        parts += [f"<details><summary>Findings of {len(self.chapters)} groups of runs</summary>"] if many else []
+        parts += [f"<details><summary>Findings of {len(self.chapters)} groups of runs</summary>"] * many
         for chapter in self.chapters:
             drawn = [plot for plot in chapter.plots if plot.name != "learning_curves"] or chapter.plots
             parts += [f"## {escape_markdown(chapter.group.heading)}", bullets(chapter.findings)]
             parts += [f"![{escape_markdown(plot.description)}]({plot.name}{chapter.suffix}.svg)" for plot in drawn]
-        parts += ["</details>"] if many else []
-        parts += [markdown(grid, signs=False) for grid in self.tables.grids]
+        parts += ["</details>"] * many
+        parts += [markdown(grid, signs=False).rstrip("\n") for grid in self.tables.grids]
         parts += ["## How to read the tables", bullets([*self.tables.rules, *legend(self.tables.grids)])]
         for heading, lines in self.appendices.items():
             parts += [f"## {heading}", bullets(lines)]
-        return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+        return "\n\n".join(parts) + "\n"
 
     @property
-    def appendices(self) -> dict[str, tuple[str, ...]]:
+    def appendices(self) -> dict[str, Sequence[str]]:
         """Lines by heading, as far as there are any."""
         lines = {"Remarks": self.remarks, "Without a result": self.unfinished, "Not in this report": self.problems}
         return {heading: texts for heading, texts in lines.items() if texts}
@@ -134,28 +131,24 @@ class Report:
         for group, said in ((chapter.group, chapter.findings) for chapter in self.chapters):
             about = {"heading": group.heading, "synthetic": group.synthetic, "baseline": group.baseline.label}
             groups.append(about | {"runs": [f"{run.name}-{run.run_id}" for run in group.runs], "findings": said})
-        lists = {"rules": [*self.tables.rules], "remarks": [*self.remarks], "unfinished": [*self.unfinished]}
+        lists = {name: [*getattr(self, name)] for name in ("remarks", "unfinished", "problems")}
         tables = [*map(as_json, self.tables.grids)]
-        return {"title": self.title, "tables": tables, "groups": groups, **lists, "problems": [*self.problems]}
+        return {"title": self.title, "tables": tables, "groups": groups, "rules": [*self.tables.rules], **lists}
 
 
 # The terminal
 
 
 def ranked_groups(groups: Sequence[Group], width: int, room: int) -> list[str]:
-    """The score tables of groups, as `_ranked_tables` has them."""
-    return _ranked_tables([*map(all_rows, alike(groups))], width, room)
-
-
-def _ranked_tables(tables: Sequence[Grid], width: int, room: int) -> list[str]:
-    """These score tables, with an empty line between two, as many as fit into `room` lines."""
+    """The score tables of groups, with an empty line between two, as many as fit into `room` lines."""
     lines: list[str] = []
-    for at, table in enumerate(tables):
-        left = len(tables) - at
+    families = alike(groups)
+    for at, family in enumerate(families):
+        left = len(families) - at
         own = (room - len(lines) - bool(lines) - (left > 1)) // min(left, 3)
         if lines and own < LEAST_ROWS:
             return [*lines, f"and {left} more table{'s' * (left > 1)}, in the page"]
-        lines += [*([""] if lines else []), *_ranked_text(table, width, max(own, LEAST_ROWS))]
+        lines += [*([""] if lines else []), *_ranked_text(all_rows(family), width, max(own, LEAST_ROWS))]
     return lines
 
 
@@ -173,20 +166,20 @@ def _ranked_text(table: Grid, width: int, room: int) -> list[str]:
     order = [*dict.fromkeys([*known[:1], *special, *known[-1:], *known])]
     chosen = sorted(order if fits else order[: max(room - len(heads) - 2, 2)])
     # 2. Their cells: of intervals those of changes, and of missing changes nothing.
-    figures = [column for column in page.columns if not column.label]
+    figures = [column for column in page.columns if column.kind != "label"]
     headings = (column.heading.removesuffix(f" {first.split}") for column in figures)
     cells = [["", *(_SHORT.get(heading, heading) for heading in headings)]]
     for at in chosen:
         shown = dict(zip(page.columns, page.lines[at], strict=True))
-        name, *more = (f"{column.heading} {cell.text}" for column, cell in shown.items() if column.label)
+        name, *more = (f"{column.heading} {cell.text}" for column, cell in shown.items() if column.kind == "label")
         own = [f"{shown[column].text} {shown[column].interval * column.signed}".rstrip() for column in figures]
         own = ["" if text == DASH and column.signed else text for text, column in zip(own, figures, strict=True)]
         cells.append([", ".join([name.removeprefix("position "), *more]), *own])
     longest = max(20, width - sum(max(map(len, column)) + 2 for column in list(zip(*cells, strict=True))[1:]))
     for row in cells:
         row[0] = shortened(row[0], min(longest, _LONGEST_LABEL if width < 100 else longest))
-    more_rows = [] if fits else [f"... {len(known) - len(chosen)} more rows (a taller window shows them)"]
-    return [*heads, *justified(cells, [page.columns[0], *figures]), *more_rows]
+    lines = aligned(cells, [0, *(at for at, column in enumerate(figures, start=1) if column.kind == "words")])
+    return [*heads, *lines, *[f"... {len(known) - len(chosen)} more rows (a taller window shows them)"] * (not fits)]
 
 
 # The page
@@ -204,8 +197,7 @@ def html_page(report: Report) -> str:
     """The whole page, with the largest table first. The same report gives the same bytes, so it contains no times
     except those of the runs.
     """
-    chapters = {id(chapter.group): chapter for chapter in report.chapters}
-    sections = {**report.tables.sections}
+    chapters, sections = {id(chapter.group): chapter for chapter in report.chapters}, {**report.tables.sections}
     families = []
     for grid, groups in zip(sections.pop("scores", ()), alike([one.group for one in report.chapters]), strict=True):
         own = [chapters[id(group)] for group in groups]
@@ -255,8 +247,7 @@ def build_report(
     published: bool | None = None,
     pdf: bool = False,
 ) -> Report:
-    """Write report.md, .json and .tex, index.html and the plots as SVG (and PDF) into `out_dir`, and remove the plots
-    of an earlier report there.
+    """Write report.md, .json and .tex, index.html and the plots as SVG (and PDF) into `out_dir`.
 
     Learning curves, samples and the nats of documents are read from the files next to each record, if they exist. With
     several groups the file names of the plots include the group's name.
@@ -267,71 +258,54 @@ def build_report(
     if problems and not records:
         raise RecordError(f"no run record to report{unusable_records(problems)}")
     # 1. The groups with a result, and the runs without one.
-    shown = [(path, record.shown()) for path, record in records]
+    shown, unusable = [(path, record.shown()) for path, record in records], list(problems)
     paths = {run_key(record): path for path, record in shown}
 
-    def file_of(record: Record, name: str) -> Path:
-        return run_file(paths[run_key(record)], name)
+    def path_of(record: Record) -> Path:
+        return paths[run_key(record)]
 
-    unusable = list(problems)
-    curves, beside = _read_beside(shown, unusable)
+    beside = {run_key(record): _read_beside(path, record, unusable) for path, record in shown}
     every = run_groups((record for _, record in shown), beside, baseline, published=published)
     groups = [group for group in every if group.finished]
     without = [run for group in every for variant in group.variants for run in variant.unfinished]
-    unfinished = tuple(_unfinished(run, paths[run_key(run)]) for run in without)
     # 2. Tables and pictures.
-    tables = Tables(groups)
-    contents: dict[str, str | bytes] = {}
+    tables, contents = Tables(groups), dict[str, str | bytes]()
     chapters = []
     for group, suffix in zip(groups, _suffixes(groups), strict=True):
         # In a grid of recipes, or among many groups, one variant alone is a line of the tables.
         draws = len(group.variants) > 1 or ("recipes" not in tables.sections and len(groups) <= MOST_ALONE)
-        of_lines = [(variant, curves[run_key(run)])
-                    for variant in lines_of(group)[0] for run in variant.finished or variant.records
-                    if run_key(run) in curves]  # fmt: skip
-        drawn = tuple(plots.all_plots(group, of_lines, file_of)) if draws else ()
+        drawn = plots.all_plots(group, path_of) if draws else []
         contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
-        contents |= {f"{plot.name}{suffix}.pdf": plots.as_pdf(plot.figure()) for plot in drawn if pdf}
-        chapters.append(Chapter(group, drawn, samples(group, file_of), _learned(group, file_of), suffix))
+        contents |= {f"{plot.name}{suffix}.pdf": plots.rendered(plot.figure(), "pdf") for plot in drawn if pdf}
+        chapters.append(Chapter(group, drawn, samples(group, path_of), _learned(group, path_of), suffix))
     # 3. The files.
-    report = Report(title, out_dir, tuple(chapters), tables, tuple(unusable), [], tuple(remarks), unfinished)
+    unfinished = [_unfinished(run, path_of(run)) for run in without]
+    report = Report(title, out_dir, chapters, tables, unusable, remarks, unfinished)
     contents |= {
         "report.md": report.markdown,
-        "report.json": to_json(report.document, indent=1).decode() + "\n",
+        "report.json": json.dumps(report.document, indent=1, ensure_ascii=False) + "\n",
         "report.tex": "\n".join([LATEX_HEAD, *map(latex, tables.main)]),
         "index.html": html_page(report),
     }
     try:
         for name, content in contents.items():
-            report.files.append(out_dir / name)
-            replace_file(report.files[-1], content)
-        for path in out_dir.iterdir():  # with plots of an earlier report, of other groups or as PDF
-            if plots.FILE.fullmatch(path.name) and path not in report.files:
-                path.unlink()
+            replace_file(out_dir / name, content)
     except OSError as error:
         raise RecordError(f"{out_dir}: cannot write the report ({error}); choose another directory") from None
+    report.files.extend(out_dir / name for name in contents)
     return report
 
 
-def _read_beside(records: Records, problems: list[str]) -> tuple[dict[RunKey, Curves], dict[RunKey, Beside]]:
-    """The curves of each run with any, and what else stands beside each finished run; a line about what cannot be read
-    is added to `problems`.
-    """
-    curves, beside = dict[RunKey, Curves](), dict[RunKey, Beside]()
-    for path, record in records:
-        splits = {score.split for score in record.scores} if record.kind.lower_is_better else ()
-        try:
-            rows = metrics_of(path)
-            documents = {split: read_documents(path, split) for split in splits}
-        except RprError as error:
-            problems.append(str(error))
-            continue
-        series = {name: _series(rows, name) for name in KEPT_METRICS}
-        if any(series.values()):
-            curves[run_key(record)] = series
-        if record.status == "finished":
-            beside[run_key(record)] = Beside(learning_of(series["validation/loss"]), documents)
-    return curves, beside
+def _read_beside(path: Path, record: Record, problems: list[str]) -> Beside:
+    """A line about what cannot be read is added to `problems`."""
+    splits = {score.split for score in record.scores} if record.kind.lower_is_better else ()
+    try:
+        rows = metrics_of(path)
+        documents = {split: read_documents(path, split) for split in splits}
+    except RprError as error:
+        problems.append(str(error))
+        return Beside()
+    return Beside({name: curve for name in KEPT_METRICS if (curve := _series(rows, name))}, documents)
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
@@ -340,13 +314,14 @@ def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]
     return {step: float(value) for step, value in sorted(values.items()) if math.isfinite(value)}
 
 
-def _learned(group: Group, file_of: FileOf) -> dict[str, bytes]:
+def _learned(group: Group, path_of: PathOf) -> dict[str, bytes]:
     """The figures written by `rpr-cli report run=...`, one for each variant, by caption."""
     # An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
     pictures: dict[str, bytes] = {}
     for variant in group.variants:
-        having = ((run, path) for run in variant.records if own_file(path := file_of(run, PICTURE_NAME)))
-        pictures |= {f"{variant.label}: {run.name}": path.read_bytes() for run, path in [*having][:1]}
+        files = ((run, run_file(path_of(run), PICTURE_NAME)) for run in variant.records)
+        having = [(run, file) for run, file in files if own_file(file)]
+        pictures |= {f"{variant.label}: {run.name}": file.read_bytes() for run, file in having[:1]}
     return pictures
 
 
@@ -360,11 +335,10 @@ def _unfinished(run: Record, path: Path) -> str:
 
 
 def _suffixes(groups: Sequence[Group]) -> list[str]:
-    if len(groups) == 1:
-        return [""]
     of_groups = (f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups)
     names = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in of_groups]
-    return [f"{name}-{names[:at].count(name) + 1}" if names.count(name) > 1 else name for at, name in enumerate(names)]
+    numbers = (f"-{names[:at].count(name) + 1}" * (names.count(name) > 1) for at, name in enumerate(names))
+    return [""] if len(names) == 1 else [name + number for name, number in zip(names, numbers, strict=True)]
 
 
 def unusable_records(problems: Sequence[str]) -> str:
@@ -377,13 +351,7 @@ def read_remarks(root: Path, records: Records = ()) -> list[str]:
     """What records cannot say of themselves: the lines of remarks.txt in `root` and, after the name of the folder, of
     those beside the records below it. Raises RecordError if one cannot be read.
     """
-    remarks: list[str] = []
     paths = dict.fromkeys([root / _REMARKS, *(path.with_name(_REMARKS) for path, _ in records)])
-    for path in filter(own_file, paths):
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecordError(f"{path}: cannot be read as text ({error}); mend it, or remove it") from None
-        where = "" if path.parent == root else f"{path.parent.relative_to(root).as_posix()}: "
-        remarks += [escape_control_characters(f"{where}{line}") for line in text.splitlines() if line.strip()]
-    return remarks
+    texts = ((path.parent.relative_to(root).as_posix(), read_text(path)) for path in paths if own_file(path))
+    lines = ((folder, line) for folder, text in texts for line in text.splitlines() if line.strip())
+    return [escape_control_characters(line if folder == "." else f"{folder}: {line}") for folder, line in lines]

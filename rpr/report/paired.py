@@ -1,14 +1,11 @@
-"""Paired tests as tables, a Markdown page and JSON; the page can be rendered again from the JSON document.
-
-Holm's correction and the verdicts are of the comparisons in each table, computed whenever it is rendered.
+"""Paired tests as tables, a Markdown page and JSON. Holm's correction and the verdicts are of the comparisons in each
+table, computed whenever it is rendered.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from rpr.io.escape import escape_markdown
 from rpr.records.measurement import single
@@ -17,7 +14,7 @@ from rpr.report.render import Cell, Column, Grid, bullets, markdown, shortened
 from rpr.scoring.comparison import ALPHA, Family
 from rpr.scoring.significance import LEVEL
 
-_P = {
+_P = {  # headings of p-values
     "p_bootstrap": "p boot.",
     "p_bootstrap_holm": "Holm",
     "p_randomisation": "p rand.",
@@ -40,36 +37,24 @@ class PairedReport:
     @property
     def notes(self) -> list[str]:
         """How the tests were done, and what they do not show."""
-        # 1. How they were done.
         items = " and ".join(dict.fromkeys(family.items for family in self.tests))
+        corrected = any(len(family.comparisons) > 1 for family in self.tests)
+        seeds = [mean.n for family in self.tests for mean in family.variants.values()]
         notes = [
             f"p boot.: paired bootstrap as in sacreBLEU, in effect one-sided, {self.samples:,} samples; p rand.: "
             f"approximate randomisation, two-sided, {self.trials:,} trials; seed {self.seed}.",
             f"Intervals and p concern the test {items}: whether the result would hold on another, similar test set.",
         ]
-        corrected = any(len(family.comparisons) > 1 for family in self.tests)
         notes += ["Holm: the p before it, corrected for all comparisons in the table."] * corrected
-        # 2. What they do not show.
         if not any(verdict for family in self.tests for verdict in family.verdicts):
             holm = " after Holm's correction" * corrected
             notes.append(f"No difference is below p = {ALPHA} by both tests{holm}: no run is shown to be better.")
-        for family in self.tests:
-            # No swap, and the swap of all, are as extreme as can be; p counts the observed difference, too.
-            least = max(2.0 ** (1 - family.num_sentences), 1 / (min(self.samples, self.trials) + 1))
-            if (lowest := least * len(family.comparisons)) >= ALPHA:
-                notes.append(
-                    f"{family.split}: of so few {family.items}, samples or trials and {len(family.comparisons)} "
-                    f"comparisons no p can be below {lowest:.2g}: nothing can be found; add some or compare fewer."
-                )
-        if 1 in (seeds := [mean.n for family in self.tests for mean in family.variants.values()]):
+        if 1 in seeds:
             start = "One run per variant:" if max(seeds) == 1 else "For a variant with one run,"
             notes.append(f"{start} these tests do not show how much another seed would differ.")
         tokenised = [family for family in self.tests if family.tokenised]
         notes += [f"{family.split}: {tokenised_in_words(family.tokenised or 0)}." for family in tokenised]
         return [*dict.fromkeys([*notes, *self.remarks])]  # once, where it holds for several metrics
-
-
-from_json = TypeAdapter(PairedReport).validate_json  # the tests of a document; raises ValueError if it is none
 
 
 def as_json(report: PairedReport) -> dict[str, Any]:
@@ -95,14 +80,16 @@ def grids(report: PairedReport) -> Iterator[Grid]:
         where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
         title = f"{f'{family.title}, ' if family.title else ''}{where}, {METRIC_NAMES[family.metric]}: "
         digits, several = score_digits(family.metric), len(family.comparisons) > 1
-        scored = [Cell(single(run.score, run.interval), hypotheses_note(run.empty)) for run in family.scores]
-        rows = [(str(at), shortened(family.scores[at - 1].run, _NAME), cell) for at, cell in enumerate(scored, start=1)]
+        scored = [
+            (str(at), shortened(run.run, _NAME), Cell(single(run.score, run.interval), hypotheses_note(run.empty)))
+            for at, run in enumerate(family.scores, start=1)
+        ]
         columns = [
-            Column("number", "", itemgetter(0), label=True),
-            Column("run", "run", itemgetter(1), label=True),
+            Column("number", "", itemgetter(0), kind="label"),
+            Column("run", "run", itemgetter(1), kind="label"),
             Column("score", "score", itemgetter(2), digits),
         ]
-        yield Grid("scores", title + family.signature, tuple(columns), tuple(rows))
+        yield Grid("scores", title + family.signature, tuple(columns), tuple(scored))
         # 2. Differences.
         place = {system.run: at for at, system in enumerate(family.scores, start=1)}
         differences = [
@@ -110,7 +97,7 @@ def grids(report: PairedReport) -> Iterator[Grid]:
              *map(single, (pair.p_bootstrap, bootstrap, pair.p_randomisation, randomisation)))
             for pair, bootstrap, randomisation in family.corrected
         ]  # fmt: skip
-        columns = [Column("runs", "runs", itemgetter(0), label=True)]
+        columns = [Column("runs", "runs", itemgetter(0), kind="label")]
         columns.append(Column("difference", "difference", itemgetter(1), digits, signed=True))
         for at, (key, heading) in enumerate(_P.items(), start=2):
             columns += [Column(key, heading, itemgetter(at), 4)] * (several or heading != "Holm")

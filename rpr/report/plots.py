@@ -1,5 +1,5 @@
-"""The plots of a group: scores by position, by length and by context, learning curves, and a map of recall; their style
-is one figure that is legible on a phone, on a page and in a column of a paper.
+"""The plots of a group, legible on a phone, on a page and in a column of a paper: scores by position, by length and by
+context, learning curves, and a map of recall; and the figure of what one run's positions learned.
 
 matplotlib is imported inside functions, since the command line imports this package for every subcommand.
 """
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from rpr.data.generated.recall import by_pairs_and_distance
 from rpr.kinds import TASK
@@ -25,11 +26,11 @@ from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
 from rpr.records.measurement import Measurement, single
 from rpr.records.position import OTHER
 from rpr.records.scores import pooled
-from rpr.report.by_context import ABSENT, CONTEXTS, WINDOWS, buckets, by_context, context_lengths
-from rpr.report.groups import Group, Variant
+from rpr.report.groups import OTHERWISE, Group, Key, Variant
 from rpr.report.published import published_figures
 from rpr.report.render import number
-from rpr.report.samples import FileOf, lines_of, selected, texts_of
+from rpr.report.samples import PathOf, lines_of, selected, texts_of
+from rpr.report.tables import ABSENT, CONTEXTS, WINDOWS, buckets, by_context, context_lengths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,17 +58,12 @@ _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"), MUTED),
 }
-_NAMES = "scores_by_position|bleu_by_length|exact_match_by_length|bits_by_context|learning_curves|recall_map"
-FILE = re.compile(rf"({_NAMES})(-.*)?\.(svg|pdf)")  # of a plot, with the name of its group
-_DECIMALS = re.compile(r"-?\d+\.\d{3,}")
 MOST_ROWS = 24
 _FAR = 3.0  # the axis of scores ends this many times the distance from the best score to the median below the best
 _MOST_MARKS = 20  # of a line over numbers
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 _PAIRS, _TOKENS = 4, 8  # of a cell of the map of recall
 Points = Sequence[tuple[float, Measurement]]
-Looks = Mapping[str, Mapping[str, Any]]  # of each label's line
-Curves = dict[str, dict[int, float]]  # of each training metric its values by step
 
 
 def styled() -> AbstractContextManager[None]:
@@ -114,33 +110,12 @@ class Plot:
         return figure
 
 
-def as_pdf(figure: Figure) -> bytes:
-    """The figure as PDF, reproducibly, with its text as text."""
+def rendered(figure: Figure, kind: str = "svg") -> bytes:
+    """The figure as SVG or PDF, reproducibly, with its text as text."""
     out = io.BytesIO()
     with styled():
-        figure.savefig(out, format="pdf", metadata={"CreationDate": None})
+        figure.savefig(out, format=kind, metadata={"Date" if kind == "svg" else "CreationDate": None})
     return out.getvalue()
-
-
-def rendered(figure: Figure) -> bytes:
-    """The figure as SVG, reproducibly, with coordinates of two decimals."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    out = io.BytesIO()
-    # Not figure.savefig, which draws everything twice: once for the layout, once for the file.
-    with styled():
-        canvas: Any = FigureCanvasSVG(figure)
-        canvas.print_svg(out, metadata={"Date": None})
-    # The names of clip paths are hashes of unrounded coordinates, whose last bits vary with the machine.
-    text = out.getvalue().decode()
-    for at, name in enumerate(re.findall(r'<clipPath id="(\w+)"', text)):
-        text = text.replace(f'"{name}"', f'"clip{at}"').replace(f"#{name})", f"#clip{at})")
-    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda numbers: _DECIMALS.sub(_rounded, numbers[0]), text)
-    return re.sub(r"\n +", "\n", text).encode()
-
-
-def _rounded(number: re.Match[str]) -> str:
-    return f"{round(float(number[0]), 2):g}"
 
 
 def folded(text: str, width: int) -> str:
@@ -159,48 +134,42 @@ def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
     known = [(variant.label, variant.position.kind, variant.position.clip_distance) for variant in variants]
     ks = sorted({k for _, kind, k in known if kind == "relative" and k is not None})
     last = len(K_SHADES) - 1
-    shades = {k: K_SHADES[last if len(ks) == 1 else round(at * last / (len(ks) - 1))] for at, k in enumerate(ks)}
+    shades = {k: K_SHADES[round(at * last / (len(ks) - 1)) if len(ks) > 1 else last] for at, k in enumerate(ks)}
     return {label: shades[k] if kind == "relative" and k is not None else COLOURS[kind] for label, kind, k in known}
 
 
-def all_plots(group: Group, runs: Sequence[tuple[Variant, Curves]], file_of: FileOf) -> list[Plot]:
-    """Every plot for which the group has data; `runs` are those of `lines_of`, each with its variant."""
-    plots = (scores_by_position(group), bits_by_context(group), scores_by_length(group))
-    every = (*plots, learning_curves(group, runs), recall_map(group, file_of))
+def all_plots(group: Group, path_of: PathOf) -> list[Plot]:
+    """Every plot for which the group has data."""
+    plots = (scores_by_position, bits_by_context, scores_by_length, learning_curves)
+    every = (*(plot(group) for plot in plots), recall_map(group, path_of))
     return [plot for plot in every if plot is not None]
 
 
-def _error_bars(axes: Axes, points: Points, colour: str, width: float = 1.2, *, across: bool = False) -> None:
-    """The 95% bars of points at (x, measurement) or, across, of points at (measurement, y)."""
-    for place, figure in points:
-        if figure.value is not None and figure.interval is not None:
-            low, high = _bar(figure)
-            where = (figure.value, place) if across else (place, figure.value)
-            ends: Any = {"xerr" if across else "yerr": [[figure.value - low], [high - figure.value]]}
-            axes.errorbar(*where, **ends, fmt="none", ecolor=colour, elinewidth=width, capsize=2.5, zorder=5)
-
-
-def _bar(figure: Measurement) -> tuple[float, float]:
-    value = figure.value or 0.0
-    if figure.interval is None:
-        return value, value
-    return min(value, figure.interval.low), max(value, figure.interval.high)  # a skewed bootstrap is beside the score
+def _ends(figure: Measurement) -> tuple[float, float]:
+    """Those of its bar; a skewed bootstrap is beside the score."""
+    value, interval = figure.value or 0.0, figure.interval
+    return (min(value, interval.low), max(value, interval.high)) if interval else (value, value)
 
 
 # Dots
 
 
 def scores_by_position(group: Group) -> Plot | None:
-    """A dot for each row with its 95% bar, best first, and published figures to compare the order with. Rows far below
-    the others would press these together: they are arrows at the end of the axis.
+    """A dot for each row with its 95% bar, best first, and published figures to compare the order with; none without
+    at least two, nor of rows scored in another way than the baseline. Rows far below the others would press these
+    together: they are arrows at the end of the axis.
     """
-    rows, remark = ranked(group)
-    if not rows:
+    key, kind, colours = group.column(group.split), group.kind, variant_colours(group.variants)
+    known = [row for row in group.variants if row.score(group.split).value is not None]
+    known = [row for row in known if OTHERWISE not in str(row.change(key).reason)]
+    shown, remark = selected(group, known, MOST_ROWS)
+    if len(shown) < 2:
         return None
-    kind, colours, published = group.kind, variant_colours(group.variants), published_figures(group)
+    rows = [(variant, variant.score(group.split)) for variant in shown]
+    rows.sort(key=lambda row: kind.best_first(row[1].value or 0.0))
+    published = published_figures(group)
     figures = {variant.label: figure for of_source in published.values() for variant, figure in of_source}
-    baseline = next((score for variant, score in rows if variant is group.baseline), None)
-    low, high = _ends(rows, group)
+    low, high = _limits(rows, group)
     labels = [folded(variant.label, 24) for variant, _ in rows]
     room = [0.1 + LINE * (label.count("\n") + 1) for label in labels]
 
@@ -208,28 +177,28 @@ def scores_by_position(group: Group) -> Plot | None:
         [axes] = panels
         places = [sum(room[:row]) + height / 2 for row, height in enumerate(room)]
         for place, (variant, score) in zip(places, rows, strict=True):
-            value, mark = score.value or 0.0, dict[str, Any](color=colours[variant.label], zorder=6, ms=6)
+            value, colour = score.value or 0.0, colours[variant.label]
             if (other := figures.get(variant.label)) is not None:
                 axes.plot([other], [place], color=PAPER, marker="D", ms=5, zorder=2)
-            if low <= value <= high:
-                _error_bars(axes, [(place, score)], colours[variant.label], 1.6, across=True)
-                axes.plot([value], [place], marker="o", mfc=WHITE if group.unlearned(variant) else None, **mark)
-            else:
-                axes.plot(
-                    [min(max(low, value), high)], [place], marker="<" if value < low else ">", clip_on=False, **mark
-                )
+            within = low <= value <= high
+            if within and score.interval:
+                bar: Any = [[value - _ends(score)[0]], [_ends(score)[1] - value]]
+                axes.errorbar(value, place, xerr=bar, fmt="none", ecolor=colour, elinewidth=1.6, capsize=2.5, zorder=5)
+            mark: Any = {"color": colour, "zorder": 6, "ms": 6, "clip_on": within}
+            mark |= {"marker": "o" if within else "<" if value < low else ">"}
+            axes.plot([min(max(low, value), high)], [place], mfc=WHITE if variant.unlearned() else None, **mark)
             axes.text(1.04, place, number(value, kind.digits), transform=axes.get_yaxis_transform(), va="center")
-        if baseline is not None:
-            axes.axvline(baseline.value or 0.0, color=colours[group.baseline.label], lw=1.0, ls=DASHED, zorder=1)
+            if variant is group.baseline:
+                axes.axvline(value, color=colour, lw=1.0, ls=DASHED, zorder=1)
         axes.set_yticks(places, map(plain, labels), linespacing=1.0)
         axes.set_ylim(sum(room), 0)
         axes.set_xlim(low, high)
         axes.tick_params(axis="y", length=0, pad=9)
         axes.spines["left"].set_visible(False)
 
-    marks = [BARS, *([f"Dashed: {group.baseline.label}."] if baseline else [])]
+    marks = [BARS, *(f"Dashed: {row.label}." for row in shown if row is group.baseline)]
     marks += ["Arrows: beyond the axis."] * any(not low <= (score.value or 0.0) <= high for _, score in rows)
-    marks += ["Hollow: not learned."] * any(group.unlearned(variant) for variant, _ in rows)
+    marks += ["Hollow: not learned."] * any(row.unlearned() for row in shown)
     if published:
         marks.append(f"Grey diamonds: {'; '.join(source.citation for source in published)}; compare the order only.")
     where = "beyond the training lengths" if group.split == "long" else f"on {group.split}"
@@ -237,28 +206,15 @@ def scores_by_position(group: Group) -> Plot | None:
     return Plot("scores_by_position", title, group.heading, draw, 1, 0.4 + sum(room), remark, " ".join(marks))
 
 
-def ranked(group: Group) -> tuple[list[tuple[Variant, Measurement]], str]:
-    """The variants with a score on the group's split, best first, and a line about those left out, as MOST_ROWS are
-    shown at most and none that was scored in another way than the baseline. Empty without at least two.
-    """
-    scores = [(variant, group.score(variant, group.split)) for variant in group.variants]
-    known, key = [row for row in scores if row[1].value is not None], group.column(group.split)
-    apart = [row[0].label for row in known if "another way" in str(group.change(row[0], key).reason)]
-    shown, remark = selected(group, [row for row in known if row[0].label not in apart], MOST_ROWS, "rows are drawn")
-    remarks = [remark, f"without {', '.join(apart)}, scored in another way" if apart else ""]
-    shown.sort(key=lambda row: group.kind.best_first(row[1].value or 0.0))
-    return (shown, "; ".join(filter(None, remarks))) if len(shown) > 1 else ([], "")
-
-
-def _ends(rows: Sequence[tuple[Variant, Measurement]], group: Group) -> tuple[float, float]:
-    """The ends of the axis, which leaves out rows that are several times farther from the best than half of them are,
-    but never the baseline.
+def _limits(rows: Sequence[tuple[Variant, Measurement]], group: Group) -> tuple[float, float]:
+    """Those of the axis, which leaves out rows that are several times farther from the best than half of them are, but
+    never the baseline.
     """
     if group.kind.shares:
         return -2.0, 102.0
     values = [score.value or 0.0 for _, score in rows]
     most = _FAR * abs(values[0] - median(values)) if len(rows) > 4 else math.inf
-    bars = [_bar(score) for (variant, score), value in zip(rows, values, strict=True)
+    bars = [_ends(score) for (variant, score), value in zip(rows, values, strict=True)
             if abs(values[0] - value) <= most or variant is group.baseline]  # fmt: skip
     low, high = min(low for low, _ in bars), max(high for _, high in bars)
     margin = 0.04 * (high - low) or 1.0
@@ -277,10 +233,9 @@ class _Lines:
     names: Sequence[str] = ()
     beyond: int | None = None  # the first of the places beyond training, which are shaded
     title: str = ""
-    log: bool = False  # whether the vertical axis is logarithmic if it has more than a factor of two
-    shares: bool = False
+    limits: tuple[float, float] | None = None
 
-    def draw(self, axes: Axes, looks: Looks) -> None:
+    def draw(self, axes: Axes, looks: Mapping[str, Mapping[str, Any]]) -> None:
         """The lines with their 95% bars, through the points that are not missing, and the label of each beside its
         end, at the right edge of the axes. Labels that would overlap are moved apart.
         """
@@ -289,26 +244,25 @@ class _Lines:
         axes.set_title(self.title, loc="left", fontsize=10)
         if self.names:
             self._set_places(axes)
-        if self.shares:
-            axes.set_ylim(-3, 104)  # of percent no bar says more than 100
         # 2. The lines.
         ends: dict[str, tuple[float, float]] = {}
         for label, measured in self.curves.items():
-            known = [(at, figure.value, figure) for at, figure in measured if figure.value is not None]
+            known = [(at, figure.value, _ends(figure)) for at, figure in measured if figure.value is not None]
             if known:
+                places, values, bars = map(np.array, zip(*known, strict=True))
                 every = 1 if self.names else -(-len(known) // _MOST_MARKS)
-                places, values, figures = zip(*known, strict=True)
                 axes.plot(places, values, **looks[label], lw=1.6, ms=4, markevery=every)
-                _error_bars(axes, [*zip(places, figures, strict=True)], looks[label]["color"])
+                wide = bars[:, 0] < bars[:, 1]
+                lengths = np.abs(bars.T - values)[:, wide]
+                bar: Any = {"ecolor": looks[label]["color"], "elinewidth": 1.2, "capsize": 2.5, "zorder": 5}
+                axes.errorbar(places[wide], values[wide], lengths, fmt="none", **bar)
                 ends[label] = known[-1][:2]
-        low, high = axes.dataLim.intervaly
-        if self.log and 0 < 2 * low < high:  # with few, plain numbers
-            from matplotlib.ticker import LogLocator, NullLocator
-
+        if self.limits:
+            axes.set_ylim(*self.limits)
+        elif self.names and 0 < 2 * axes.dataLim.y0 < axes.dataLim.y1 and self.ylabel.startswith("bits"):
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
-            axes.yaxis.set_minor_locator(NullLocator())
             axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
         # 3. Places of the labels as shares of the height: neighbours that overlap give way to each other.
         axes.get_ylim()  # matplotlib sets the limits only now
         to_axes = axes.transData + axes.transAxes.inverted()
@@ -324,11 +278,11 @@ class _Lines:
         shift = (min(0.0, 1.02 - at_edge[-1]) or max(0.0, -0.05 - at_edge[0])) if order else 0.0
         # 4. The labels, each with a thin line to its end.
         for label, share in zip(order, at_edge, strict=True):
-            colour, where = looks[label]["color"], (1.04, share + shift)
+            colour = looks[label]["color"]
             leader = {"arrowstyle": "-", "lw": 0.7, "color": colour, "shrinkB": 3, "alpha": 0.7, "relpos": (0, 0.5)}
             about: dict[str, Any] = {"color": colour, "va": "center", "fontsize": 8.5, "annotation_clip": False}
             about |= {"textcoords": "axes fraction", "arrowprops": leader}
-            axes.annotate(plain(folded(label, 22)), ends[label], where, **about)
+            axes.annotate(plain(folded(label, 22)), ends[label], (1.04, share + shift), **about)
         if not self.names:
             axes.set_xlim(left=0)
 
@@ -344,9 +298,7 @@ class _Lines:
             axes.axvline(self.beyond - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
 
 
-def _line_plot(
-    name: str, title: str, group: Group, panels: Sequence[_Lines], xlabel: str, caption: str, remark: str
-) -> Plot:
+def _line_plot(name: str, title: str, group: Group, panels: Sequence[_Lines], xlabel: str, caption: str) -> Plot:
     """Panels with lines of the same variants below each other."""
     labels, colours = panels[0].curves, variant_colours(group.variants)
     marks = zip(labels, cycle(MARKERS), cycle(DASHES), strict=False)
@@ -358,81 +310,81 @@ def _line_plot(
         every[-1].set_xlabel(xlabel)
 
     height = max(3.0, 0.16 * len(labels) + 1)
-    return Plot(name, title, group.heading, draw, len(panels), height, remark, caption)
+    return Plot(name, title, group.heading, draw, len(panels), height, lines_of(group)[1], caption)
+
+
+def _curves(group: Group, keys: Sequence[Key], spread: float = 0.0) -> dict[str, Points]:
+    """A line for each variant with a score of one of the keys, over their places, `spread` over a share of each."""
+    rows = [row for row in lines_of(group)[0] if any(key in row.measurements for key in keys)]
+    shifts = [spread * (at - (len(rows) - 1) / 2) / max(len(rows), 2) for at in range(len(rows))]
+    return {row.label: [(at + shift, row.measured(key, ABSENT)) for at, key in enumerate(keys)]
+            for row, shift in zip(rows, shifts, strict=True)}  # fmt: skip
 
 
 def scores_by_length(group: Group) -> Plot | None:
     """sacreBLEU by source length (for tasks exact match by task length), one line per variant; None without
     any. Lengths beyond all training examples are shaded.
     """
-    # 1. Our lines, side by side within each bucket.
-    columns, (variants, remark) = buckets(group), lines_of(group)
-    keys = [(group.kind.metric, *bucket.key) for bucket in columns]
-    shown = [variant for variant in variants if any(variant.measured(key, ABSENT).value is not None for key in keys)]
-    if not shown:
+    columns = buckets(group)
+    curves = _curves(group, [(group.kind.metric, *bucket.key) for bucket in columns], _ROOM)
+    if not curves:
         return None
-    curves: dict[str, Points] = {}
-    for at, variant in enumerate(shown):
-        shift = _ROOM * (at - (len(shown) - 1) / 2) / max(len(shown), 2)
-        curves[variant.label] = [(place + shift, variant.measured(key, ABSENT)) for place, key in enumerate(keys)]
-    # 2. The panel.
     by_length = next(run.by_length for run in group.finished if run.by_length is not None)
     beyond = next((place for place, bucket in enumerate(columns) if bucket.beyond_training), None)
-    caption = [BARS, *([f"Shaded: {by_length.longest_in_words}."] if beyond is not None else [])]
+    caption = BARS if beyond is None else f"{BARS} Shaded: {by_length.longest_in_words}."
     names = [f"{bucket.label}\n{count}" for bucket, count in columns.items()]
-    panel = _Lines(group.kind.heading, curves, names, beyond, shares=group.kind.shares)
+    limits = (-3.0, 104.0) if group.kind.shares else None  # of percent no bar says more than 100
+    panel = _Lines(group.kind.heading, curves, names, beyond, limits=limits)
     name, what = ("exact_match", "Exact match by") if group.kind is TASK else ("bleu", "BLEU by source")
     title, xlabel = f"{what} length, {pooled(by_length.splits)}", f"{by_length.unit}; below: sentences"
-    return _line_plot(f"{name}_by_length", title, group, [panel], xlabel, " ".join(caption), remark)
+    return _line_plot(f"{name}_by_length", title, group, [panel], xlabel, caption)
 
 
 def bits_by_context(group: Group) -> Plot | None:
     """Bits per byte against the length of the context, a panel for each kind of windows; None with fewer than two
     lengths. Lengths beyond that of training are shaded. Every length gets the same space.
     """
-    (variants, remark), scored = lines_of(group), by_context(group)
+    scored = by_context(group)
     keys = context_lengths(scored)
     lengths = sorted({length for _, length in keys})
     if len(lengths) < 2:
         return None
     trained, names = max(context.training_length for context in scored), [f"{length:,}" for length in lengths]
     beyond = next((at for at, length in enumerate(lengths) if length > trained), None)
-    panels = []
-    for kind in (kind for kind in WINDOWS if any(kind == windows for windows, _ in keys)):
-        of_kind = [(scored[0].split, kind, length) for length in lengths]
-        curves = {variant.label: [*enumerate(variant.measured(key, ABSENT) for key in of_kind)] for variant in variants}
-        panels.append(_Lines("bits per byte", curves, names, beyond, f"{kind} windows", log=True))
     caption = f"Less is better. {BARS}"
     caption += "" if beyond is None else f" Shaded: longer than in training, {trained:,} tokens."
-    return _line_plot("bits_by_context", CONTEXTS, group, panels, "tokens of context", caption, remark)
+    panels = [
+        _Lines("bits per byte", curves, names, beyond, f"{kind} windows")
+        for kind in WINDOWS
+        if (curves := _curves(group, [(scored[0].split, kind, length) for length in lengths]))
+    ]
+    return _line_plot("bits_by_context", CONTEXTS, group, panels, "tokens of context", caption)
 
 
-def learning_curves(group: Group, runs: Sequence[tuple[Variant, Curves]]) -> Plot | None:
+def learning_curves(group: Group) -> Plot | None:
     """Validation loss and BLEU against the step, one line per variant, the mean over its seeds at the steps that all of
     them have; None without any.
     """
-    curved = [run for variant, _ in runs for run in variant.finished or variant.records]
+    rows = [row for row in lines_of(group)[0] if any(of_run.curves for of_run in row.beside.values())]
+    curved = [run for row in rows for run in row.finished or row.records]
     counts = {str(run.setting("evaluation.validation_sentences")) for run in curved} - {"0"}
     panels = []
-    for name in ("loss", "bleu") if len(counts) < 2 else ("loss",):  # BLEU of other sentences has no mean
-        by_label: dict[str, list[dict[int, float]]] = {variant.label: [] for variant, _ in runs}
-        for variant, curves in runs:
-            by_label[variant.label] += [curve] if (curve := curves.get(f"validation/{name}")) else []
+    for name in ("loss", "BLEU") if len(counts) < 2 else ("loss",):  # BLEU of other sentences has no mean
         means: dict[str, Points] = {}
-        for label, seeds in by_label.items():
+        for row in rows:
+            every = (of_run.curves.get(f"validation/{name.lower()}") for of_run in row.beside.values())
+            seeds = [curve for curve in every if curve]
             steps = sorted(set[int]().union(*seeds).intersection(*seeds))
-            means[label] = [(step, single(sum(seed[step] for seed in seeds) / len(seeds))) for step in steps]
-        if any(means.values()):
-            panels.append(_Lines(f"validation {'BLEU' if name == 'bleu' else name}", means))
-    caption, remark = "A line for each row, the mean over its seeds.", lines_of(group)[1]
-    about = (group, panels, "step", caption, remark)
-    return _line_plot("learning_curves", "Learning curves", *about) if panels else None
+            means[row.label] = [(step, single(fmean(seed[step] for seed in seeds))) for step in steps]
+        panels += [_Lines(f"validation {name}", means)] if any(means.values()) else []
+    caption = "A line for each row, the mean over its seeds."
+    return _line_plot("learning_curves", "Learning curves", group, panels, "step", caption) if panels else None
 
 
 # Cells
 
 
-def recall_map(group: Group, file_of: FileOf) -> Plot | None:
+def recall_map(group: Group, path_of: PathOf) -> Plot | None:
     """The right answers of data=recall on test and long by the number of pairs and by the distance from a query to its
     key, a panel for each variant; None of another task, or without answers.
     """
@@ -442,7 +394,7 @@ def recall_map(group: Group, file_of: FileOf) -> Plot | None:
     shares: dict[str, dict[tuple[int, int], float]] = {}
     for variant in variants:
         right, asked = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-        texts = (texts_of([run], split, file_of) for run in variant.finished for split in ("test", "long"))
+        texts = (texts_of([run], split, path_of) for run in variant.finished for split in ("test", "long"))
         for (pairs, distance), counts in (one for of in texts if of for one in by_pairs_and_distance(*of).items()):
             right[pairs // _PAIRS, distance // _TOKENS] += counts[0]
             asked[pairs // _PAIRS, distance // _TOKENS] += counts[1]
@@ -465,3 +417,111 @@ def recall_map(group: Group, file_of: FileOf) -> Plot | None:
 
     words = "Yellow: every answer is right; dark blue: none. White: no such query."
     return Plot("recall_map", "Recall by pairs and distance", group.heading, draw, len(shares), 1.7, remark, words)
+
+
+# What one run's positions learned, a panel for each layer
+
+Entry = dict[str, Any]  # one of the lists of rpr.checks.positions.measure, whose DEFINITIONS say what the numbers are
+PANELS_PER_LINE, HEIGHT = 6, 1.8  # inches of a panel with its title and labels
+_REFERENCE: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
+_HEADS = "Light: each head; full: their mean."
+
+
+class _Part(NamedTuple):
+    """A panel for each entry of one kind of numbers."""
+
+    heading: str
+    words: str
+    entries: Sequence[Entry]
+    xlabel: str
+    ylabel: str
+    draw: Callable[[Axes, Entry], None]
+
+
+def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
+    """The whole figure; the same numbers give the same figure."""
+    from matplotlib.figure import Figure
+
+    parts = [part for part in _parts(numbers) if part.entries]
+    rows = [-(-len(part.entries) // PANELS_PER_LINE) for part in parts]
+    columns = [min(len(part.entries), PANELS_PER_LINE) for part in parts]
+    width, heights = max(9.6, 1.6 + 2.3 * max(columns)), [0.8 + HEIGHT * of_part for of_part in rows]
+    left: dict[str, Any] = {"x": 0.08 / width, "ha": "left"}
+    with styled():
+        figure = Figure(figsize=(width, 0.5 + sum(heights)), layout="constrained")
+        subtitle = textwrap.shorten(subtitle, int(11 * width), placeholder=" …")
+        figure.suptitle(plain(f"{title}\n{subtitle}"), fontsize=12, fontweight="bold", **left)
+        strips = figure.subfigures(len(parts), 1, height_ratios=heights, squeeze=False).flat
+        for part, strip, of_part, in_row in zip(parts, strips, rows, columns, strict=True):
+            strip.suptitle(plain(part.heading), fontsize=12, **left)
+            strip.supxlabel(plain(part.words), fontsize=9.5, color=MUTED, **left)
+            grid = strip.subplots(of_part, in_row, squeeze=False, sharey=True)
+            for axes in grid.flat[len(part.entries) :]:
+                axes.set_axis_off()
+            for axes, entry in zip(grid.flat, part.entries, strict=False):
+                axes.tick_params(labelsize=8, length=2.5)
+                axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
+                axes.set_xlabel(part.xlabel, fontsize=9)
+                part.draw(axes, entry)
+            for axes in grid[:, 0]:
+                axes.set_ylabel(part.ylabel, fontsize=9)
+            if part.ylabel != "bias":
+                grid[0, 0].set_ylim(bottom=0)
+            if named := grid[0, 0].get_legend_handles_labels()[0]:
+                strip.legend(handles=named, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def label(entry: Entry) -> str:
+    """`encoder layer 1`; `decoder layers 1, 4, shared`."""
+    if (layers := entry.get("layers")) is None:
+        return "source positions" if entry["stack"] == "encoder" else "target positions"
+    several = len(layers) > 1
+    return f"{entry['stack']} layer{'s' * several} {', '.join(map(str, layers))}{', shared' * several}"
+
+
+def _parts(numbers: Entry) -> Iterator[_Part]:
+    farthest, stacks = numbers["max_distance"], {stack["stack"]: stack for stack in numbers["stacks"]}
+
+    def by_distance(axes: Axes, entry: Entry) -> None:
+        """At the distances that at least 1% of the queries have; means over fewer are too noisy."""
+        stack, name = stacks[entry["stack"]], "attention" if "attention" in entry else "bias"
+        often = 100 * np.array(stack["pairs"]) >= stack["pairs"][farthest]
+        distances = np.arange(-farthest, farthest + 1)[often]
+        _heads(axes, distances, np.array(entry[name], dtype=float)[:, often], COLOURS["relative"])
+        if name == "attention":
+            even = np.array(stack["even_attention"], dtype=float)[often]
+            axes.plot(distances, even, color=INK, lw=1.0, ls=DASHED, zorder=5)
+            axes.locator_params("x", integer=True)
+
+    def norms(axes: Axes, entry: Entry) -> None:
+        for key, kind, colour in (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"])):
+            if (table := entry[key]) is not None:
+                k = (len(table["norms"][0]) - 1) // 2
+                _heads(axes, range(-k, k + 1), np.array(table["norms"]), colour, f"$w^{kind}$")
+                axes.set_xticks(sorted({-k, -(k // 2), 0, k // 2, k}))
+                initial = table["expected_initial_norm"]
+        axes.axhline(initial, **_REFERENCE, label="root mean square before training")
+
+    def absolute(axes: Axes, entry: Entry) -> None:
+        values = entry["absolute"][: 2 * entry["longest"]]
+        axes.plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
+        axes.axvline(entry["longest"] - 0.5, **_REFERENCE)
+
+    by, sentences = "signed distance", f"{numbers['num_sentences']:,} validation sentences or windows of documents"
+    words = f"Of {sentences}. {_HEADS} Dashed: as if spread evenly."
+    yield _Part(f"Mean attention by {by}", words, numbers["attention"], "distance j - i", "attention", by_distance)
+    words = f"{_HEADS} In the decoder vectors of j > i stay as they began."
+    yield _Part("Norm of each vector of the relative tables", words, numbers["tables"], "offset j - i", "norm", norms)
+    words = "Up to twice the longest sentence, the upright line. Positions never reached stay as they began."
+    heading = "Norm of each vector of the learned absolute tables"
+    yield _Part(heading, words, numbers["absolute"], "position", "norm", absolute)
+    yield _Part(f"Bias by {by}", _HEADS, numbers["biases"], "distance j - i", "bias", by_distance)
+
+
+def _heads(axes: Axes, xs: Sequence[int] | np.ndarray[Any, Any], rows: Any, colour: str, name: str = "") -> None:
+    marker = "o" if len(xs) <= 3 else ""
+    for row in rows if len(rows) > 1 else ():
+        axes.plot(xs, row, color=colour, lw=0.7, alpha=0.35, marker=marker, ms=3, zorder=2)
+    mean = np.ma.masked_invalid(rows).mean(axis=0)
+    axes.plot(xs, mean, color=colour, label=name, lw=1.9, marker=marker, ms=3.5, zorder=4)

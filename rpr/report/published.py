@@ -2,7 +2,7 @@
 paper's, whose settings are those of `model=base` (or big).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,13 +13,11 @@ import yaml
 from rpr import paper
 from rpr.compose.composition import compose_train
 from rpr.kinds import TRANSLATION
-from rpr.records.measurement import Measurement, single
 from rpr.records.position import OTHER
 from rpr.records.record import Record, deciding_settings
 from rpr.records.scores import HEADLINE_METRIC
 from rpr.report.groups import Group, Variant
 
-Curves = dict[str, dict[int, Measurement]]  # figures by label and length
 # Names, file locations and the amount of reporting; batches are compared by their tokens.
 _NOT_COMPARED = {
     *("model.name", "optim.name", "data.source_language", "data.target_language", "data.hub", "data.hub_config"),
@@ -28,7 +26,6 @@ _NOT_COMPARED = {
     *("optim.checkpoint_every_n_steps", "optim.checkpoint_every_n_minutes", "evaluation.bleu_tokenizer"),
     "evaluation.text_tokens",
 }
-_NEARLY = 0.15  # how far from the paper's the number of pairs may be, as a share of it
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,9 @@ def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> 
     return next((row for row in rows if row.match.items() <= facts.items()), None)
 
 
-def facts_of(variant: Variant, group: Group) -> dict[str, Any]:
+def facts_of(variant: Variant) -> dict[str, Any]:
     """What published figures of a variant's runs are matched with; `rotated_share`: of RoPE."""
-    run, position = group.runs[0], variant.position
+    group, run, position = variant.group, variant.group.runs[0], variant.position
     settings = ("data.context_length", "model.num_layers", "model.d_model", "data.task.max_train_length")
     return {name.rpartition(".")[2]: run.setting(name) for name in settings} | {
         "kind": position.kind if position.as_published else OTHER,
@@ -118,23 +115,10 @@ def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]
     figures: dict[Source, list[tuple[Variant, float]]] = {}
     for source in all_sources()[1:] if group.published else ():
         for variant in group.variants:
-            known = find(facts_of(variant, group), source, group.split)
-            if known is not None and group.score(variant, group.split).value is not None:
+            known = find(facts_of(variant), source, group.split)
+            if known is not None and variant.score(group.split).value is not None:
                 figures.setdefault(source, []).append((variant, known.figure))
     return figures
-
-
-def published_curves(group: Group, variants: Sequence[Variant]) -> dict[Source, Curves]:
-    """The figures by length of the group's task, trained at its lengths, by source; of variants that one figure is of,
-    the first.
-    """
-    facts, by_source = {variant.label: facts_of(variant, group) for variant in variants}, dict[Source, Curves]()
-    for row in (row for row in published() if "length" in row.match):
-        match = {key: value for key, value in row.match.items() if key != "length"}
-        if label := next((label for label, of_row in facts.items() if match.items() <= of_row.items()), ""):
-            of_label = by_source.setdefault(row.source, {}).setdefault(label, {})
-            of_label[row.match["length"]] = single(row.figure)
-    return by_source
 
 
 def tokens_per_step(config: dict[str, Any]) -> int:
@@ -168,13 +152,10 @@ def differences(runs: Iterable[Record], size: paper.Size, languages: str) -> lis
         pairs = {"train pairs": run.data.train_pairs} if run.data else {}
         for key, value in (_settings(run.config) | pairs).items():
             its: Any = papers.get(key)
-            near = key == "train pairs" and abs(value - its) <= _NEARLY * its
-            if value != its and not near and not (key not in papers and value in (None, False)):
+            if value != its and not (key not in papers and value in (None, False)):
                 texts[f"{key.rpartition('.')[2]} {_text(value)} ({_text(its)})"] = None
     return [*texts]
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "none" if value is None else str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return "none" if value is None else f"{value:,}" if type(value) is int else str(value)

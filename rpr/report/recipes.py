@@ -9,51 +9,64 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from rpr.records.measurement import Measurement, missing
-from rpr.records.record import Record, short_names
+from rpr.records.record import short_names
 from rpr.report.groups import LOSS, Group, Key, Variant, compared, never_run, run_key, variants_of
 from rpr.report.render import Column, Grid
 from rpr.report.sweep_files import sweep_files_of
 
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
-Variants = dict[str, dict[Setting, Variant]]
 
 
 class Recipes:
-    """Groups that differ in `keys` alone, by their values of these; of each variant, by label, those in the groups.
+    """Groups that differ in `keys` alone, by their values of these; `variants`: by label and setting.
 
     `levels`: what settings are chosen by, more is better: of each setting, by its place in `groups`, and each label the
     mean over the seeds of all settings of the label. NaN where a setting was not tried, or scores have other units:
     signatures and sentences, or vocabularies of the loss. `best`: that of each label, if any; `common`: one recipe for
-    all, the best on average.
+    all, the best on average. Without runs of the baseline's positions the first variant takes their place.
     """
 
-    def __init__(self, keys: tuple[str, ...], groups: dict[Setting, Group], variants: Variants, baseline: str) -> None:
-        import pandas as pd
-
-        self.keys, self.groups, self.variants, self.baseline = keys, groups, variants, baseline
+    def __init__(self, keys: tuple[str, ...], groups: dict[Setting, Group]) -> None:
+        self.keys, self.groups = keys, groups
         self.group = group = next(iter(groups.values()))  # for what they share
         steps = "" if "optim.max_steps" in keys else f"{group.max_steps:,} steps"
         parts = (group.corpus, f"model {group.model}", steps, group.hardware, group.distinctly(*keys))
         self.heading = " | ".join(filter(None, parts))
-        key, levels = self.key("validation") or (), {}
-        for label, of_label in variants.items():
+        # 1. The variants of all, in the order of their first groups, and of each its runs in each group.
+        setting_of = {run_key(run): setting for setting, of_setting in groups.items() for run in of_setting.runs}
+        every = variants_of([run for of_setting in groups.values() for run in of_setting.runs])
+        places = {key: at for at, key in enumerate(setting_of)}
+        every.sort(key=lambda whole: min(places[run_key(run)] for run in whole.records))
+        self.variants: dict[str, dict[Setting, Variant]] = {}
+        for whole in every:
+            for setting in groups:
+                runs = [run for run in whole.records if setting_of[run_key(run)] == setting]
+                if runs:
+                    of_label = self.variants.setdefault(whole.label, {})
+                    of_label[setting] = Variant(whole.position, whole.label, runs)
+        baselines = {run_key(run) for of_setting in groups.values() for run in of_setting.baseline.records}
+        named = (whole.label for whole in every if baselines & {*map(run_key, whole.records)})
+        self.baseline = next(named, every[0].label)
+        # 2. Their levels.
+        levels, key = {}, self.key("validation") or ()
+        for label, of_label in self.variants.items():
             tried = {at: of_label[setting].scores.get(key) for at, setting in enumerate(groups) if setting in of_label}
-            scored = {at: scores for at, scores in tried.items() if scores}
-            alike = len({score.way[:2] for scores in scored.values() for score in scores.values()}) == 1
-            values = {at: {seed: score.value for seed, score in scores.items()} for at, scores in scored.items()}
-            levels[label] = pd.DataFrame(values if alike else {}, dtype=float).dropna().mean()
-        lower = key == LOSS or group.kind.lower_is_better
-        self.levels = (-1 if lower else 1) * pd.DataFrame(levels, index=range(len(groups)))
-        self.best = {label: self._highest(self.levels[label]) for label in variants}
+            scored = pd.DataFrame({at: scores for at, scores in tried.items() if scores}, dtype=object).dropna()
+            ways = {score.way[:2] for scores in tried.values() for score in (scores or {}).values()}
+            levels[label] = scored.map(lambda score: score.value).mean() if len(ways) == 1 else pd.Series()
+        sign = -1 if key == LOSS or group.kind.lower_is_better else 1
+        self.levels = sign * pd.DataFrame(levels, index=range(len(groups)))
+        self.best = {label: self._highest(self.levels[label]) for label in self.variants}
         self.common = self._highest(self.levels.sum(axis=1, skipna=False))
 
-    def _highest(self, levels: Any) -> Setting | None:
+    def _highest(self, levels: pd.Series) -> Setting | None:
         return None if levels.isna().all() else [*self.groups][int(np.nanargmax(levels))]
 
     def variant(self, label: str, setting: Setting | None) -> Variant:
-        return self.variants[label].get(setting or (), never_run(label))
+        return self.variants[label].get(setting or ()) or never_run(self.group, label)
 
     def key(self, split: str) -> Key | None:
         """What is compared: the scores of a split or, if validation was not scored, its loss."""
@@ -72,13 +85,11 @@ class Recipes:
 
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
-    """The grids of the sweeps that these runs belong to; without runs of the baseline's positions the first variant
-    takes their place. Raises RecordError if the file of a sweep cannot be read.
-    """
+    """The grids of the sweeps that these runs belong to. Raises RecordError if the file of a sweep cannot be read."""
     files = sweep_files_of(run for group in groups for run in group.runs)
     best_of = [keys for file in files if isinstance(keys := file.get("best_of"), list) and keys]
     for keys in dict.fromkeys(tuple(map(str, keys)) for keys in best_of):
-        # 1. The groups that differ in these keys alone; their settings in the order of nothing, numbers, words.
+        # The groups that differ in these keys alone; their settings in the order of nothing, numbers, words.
         families: dict[str, dict[Setting, Group]] = {}
         for group in groups:
             rest = {key: value for key, value in group.settings.items() if key not in keys}
@@ -87,26 +98,12 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
             families.setdefault(str((group.data, group.model, group.hardware, rest)), {})[setting] = group
         for tried in (tried for tried in families.values() if len(tried) > 1):
             places = {row: [(value is not None, isinstance(value, str), value) for value in row] for row in tried}
-            family = {row: tried[row] for row in sorted(tried, key=places.__getitem__)}
-            # 2. The variants of all, in the order of their first groups, and of each its runs in each group.
-            of_runs = {run_key(run): at for at, group in enumerate(family.values()) for run in group.runs}
-            every = variants_of([run for group in family.values() for run in group.runs])
-            every.sort(key=lambda whole: min(of_runs[run_key(run)] for run in whole.records))
-            variants: Variants = {}
-            for whole in every:
-                runs: dict[Setting, list[Record]] = {}
-                for run in whole.records:
-                    runs.setdefault([*family][of_runs[run_key(run)]], []).append(run)
-                variants[whole.label] = {at: Variant(whole.position, whole.label, runs[at]) for at in runs}
-            first = {run_key(run) for group in family.values() for run in group.baseline.records}
-            named = (whole.label for whole in every if first & {*map(run_key, whole.records)})
-            yield Recipes(keys, family, variants, next(named, every[0].label))
+            yield Recipes(keys, {row: tried[row] for row in sorted(tried, key=places.__getitem__)})
 
 
 def recipe_grid(grid: Recipes) -> Grid:
     """Each variant at its own best setting and under one recipe for all."""
-    group, own = grid.group, grid.best
-    common = dict.fromkeys(grid.variants, grid.common)
+    group, own, common = grid.group, grid.best, dict.fromkeys(grid.variants, grid.common)
 
     def best(label: str) -> str | Measurement:
         if own[label] is None:
@@ -123,10 +120,10 @@ def recipe_grid(grid: Recipes) -> Grid:
     by_loss = grid.key("validation") == LOSS
     what, digits = ("validation loss", 3) if by_loss else ("validation", group.kind.digits)
     columns = [
-        Column("position", "position", str, label=True),
+        Column("position", "position", str, kind="label"),
         Column("settings", "settings", lambda label: str(grid.levels[label].count())),
         Column("n", "n", lambda label: str(len(grid.variant(label, own[label]).finished))),
-        Column("best", "best setting", best, words=True),
+        Column("best", "best setting", best, kind="words"),
     ]
     for split, name, places in (("validation", what, digits), ("test", "test", group.kind.digits)):
         columns.append(Column(split, name, partial(score, split), places))

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, NamedTuple
-
-from pydantic_core import to_jsonable_python
+from typing import Any, Literal, NamedTuple
 
 from rpr.io.escape import escape_markdown
 from rpr.records.measurement import Measurement
@@ -23,6 +21,7 @@ ONE_RUN = "†"
 WIDTH = 100
 _CONTEXT = 3  # common characters of two texts shown before the first difference
 _SHOWN = 2  # the highest priority on pages: only JSON has the columns above
+Kind = Literal["label", "words", "figures"]  # labels name the row; figures are aligned right
 
 
 @dataclass(frozen=True)
@@ -39,21 +38,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `key` is its name in JSON, `heading` everywhere else; `read` computes the cell of a row."""
+    """One column. `key` is its name in JSON, `heading` everywhere else; `read` computes the cell of a row. A page's
+    first table and LaTeX have the columns of priority 0 and all labels, only JSON has those of 3.
+    """
 
     key: str
     heading: str
     read: Callable[[Any], str | Measurement | Cell]
     digits: int = 1
     signed: bool = False
-    label: bool = False  # whether it names the row (text, at the left)
-    words: bool = False  # whether it is text, aligned left; figures are aligned right
-    priority: int = 0  # a page's first table and LaTeX have those of 0, only JSON those of 3
-
-    @property
-    def kind(self) -> str:
-        """The kind of its cells: `label`, `words` or `figures`."""
-        return "label" if self.label else "words" if self.words else "figures"
+    kind: Kind = "figures"
+    priority: int = 0
 
 
 class Shown(NamedTuple):
@@ -71,7 +66,7 @@ class Shown(NamedTuple):
 class Layout(NamedTuple):
     """A grid as text, for any format: the columns, the cells of each row, and the footnotes, numbered from 1."""
 
-    columns: tuple[Column, ...]
+    columns: list[Column]
     lines: list[list[Shown]]
     footnotes: list[str]
 
@@ -100,32 +95,32 @@ class Grid:
     def without_empty_columns(self) -> Grid:
         """The grid without columns that are empty in every row, but for labels."""
         by_column = zip(self.columns, zip(*self.cells, strict=True), strict=False)
-        empty = [column for column, cells in by_column if not column.label and all(cell.empty for cell in cells)]
-        return replace(self, columns=tuple(column for column in self.columns if column not in empty))
+        empty = [column for column, cells in by_column if all(cell.empty for cell in cells)]
+        kept = (column for column in self.columns if column.kind == "label" or column not in empty)
+        return replace(self, columns=tuple(kept))
 
 
 def layout(grid: Grid, priority: int = 3) -> Layout:
     """The grid as text, without columns of higher priority numbers that are no labels."""
-    texts: dict[str, int] = {}
+    footnotes: dict[str, int] = {}
 
     def shown(cell: Cell, column: Column) -> Shown:
-        figure, remarks = cell.value, cell.remarks
-        if isinstance(figure, str):
-            text, interval, key = figure, "", figure
-        else:
-            text, interval = figure_text(figure, column.digits, signed=column.signed)
-            key = "" if figure.value is None else f"{figure.value:g}"
-            remarks = (*filter(None, [figure.reason]), *remarks)
-        return Shown(text, interval, tuple(texts.setdefault(text, len(texts) + 1) for text in remarks), key)
+        text, interval, key, remarks = str(cell.value), "", str(cell.value), cell.remarks
+        if isinstance(cell.value, Measurement):
+            text, interval = figure_text(cell.value, column.digits, signed=column.signed)
+            key = "" if cell.value.value is None else f"{cell.value.value:g}"
+            remarks = (*filter(None, [cell.value.reason]), *remarks)
+        marks = tuple(footnotes.setdefault(remark, len(footnotes) + 1) for remark in remarks)
+        return Shown(text, interval, marks, key)
 
-    chosen = [at for at, column in enumerate(grid.columns) if column.label or column.priority <= priority]
+    chosen = [at for at, column in enumerate(grid.columns) if column.kind == "label" or column.priority <= priority]
     lines = [[shown(line[at], grid.columns[at]) for at in chosen] for line in grid.cells]
-    return Layout(tuple(grid.columns[at] for at in chosen), lines, [*texts])
+    return Layout([grid.columns[at] for at in chosen], lines, [*footnotes])
 
 
 def marked(figure: Measurement, seeds: int) -> Cell:
     """A figure, with a remark if it is not of as many seeds as the column `n` of its row says."""
-    if figure.value is None or figure.n == seeds:
+    if figure.value is None or figure.n == (seeds or figure.n):
         return Cell(figure)
     return Cell(figure, (f"{figure.n} of {seeds} seeds" if figure.n < seeds else f"over {figure.n} seeds",))
 
@@ -148,20 +143,16 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
 
 
 def legend(grids: Iterable[Grid]) -> list[str]:
-    """The meaning of the intervals in these grids, each once."""
-    cells = (cell.value for grid in grids for line in grid.cells for cell in line)
-    intervals = [cell.interval for cell in cells if isinstance(cell, Measurement) and cell.interval is not None]
-    methods: dict[str, dict[str, float]] = {}  # by what varies: seeds, sentences, documents
-    for interval in intervals:
-        how = interval.how if interval.method else "Student's t, n - 1"
-        methods.setdefault("" if interval.kind == "seeds" else interval.unit, {})[how] = interval.level
-    lines = []
-    for unit, hows in sorted(methods.items()):
-        said = f"of a mean {'; '.join(hows)}; of a change as the verdicts' rule says"
-        level = f"the {max(hows.values()):.0%} interval"
-        own = f"{level} of one run over the {unit} of its test set, not over seeds ({'; '.join(hows)})"
-        lines.append(f"(a to b){ONE_RUN}: {own}" if unit else f"(a to b): {level} over seeds; {said}")
-    return lines
+    """What the intervals in these grids are over, and how they were computed, each once."""
+    figures = [cell.value for grid in grids for line in grid.cells for cell in line]
+    methods: dict[str, dict[str, None]] = {}
+    for interval in (figure.interval for figure in figures if isinstance(figure, Measurement)):
+        if interval is not None and interval.kind == "seeds":
+            methods.setdefault(": over seeds", {})[interval.method or "Student's t, n - 1"] = None
+        elif interval is not None:
+            own = f"{ONE_RUN}: of one run, over the {interval.unit} of its test set, not over seeds"
+            methods.setdefault(own, {})[interval.how] = None
+    return [f"(a to b){what}, 95%; {'; '.join(hows)}" for what, hows in sorted(methods.items())]
 
 
 # Terminal
@@ -171,16 +162,16 @@ def terminal(grid: Grid) -> str:
     """Aligned text with its title and setting above, and footnotes, warnings and notes below."""
     page = layout(grid, _SHOWN)
     cells = [[column.heading for column in page.columns], *([shown.line() for shown in line] for line in page.lines)]
-    lines = justified(cells, page.columns)
+    lines = aligned(cells, [at for at, column in enumerate(page.columns) if column.kind != "figures"])
     footnotes = [f"[{at}] {text}" for at, text in enumerate(page.footnotes, start=1)]
     below = wrapped([*footnotes, *grid.warnings, *grid.notes])
     return "\n".join([*wrapped(filter(None, (grid.title, grid.setting))), *lines, *below])
 
 
-def justified(lines: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[str]:
-    """Lines of cells in columns of one width each: text at the left, figures at the right."""
-    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
-    sides = [str.rjust if column.kind == "figures" else str.ljust for column in columns]
+def aligned(lines: Sequence[Sequence[str]], texts: Container[int] = (0,)) -> list[str]:
+    """Lines of cells in columns of one width each: those of these places at the left, figures at the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [str.ljust if at in texts else str.rjust for at in range(len(widths))]
     cells = ([side(text, width) for side, text, width in zip(sides, line, widths, strict=True)] for line in lines)
     return ["  ".join(line).rstrip() for line in cells]
 
@@ -196,11 +187,9 @@ def shortened(text: str, width: int, other: str = "") -> str:
     """The text in `width` characters: both ends, or the part from its first difference to `other`, if that is later."""
     if len(text) <= width:
         return text
-    tail = (width - 1) // 2
-    head = width - 1 - tail
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
-    if common < head or text == other:
-        return f"{text[:head]}…{text[len(text) - tail :]}"
+    tail, common = (width - 1) // 2, sum(takewhile(bool, map(str.__eq__, text, other)))
+    if text == other or common < width - 1 - tail:
+        return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
     rest = "…" + text[common - _CONTEXT :]
     return rest if len(rest) <= width else rest[: width - 1] + "…"
 
@@ -217,7 +206,7 @@ def markdown(grid: Grid, *, signs: bool = True) -> str:
     rule = ["---:" if column.kind == "figures" else "---" for column in page.columns]
     cells = [[escape_markdown(shown.line()) for shown in line] for line in page.lines]
     parts.append("\n".join(f"| {' | '.join(line)} |" for line in (headings, rule, *cells)))
-    lines = [f"[{number}] {text}" for number, text in enumerate(page.footnotes, start=1)]
+    lines = [f"[{at}] {text}" for at, text in enumerate(page.footnotes, start=1)]
     if lines := [*lines, *grid.notes, *(legend([grid]) if signs else [])]:
         parts.append(f"<details><summary>Notes</summary>\n\n{bullets(lines)}\n\n</details>")
     return "\n\n".join(parts) + "\n"
@@ -236,19 +225,21 @@ def latex(grid: Grid) -> str:
     that is a change, and warnings; all else is in the report.
     """
     page = layout(grid, 0)
+    caption = "; ".join(filter(None, (grid.title, grid.setting)))
     label = re.sub(r"[^a-z0-9]+", "-", f"{grid.name} {grid.setting}".lower()).strip("-")
     sides = "".join("r" if column.kind == "figures" else "l" for column in page.columns)
-    lines = [r"\begin{table}\centering\footnotesize\setlength{\tabcolsep}{3pt}"]
-    lines += [rf"\caption{{{escape_latex('; '.join(filter(None, (grid.title, grid.setting))))}}}"]
-    lines += [rf"\label{{tab:{label}}}", rf"\begin{{tabular}}{{{sides}}}", r"\toprule"]
-    lines += [" & ".join(escape_latex(column.heading) for column in page.columns) + r" \\", r"\midrule"]
+    lines = [
+        rf"\begin{{table}}\centering\footnotesize\setlength{{\tabcolsep}}{{3pt}}\caption{{{escape_latex(caption)}}}",
+        rf"\label{{tab:{label}}}\begin{{tabular}}{{{sides}}}\toprule",
+        " & ".join(escape_latex(column.heading) for column in page.columns) + r" \\\midrule",
+    ]
     for line in page.lines:
         lines.append(" & ".join(escape_latex(shown.text) for shown in line) + r" \\")
         ends = [shown.interval * column.signed for shown, column in zip(line, page.columns, strict=True)]
         if any(ends):
             lines.append(" & ".join(rf"\tiny {escape_latex(end)}" if end else "" for end in ends) + r" \\")
     warnings = [rf"\par {escape_latex(text)}" for text in grid.warnings]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *warnings, r"\end{table}"]) + "\n"
+    return "\n".join([*lines, r"\bottomrule\end{tabular}", *warnings, r"\end{table}"]) + "\n"
 
 
 _LATEX = str.maketrans({
@@ -270,16 +261,14 @@ def as_json(grid: Grid) -> dict[str, Any]:
     """Every figure, reason and remark of a grid by column key; None for a missing figure."""
     headings = {column.key: column.heading for column in grid.columns}
     rows = [dict(zip(headings, map(_json, line), strict=True)) for line in grid.cells]
-    about = {name: getattr(grid, name) for name in ("name", "title", "setting", "synthetic")}
-    lists = {"notes": [*grid.notes], "warnings": [*grid.warnings], "legend": legend([grid])}
-    return about | {"columns": headings, "rows": rows} | lists
+    about = {name: getattr(grid, name) for name in ("name", "title", "setting", "synthetic", "notes", "warnings")}
+    return about | {"columns": headings, "rows": rows, "legend": legend([grid])}
 
 
 def _json(cell: Cell) -> Any:
-    remarks = {"remarks": list(cell.remarks)} if cell.remarks else {}
-    if isinstance(cell.value, str):
-        return {"text": cell.value, **remarks} if remarks else cell.value
-    figure = cell.value
-    interval = figure.interval and to_jsonable_python(figure.interval, exclude_none=True)
+    figure, remarks = cell.value, {"remarks": cell.remarks} if cell.remarks else {}
+    if isinstance(figure, str):
+        return {"text": figure, **remarks} if remarks else figure
+    interval = figure.interval and {key: end for key, end in asdict(figure.interval).items() if end is not None}
     known = {"value": figure.value, "n": figure.n, "deviation": figure.deviation, "interval": interval}
     return known | ({} if figure.reason is None else {"missing_because": figure.reason}) | remarks

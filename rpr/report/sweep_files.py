@@ -14,10 +14,13 @@ from rpr.records.position import called
 from rpr.records.record import Record
 
 
-def sweep_file(sweep: str) -> dict[str, Any]:
-    """What the file of a sweep says, nothing if no sweep of this name has one. Raises RecordError if unreadable."""
-    path = sweep_files().get(sweep)  # never a path: a record could name any
-    return {} if path is None else _read(path, path.stat().st_mtime_ns)
+def sweep_files_of(runs: Iterable[Record]) -> list[dict[str, Any]]:
+    """The files of the sweeps that these runs belong to, as far as a sweep of the name has one. Raises RecordError if
+    one cannot be read.
+    """
+    paths = sweep_files()  # never a path: a record could name any
+    names = dict.fromkeys(name for run in runs for name in run.sweeps if name in paths)
+    return [_read(paths[name], paths[name].stat().st_mtime_ns) for name in names]
 
 
 @lru_cache
@@ -30,11 +33,6 @@ def _read(path: Path, _changed: int) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def sweep_files_of(runs: Iterable[Record]) -> list[dict[str, Any]]:
-    """The files of the sweeps that these runs belong to."""
-    return [sweep_file(name) for name in dict.fromkeys(name for run in runs for name in run.sweeps)]
-
-
 def usual_baseline(runs: Sequence[Record]) -> str:
     """What runs that are trained alike are compared with: sinusoids, else what the file of their sweep names, else the
     paper's row.
@@ -44,17 +42,11 @@ def usual_baseline(runs: Sequence[Record]) -> str:
     return next((name for name in ("absolute", *of_files, papers) if called(name, runs)), "absolute")
 
 
-def corpora_of(file: dict[str, Any]) -> set[str]:
-    """The corpora that a sweep's file names: figures that stand beside its runs are not of others."""
-    return {name for key in ("data", "data.name") for name in _values(file, key)}
-
-
-def seeds_of(runs: Iterable[Record]) -> set[int]:
-    """The seeds that the files of the runs' sweeps name; empty if they name none."""
-    return {int(seed) for file in sweep_files_of(runs) for seed in _values(file, "seed") if seed.isdigit()}
-
-
-def _values(file: dict[str, Any], setting: str) -> list[str]:
-    lines = [line for key in ("overrides", "jobs") if isinstance(part := file.get(key), list) for line in part]
-    pairs = (word.partition("=") for line in lines if isinstance(line, str) for word in line.split())
-    return [value for name, _, values in pairs if name == setting for value in values.split(",")]
+def named_in(files: Iterable[dict[str, Any]], *settings: str) -> set[str]:
+    """The values of these settings that sweeps' files name: published figures stand beside the corpora of a file that
+    says so, and seeds were fixed before any run.
+    """
+    parts = (part for file in files for key in ("overrides", "jobs") if isinstance(part := file.get(key), list))
+    words = (word for part in parts for line in part if isinstance(line, str) for word in line.split())
+    pairs = (word.partition("=") for word in words)
+    return {value for name, _, values in pairs if name in settings for value in values.split(",")}

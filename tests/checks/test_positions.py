@@ -10,7 +10,7 @@ from rpr.checks.positions import attention_weights, measure, table_numbers
 from rpr.data.vocabulary import BOS, EOS
 from rpr.model.positions import Tables
 from rpr.model.vectors import relative_table, rows_of
-from rpr.report.position_figure import label
+from rpr.report.plots import label
 from tests import small_models
 from tests.model import test_transformer
 from tests.shapes import scheme
@@ -113,7 +113,7 @@ def test_tables_by_sharing(pairs):
     assert all(entry["keys"] and entry["values"] and len(entry["keys"]["norms"]) == 2 for entry in per_head)
     model = make_model(tables="shared_by_heads_and_layers", values=False)
     shared = measured(model, pairs)["tables"]
-    assert [label(entry) for entry in shared] == ["encoder layers 1 to 2, shared", "decoder layers 1 to 2, shared"]
+    assert [label(entry) for entry in shared] == ["encoder layers 1, 2, shared", "decoder layers 1, 2, shared"]
     assert [entry["values"] for entry in shared] == [None, None]
     keys = model.decoder[1].self_attention.tables.keys
     assert shared[1]["keys"]["norms"] == [pytest.approx([float((row**2).sum().sqrt()) for row in keys])]

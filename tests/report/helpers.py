@@ -2,7 +2,7 @@
 
 from rpr.records.measurement import Measurement
 from rpr.report.groups import run_groups
-from rpr.report.score_table import Tables
+from rpr.report.tables import Tables
 from tests.fake_records import fake_record
 
 
@@ -37,7 +37,7 @@ def row(grid, *labels):
     """The cells of a row by column key."""
     for line in grid.cells:
         named = {column.key: cell for column, cell in zip(grid.columns, line, strict=True)}
-        if [named[column.key].value for column in grid.columns if column.label] == list(labels):
+        if [named[column.key].value for column in grid.columns if column.kind == "label"] == list(labels):
             return named
     raise AssertionError(f"no row {labels} in {grid.name}")
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from rpr.records.record import find_records
-from rpr.report.committed import TESTS_NAME, render_report
-from rpr.report.paired import from_json
+from rpr.report.committed import render_report
 
 SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 REPORTED = sorted(path.parent for path in SWEEPS.rglob("report.md"))
-TESTED = sorted(SWEEPS.rglob(TESTS_NAME))
+TESTED = sorted(SWEEPS.rglob("compare.json"))
 GOLDEN = list(csv.DictReader((SWEEPS.parent / "tests/golden/report_values.csv").open(encoding="utf-8")))
 DECIDED = ("length_generalisation", "lm_length", "multi30k")  # with several seeds
 
@@ -68,9 +67,9 @@ def test_paired_tests_match_their_document_and_the_records(document):
         for _, record in find_records(document.parent).records
         for one in record.scores
     }
-    for family in from_json(document.read_text(encoding="utf-8")).tests:
-        by_run = {system.run: system.score for system in family.scores}
+    for family in json.loads(document.read_text(encoding="utf-8"))["tests"]:
+        by_run = {system["run"]: system["score"] for system in family["scores"]}
         for name, score in by_run.items():
-            assert score == pytest.approx(scores[name, family.split, family.metric], abs=0.0051)
-        for one in family.comparisons:
-            assert one.difference == pytest.approx(by_run[one.run] - by_run[one.baseline], abs=0.0151)
+            assert score == pytest.approx(scores[name, family["split"], family["metric"]], abs=0.0051)
+        for one in family["comparisons"]:
+            assert one["difference"] == pytest.approx(by_run[one["run"]] - by_run[one["baseline"]], abs=0.0151)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rpr.records.record import Record
-from rpr.report.by_context import context_grids
 from rpr.report.plots import bits_by_context
+from rpr.report.tables import context_grids
 from tests.fake_records import fake_record
 from tests.report.helpers import group_of, row
 

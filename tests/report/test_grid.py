@@ -28,10 +28,10 @@ SENTENCES = Interval(29.0, 31.0, 0.95, kind="sentences", samples=1000, seed=1, m
 
 def make_grid(*, notes=(), warnings=(), rows=None):
     columns = (
-        Column("position", "position", lambda row: row[0], label=True),
+        Column("position", "position", lambda row: row[0], kind="label"),
         Column("test", "test", lambda row: row[1]),
         Column("change", "change", lambda row: row[2], signed=True, priority=1),
-        Column("words", "differs", lambda row: row[3], words=True, priority=2),
+        Column("words", "differs", lambda row: row[3], kind="words", priority=2),
         Column("chrf", "chrF", lambda row: row[1], priority=3),
     )
     three = (
@@ -134,8 +134,8 @@ def test_latex_fits_a_column():
     assert r"c \& d & 11.0 \\" in text and r"\textless{}e\textgreater{} & -- \\" in text and "differs" not in text
     assert escape_latex("a-b -1") == "a-b $-$1"
     assert text.count(r"\label{tab:") == 1 and r"\toprule" in text and "[1]" not in text
-    columns = (Column("position", "position", str, label=True), Column("c", "change", lambda row: change, signed=True))
-    signed = latex(Grid("x", "", columns, ("a",)))
+    position = Column("position", "position", str, kind="label")
+    signed = latex(Grid("x", "", (position, Column("c", "change", lambda row: change, signed=True)), ("a",)))
     assert r"a & $-$1.3 \\" in signed and r" & \tiny ($-$2.0 to $-$0.5) \\" in signed
 
 

@@ -121,7 +121,7 @@ def test_published_figures_stand_beside_the_papers_corpus_and_the_sweeps_that_sa
 ])  # fmt: skip
 def test_still_learning_is_a_fall_over_the_last_tenth_on_average(losses, fall):
     run = fake_record()
-    (variant,) = group_of([run], {run_key(run): groups.Beside(groups.learning_of(losses))}).variants
+    (variant,) = group_of([run], {run_key(run): groups.Beside({"validation/loss": losses})}).variants
     assert variant.fall == (fall and pytest.approx(fall))
 
 
@@ -129,9 +129,9 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
     absolute = fake_record("absolute")
     other = fake_record("relative", seed=2, scores=[fake_score("test", 31.0, signature="another")])
     group = group_of([absolute, fake_record("relative"), other])
-    assert "measured in different ways" in group.score(group.get("relative"), "test").reason
+    assert "measured in different ways" in group.get("relative").score("test").reason
     group = group_of([absolute, fake_record("relative", scores=[fake_score("test", 31.0, num_sentences=7)])])
-    change = group.change(group.get("relative"), group.column("test"))
+    change = group.get("relative").change(group.column("test"))
     assert change.reason == "scored in another way than absolute (sinusoidal)"
 
 
@@ -139,10 +139,10 @@ def test_missing_score_has_a_reason():
     running = fake_record("relative", seed=2, status="running")
     group = group_of([fake_record("none", status="failed"), fake_record("relative"), running])
     none, relative = group.get("none"), group.get("relative")
-    assert group.score(none, "test").reason == "seed 1 failed: RuntimeError: rank 1 died"
+    assert none.score("test").reason == "seed 1 failed: RuntimeError: rank 1 died"
     assert relative.unfinished == (running,)
-    assert group.score(relative, "test").value == 30.0
-    assert group.score(relative, "long").reason == "not evaluated on long"
+    assert relative.score("test").value == 30.0
+    assert relative.score("long").reason == "not evaluated on long"
 
 
 def test_unknown_schemes_and_settings_are_variants_of_their_own():
@@ -162,7 +162,7 @@ def test_scores_by_length_of_other_sentences_or_trainings_are_not_compared(chang
         of_lengths[1]["buckets"][0]["num_sentences"] = 49
     runs = [fake_record(kind, by_length=each) for kind, each in zip(("absolute", "relative"), of_lengths, strict=True)]
     group = group_of(runs)
-    assert "another way" in str(group.change(group.get("relative"), ("sacrebleu", 1, 10)).reason)
+    assert "another way" in str(group.get("relative").change(("sacrebleu", 1, 10)).reason)
 
 
 def test_published_order_is_said_beside_ours():

@@ -12,13 +12,13 @@ from rpr.records.record import find_records, write_record
 from rpr.report import page as pages
 from rpr.report.groups import run_groups
 from rpr.report.page import Chapter, Report, build_report
-from rpr.report.score_table import Tables
+from rpr.report.tables import Tables
 from tests.fake_records import fake_record, fake_score
 
 
 def page(runs) -> str:
     groups = run_groups(runs)
-    return pages.html_page(Report("x", Path(), tuple(map(Chapter, groups)), Tables(groups), (), []))
+    return pages.html_page(Report("x", Path(), [*map(Chapter, groups)], Tables(groups)))
 
 
 def unfolded(text: str) -> str:

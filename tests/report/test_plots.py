@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from rpr.report import plots, samples
+from rpr.report.groups import Beside, run_key
 from rpr.report.plots import recall_map
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
 from tests.report.helpers import group_of
@@ -29,16 +30,17 @@ def test_bars_are_95_percent_intervals_over_seeds_or_of_one_seed_over_its_test_s
 
 def test_missing_data_is_not_drawn():
     baselines = group_of([fake_record("absolute"), fake_record("none", scores={})])
-    assert plots.all_plots(baselines, [], None) == []
-    assert plots.learning_curves(baselines, [(baselines.variants[0], {})]) is None
+    assert plots.all_plots(baselines, None) == []
 
 
 def many():
+    """A group of 31 rows with BLEU by length and on validation."""
     lengths = fake_by_length(40, 30, 20, 10)
     runs = [fake_record(kind, k, by_length=lengths, scores={"test": score + k / 100})
             for kind, count, score in (("relative", 26, 30.0), ("relative_keys", 4, 40.0))
             for k in range(count)]  # fmt: skip
-    return group_of([*runs, fake_record("absolute", by_length=lengths, scores={"test": 10.0})])
+    runs.append(fake_record("absolute", by_length=lengths, scores={"test": 10.0}))
+    return group_of(runs, {run_key(run): Beside({"validation/bleu": {1: 2.0}}) for run in runs})
 
 
 def test_of_many_rows_baseline_the_papers_best_and_worst_are_drawn():
@@ -47,10 +49,7 @@ def test_of_many_rows_baseline_the_papers_best_and_worst_are_drawn():
     labels = [variant.label for variant in shown]
     assert len(labels) == 12 and remark.startswith("12 of 31 rows are drawn: baseline, the paper's, best, worst")
     assert {"absolute (sinusoidal)", "relative, k = 16", "relative, k = 25", "keys only, k = 3"} <= {*labels}
-    drawn = {
-        plot.name: plot
-        for plot in plots.all_plots(group, [(one, {"validation/bleu": {1: 2.0}}) for one in shown], None)
-    }
+    drawn = {plot.name: plot for plot in plots.all_plots(group, None)}
     assert list(drawn) == ["scores_by_position", "bleu_by_length", "learning_curves"]
     for name in ("bleu_by_length", "learning_curves"):
         assert "12 of 31" in drawn[name].description and "relative, k = 16" in drawn[name].svg.decode()
@@ -67,31 +66,32 @@ def test_rows_are_ranked_and_those_far_below_are_arrows():
     marks = [line.get_marker() for line in axes.get_lines() if line.get_marker() in "o<"]
     assert marks == ["o"] * 4 + ["<"] and 30 < axes.get_xlim()[0] < 36
     other = fake_record("kerple", scores=[fake_score("test", 40.0, beam_size=1)])
-    rows, remark = plots.ranked(group_of([*(group.runs), other]))
-    assert len(rows) == 5 and remark == "without KERPLE, scored in another way"
+    [axes] = plots.scores_by_position(group_of([*group.runs, other])).figure().axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == labels, "none scored in another way"
 
 
 def test_validation_bleu_of_other_sentences_is_not_averaged():
     for counts, panels in (((200, 20), 1), ((200, 0), 2)):
         settings = ({"evaluation.validation_sentences": count} for count in counts)
-        group = group_of([fake_record("relative", seed=seed, settings=some) for seed, some in enumerate(settings)])
-        curves = [(group.variants[0], {"validation/bleu": {1: 2.0}, "validation/loss": {1: 2.0}})] * 2
-        assert plots.learning_curves(group, curves).panels == panels
+        runs = [fake_record("relative", seed=seed, settings=some) for seed, some in enumerate(settings)]
+        curves = Beside({"validation/bleu": {1: 2.0}, "validation/loss": {1: 2.0}})
+        assert plots.learning_curves(group_of(runs, {run_key(run): curves for run in runs})).panels == panels
 
 
 def test_recall_is_drawn_by_pairs_and_distance(tmp_path):
     """Of two seeds: the answers of one are right, of the other wrong; another task has no such picture."""
     for seed, answer in (("a", "v1"), ("b", "v2")):
+        (tmp_path / seed).mkdir()
         for split in ("test", "long"):
             for name, text in (("sources", "k4 v1 f2 k7 v3 ? k4"), ("references", "v1"), ("hypotheses", answer)):
-                (tmp_path / f"{seed}.{split}.{name}.txt").write_text(f"{text}\n")
+                (tmp_path / seed / f"{split}.{name}.txt").write_text(f"{text}\n")
     kinds = ["recall"]
     run = SimpleNamespace(setting=lambda key: kinds[0])
     variant = SimpleNamespace(label="RoPE", finished=["a", "b"])
     group = SimpleNamespace(runs=[run], variants=[variant], heading="recall")
-    plot = recall_map(group, lambda seed, name: tmp_path / f"{seed}.{name}")
+    plot = recall_map(group, lambda seed: tmp_path / seed / "record.json")
     assert b"RoPE" in plot.svg and plot.panels == 1
     (drawn,) = plot.figure().axes
     assert drawn.collections[0].get_array().compressed().tolist() == [50.0]
     kinds[0] = "copy"
-    assert recall_map(group, lambda seed, name: tmp_path / name) is None
+    assert recall_map(group, None) is None

@@ -10,7 +10,7 @@ import pytest
 from rpr.checks.positions import DEFINITIONS, measure
 from rpr.data.vocabulary import EOS
 from rpr.report import plots
-from rpr.report.position_figure import label, position_figure
+from rpr.report.plots import position_figure
 from tests.model.scheme_variants import KINDS
 from tests.model.test_transformer import make_model
 from tests.small_models import NO_TABLES
@@ -31,7 +31,7 @@ def numbers_of(**settings: Any) -> dict[str, Any]:
      {NORMS: 1, "encoder layer 1": 2, "decoder layer 2": 2, ABSOLUTE: 0}),
     ({"num_heads": 2, "clip_distance": 0, "num_layers": 1}, {NORMS: 1, "encoder layer 1": 2}),
     ({"num_heads": 1, "clip_distance": 1, "tables": "shared_by_heads_and_layers"},
-     {"encoder layers 1 to 2, shared": 1, "encoder layer 1": 1}),
+     {"encoder layers 1, 2, shared": 1, "encoder layer 1": 1}),
     ({**NO_TABLES, "num_heads": 2, "num_layers": 7, "absolute": "learned"},
      {NORMS: 0, "encoder layer 1": 1, "decoder layer 7": 1, ABSOLUTE: 1, "source positions": 1}),
 ], ids=["tables", "k_0", "shared", "absolute"])  # fmt: skip
@@ -46,10 +46,6 @@ def test_panels_of_a_figure(changes, counts):
     assert all(said in words for said in ("a $x$ <b> & c", "k = 3 | step 5", "Of 100 validation sentences"))
     width = re.search(r'<svg [^>]*width="([\d.]+)pt"', text)
     assert float(width[1]) / 72 < 16
-
-
-def test_layers_between_those_that_share_a_table_are_not_named():
-    assert label({"stack": "decoder", "layers": [1, 3]}) == "decoder layers 1, 3, shared"
 
 
 @pytest.mark.parametrize("settings, filled", [

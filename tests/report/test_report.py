@@ -14,8 +14,7 @@ from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError
 from rpr.paths import data_dir
 from rpr.records.record import find_records, write_record
-from rpr.report.page import PICTURE_NAME, Report, build_report, read_remarks
-from rpr.report.plots import FILE
+from rpr.report.page import Report, build_report, read_remarks
 from rpr.validation import validate
 from tests.fake_records import fake_by_length, fake_record, write_run
 
@@ -64,7 +63,7 @@ def test_remarks_beside_records_are_shown_wherever_the_report_is_read(runs, tmp_
     assert shown.document["remarks"] == remarks
     assert "Remarks" in shown.markdown and "second" in shown.markdown
     (tmp_path / "remarks.txt").write_bytes(b"\xff")
-    with pytest.raises(RecordError, match="remarks.txt: cannot be read as text .*; mend it, or remove it"):
+    with pytest.raises(RecordError, match="remarks.txt: "):
         read_remarks(tmp_path)
 
 
@@ -86,7 +85,7 @@ def test_all_files_exist_and_are_well_formed(built):
     names = ["report.md", "report.json", "report.tex", "index.html"]
     names += ["scores_by_position.svg", "bleu_by_length.svg", "learning_curves.svg"]
     assert {path.name for path in built.files} == set(names) == {path.name for path in folder.iterdir()}
-    assert json.loads((folder / "report.json").read_text()) == built.document
+    assert json.loads((folder / "report.json").read_text()) == json.loads(json.dumps(built.document))
     for path in folder.glob("*.svg"):
         ElementTree.fromstring(path.read_text())
     page, text = (folder / "index.html").read_text(), (folder / "report.md").read_text()
@@ -153,20 +152,6 @@ def test_plots_per_group_and_damaged_metrics_are_reported(tmp_path):
     [problem] = built.problems
     assert "metrics.jsonl:1: not a line of metrics" in problem
     assert "Not in this report: 1 file(s) that cannot be read." in built.summary(80, 24)
-
-
-@pytest.mark.usefixtures("unrendered")
-def test_plots_of_an_earlier_report_are_removed(tmp_path):
-    out, run = tmp_path / "out", fake_record("relative")
-    out.mkdir()
-    kept = ["positions.svg", "run.positions.svg", "bleu_by_length.txt", "bleu_by_kilo.svg"]
-    earlier = ["bleu_by_length-news-small-1800-cpu.svg", "learning_curves-news-small-1800-cpu.svg"]
-    for name in (*kept, *earlier):
-        (out / name).touch()
-    built = build_report([(tmp_path / "record.json", run)], out, "x")
-    assert {path.name for path in out.iterdir()} == {*kept, *(path.name for path in built.files)}
-    pictures = [path.name for path in data_dir("sweeps").rglob("*.svg") if not path.name.endswith(PICTURE_NAME)]
-    assert len(pictures) > 20 and all(map(FILE.fullmatch, pictures))
 
 
 @pytest.mark.usefixtures("unrendered")

@@ -83,7 +83,7 @@ def test_rows_scored_otherwise_are_a_warning():
     table = grids([fake_record("absolute"), other])["scores"]
     assert table.warnings == ("not comparable: the rows of test were scored in different ways",)
     group = group_of([fake_record("absolute"), other])
-    assert "another way" in str(group.change(group.get("relative"), group.column("test")).reason)
+    assert "another way" in str(group.get("relative").change(group.column("test")).reason)
     assert "test_change" not in {column.key for column in table.columns}, "no empty column"
 
 
@@ -99,7 +99,7 @@ def test_tasks_say_how_many_seeds_solve_them():
     assert table.title == "exact match on long"
     assert [row(table, label)["long_solved"].value for label in (PAPERS, ABSOLUTE)] == ["2 of 3", "0 of 3"]
     assert "test: lengths up to 20 symbols of the input, as in training; long: up to 40" in table.notes
-    assert group.unlearned(group.baseline) == ""
+    assert group.baseline.unlearned() == ""
 
 
 def test_notes_of_a_row_are_footnotes(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_notes_of_a_row_are_footnotes(tmp_path, monkeypatch):
     monkeypatch.setattr("rpr.report.sweep_files.sweep_files", lambda: {"mine": tmp_path / "mine.yaml"})
     (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2']")
     runs = [fake_record("relative", seed=seed) for seed in (1, 2)]
-    falling = {run_key(run): Beside((0.03, 0.1)) for run in runs}
+    falling = {run_key(run): Beside({"validation/loss": {900: 3.1, 1000: 3.0}}) for run in runs}
     rerun = runs[1].model_copy(update={"rerun_of": RerunOf(run_id="b", started=runs[1].started)})
     chips = [fake_record("absolute", seed=seed, device="A") for seed in (1, 2)]
     for others, beside, notes in (

@@ -76,9 +76,9 @@ def test_changes_of_committed_sweeps_are_those_that_numpy_alone_finds(sweep, spl
     key, variants = group.column(split), {variant.label: variant for variant in group.variants}
     for golden in (golden for golden in GOLDEN if (golden["sweep"], golden["split"]) == (sweep, split)):
         variant = variants[golden["row"]]
-        assert group.verdict(variant, key) == golden["verdict"]
+        assert variant.verdict(key) == golden["verdict"]
         if golden["change"] and variant is not group.baseline:
-            change = group.change(variant, key)
+            change = variant.change(key)
             figures = (change.value, change.interval.low, change.interval.high)
             assert figures == pytest.approx([float(golden[name]) for name in ("change", "low", "high")], abs=1e-6)
 
@@ -92,7 +92,7 @@ def verdicts(scores, metric="sacrebleu", **settings):
     ]
     group = group_of(records)
     key = group.column("test")
-    return {variant.position.kind: group.verdict(variant, key) for variant in group.variants}
+    return {variant.position.kind: variant.verdict(key) for variant in group.variants}
 
 
 @pytest.mark.parametrize("absolute, relative, verdict", [
@@ -114,8 +114,8 @@ def test_models_that_learned_nothing_have_no_verdict_and_no_change():
     group = group_of(records, published=True)
     key = group.column("test")
     assert group.baseline is group.papers_relative
-    assert {group.verdict(variant, key) for variant in group.variants} == {"not learned"}
-    assert {group.change(variant, key).value for variant in group.variants if variant is not group.baseline} == {None}
+    assert {variant.verdict(key) for variant in group.variants} == {"not learned"}
+    assert {variant.change(key).value for variant in group.variants if variant is not group.baseline} == {None}
 
 
 def test_compare_says_nothing_of_models_that_learned_nothing():
@@ -165,7 +165,7 @@ def test_text_above_the_unigram_entropy_is_not_learned():
     rows = {"absolute": 2.0, "relative": 1.5, "none": 5.0}
     group = group_of(run(name, seed, bits) for name, bits in rows.items() for seed in (1, 2, 3))
     key = group.column("test")
-    assert [group.verdict(one, key) for one in group.variants] == ["baseline", "not learned", "better"]
+    assert [one.verdict(key) for one in group.variants] == ["baseline", "not learned", "better"]
 
 
 def drawn(draw, seeds, documents, of_seeds, of_documents, of_both):

@@ -1,0 +1,475 @@
+"""All tables of a report: rows with n, score, change from the baseline, and a verdict; the best recipes; by length.
+
+The paper's Tables 1 to 3 are the score table with the rows of the paper, beside its figures; every other score table
+has all rows of groups that are alike, the best first. By length of the context two ways to evaluate one checkpoint
+stand side by side: in separate windows most tokens have a short context, so a model can gain with length without using
+a longer context at all (Press et al. 2022, appendix B); a sliding window shows that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from rpr import paper
+from rpr.data.generated import TASKS
+from rpr.kinds import TASK, TEXT, TRANSLATION
+from rpr.records.measurement import Measurement, mean, missing, single
+from rpr.records.record import Record, short_names
+from rpr.records.scores import (
+    BITS_PER_BYTE,
+    METRIC_NAMES,
+    ByContext,
+    LengthBucket,
+    Score,
+    counted,
+    how_scored,
+    how_scored_by_context,
+    how_scored_by_length,
+    pooled,
+    search_in_words,
+    tokenised_in_words,
+)
+from rpr.report.groups import LEARNING_RULE, SOLVED, Group, Key, TestColumn, Variant, never_run
+from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, differences, facts_of, find, tokens_per_step
+from rpr.report.recipes import recipe_grid, recipes
+from rpr.report.render import DASH, Cell, Column, Grid, marked
+from rpr.report.sweep_files import named_in, sweep_files_of
+from rpr.report.verdicts import LEAST_SEEDS, MODEL
+
+# The sections of a page with tables of all groups, in its order.
+HEADINGS = {"scores": "Scores", "recipes": "The best recipe of each variant", "paper": "The paper's tables"}
+WINDOWS = ("separate", "sliding")
+CONTEXTS, ABSENT = "Bits per byte by length of the context", "not scored at this length"
+UNIGRAM = "unigram entropy of the corpus"
+_UNPUBLISHED = "no published figure of this row as a whole"
+_MORE = "not among the seeds of the sweep's file: runs added later make a difference by chance more likely"
+_SIDE_BY_SIDE = ("test", "validation")  # splits of translations with changes
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: its labels, one for each label column, its variant, and the split that published figures of it are on."""
+
+    labels: tuple[str, ...]
+    variant: Variant
+    papers_split: str = "test"
+
+    @property
+    def group(self) -> Group:
+        return self.variant.group
+
+    def figure(self, source: Source) -> Measurement:
+        """What a source prints for this row."""
+        published = find(facts_of(self.variant), source, self.papers_split if source is PAPER else None)
+        if published is None or (source is not PAPER and self.group.column(published.split, published.metric) is None):
+            return missing(_UNPUBLISHED)
+        return single(published.figure)
+
+    def verdict(self, split: str) -> str:
+        return self.variant.verdict(self.group.column(split))
+
+    def over_documents(self, split: str) -> Measurement | str:
+        return "" if self.variant is self.group.baseline else self.variant.over_documents(split)
+
+    def papers_change(self) -> Measurement:
+        """The change of the paper's figure from its figure of the baseline."""
+        own, its = (replace(self, variant=side).figure(PAPER).value for side in (self.variant, self.group.baseline))
+        if not self.group.published or own is None or its is None or self.variant is self.group.baseline:
+            return missing(_UNPUBLISHED)
+        return single(round(own - its, 1))
+
+    def solved(self) -> str:
+        """`4 of 5`: the seeds that solve a task on the split of its findings."""
+        scores = self.variant.scores.get(self.group.column(self.group.split) or (), {}).values()
+        return f"{sum(score.value >= SOLVED for score in scores)} of {len(scores)}" if scores else ""
+
+    def note(self) -> Cell:
+        """What a reader must know: whether it learned, its seeds without a result, how the others were trained."""
+        variant, finished, baseline = self.variant, self.variant.finished, self.group.baseline
+        originals = Counter(run.seed for run in variant.records if run.status == "finished" and run.rerun_of is None)
+        planned, chips = named_in(sweep_files_of(finished), "seed"), {run.seed: run.device for run in baseline.finished}
+        other = [run for run in finished if run.device != chips.get(run.seed, run.device)]
+        by_word: dict[str, dict[int, str]] = {
+            "incomplete": {run.seed: run.status for run in variant.unfinished},
+            "uncommitted": {run.seed: "trained from uncommitted changes" for run in finished if run.git.dirty},
+            "trained again": {seed: "the newest of several runs" for seed, times in originals.items() if times > 1},
+            "more seeds": {run.seed: _MORE for run in finished if planned and str(run.seed) not in planned},
+            "other chip": {run.seed: f"on {run.device}, {baseline.label} on {chips[run.seed]}" for run in other},
+        }
+        remarks = {"": variant.unlearned(), "still learning": LEARNING_RULE * (variant.fall is not None)}
+        for word, by_seed in by_word.items():
+            seeds = {why: [seed for seed in sorted(by_seed) if by_seed[seed] == why] for why in by_seed.values()}
+            remarks[word] = "; ".join(f"seed {', '.join(map(str, seeds[why]))}: {why}" for why in seeds)
+        said = {word: why for word, why in remarks.items() if why}
+        return Cell(", ".join(filter(None, said)), tuple(said.values()))
+
+
+class Tables:
+    """Every table for which the groups have rows: those of each section of HEADINGS, and those by length, which stand
+    with their group. `rules`: what verdicts mean.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        papers = [group for group in groups if group.published and group.kind is TRANSLATION]
+        sections = {
+            "scores": [all_rows(family) for family in alike(groups)],
+            "recipes": [*map(recipe_grid, recipes(groups))],
+            "paper": [*_tables1(papers), *(grid for group in papers for grid in _tables2_and_3(group))],
+        }
+        self.sections = {name: grids for name, grids in sections.items() if grids}
+        self.main = [grid for grids in sections.values() for grid in grids]
+        self.by_length = [grid for group in groups for grid in (*length_grid(group), *context_grids(group))]
+        self.grids = [*self.main, *self.by_length]
+        self.rules = [
+            "Better or worse: the 95% interval of the change from the baseline excludes zero; open: it does not, or "
+            f"there are fewer than {LEAST_SEEDS} seeds on a side. The intervals hold together for all rows of a table: "
+            f"{MODEL}, unless a note of the table names another method.",
+            *dict.fromkeys(group.kind.caution for group in groups),
+        ]
+
+
+# Columns
+
+
+def _labels(headings: Sequence[str]) -> list[Column]:
+    """Those of the labels of a line, then its number of seeds."""
+    labels = [Column(name, name, partial(_label, at), kind="label") for at, name in enumerate(headings)]
+    return [*labels, Column("n", "n", lambda line: str(len(line.variant.finished)))]
+
+
+def _label(at: int, line: Line) -> str:
+    return line.labels[at]
+
+
+def _figures(key: str | Key, name: str, heading: str, digits: int, metric: str | None = None, **looks: Any) -> Column:
+    """A column of the scores of a key, or of a metric on a split, or if signed of their changes from the baseline."""
+    absent = f"not evaluated on {key}" if isinstance(key, str) else ABSENT
+
+    def read(line: Line) -> Cell:
+        variant, own = line.variant, line.group.column(key, metric) if isinstance(key, str) else key
+        if looks.get("signed") and variant is line.group.baseline:
+            return Cell("")
+        figure = variant.change(own, absent) if looks.get("signed") else variant.measured(own, absent)
+        return marked(figure, len(variant.finished))
+
+    return Column(name, heading, read, digits, **looks)
+
+
+# Scores
+
+
+def alike(groups: Sequence[Group]) -> list[list[Group]]:
+    """The groups by corpus, model, steps and hardware; those of one list differ in other settings and share a table."""
+    by_setting: dict[str, list[Group]] = {}
+    for group in groups:
+        by_setting.setdefault(group.common_heading, []).append(group)
+    return [*by_setting.values()]
+
+
+def all_rows(groups: Sequence[Group]) -> Grid:
+    """The table of groups that are alike: all their variants, the best first, those without a score last."""
+    first, lines = groups[0], [Line((variant.label,), variant) for group in groups for variant in group.variants]
+
+    def place(line: Line) -> tuple[bool, float]:
+        value = line.variant.score(line.group.split).value
+        return value is None, first.kind.best_first(value or 0.0)
+
+    setting = first.heading if len(groups) == 1 else first.common_heading
+    title = f"{METRIC_NAMES[first.kind.metric]} on {first.split}"
+    about = _about(first, [run for group in groups for run in group.runs])
+    return score_table("scores", title, setting, ("position",), sorted(lines, key=place), *about)
+
+
+def _about(first: Group, runs: Sequence[Record]) -> Iterator[str]:
+    """What a task's lengths are, and how much text a language model read."""
+    if first.kind is TASK:
+        train, longest = (
+            " or ".join(map(str, sorted({run.setting(f"data.task.max_{split}_length") or 0 for run in runs})))
+            for split in ("train", "long")
+        )
+        unit = getattr(TASKS.get(str(runs[0].task)), "UNIT", "")
+        yield f"test: lengths up to {train} {unit}, as in training; long: up to {longest}"
+        yield f"seeds ≥ {SOLVED:g}%: those with at least as much exact match on {first.split}"
+    if first.kind is TEXT:
+        tokens = sorted({tokens_per_step(run.config) * run.max_steps for run in runs})
+        more = ", besides those of the run that it started from" if any(run.continued for run in runs) else ""
+        yield f"trained on at most {' or '.join(f'{count:,}' for count in tokens)} tokens{more}"
+        if first.unigram is not None:
+            yield f"unigram entropy of the corpus: {first.unigram:.2f} bits per byte"
+
+
+def score_table(
+    name: str, title: str, setting: str, headings: Sequence[str], lines: Sequence[Line], *notes: str
+) -> Grid:
+    """Rows of scores with their changes, beside the figures of every source that has one for a row. `headings` are of
+    the labels of each line.
+    """
+    groups = list({id(line.group): line.group for line in lines}.values())
+    shown = all_sources() if any(group.published for group in groups) else []
+    sources = [source for source in shown if any(line.figure(source).value is not None for line in lines)]
+    # 1. How its scores were computed and compared, and what makes rows incomparable.
+    below, warnings = list[str](), list[str]()
+    for group in groups:
+        scoring, unlike = _scoring_notes([line.variant for line in lines if line.group is group])
+        below += scoring
+        warnings += unlike
+    if baselines := dict.fromkeys(group.baseline.label for group in groups if group.baseline.records):
+        own = ", whichever is the baseline of the row's own runs" if len(baselines) > 1 else ""
+        below.append(f"change: from {' or '.join(baselines)}{own}, with its 95% interval")
+        methods = (group.changes(group.column(group.split) or ()).method for group in groups)
+        below += [f"intervals of changes: {method}" for method in methods if method not in ("", MODEL)]
+    # 2. What the published figures beside them are.
+    below += [f"{source.heading}: {source.citation}; {source.protocol}" for source in sources]
+    if PAPER in sources:
+        texts = [text for group in groups for text in differences(group.finished, group.size, group.languages)]
+        below += [f"differs from the paper: {'; '.join(dict.fromkeys(texts))}"] * bool(texts)
+    # 3. The settings in which groups differ are labels, too.
+    names = short_names(dict.fromkeys(name for group in groups for name in group.distinct))
+    differ = [name for name in names if len({str(group.settings.get(name)) for group in groups}) > 1]
+    rows = [replace(line, labels=(*line.labels, *(str(line.group.settings.get(name)) for name in differ)))
+            for line in lines]  # fmt: skip
+    columns = (*_labels([*headings, *map(names.__getitem__, differ)]), *_score_columns(groups, sources))
+    about = tuple(dict.fromkeys([*below, *notes])), tuple(dict.fromkeys(warnings))
+    synthetic = any(group.synthetic for group in groups)
+    return Grid(name, title, columns, tuple(rows), setting, *about, synthetic).without_empty_columns()
+
+
+def _score_columns(groups: Sequence[Group], sources: Sequence[Source]) -> Iterator[Column]:
+    kind, split, digits, heading = groups[0].kind, groups[0].split, groups[0].kind.digits, groups[0].kind.heading
+    tested = sorted({column for group in groups for column in group.columns}, key=lambda column: column.order)
+    # 1. The answer: score, change, the paper's change, verdict.
+    yield _figures(split, split, f"{heading} {split}", digits)
+    yield _figures(split, f"{split}_change", "change", digits, signed=True)
+    yield Column("paper_change", "paper's change", Line.papers_change, signed=True)
+    yield Column(f"{split}_verdict", "verdict", partial(Line.verdict, split=split), kind="words")
+    if kind is TASK:
+        yield Column(f"{split}_solved", f"seeds ≥ {SOLVED:g}%", Line.solved)
+    # 2. Published figures.
+    for source in sources:
+        places = digits if source is not PAPER else 1
+        yield Column(source.key, source.heading, partial(Line.figure, source=source), places, priority=1)
+    # 3. The change for other documents too; other splits, of translations also their changes; notes.
+    if kind is TEXT:
+        read, words = partial(Line.over_documents, split=split), "change, over seeds and documents"
+        yield Column(f"{split}_change_over_documents", words, read, digits, signed=True, priority=1)
+    for other in dict.fromkeys(column.split for column in tested if column.metric == kind.metric):
+        if other != split:
+            yield _figures(other, other, f"{heading} {other}", digits, priority=1)
+            if kind is TRANSLATION and other in _SIDE_BY_SIDE:
+                yield _figures(other, f"{other}_change", f"change {other}", digits, signed=True, priority=1)
+    yield Column("note", "note", Line.note, kind="words", priority=1)
+    # 4. Other metrics, which only report.json has.
+    for column in (column for column in tested if column.metric != kind.metric):
+        words = f"{METRIC_NAMES.get(column.metric, column.metric)} {column.split}"
+        yield _figures(column.split, f"{column.metric}_{column.split}", words, digits, column.metric, priority=3)
+
+
+def _scoring_notes(variants: Sequence[Variant]) -> tuple[list[str], list[str]]:
+    """How the scores of these variants of a group were computed, and what makes rows incomparable."""
+    runs = [run for variant in variants for run in variant.finished]
+    by_column: dict[TestColumn, list[Score]] = {}
+    for score in (score for run in runs for score in run.scores if score.metric == run.kind.metric):
+        by_column.setdefault(TestColumn(score.split, score.test_set, score.metric), []).append(score)
+    notes, warnings = [], []
+    for column, scores in sorted(by_column.items(), key=lambda item: item[0].order):
+        if len({*map(how_scored, scores)}) > 1:
+            warnings.append(f"not comparable: the rows of {column.split} were scored in different ways")
+        # 1. On what, and how.
+        sizes = " or ".join(f"{count:,}" for count in sorted({score.num_sentences for score in scores}))
+        ways = " or ".join(sorted({f"{score.signature}; {search_in_words(score)}" for score in scores}))
+        on = f"{column.split}: {column.test_set}, {counted(sizes, column.metric)}"
+        notes.append(f"{on}; {ways}; {' or '.join(sorted({score.checkpoint for score in scores}))}")
+        # 2. What is unusual in it, the most in a run.
+        empty, unended, tokenised = (
+            max(getattr(score, name) or 0 for score in scores)
+            for name in ("empty_hypotheses", "unfinished_hypotheses", "tokenised_references")
+        )
+        unusual = {"empty translations": empty, "translations without an end within the length limit": unended}
+        said = [f"{what}, scored as they are: up to {most:,} in a run" for what, most in unusual.items() if most]
+        said += [tokenised_in_words(tokenised)] if tokenised else []
+        notes += [f"{column.split}: {text}" for text in said]
+    return notes, warnings
+
+
+# The paper's
+
+
+def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
+    """Table 1 for each corpus, with all its languages and models: absolute, and relative with the paper's k."""
+    families: dict[str, list[Line]] = {}
+    for group in sorted(groups, key=lambda group: (group.size, group.model, group.max_steps, group.languages)):
+        own = group.model not in paper.MODELS or group.max_steps != paper.MODELS[group.size].steps
+        model = f"{group.model}, {group.max_steps:,} steps" if own else group.model
+        family = group.corpus.replace(group.data, group.data.removesuffix(f"_{group.languages}"))
+        for variant in (group.get("absolute"), group.papers_relative):
+            position = re.sub(r", k = \d+\b", "", variant.label, count=1)
+            line = Line((model, group.languages.upper().replace("_", "-"), position), variant)
+            families.setdefault(family, []).extend([line] * bool(variant.records))
+    title, headings = "Table 1: BLEU by model, languages and position", ("model", "languages", "position")
+    for family, lines in sorted(families.items()):
+        if lines:
+            yield score_table("table1", title, family, headings, lines)
+
+
+def _tables2_and_3(group: Group) -> Iterator[Grid]:
+    """Table 2 of several k; Table 3 for the largest k with a keys-only or values-only variant, for the paper's if only
+    `none` was run.
+    """
+    usual, kinds = paper.MODELS[group.size].clip_distance, ("relative_keys", "relative_values")
+    positions = [variant.position for variant in group.variants if variant.position.clip_distance is not None]
+    by_k = {position.clip_distance or 0 for position in positions if position.kind == "relative"}
+    if by_k - {usual}:
+        lines = [Line((str(k),), group.get("relative", k), "validation") for k in sorted({*paper.TABLE2, *by_k})]
+        yield score_table("table2", "Table 2: BLEU by clip distance k", group.heading, ("k",), lines)
+    alone = {position.clip_distance or 0 for position in positions if position.kind in kinds}
+    if alone or group.get("none").records:
+        k, lines = max(alone, default=usual), []
+        for sides in paper.TABLE3:
+            variant = group.get(KIND_OF_SIDES[sides], k if any(sides) else None)
+            lines.append(Line(tuple("yes" if on else "no" for on in sides), variant, "validation"))
+        assumed = f"the paper's Table 3 does not print its k; assumed: {paper.TABLE3_CLIP_DISTANCE}, the base model's"
+        title = "Table 3: BLEU with relative values (a^V) and keys (a^K), each on or off"
+        yield score_table("table3", title, f"{group.heading} | k = {k}", ("a^V", "a^K"), lines, assumed)
+
+
+# By length and context
+
+
+def _by_key(
+    group: Group,
+    name: str,
+    title: str,
+    headings: Mapping[Key, str],
+    notes: Sequence[str],
+    warnings: Sequence[str],
+    folded: Sequence[Key] = (),
+    *more: Column,
+) -> Grid:
+    """A row for each variant, a column for each key of scores or, in `context_changes`, of changes; only report.json
+    has the columns `folded`. By context a last row is the unigram entropy.
+    """
+    changes = name == "context_changes"
+    lines = [Line((row.label,), row) for row in group.variants if not (changes and row is group.baseline)]
+    if group.unigram is not None and name == "contexts":
+        entropy = never_run(group, UNIGRAM)
+        entropy.measurements = {key: single(group.unigram) for key in headings}
+        lines.append(Line((UNIGRAM,), entropy))
+    columns = _labels(["position"])
+    for key, heading in headings.items():
+        column = f"length_{key[1]}_{key[2] or 'up'}" if isinstance(key[1], int) else f"{key[1]}_{key[2]}"
+        looks: dict[str, Any] = {"signed": changes, "priority": 3 if key in folded else 0}
+        columns.append(_figures(key, column, heading, group.kind.digits, **looks))
+    about = (tuple(lines), group.heading, tuple(notes), tuple(warnings), group.synthetic)
+    grid = Grid(name, title, (*columns, *more), *about)
+    return grid.without_empty_columns() if changes else grid
+
+
+def buckets(group: Group) -> dict[LengthBucket, str]:
+    """Every bucket of the finished runs, the shortest first, with its number of sentences: a dash if they differ."""
+    by_key: dict[tuple[int, int], list[LengthBucket]] = {}
+    for bucket in (bucket for run in group.finished if run.by_length for bucket in run.by_length.buckets):
+        by_key.setdefault(bucket.key, []).append(bucket)
+    counts = {key: {bucket.num_sentences for bucket in alike} for key, alike in by_key.items()}
+    return {by_key[key][-1]: f"{count:,}" if not more else DASH for key, (count, *more) in sorted(counts.items())}
+
+
+def length_grid(group: Group) -> Iterator[Grid]:
+    """The group's metric by length; nothing if no finished run has such scores."""
+    shown, metric = buckets(group), group.kind.metric
+    headings: dict[Key, str] = {
+        (metric, *bucket.key): f"{bucket.label}{'*' * bucket.beyond_training} ({count})"
+        for bucket, count in shown.items()
+    }
+    if not any(key in variant.measurements for variant in group.variants for key in headings):
+        return
+    scored = [run.by_length for run in group.finished if run.by_length is not None]
+    first = scored[0]
+    sets = ", ".join(f"{split} ({name})" for split, name in zip(first.splits, first.test_sets, strict=True))
+    notes = [f"lengths are {first.unit}, with the number of sentences in brackets; {sets}"]
+    for signature in sorted({str(by_length.signatures.get(metric)) for by_length in scored}):
+        notes.append(f"{METRIC_NAMES[metric]}: {signature}, {search_in_words(first)}")
+    notes += [f"*: {first.longest_in_words}"] if any(bucket.beyond_training for bucket in shown) else []
+    unlike = len({how_scored_by_length(by_length, metric) for by_length in scored}) > 1 or DASH in shown.values()
+    warnings = ["not comparable: the rows differ in how or on which sets they were scored"] * unlike
+    title = f"{METRIC_NAMES[metric]} by {first.axis}, {pooled(first.splits)}"
+    yield _by_key(group, "lengths", title, headings, notes, warnings)
+
+
+def by_context(group: Group) -> list[ByContext]:
+    """What each finished run has of the group's split, or of the first one that any run was scored on so."""
+    every = [by_context for run in group.finished for by_context in run.by_context]
+    shown = min((by_context.split for by_context in every), key=lambda split: split != group.split, default="")
+    return [by_context for by_context in every if by_context.split == shown]
+
+
+def context_lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
+    return sorted({(score.windows, score.length) for context in scored for score in context.scores})
+
+
+def context_grids(group: Group) -> Iterator[Grid]:
+    """The tables by length, of its changes, by evaluation and by position; none if no finished run was scored so."""
+    if not (scored := by_context(group)):
+        return
+    first, split, baseline, windows = scored[0], scored[0].split, group.baseline, context_lengths(scored)
+    lengths = sorted({length for _, length in windows})
+    # 1. Notes.
+    same = f"every length is scored on the same {first.num_bytes:,} bytes of "
+    same += f"{counted(first.num_documents, BITS_PER_BYTE)} of {first.test_set}"
+    notes = [f"{same}; trained at {first.training_length:,} tokens; less is better"]
+    how = "on different bytes, with other longest windows, or trained at different lengths"
+    warnings = [f"not comparable: the rows were scored {how}"] * (len({*map(how_scored_by_context, scored)}) > 1)
+    strides = sorted({context.stride for context in scored if context.stride is not None})
+    every = " or ".join(f"{stride:,}" for stride in strides)
+    notes += [f"sliding: a window every {every} tokens, of which only the last {every} are scored"] * bool(strides)
+    of_strides = ["not comparable: sliding windows of different strides"] * (len(strides) > 1)
+    # 2. By length. A page shows at once the length of training, the first of at least four times that, and the longest.
+    least = {factor * context.training_length for context in scored for factor in (1, 4)}
+    telling = {lengths[-1], *(next((length for length in lengths if length >= factor), 0) for factor in least)}
+    headings: dict[Key, str] = {(split, *of): f"{of[1]:,}" + ", sliding" * (of[0] == "sliding") for of in windows}
+    folded, unlike = [key for key in headings if key[2] not in telling], [*of_strides, *warnings]
+    yield _by_key(group, "contexts", f"{CONTEXTS}, {split}", headings, notes, unlike, folded)
+    if baseline.records and len(group.variants) > 1:
+        below = f"change from {baseline.label}, below zero is better; none of or from a row that is worse than the "
+        title = f"{CONTEXTS}: change from {baseline.label}, {split}"
+        yield _by_key(group, "context_changes", title, headings, [*notes, below + UNIGRAM], unlike, folded)
+    # 3. By evaluation, beyond the training length.
+    longest = max(max(context.training_length, context.stride or 0) for context in scored)
+    longer = [length for length in lengths if length > longest and all((kind, length) in windows for kind in WINDOWS)]
+    if len(longer) > 1:
+        ends = longer[0], longer[-1]
+        title = f"Change of bits per byte from {ends[0]:,} to {ends[1]:,} tokens of context by evaluation, {split}"
+        more = "the first tokens of a separate window have short contexts, and longer windows have fewer of them; "
+        more += "below zero: fewer bits with longer contexts, or in separate than in sliding windows; run by run"
+        ways = WINDOWS[:1], WINDOWS[1:], WINDOWS
+        reads = {kinds: partial(_change_with_length, kinds, split, ends) for kinds in ways}
+        columns = [Column("_less_".join(kinds), " less ".join(kinds), read, 3, True) for kinds, read in reads.items()]
+        yield _by_key(group, "by_evaluation", title, {}, [more, *notes[1:]], of_strides, (), *columns)
+    # 4. By position.
+    places = {place.last: place.first for context in scored for place in context.by_position}
+    positions: dict[Key, str] = {
+        (split, "position", last): "–".join(f"{n:,}" for n in dict.fromkeys((places[last], last)))
+        for last in sorted(places)
+    }
+    title = f"Bits per byte by position in windows of {lengths[-1]:,} side by side, {split}"
+    counts = " or ".join(f"{count:,}" for count in sorted({context.num_tokens // lengths[-1] for context in scored}))
+    few = f"of {counts} windows, so that a position by itself is {counts} tokens, the same for all seeds: the "
+    few += "intervals do not show how much other tokens would differ"
+    yield _by_key(group, "by_position", title, positions, [few], warnings)
+
+
+def _change_with_length(kinds: Sequence[str], split: str, ends: tuple[int, int], line: Line) -> Cell:
+    """How each run's scores change between two lengths in one kind of windows, or in the first kind less the second."""
+    variant, keys = line.variant, [(split, windows, length) for windows in kinds for length in ends]
+    if lacking := [figure for key in keys if (figure := variant.measured(key, ABSENT)).value is None]:
+        return Cell(lacking[0])
+    by_seed = [variant.scores[key] for key in keys]
+    changes = [
+        sum(sign * scores[seed].value for sign, scores in zip((-1, 1, 1, -1), by_seed, strict=False))
+        for seed in sorted(set.intersection(*map(set, by_seed)))
+    ]
+    return marked(mean(changes) if changes else missing(ABSENT), len(variant.finished))
