@@ -11,9 +11,9 @@ from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
 from rpr.records.position import corpus_differences
 from rpr.records.record import find_records, record_path
+from rpr.report.groups import usual_baseline
 from rpr.report.paired import PairedReport, as_json, as_markdown, grids
 from rpr.report.render import terminal, wrapped
-from rpr.report.sweep_files import usual_baseline
 from rpr.runs.locks import with_killed_runs
 from rpr.scoring.comparison import (
     Run,

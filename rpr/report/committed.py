@@ -107,11 +107,10 @@ def losses(results: Path, sweep: str, label: str, step: int) -> float:
 def theirs(results: Path, sweep: str, data: str, max_steps: int = 0) -> dict[str, dict[int, float]]:
     """The published figures of a sweep's task by label and length."""
     figures: dict[str, dict[int, float]] = {}
-    for variant in _group(results, sweep, data, max_steps).variants:
-        facts = facts_of(variant).items()
-        for row in (row for row in published() if "length" in row.match):
-            if row.match.items() - {("length", row.match["length"])} <= facts:
-                figures.setdefault(variant.label, {})[row.match["length"]] = row.figure
+    for row in (row for row in published() if (length := row.match.get("length", 0))):
+        for variant in _group(results, sweep, data, max_steps).variants:
+            if row.match.items() <= (facts_of(variant) | {"length": length}).items():
+                figures.setdefault(variant.label, {})[int(length)] = row.figure
     return figures
 
 

@@ -18,9 +18,9 @@ def findings(group: Group) -> list[str]:
 
 def _counts(group: Group) -> Iterator[str]:
     """How many rows are better, worse and open, or why none is compared."""
-    key, baseline, others = group.column(group.split), group.baseline, [row for row in group.variants if row.finished]
+    key, baseline, others = group.key, group.baseline, [row for row in group.variants if row.finished]
     names = list(dict.fromkeys(map(name_of, group.finished)))
-    if key is None or len(names) < 2:
+    if key not in group.keys or len(names) < 2:
         return
     if not baseline.finished:
         yield (
@@ -39,7 +39,7 @@ def _counts(group: Group) -> Iterator[str]:
 
 def _clip_distances(group: Group) -> Iterator[str]:
     """Which clip distances differ from the paper's (without it, the largest), in a model of these rows alone."""
-    key, by_k = group.column(group.split) or (), dict[int, Variant]()
+    key, by_k = group.key, dict[int, Variant]()
     for variant in group.variants:
         k = variant.position.clip_distance
         if variant.position.kind == "relative" and k is not None and key in variant.scores:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
 from rpr.kinds import TEXT, Kind
 from rpr.model.positions.vectors import SHARING
+from rpr.paths import sweep_files
+from rpr.records.difference import corpus_differences
 from rpr.records.files import DocumentNats
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
-from rpr.records.position import OTHER, Position, called, corpus_differences, names_of, positions_of
+from rpr.records.position import OTHER, Position, called, names_of, positions_of
 from rpr.records.record import Record, deciding_settings, flat, short_names, varying
 from rpr.records.scores import (
     METRIC_NAMES,
@@ -29,7 +35,6 @@ from rpr.records.scores import (
     how_scored_by_context,
     how_scored_by_length,
 )
-from rpr.report.sweep_files import named_in, sweep_files_of, usual_baseline
 from rpr.report.verdicts import Changes, changes, over_seeds_and_documents
 
 MOST_FALL, LEAST_NATS, LAST_PART = 0.01, 0.005, 0.1
@@ -42,23 +47,9 @@ BASELINE, NOT_LEARNED = "baseline", "not learned"
 RunKey = tuple[str, int, str, str]
 Heading = tuple[str, str, int, str]  # corpus, model, steps, hardware
 Curves = Mapping[str, Mapping[int, float]]  # of each training metric its values by step
-# What was measured: a TestColumn, LOSS, or by length or context as `_scores_of` has it.
+# What was measured: (split, metric), LOSS, or by length or context as `_scores_of` has it.
 Key = tuple[Any, ...]
-LOSS = ("validation", "", "loss")
-
-
-class TestColumn(NamedTuple):
-    """One metric on one test set."""
-
-    split: str
-    test_set: str
-    metric: str
-
-    @property
-    def order(self) -> tuple[int, str, int, str, str]:
-        """Headline metric first, `test` before other splits."""
-        metric, split = [*METRIC_NAMES, self.metric].index(self.metric), [*SPLITS, self.split].index(self.split)
-        return (metric, self.metric, split, self.split, self.test_set)
+LOSS = ("validation", "loss")
 
 
 class SeedScore(NamedTuple):
@@ -76,9 +67,8 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
     or "sliding", its length), and by position in it, (split, "position", the last one of a range); the last LOSS.
     """
     for score in run.scores:
-        cut_off = (score.unfinished_hypotheses or 0) / score.num_sentences
-        column = TestColumn(score.split, score.test_set, score.metric)
-        yield column, SeedScore(score.score, how_scored(score), score.interval, score.num_sentences, cut_off)
+        way, cut_off = (*how_scored(score), score.test_set), (score.unfinished_hypotheses or 0) / score.num_sentences
+        yield (score.split, score.metric), SeedScore(score.score, way, score.interval, score.num_sentences, cut_off)
     if run.training is not None and run.training.validation_loss is not None:
         yield LOSS, SeedScore(run.training.validation_loss, (run.data and run.data.vocabulary_size,))
     if (by_length := run.by_length) is not None:
@@ -87,13 +77,13 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
                 way = (*how_scored_by_length(by_length, part.metric), bucket.num_sentences)
                 yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval, bucket.num_sentences)
     for by_context in run.by_context:
-        way, split = how_scored_by_context(by_context), by_context.split
+        way = how_scored_by_context(by_context)
         for windows in by_context.scores:
             stride = (by_context.stride,) if windows.windows == "sliding" else ()
             score_of = SeedScore(windows.bits_per_byte, (*way, *stride), windows.interval)
-            yield (split, windows.windows, windows.length), score_of
+            yield (by_context.split, windows.windows, windows.length), score_of
         for place in by_context.by_position:
-            yield (split, "position", place.last), SeedScore(place.bits_per_byte, way)
+            yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
 
 
 def run_key(record: Record) -> RunKey:
@@ -101,17 +91,15 @@ def run_key(record: Record) -> RunKey:
     return (record.run_id, record.seed, record.hardware, record.started)
 
 
-@dataclass(frozen=True)
-class Beside:
+class Beside(NamedTuple):
     """What a report reads beside a record: its curves, and of each split that keeps them the nats of its documents."""
 
-    curves: Curves = field(default_factory=dict)
-    documents: Mapping[str, Sequence[DocumentNats]] = field(default_factory=dict)
+    curves: Curves = MappingProxyType({})
+    documents: Mapping[str, Sequence[DocumentNats]] = MappingProxyType({})
 
     def fall(self) -> tuple[float, float] | None:
-        """By how much the validation loss fell over the last tenth of the steps, as a share and in nats a piece; None
-        if no validation was before that. The loss is interpolated linearly between validations, so the rule works with
-        any interval of them.
+        """By how much the validation loss fell over the last tenth of the steps, as a share and in nats a piece,
+        interpolated linearly between validations; None if no validation was before that.
         """
         losses = self.curves.get("validation/loss") or {}
         steps = sorted(losses)
@@ -122,7 +110,7 @@ class Beside:
 
 
 ByRun = Mapping[RunKey, Beside]  # where known
-_NOTHING: ByRun = {}
+_NOTHING: ByRun = MappingProxyType({})
 
 
 class Variant:
@@ -157,36 +145,38 @@ class Variant:
         share, nats = (sum(values) / len(falls) for values in zip(*falls, strict=True)) if falls else (0.0, 0.0)
         self.fall = share if share > MOST_FALL and nats > LEAST_NATS else None
 
-    def measured(self, key: Key | None, absent: str = "not scored") -> Measurement:
-        """The measurement of a key, or why there is none: no finished run, or `absent`."""
-        if (measurement := self.measurements.get(key or ())) is not None:
+    def measured(self, key: Key) -> Measurement:
+        """The measurement of a key, or why there is none."""
+        if (measurement := self.measurements.get(key)) is not None:
             return measurement
-        reasons = "; ".join(f"seed {run.seed} {run.outcome}" for run in self.unfinished)
-        return missing(absent if self.finished else reasons or "never run")
+        if self.finished:
+            return missing(f"not evaluated on {key[0]}" if len(key) == 2 else "not scored at this length")
+        return missing("; ".join(f"seed {run.seed} {run.outcome}" for run in self.unfinished) or "never run")
 
-    def score(self, split: str, metric: str | None = None) -> Measurement:
-        """The score on a split, or why there is none."""
-        return self.measured(self.group.column(split, metric), f"not evaluated on {split}")
+    def score(self, split: str) -> Measurement:
+        """The score of the findings' metric on a split, or why there is none."""
+        return self.measured((split, self.group.kind.metric))
 
     def unlearned(self, key: Key | None = None) -> str:
         """Why it counts as not learned; empty if it learned. Text is judged by the score of `key`, which is by default
-        the column of the findings; a task by its score within the training lengths.
+        that of the findings; all else by its score on test, for tasks within the training lengths, where known.
         """
-        if self.group.kind is not TEXT or key is None:
-            key = self.group.column("test") or self.group.column(self.group.split)
+        group, test = self.group, ("test", self.group.kind.metric)
+        if group.kind is not TEXT or key is None:
+            key = test if test in group.keys else group.key
         if (score := self.measured(key).value) is None:
             return ""
-        scores = self.scores[key or ()].values()
+        scores = self.scores[key].values()
         cut_off = sum(of_seed.cut_off for of_seed in scores) / len(scores)
-        return self.group.kind.unlearned(score, cut_off=cut_off, unigram=self.group.unigram)
+        return group.kind.unlearned(score, cut_off=cut_off, unigram=group.unigram)
 
-    def change(self, key: Key | None, absent: str = "not scored") -> Measurement:
+    def change(self, key: Key) -> Measurement:
         """The change of the score from the baseline's, with the interval of the model of the table
         (rpr.report.verdicts), or why there is none.
         """
         baseline = self.group.baseline
-        score, its = self.measured(key, absent), baseline.measured(key, absent)
-        if score.value is None or key is None:
+        score, its = self.measured(key), baseline.measured(key)
+        if score.value is None:
             return score
         if self is baseline:
             return Measurement(0.0, score.n)
@@ -197,9 +187,9 @@ class Variant:
                 return missing(f"{side.label}: {why}")
         return self.group.changes(key).of_rows.get(self.label) or missing(f"{OTHERWISE} {baseline.label}")
 
-    def verdict(self, key: Key | None) -> str:
+    def verdict(self, key: Key) -> str:
         """`better`, `worse`, `open`, `open (1 seed)`, `not learned` or `baseline`; empty without a score."""
-        if key is None or self.measured(key).value is None:
+        if self.measured(key).value is None:
             return ""
         if self.unlearned(key):
             return NOT_LEARNED
@@ -207,7 +197,7 @@ class Variant:
 
     def over_documents(self, split: str) -> Measurement:
         """The change of the bits per byte from the baseline's, with its interval over seeds and documents."""
-        change = self.change(self.group.column(split), f"not evaluated on {split}")
+        change = self.change((split, self.group.kind.metric))
         sides = [{seed: kept for seed, of_run in side.beside.items() if (kept := of_run.documents.get(split))}
                  for side in (self, self.group.baseline)]  # fmt: skip
         seeds = sorted(sides[0].keys() & sides[1].keys())
@@ -262,8 +252,8 @@ class Group:
 
     `settings` are those that decide what a result means, with the precision and the documents as they were; `distinct`
     of these distinguish it from other groups of the same corpus, model, steps and hardware. `published`: whether
-    figures stand beside it. `columns`: every metric and test set that a finished run has scores for; `own_splits`: the
-    test sets of names of the user's own; `split`: that of its findings. `size`: the paper's model that it is compared
+    figures stand beside it. `keys`: every split and metric that a finished run has scores for; `own_splits`: those of
+    names of the user's own; `split` and `key`: those of its findings. `size`: the paper's model that it is compared
     with. `papers_relative`: relative positions with the paper's k. `baseline`: what others are compared with, by the
     name that was given, else as `usual_baseline` has it.
     """
@@ -296,13 +286,17 @@ class Group:
         self.common_heading, self.heading = (
             " | ".join(filter(None, (*parts, more))) for more in ("", self.distinctly())
         )
-        # 2. What was scored.
-        measured = {key for variant in variants for key in variant.scores if isinstance(key, TestColumn)}
-        self.columns = sorted(measured, key=lambda column: column.order)
-        scored = [column.split for column in self.columns if column.metric == self.kind.metric]
-        self.own_splits = tuple(split for split in scored if split not in SPLITS)
+        # 2. What was scored, the headline metric first, `test` before other splits.
+        metrics, splits = [*METRIC_NAMES], [*SPLITS]
+        scored = {(score.split, score.metric) for run in self.finished for score in run.scores}
+        self.keys = sorted(scored, key=lambda key: (
+            (*metrics, key[1]).index(key[1]), key[1], (*splits, key[0]).index(key[0]), key[0]
+        ))  # fmt: skip
+        every = [split for split, metric in self.keys if metric == self.kind.metric]
+        self.own_splits = tuple(split for split in every if split not in SPLITS)
         order = (*self.kind.splits, *self.own_splits, "validation")
-        self.split = next((split for split in order if split in scored), order[-1])
+        self.split = next((split for split in order if split in every), order[-1])
+        self.key = (self.split, self.kind.metric)
         # 3. What its variants are compared with.
         for variant in variants:
             variant.group = self
@@ -314,11 +308,6 @@ class Group:
         """`precision 32, norm pre`: the distinguishing settings, except for those of these names."""
         names = short_names(self.distinct)
         return ", ".join(f"{names[name]} {value}" for name, value in self.distinct.items() if name not in without)
-
-    def column(self, split: str, metric: str | None = None) -> TestColumn | None:
-        """The column of a metric (by default the one of the findings) on a split."""
-        wanted = (split, metric or self.kind.metric)
-        return next((column for column in self.columns if (column.split, column.metric) == wanted), None)
 
     def get(self, kind: str, k: int | None = None) -> Variant:
         """The first variant of a kind, with this k if given."""
@@ -357,10 +346,8 @@ def run_groups(
     by_settings: dict[tuple[Heading, str], list[Record]] = {}
     runs = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))
     headings = [(run.data_name, run.model_name, run.max_steps, run.hardware) for run in runs]
-    usual: dict[Heading, str] = {}
-    for heading, run in zip(headings, runs, strict=True):
-        if run.training is not None and run.training.matmul_precision:
-            usual.setdefault(heading, run.training.matmul_precision)
+    trained = [run.training and run.training.matmul_precision for run in runs]
+    usual = {heading: used for heading, used in reversed([*zip(headings, trained, strict=True)]) if used}
     for heading, run, corpus in zip(headings, runs, corpus_differences(runs) if runs else (), strict=True):
         used = usual.get(heading) if run.training is None else run.training.matmul_precision
         decided = {"hardware.precision": run.setting("hardware.precision"), "data.corpus": corpus}
@@ -408,3 +395,44 @@ def variants_of(records: Sequence[Record], beside: ByRun = _NOTHING) -> list[Var
         kind = position.kind if position.plain and position.tables in (None, usual) else OTHER
         variants.append(Variant(replace(position, kind=kind), label + "".join(settings), runs, beside))
     return variants
+
+
+# What the files of sweeps say of how their runs are reported: description, baseline, best_of, paper, seeds
+
+
+def sweep_files_of(runs: Iterable[Record]) -> list[dict[str, Any]]:
+    """The files of the sweeps that these runs belong to, as far as a sweep of the name has one. Raises RecordError if
+    one cannot be read.
+    """
+    paths = sweep_files()  # never a path: a record could name any
+    names = dict.fromkeys(name for run in runs for name in run.sweeps if name in paths)
+    return [_read(paths[name], paths[name].stat().st_mtime_ns) for name in names]
+
+
+@lru_cache
+def _read(path: Path, _changed: int) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        why = " ".join(str(error).split())
+        raise RecordError(f"{path}: cannot be read as a sweep ({why}); mend it, or give it another name") from None
+    return content if isinstance(content, dict) else {}
+
+
+def usual_baseline(runs: Sequence[Record]) -> str:
+    """What runs that are trained alike are compared with: sinusoids, else what the file of their sweep names, else the
+    paper's row.
+    """
+    of_files = (str(name) for file in sweep_files_of(runs) if (name := file.get("baseline")))
+    papers = f"relative-k{paper.MODELS[paper.size_of(runs[0].model_name)].clip_distance}"
+    return next((name for name in ("absolute", *of_files, papers) if called(name, runs)), "absolute")
+
+
+def named_in(files: Iterable[dict[str, Any]], *settings: str) -> set[str]:
+    """The values of these settings that sweeps' files name: published figures stand beside the corpora of a file that
+    says so, and seeds were fixed before any run.
+    """
+    parts = (part for file in files for key in ("overrides", "jobs") if isinstance(part := file.get(key), list))
+    words = (word for part in parts for line in part if isinstance(line, str) for word in line.split())
+    pairs = (word.partition("=") for word in words)
+    return {value for name, _, values in pairs if name in settings for value in values.split(",")}

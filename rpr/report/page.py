@@ -15,9 +15,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -29,39 +30,43 @@ from rpr.records.files import KEPT_METRICS, metrics_of, read_documents
 from rpr.records.record import RECORD_NAME, Record, flat, read_text, run_file, varying
 from rpr.report import plots
 from rpr.report.findings import findings
-from rpr.report.groups import SOLVED, Beside, Group, run_groups, run_key
-from rpr.report.plots import Plot
+from rpr.report.groups import SOLVED, Beside, Group, run_groups, run_key, sweep_files_of
+from rpr.report.plots import PathOf, Plot, lines_of, own_file, texts_of
 from rpr.report.render import DASH, Grid, aligned, as_json, bullets, latex, layout, legend, markdown, shortened
-from rpr.report.samples import PathOf, Sample, own_file, samples
-from rpr.report.sweep_files import sweep_files_of
 from rpr.report.tables import HEADINGS, Line, Tables, alike, all_rows
 
+SAMPLES_PER_SPLIT, SAMPLES_PER_OWN_SPLIT = {"test": 3, "long": 2}, 2
 MOST_FINDINGS = 5  # lines on a terminal
 MOST_ABOVE = 3  # findings above a table of the page
 MOST_UNFOLDED = 4  # groups with findings in Markdown
 MOST_ALONE = 24  # groups that are drawn though they have one variant
 LEAST_ROWS = 5  # of a table on a terminal: fewer say nothing
-_LONGEST_LABEL = 44
+_LONGEST_LABEL, _REMARKS = 44, "remarks.txt"
 _SHORT = {"change": "change, 95%", "paper's change": "paper", f"seeds ≥ {SOLVED:g}%": "solved"}  # on a terminal
 PICTURE_NAME = "positions.svg"
-_REMARKS = "remarks.txt"
 LATEX_HEAD = "% In the preamble: \\usepackage{booktabs}\n"
 Records = Sequence[tuple[Path, Record]]
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """A group with its plots, sample translations, and figures with captions of what its runs' positions learned."""
+class Sample(NamedTuple):
+    """One sentence of a test set with each variant's translation as (label, text)."""
+
+    split: str
+    number: int
+    source: str
+    reference: str
+    hypotheses: tuple[tuple[str, str], ...]
+
+
+class Chapter(NamedTuple):
+    """A group with its findings, plots, samples, and figures with captions of what its runs' positions learned."""
 
     group: Group
+    findings: Sequence[str] = ()
     plots: Sequence[Plot] = ()
     samples: Sequence[Sample] = ()
-    learned: Mapping[str, bytes] = field(default_factory=dict)
+    learned: Mapping[str, bytes] = MappingProxyType({})
     suffix: str = ""  # of the files of its plots
-
-    @cached_property
-    def findings(self) -> list[str]:
-        return findings(self.group)
 
 
 @dataclass(frozen=True)
@@ -84,20 +89,20 @@ class Report:
         the last line is the prompt's.
         """
         # 1. The findings of the groups in turn, each with what distinguishes its group.
-        several, said = len(self.chapters) > 1, list[str]()
+        several = len(self.chapters) > 1
         of_groups = [[f"{one.group.heading}: " * several + line for line in one.findings] for one in self.chapters]
-        for finding in dict.fromkeys(line for turn in zip_longest(*of_groups) for line in turn if line is not None):
-            lines = textwrap.wrap(finding, width, break_long_words=False)
-            if len(said) + len(lines) > MOST_FINDINGS:
-                break
-            said += lines
+        turns = [line for turn in zip_longest(*of_groups) for line in turn if line is not None]
+        wrapped = [textwrap.wrap(line, width, break_long_words=False) for line in dict.fromkeys(turns)]
+        lengths = accumulate(map(len, wrapped))
+        said = [
+            line for lines, length in zip(wrapped, lengths, strict=True) if length <= MOST_FINDINGS for line in lines
+        ]
         # 2. What else stands below the tables.
-        tail = [*([""] if said else []), *said, *self.unfinished[:2]]
-        if len(self.unfinished) > 2:
-            tail.append(f"and {len(self.unfinished) - 2} more runs without a result, in the page")
-        if self.problems:
-            tail.append(f"Not in this report: {len(self.problems)} file(s) that cannot be read.")
-        tail.append(f"Page: {self.out_dir / 'index.html'}")
+        more, unread = len(self.unfinished) - 2, len(self.problems)
+        tail = [*[""] * bool(said), *said, *self.unfinished[:2]]
+        tail += [f"and {more} more runs without a result, in the page"] * (more > 0)
+        tail += [f"Not in this report: {unread} file(s) that cannot be read."] * (unread > 0)
+        tail += [f"Page: {self.out_dir / 'index.html'}"]
         # 3. The tables, as far as there is room.
         tables = ranked_groups([one.group for one in self.chapters], width, height - 1 - len(tail))
         return "\n".join([*(tables or [f"{self.title}: no run has finished"]), *tail])
@@ -112,7 +117,7 @@ class Report:
             parts += [f"## {escape_markdown(chapter.group.heading)}", bullets(chapter.findings)]
             parts += [f"![{escape_markdown(plot.description)}]({plot.name}{chapter.suffix}.svg)" for plot in drawn]
         parts += ["</details>"] * many
-        parts += [markdown(grid, signs=False).rstrip("\n") for grid in self.tables.grids]
+        parts += map(markdown, self.tables.grids)
         parts += ["## How to read the tables", bullets([*self.tables.rules, *legend(self.tables.grids)])]
         for heading, lines in self.appendices.items():
             parts += [f"## {heading}", bullets(lines)]
@@ -127,10 +132,11 @@ class Report:
     @cached_property
     def document(self) -> dict[str, Any]:
         """All of it for programs."""
-        groups = []
-        for group, said in ((chapter.group, chapter.findings) for chapter in self.chapters):
-            about = {"heading": group.heading, "synthetic": group.synthetic, "baseline": group.baseline.label}
-            groups.append(about | {"runs": [f"{run.name}-{run.run_id}" for run in group.runs], "findings": said})
+        groups = [
+            {"heading": group.heading, "synthetic": group.synthetic, "baseline": group.baseline.label}
+            | {"runs": [f"{run.name}-{run.run_id}" for run in group.runs], "findings": said}
+            for group, said, *_ in self.chapters
+        ]
         lists = {name: [*getattr(self, name)] for name in ("remarks", "unfinished", "problems")}
         tables = [*map(as_json, self.tables.grids)]
         return {"title": self.title, "tables": tables, "groups": groups, "rules": [*self.tables.rules], **lists}
@@ -203,7 +209,6 @@ def html_page(report: Report) -> str:
         own = [chapters[id(group)] for group in groups]
         families.append((grid, own, [*dict.fromkeys(text for chapter in own for text in chapter.findings)]))
     families.sort(key=lambda family: -len(family[0].rows))
-    # What its sweep asks, and its extent.
     runs = [run for chapter in report.chapters for run in chapter.group.runs]
     asked = [str(file["description"]) for file in sweep_files_of(runs) if file.get("description")]
     about = asked[0][:1].upper() + asked[0][1:] if len(asked) == 1 else "Scores of Transformers by their positions"
@@ -220,13 +225,8 @@ def _recorded(run: Record, first: Record | None = None) -> str:
     return "\n".join(f"{key}={json.dumps(facts[0].get(key), ensure_ascii=False)}" for key in sorted(keys))
 
 
-_ENVIRONMENT = Environment(
-    loader=FileSystemLoader(_TEMPLATES),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_LOOKS: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+_ENVIRONMENT = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, **_LOOKS)
 _ENVIRONMENT.filters["image"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 _ENVIRONMENT.filters["drawn"] = layout
 _ENVIRONMENT.globals |= {"recorded": _recorded, "legend_of": lambda grid: legend([grid]), "headings": HEADINGS}
@@ -277,7 +277,9 @@ def build_report(
         drawn = plots.all_plots(group, path_of) if draws else []
         contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
         contents |= {f"{plot.name}{suffix}.pdf": plots.rendered(plot.figure(), "pdf") for plot in drawn if pdf}
-        chapters.append(Chapter(group, drawn, samples(group, path_of), _learned(group, path_of), suffix))
+        chapters.append(
+            Chapter(group, findings(group), drawn, samples(group, path_of), _learned(group, path_of), suffix)
+        )
     # 3. The files.
     unfinished = [_unfinished(run, path_of(run)) for run in without]
     report = Report(title, out_dir, chapters, tables, unusable, remarks, unfinished)
@@ -312,6 +314,21 @@ def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]
     # A resumed run repeats the steps since its checkpoint, and the later line counts.
     values = {line["step"]: line[name] for line in metrics if isinstance(line.get(name), (int, float))}
     return {step: float(value) for step, value in sorted(values.items()) if math.isfinite(value)}
+
+
+def samples(group: Group, path_of: PathOf) -> tuple[Sample, ...]:
+    """Evenly spaced lines of each test split, for at most MOST_VARIANTS variants that have translations of its first
+    one's sources.
+    """
+    sentences: list[Sample] = []
+    for split, count in (SAMPLES_PER_SPLIT | dict.fromkeys(group.own_splits, SAMPLES_PER_OWN_SPLIT)).items():
+        every = {variant.label: texts_of(variant.finished, split, path_of) for variant in lines_of(group)[0]}
+        read = {label: texts for label, texts in every.items() if texts is not None}
+        sources, references, _ = next(iter(read.values()), ([], [], []))
+        for line in sorted({(2 * at + 1) * len(sources) // (2 * count) for at in range(count)} if sources else ()):
+            made = tuple((label, made[line]) for label, (other, _, made) in read.items() if other == sources)
+            sentences.append(Sample(split, line + 1, sources[line], references[line], made))
+    return tuple(sentences)
 
 
 def _learned(group: Group, path_of: PathOf) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ from typing import Any
 from rpr.io.escape import escape_markdown
 from rpr.records.measurement import single
 from rpr.records.scores import METRIC_NAMES, hypotheses_note, score_digits, tokenised_in_words
-from rpr.report.render import Cell, Column, Grid, bullets, markdown, shortened
+from rpr.report.render import Cell, Column, Grid, bullets, legend, markdown, shortened
 from rpr.scoring.comparison import ALPHA, Family
 from rpr.scoring.significance import LEVEL
 
@@ -70,7 +70,9 @@ def as_json(report: PairedReport) -> dict[str, Any]:
 
 
 def as_markdown(report: PairedReport) -> str:
-    return "\n".join([f"# {escape_markdown(report.title)}\n", *map(markdown, grids(report)), bullets(report.notes)])
+    tables = [*grids(report)]
+    notes = bullets([*report.notes, *legend(tables)])
+    return "\n\n".join([f"# {escape_markdown(report.title)}", *map(markdown, tables), notes])
 
 
 def grids(report: PairedReport) -> Iterator[Grid]:

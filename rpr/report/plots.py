@@ -9,28 +9,30 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
+from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rpr.data.generated.recall import by_pairs_and_distance
+from rpr.errors import RprError
 from rpr.kinds import TASK
 from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
+from rpr.records.files import Texts, has_translations, read_translations
 from rpr.records.measurement import Measurement, single
 from rpr.records.position import OTHER
+from rpr.records.record import Record, run_file
 from rpr.records.scores import pooled
 from rpr.report.groups import OTHERWISE, Group, Key, Variant
 from rpr.report.published import published_figures
 from rpr.report.render import number
-from rpr.report.samples import PathOf, lines_of, selected, texts_of
-from rpr.report.tables import ABSENT, CONTEXTS, WINDOWS, buckets, by_context, context_lengths
+from rpr.report.tables import CONTEXTS, WINDOWS, buckets, by_context, context_lengths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,12 +60,13 @@ _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"), MUTED),
 }
-MOST_ROWS = 24
+MOST_ROWS, MOST_VARIANTS = 24, 12  # with a dot; with a line in a plot, or with translations
 _FAR = 3.0  # the axis of scores ends this many times the distance from the best score to the median below the best
 _MOST_MARKS = 20  # of a line over numbers
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 _PAIRS, _TOKENS = 4, 8  # of a cell of the map of recall
 Points = Sequence[tuple[float, Measurement]]
+PathOf = Callable[[Record], Path]  # of a run's record
 
 
 def styled() -> AbstractContextManager[None]:
@@ -145,6 +148,46 @@ def all_plots(group: Group, path_of: PathOf) -> list[Plot]:
     return [plot for plot in every if plot is not None]
 
 
+def lines_of(group: Group) -> tuple[list[Variant], str]:
+    """The variants that get a line in plots with one line per variant, and a line on the others."""
+    return selected(group, group.variants, MOST_VARIANTS)
+
+
+def selected(group: Group, variants: Sequence[Variant], most: int) -> tuple[list[Variant], str]:
+    """At most `most` of the variants, in their order, and a remark if others are left out.
+
+    The baseline and the paper's own row are always among them; then come the best and the worst, the best of each kind,
+    and the others.
+    """
+    if len(variants) <= most:
+        return list(variants), ""
+    scores = {variant: score for variant in variants if (score := variant.score(group.split).value) is not None}
+    best = sorted(scores, key=lambda variant: group.kind.best_first(scores[variant]))
+    pinned = [variant for variant in (group.baseline, group.papers_relative) if variant in variants]
+    of_kinds = {variant.position.kind: variant for variant in reversed(best)}.values()  # the best of each
+    order = dict.fromkeys([*pinned, *best[:1], *best[-1:], *(row for row in best if row in of_kinds), *variants])
+    shown = [*order][:most]
+    which = "baseline, the paper's, best, worst, then the best of each kind"
+    return [row for row in variants if row in shown], f"{most} of {len(variants):,} rows are drawn: {which}"
+
+
+def own_file(path: Path) -> bool:
+    """Whether it is a regular file: a link in an untrusted run directory could expose any file on the page."""
+    return path.is_file() and not path.is_symlink()
+
+
+def texts_of(runs: Sequence[Record], split: str, path_of: PathOf) -> Texts | None:
+    """The texts of the first run that has all three; None without one, or if they cannot be read."""
+    for path in map(path_of, runs):
+        linked = any(run_file(path, f"{split}.{kind}.txt").is_symlink() for kind in Texts._fields)
+        if not linked and has_translations(path, split):
+            try:
+                return read_translations(path, split)
+            except RprError:
+                return None
+    return None
+
+
 def _ends(figure: Measurement) -> tuple[float, float]:
     """Those of its bar; a skewed bootstrap is beside the score."""
     value, interval = figure.value or 0.0, figure.interval
@@ -159,7 +202,7 @@ def scores_by_position(group: Group) -> Plot | None:
     at least two, nor of rows scored in another way than the baseline. Rows far below the others would press these
     together: they are arrows at the end of the axis.
     """
-    key, kind, colours = group.column(group.split), group.kind, variant_colours(group.variants)
+    key, kind, colours = group.key, group.kind, variant_colours(group.variants)
     known = [row for row in group.variants if row.score(group.split).value is not None]
     known = [row for row in known if OTHERWISE not in str(row.change(key).reason)]
     shown, remark = selected(group, known, MOST_ROWS)
@@ -317,7 +360,7 @@ def _curves(group: Group, keys: Sequence[Key], spread: float = 0.0) -> dict[str,
     """A line for each variant with a score of one of the keys, over their places, `spread` over a share of each."""
     rows = [row for row in lines_of(group)[0] if any(key in row.measurements for key in keys)]
     shifts = [spread * (at - (len(rows) - 1) / 2) / max(len(rows), 2) for at in range(len(rows))]
-    return {row.label: [(at + shift, row.measured(key, ABSENT)) for at, key in enumerate(keys)]
+    return {row.label: [(at + shift, row.measured(key)) for at, key in enumerate(keys)]
             for row, shift in zip(rows, shifts, strict=True)}  # fmt: skip
 
 
@@ -388,26 +431,24 @@ def recall_map(group: Group, path_of: PathOf) -> Plot | None:
     """The right answers of data=recall on test and long by the number of pairs and by the distance from a query to its
     key, a panel for each variant; None of another task, or without answers.
     """
-    if group.runs[0].setting("data.task.kind") != "recall":
-        return None
     variants, remark = lines_of(group)
-    shares: dict[str, dict[tuple[int, int], float]] = {}
-    for variant in variants:
-        right, asked = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    shares: dict[str, np.ndarray[Any, Any]] = {}
+    for variant in variants if group.runs[0].setting("data.task.kind") == "recall" else ():
         texts = (texts_of([run], split, path_of) for run in variant.finished for split in ("test", "long"))
-        for (pairs, distance), counts in (one for of in texts if of for one in by_pairs_and_distance(*of).items()):
-            right[pairs // _PAIRS, distance // _TOKENS] += counts[0]
-            asked[pairs // _PAIRS, distance // _TOKENS] += counts[1]
-        if asked:
-            shares[variant.label] = {cell: 100 * right[cell] / asked[cell] for cell in asked}
-    if not shares:
-        return None
-    rows, columns = (1 + max(cell[side] for share in shares.values() for cell in share) for side in (0, 1))
+        cells = [(*place, *counts) for of in texts if of for place, counts in by_pairs_and_distance(*of).items()]
+        if cells:
+            pairs, distances, right, asked = np.array(cells).T
+            ends: Any = (
+                np.arange(0, pairs.max() + _PAIRS + 1, _PAIRS),
+                np.arange(0, distances.max() + _TOKENS + 1, _TOKENS),
+            )
+            found, every = (np.histogram2d(pairs, distances, ends, weights=counts)[0] for counts in (right, asked))
+            shares[variant.label] = np.divide(100 * found, every, out=np.full(found.shape, np.nan), where=every > 0)
 
     def draw(panels: Sequence[Axes]) -> None:
         for axes, (label, share) in zip(panels, shares.items(), strict=True):
-            cells = [[share.get((row, column), float("nan")) for column in range(columns)] for row in range(rows)]
-            axes.pcolormesh(cells, vmin=0, vmax=100, cmap="viridis")
+            rows, columns = share.shape
+            axes.pcolormesh(share, vmin=0, vmax=100, cmap="viridis")
             axes.grid(visible=False)
             axes.set_title(label, fontsize=9, loc="left")
             axes.set_xticks(range(columns + 1), [str(_TOKENS * place) for place in range(columns + 1)])
@@ -416,59 +457,80 @@ def recall_map(group: Group, path_of: PathOf) -> Plot | None:
         panels[-1].set_xlabel("tokens from the key to its query")
 
     words = "Yellow: every answer is right; dark blue: none. White: no such query."
-    return Plot("recall_map", "Recall by pairs and distance", group.heading, draw, len(shares), 1.7, remark, words)
+    about = (group.heading, draw, len(shares), 1.7, remark, words)
+    return Plot("recall_map", "Recall by pairs and distance", *about) if shares else None
 
 
-# What one run's positions learned, a panel for each layer
+# What one run's positions learned: rows of panels of rpr.checks.positions.measure, whose DEFINITIONS say what they show
 
-Entry = dict[str, Any]  # one of the lists of rpr.checks.positions.measure, whose DEFINITIONS say what the numbers are
-PANELS_PER_LINE, HEIGHT = 6, 1.8  # inches of a panel with its title and labels
+Entry = dict[str, Any]
+PANELS_PER_LINE, HEIGHT = 6, 2.1  # inches of a panel with its title and labels
 _REFERENCE: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
-_HEADS = "Light: each head; full: their mean."
-
-
-class _Part(NamedTuple):
-    """A panel for each entry of one kind of numbers."""
-
-    heading: str
-    words: str
-    entries: Sequence[Entry]
-    xlabel: str
-    ylabel: str
-    draw: Callable[[Axes, Entry], None]
 
 
 def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
     """The whole figure; the same numbers give the same figure."""
     from matplotlib.figure import Figure
 
-    parts = [part for part in _parts(numbers) if part.entries]
-    rows = [-(-len(part.entries) // PANELS_PER_LINE) for part in parts]
-    columns = [min(len(part.entries), PANELS_PER_LINE) for part in parts]
-    width, heights = max(9.6, 1.6 + 2.3 * max(columns)), [0.8 + HEIGHT * of_part for of_part in rows]
-    left: dict[str, Any] = {"x": 0.08 / width, "ha": "left"}
+    farthest, stacks = numbers["max_distance"], {stack["stack"]: stack for stack in numbers["stacks"]}
+
+    def by_distance(axes: Axes, entry: Entry) -> None:
+        """At the distances that at least 1% of the queries have; means over fewer are too noisy."""
+        stack, name = stacks[entry["stack"]], "attention" if "attention" in entry else "bias"
+        often = 100 * np.array(stack["pairs"]) >= stack["pairs"][farthest]
+        distances = np.arange(-farthest, farthest + 1)[often]
+        _heads(axes, distances, np.array(entry[name], dtype=float)[:, often], COLOURS["relative"])
+        if name == "attention":
+            even = np.array(stack["even_attention"], dtype=float)[often]
+            axes.plot(distances, even, color=INK, lw=1.0, ls=DASHED, zorder=5, label="as if spread evenly")
+
+    def norms(axes: Axes, entry: Entry) -> None:
+        for key, kind, colour in (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"])):
+            if (table := entry[key]) is not None:
+                k = (len(table["norms"][0]) - 1) // 2
+                _heads(axes, range(-k, k + 1), np.array(table["norms"]), colour, f"$w^{kind}$")
+                axes.axhline(table["expected_initial_norm"], **_REFERENCE)
+
+    def absolute(axes: Axes, entry: Entry) -> None:
+        values = entry["absolute"][: 2 * entry["longest"]]
+        axes.plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
+        axes.axvline(entry["longest"] - 0.5, **_REFERENCE, label="longest sentence")
+
+    parts: list[tuple[str, str, str, Callable[[Axes, Entry], None]]] = [
+        ("attention", "mean attention", "signed distance j - i", by_distance),
+        ("tables", "norm of each relative vector", "offset j - i", norms),
+        ("absolute", "norm of each learned vector", "position", absolute),
+        ("biases", "bias", "signed distance j - i", by_distance),
+    ]
+    # 1. Each part begins a row.
+    panels = [(*part, numbers[part[0]][at : at + PANELS_PER_LINE]) for part in parts
+              for at in range(0, len(numbers[part[0]]), PANELS_PER_LINE)]  # fmt: skip
+    columns = max(len(entries) for *_, entries in panels)
+    size = max(9.6, 1.6 + 2.3 * columns), 1 + HEIGHT * len(panels)
     with styled():
-        figure = Figure(figsize=(width, 0.5 + sum(heights)), layout="constrained")
-        subtitle = textwrap.shorten(subtitle, int(11 * width), placeholder=" …")
-        figure.suptitle(plain(f"{title}\n{subtitle}"), fontsize=12, fontweight="bold", **left)
-        strips = figure.subfigures(len(parts), 1, height_ratios=heights, squeeze=False).flat
-        for part, strip, of_part, in_row in zip(parts, strips, rows, columns, strict=True):
-            strip.suptitle(plain(part.heading), fontsize=12, **left)
-            strip.supxlabel(plain(part.words), fontsize=9.5, color=MUTED, **left)
-            grid = strip.subplots(of_part, in_row, squeeze=False, sharey=True)
-            for axes in grid.flat[len(part.entries) :]:
+        figure = Figure(figsize=size, layout="constrained")
+        subtitle = textwrap.shorten(subtitle, int(11 * size[0]), placeholder=" …")
+        figure.suptitle(plain(f"{title}\n{subtitle}"), fontsize=12, fontweight="bold", x=0.01, ha="left")
+        # 2. What is light, full and grey.
+        words = (
+            f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. Light: each head; full: "
+        )
+        words += "their mean; grey: the root mean square before training. Vectors never reached stay as they began."
+        figure.supxlabel(words, fontsize=9.5, color=MUTED, x=0.01, ha="left")
+        for row, (_, ylabel, xlabel, draw, entries) in zip(
+            figure.subplots(len(panels), columns, squeeze=False), panels, strict=True
+        ):
+            for axes in row[len(entries) :]:
                 axes.set_axis_off()
-            for axes, entry in zip(grid.flat, part.entries, strict=False):
+            for axes, entry in zip(row, entries, strict=False):
                 axes.tick_params(labelsize=8, length=2.5)
                 axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
-                axes.set_xlabel(part.xlabel, fontsize=9)
-                part.draw(axes, entry)
-            for axes in grid[:, 0]:
-                axes.set_ylabel(part.ylabel, fontsize=9)
-            if part.ylabel != "bias":
-                grid[0, 0].set_ylim(bottom=0)
-            if named := grid[0, 0].get_legend_handles_labels()[0]:
-                strip.legend(handles=named, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+                axes.set_xlabel(xlabel, fontsize=9)
+                axes.set_ylabel(ylabel if axes is row[0] else "", fontsize=9)
+                draw(axes, entry)
+                axes.locator_params("x", integer=True)
+            if row[0].get_legend_handles_labels()[0]:
+                row[0].legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -480,46 +542,9 @@ def label(entry: Entry) -> str:
     return f"{entry['stack']} layer{'s' * several} {', '.join(map(str, layers))}{', shared' * several}"
 
 
-def _parts(numbers: Entry) -> Iterator[_Part]:
-    farthest, stacks = numbers["max_distance"], {stack["stack"]: stack for stack in numbers["stacks"]}
-
-    def by_distance(axes: Axes, entry: Entry) -> None:
-        """At the distances that at least 1% of the queries have; means over fewer are too noisy."""
-        stack, name = stacks[entry["stack"]], "attention" if "attention" in entry else "bias"
-        often = 100 * np.array(stack["pairs"]) >= stack["pairs"][farthest]
-        distances = np.arange(-farthest, farthest + 1)[often]
-        _heads(axes, distances, np.array(entry[name], dtype=float)[:, often], COLOURS["relative"])
-        if name == "attention":
-            even = np.array(stack["even_attention"], dtype=float)[often]
-            axes.plot(distances, even, color=INK, lw=1.0, ls=DASHED, zorder=5)
-            axes.locator_params("x", integer=True)
-
-    def norms(axes: Axes, entry: Entry) -> None:
-        for key, kind, colour in (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"])):
-            if (table := entry[key]) is not None:
-                k = (len(table["norms"][0]) - 1) // 2
-                _heads(axes, range(-k, k + 1), np.array(table["norms"]), colour, f"$w^{kind}$")
-                axes.set_xticks(sorted({-k, -(k // 2), 0, k // 2, k}))
-                initial = table["expected_initial_norm"]
-        axes.axhline(initial, **_REFERENCE, label="root mean square before training")
-
-    def absolute(axes: Axes, entry: Entry) -> None:
-        values = entry["absolute"][: 2 * entry["longest"]]
-        axes.plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
-        axes.axvline(entry["longest"] - 0.5, **_REFERENCE)
-
-    by, sentences = "signed distance", f"{numbers['num_sentences']:,} validation sentences or windows of documents"
-    words = f"Of {sentences}. {_HEADS} Dashed: as if spread evenly."
-    yield _Part(f"Mean attention by {by}", words, numbers["attention"], "distance j - i", "attention", by_distance)
-    words = f"{_HEADS} In the decoder vectors of j > i stay as they began."
-    yield _Part("Norm of each vector of the relative tables", words, numbers["tables"], "offset j - i", "norm", norms)
-    words = "Up to twice the longest sentence, the upright line. Positions never reached stay as they began."
-    heading = "Norm of each vector of the learned absolute tables"
-    yield _Part(heading, words, numbers["absolute"], "position", "norm", absolute)
-    yield _Part(f"Bias by {by}", _HEADS, numbers["biases"], "distance j - i", "bias", by_distance)
-
-
-def _heads(axes: Axes, xs: Sequence[int] | np.ndarray[Any, Any], rows: Any, colour: str, name: str = "") -> None:
+def _heads(
+    axes: Axes, xs: Sequence[int] | np.ndarray[Any, Any], rows: Any, colour: str, name: str | None = None
+) -> None:
     marker = "o" if len(xs) <= 3 else ""
     for row in rows if len(rows) > 1 else ():
         axes.plot(xs, row, color=colour, lw=0.7, alpha=0.35, marker=marker, ms=3, zorder=2)

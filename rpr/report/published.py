@@ -3,7 +3,6 @@ paper's, whose settings are those of `model=base` (or big).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from rpr.kinds import TRANSLATION
 from rpr.records.position import OTHER
 from rpr.records.record import Record, deciding_settings
 from rpr.records.scores import HEADLINE_METRIC
-from rpr.report.groups import Group, Variant
+from rpr.report.groups import Group, Key, Variant
 
 # Names, file locations and the amount of reporting; batches are compared by their tokens.
 _NOT_COMPARED = {
@@ -28,8 +27,7 @@ _NOT_COMPARED = {
 }
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where figures come from; `key` and `heading` are those of its column."""
 
     key: str
@@ -39,11 +37,10 @@ class Source:
 
 
 class Published(NamedTuple):
-    """One figure: it stands beside the rows whose `facts_of` include all of `match`."""
+    """One figure of a split and metric: it stands beside the rows whose `facts_of` include all of `match`."""
 
     match: Mapping[str, Any]
-    metric: str
-    split: str
+    key: Key
     figure: float
     source: Source
 
@@ -70,14 +67,17 @@ def _papers() -> Iterator[tuple[float, str, dict[str, Any]]]:
 @cache
 def published() -> tuple[Published, ...]:
     """Every figure of every source, the paper's first."""
-    rows = [Published(facts, HEADLINE_METRIC, split, figure, PAPER) for figure, split, facts in _papers()]
+    rows = [Published(facts, (split, HEADLINE_METRIC), figure, PAPER) for figure, split, facts in _papers()]
     document = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
-    for key, about in document.items():
-        source = Source(key, about["heading"], about["citation"], about["protocol"])
+    for name, about in document.items():
+        source, key = (
+            Source(name, about["heading"], about["citation"], about["protocol"]),
+            (about["split"], about["metric"]),
+        )
         for facts in about["figures"]:
             [(by, figures)] = [fact for fact in facts.items() if isinstance(fact[1], dict)]
-            match, on = {**about.get("facts", {}), **facts}, (about["metric"], about["split"])
-            rows += [Published({**match, by: value}, *on, float(figure), source) for value, figure in figures.items()]
+            match = {**about.get("facts", {}), **facts}
+            rows += [Published({**match, by: value}, key, float(figure), source) for value, figure in figures.items()]
     return tuple(rows)
 
 
@@ -86,10 +86,11 @@ def all_sources() -> list[Source]:
     return [*dict.fromkeys(row.source for row in published())]
 
 
-def find(facts: Mapping[str, Any], source: Source, split: str | None = None) -> Published | None:
-    """The source's figure for a row with these facts, on a split if given; None without one."""
-    rows = (row for row in published() if row.source is source and split in (None, row.split))
-    return next((row for row in rows if row.match.items() <= facts.items()), None)
+def find(variant: Variant, source: Source, split: str | None = None) -> Published | None:
+    """The source's figure for a row, on a split if given; None without one."""
+    facts = facts_of(variant).items()
+    rows = (row for row in published() if row.source == source and split in (None, row.key[0]))
+    return next((row for row in rows if row.match.items() <= facts), None)
 
 
 def facts_of(variant: Variant) -> dict[str, Any]:
@@ -113,11 +114,10 @@ def facts_of(variant: Variant) -> dict[str, Any]:
 def published_figures(group: Group) -> dict[Source, list[tuple[Variant, float]]]:
     """The figures on the group's split of all sources but the paper, by variant; none if the group shows none."""
     figures: dict[Source, list[tuple[Variant, float]]] = {}
+    scored = [variant for variant in group.variants if variant.measured(group.key).value is not None]
     for source in all_sources()[1:] if group.published else ():
-        for variant in group.variants:
-            known = find(facts_of(variant), source, group.split)
-            if known is not None and variant.score(group.split).value is not None:
-                figures.setdefault(source, []).append((variant, known.figure))
+        known = [(variant, row.figure) for variant in scored if (row := find(variant, source, group.split))]
+        figures |= {source: known} if known else {}
     return figures
 
 
@@ -151,11 +151,7 @@ def differences(runs: Iterable[Record], size: paper.Size, languages: str) -> lis
     for run in runs:
         pairs = {"train pairs": run.data.train_pairs} if run.data else {}
         for key, value in (_settings(run.config) | pairs).items():
-            its: Any = papers.get(key)
-            if value != its and not (key not in papers and value in (None, False)):
-                texts[f"{key.rpartition('.')[2]} {_text(value)} ({_text(its)})"] = None
+            own, its = (f"{one:,}" if type(one) is int else str(one or "none") for one in (value, papers.get(key)))
+            if own != its:
+                texts[f"{key.rpartition('.')[2]} {own} ({its})"] = None
     return [*texts]
-
-
-def _text(value: Any) -> str:
-    return "none" if value is None else f"{value:,}" if type(value) is int else str(value)

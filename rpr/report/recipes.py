@@ -13,9 +13,8 @@ import pandas as pd
 
 from rpr.records.measurement import Measurement, missing
 from rpr.records.record import short_names
-from rpr.report.groups import LOSS, Group, Key, Variant, compared, never_run, run_key, variants_of
+from rpr.report.groups import LOSS, Group, Key, Variant, compared, never_run, run_key, sweep_files_of, variants_of
 from rpr.report.render import Column, Grid
-from rpr.report.sweep_files import sweep_files_of
 
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
 
@@ -51,7 +50,7 @@ class Recipes:
         named = (whole.label for whole in every if baselines & {*map(run_key, whole.records)})
         self.baseline = next(named, every[0].label)
         # 2. Their levels.
-        levels, key = {}, self.key("validation") or ()
+        levels, key = {}, self.key("validation")
         for label, of_label in self.variants.items():
             tried = {at: of_label[setting].scores.get(key) for at, setting in enumerate(groups) if setting in of_label}
             scored = pd.DataFrame({at: scores for at, scores in tried.items() if scores}, dtype=object).dropna()
@@ -68,14 +67,14 @@ class Recipes:
     def variant(self, label: str, setting: Setting | None) -> Variant:
         return self.variants[label].get(setting or ()) or never_run(self.group, label)
 
-    def key(self, split: str) -> Key | None:
+    def key(self, split: str) -> Key:
         """What is compared: the scores of a split or, if validation was not scored, its loss."""
-        columns = (column for group in self.groups.values() if (column := group.column(split)) is not None)
-        return next(columns, LOSS if split == "validation" else None)
+        key = (split, self.group.kind.metric)
+        return LOSS if split == "validation" and not any(key in group.keys for group in self.groups.values()) else key
 
     def changes(self, settings: Mapping[str, Setting | None], split: str) -> Mapping[str, Measurement]:
         """Of each variant with a score in its setting, the change from the baseline in the baseline's own setting."""
-        key = self.key(split) or ()
+        key = self.key(split)
         rows = {label: self.variant(label, setting).scores.get(key, {}) for label, setting in settings.items()}
         return compared(rows, self.baseline, self.group.kind, key).of_rows
 
@@ -111,7 +110,7 @@ def recipe_grid(grid: Recipes) -> Grid:
         return grid.in_words(own[label])
 
     def score(split: str, label: str) -> Measurement:
-        return grid.variant(label, own[label]).measured(grid.key(split), f"not evaluated on {split}")
+        return grid.variant(label, own[label]).measured(grid.key(split))
 
     def change(of_rows: Mapping[str, Measurement], label: str) -> Measurement | str:
         return "" if label == grid.baseline else of_rows.get(label, missing("not scored as the baseline"))

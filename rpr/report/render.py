@@ -197,8 +197,8 @@ def shortened(text: str, width: int, other: str = "") -> str:
 # Markdown; text from records is escaped
 
 
-def markdown(grid: Grid, *, signs: bool = True) -> str:
-    """A section of Markdown, with a legend if `signs`."""
+def markdown(grid: Grid) -> str:
+    """A section of Markdown."""
     page = layout(grid, _SHOWN)
     parts = [f"## {escape_markdown(grid.title)}", *([escape_markdown(grid.setting)] if grid.setting else [])]
     parts += [f"**Warning:** {escape_markdown(text)}" for text in grid.warnings]
@@ -207,9 +207,9 @@ def markdown(grid: Grid, *, signs: bool = True) -> str:
     cells = [[escape_markdown(shown.line()) for shown in line] for line in page.lines]
     parts.append("\n".join(f"| {' | '.join(line)} |" for line in (headings, rule, *cells)))
     lines = [f"[{at}] {text}" for at, text in enumerate(page.footnotes, start=1)]
-    if lines := [*lines, *grid.notes, *(legend([grid]) if signs else [])]:
+    if lines := [*lines, *grid.notes]:
         parts.append(f"<details><summary>Notes</summary>\n\n{bullets(lines)}\n\n</details>")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
 def bullets(lines: Iterable[str]) -> str:

@@ -25,26 +25,25 @@ from rpr.records.scores import (
     METRIC_NAMES,
     ByContext,
     LengthBucket,
-    Score,
     counted,
     how_scored,
     how_scored_by_context,
     how_scored_by_length,
+    hypotheses_note,
     pooled,
     search_in_words,
     tokenised_in_words,
 )
-from rpr.report.groups import LEARNING_RULE, SOLVED, Group, Key, TestColumn, Variant, never_run
-from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, differences, facts_of, find, tokens_per_step
+from rpr.report.groups import LEARNING_RULE, SOLVED, Group, Key, Variant, named_in, never_run, sweep_files_of
+from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, differences, find, tokens_per_step
 from rpr.report.recipes import recipe_grid, recipes
 from rpr.report.render import DASH, Cell, Column, Grid, marked
-from rpr.report.sweep_files import named_in, sweep_files_of
 from rpr.report.verdicts import LEAST_SEEDS, MODEL
 
 # The sections of a page with tables of all groups, in its order.
 HEADINGS = {"scores": "Scores", "recipes": "The best recipe of each variant", "paper": "The paper's tables"}
 WINDOWS = ("separate", "sliding")
-CONTEXTS, ABSENT = "Bits per byte by length of the context", "not scored at this length"
+CONTEXTS = "Bits per byte by length of the context"
 UNIGRAM = "unigram entropy of the corpus"
 _UNPUBLISHED = "no published figure of this row as a whole"
 _MORE = "not among the seeds of the sweep's file: runs added later make a difference by chance more likely"
@@ -63,15 +62,18 @@ class Line:
     def group(self) -> Group:
         return self.variant.group
 
+    def label(self, at: int) -> str:
+        return self.labels[at]
+
     def figure(self, source: Source) -> Measurement:
         """What a source prints for this row."""
-        published = find(facts_of(self.variant), source, self.papers_split if source is PAPER else None)
-        if published is None or (source is not PAPER and self.group.column(published.split, published.metric) is None):
+        published = find(self.variant, source, self.papers_split if source is PAPER else None)
+        if published is None or (source is not PAPER and published.key not in self.group.keys):
             return missing(_UNPUBLISHED)
         return single(published.figure)
 
     def verdict(self, split: str) -> str:
-        return self.variant.verdict(self.group.column(split))
+        return self.variant.verdict((split, self.group.kind.metric))
 
     def over_documents(self, split: str) -> Measurement | str:
         return "" if self.variant is self.group.baseline else self.variant.over_documents(split)
@@ -85,7 +87,7 @@ class Line:
 
     def solved(self) -> str:
         """`4 of 5`: the seeds that solve a task on the split of its findings."""
-        scores = self.variant.scores.get(self.group.column(self.group.split) or (), {}).values()
+        scores = self.variant.scores.get(self.group.key, {}).values()
         return f"{sum(score.value >= SOLVED for score in scores)} of {len(scores)}" if scores else ""
 
     def note(self) -> Cell:
@@ -94,19 +96,19 @@ class Line:
         originals = Counter(run.seed for run in variant.records if run.status == "finished" and run.rerun_of is None)
         planned, chips = named_in(sweep_files_of(finished), "seed"), {run.seed: run.device for run in baseline.finished}
         other = [run for run in finished if run.device != chips.get(run.seed, run.device)]
-        by_word: dict[str, dict[int, str]] = {
-            "incomplete": {run.seed: run.status for run in variant.unfinished},
-            "uncommitted": {run.seed: "trained from uncommitted changes" for run in finished if run.git.dirty},
-            "trained again": {seed: "the newest of several runs" for seed, times in originals.items() if times > 1},
-            "more seeds": {run.seed: _MORE for run in finished if planned and str(run.seed) not in planned},
-            "other chip": {run.seed: f"on {run.device}, {baseline.label} on {chips[run.seed]}" for run in other},
-        }
-        remarks = {"": variant.unlearned(), "still learning": LEARNING_RULE * (variant.fall is not None)}
-        for word, by_seed in by_word.items():
-            seeds = {why: [seed for seed in sorted(by_seed) if by_seed[seed] == why] for why in by_seed.values()}
-            remarks[word] = "; ".join(f"seed {', '.join(map(str, seeds[why]))}: {why}" for why in seeds)
-        said = {word: why for word, why in remarks.items() if why}
-        return Cell(", ".join(filter(None, said)), tuple(said.values()))
+        of_seeds = [
+            *(("incomplete", run.status, run.seed) for run in variant.unfinished),
+            *(("uncommitted", "trained from uncommitted changes", run.seed) for run in finished if run.git.dirty),
+            *(("trained again", "the newest of several runs", seed) for seed, times in originals.items() if times > 1),
+            *(("more seeds", _MORE, run.seed) for run in finished if planned and str(run.seed) not in planned),
+            *(("other chip", f"on {run.device}, {baseline.label} on {chips[run.seed]}", run.seed) for run in other),
+        ]
+        remarks = {("", why): why for why in [variant.unlearned()] if why}
+        remarks |= {("still learning", ""): LEARNING_RULE} if variant.fall is not None else {}
+        for word, why in dict.fromkeys(one[:2] for one in of_seeds):
+            seeds = ", ".join(str(seed) for *what, seed in of_seeds if what == [word, why])
+            remarks[word, why] = f"seed {seeds}: {why}"
+        return Cell(", ".join(filter(None, dict.fromkeys(word for word, _ in remarks))), tuple(remarks.values()))
 
 
 class Tables:
@@ -138,23 +140,18 @@ class Tables:
 
 def _labels(headings: Sequence[str]) -> list[Column]:
     """Those of the labels of a line, then its number of seeds."""
-    labels = [Column(name, name, partial(_label, at), kind="label") for at, name in enumerate(headings)]
+    labels = [Column(name, name, partial(Line.label, at=at), kind="label") for at, name in enumerate(headings)]
     return [*labels, Column("n", "n", lambda line: str(len(line.variant.finished)))]
 
 
-def _label(at: int, line: Line) -> str:
-    return line.labels[at]
-
-
-def _figures(key: str | Key, name: str, heading: str, digits: int, metric: str | None = None, **looks: Any) -> Column:
-    """A column of the scores of a key, or of a metric on a split, or if signed of their changes from the baseline."""
-    absent = f"not evaluated on {key}" if isinstance(key, str) else ABSENT
+def _figures(key: Key, name: str, heading: str, digits: int, **looks: Any) -> Column:
+    """A column of the scores of a key or, if signed, of their changes from the baseline."""
 
     def read(line: Line) -> Cell:
-        variant, own = line.variant, line.group.column(key, metric) if isinstance(key, str) else key
+        variant = line.variant
         if looks.get("signed") and variant is line.group.baseline:
             return Cell("")
-        figure = variant.change(own, absent) if looks.get("signed") else variant.measured(own, absent)
+        figure = variant.change(key) if looks.get("signed") else variant.measured(key)
         return marked(figure, len(variant.finished))
 
     return Column(name, heading, read, digits, **looks)
@@ -188,19 +185,17 @@ def all_rows(groups: Sequence[Group]) -> Grid:
 def _about(first: Group, runs: Sequence[Record]) -> Iterator[str]:
     """What a task's lengths are, and how much text a language model read."""
     if first.kind is TASK:
-        train, longest = (
-            " or ".join(map(str, sorted({run.setting(f"data.task.max_{split}_length") or 0 for run in runs})))
-            for split in ("train", "long")
-        )
+        names = ("data.task.max_train_length", "data.task.max_long_length")
+        train, longest = (" or ".join(map(str, sorted({run.setting(name) or 0 for run in runs}))) for name in names)
         unit = getattr(TASKS.get(str(runs[0].task)), "UNIT", "")
         yield f"test: lengths up to {train} {unit}, as in training; long: up to {longest}"
         yield f"seeds ≥ {SOLVED:g}%: those with at least as much exact match on {first.split}"
     if first.kind is TEXT:
         tokens = sorted({tokens_per_step(run.config) * run.max_steps for run in runs})
-        more = ", besides those of the run that it started from" if any(run.continued for run in runs) else ""
+        more = ", besides those of the run that it started from" * any(run.continued for run in runs)
         yield f"trained on at most {' or '.join(f'{count:,}' for count in tokens)} tokens{more}"
-        if first.unigram is not None:
-            yield f"unigram entropy of the corpus: {first.unigram:.2f} bits per byte"
+    if first.unigram is not None:
+        yield f"{UNIGRAM}: {first.unigram:.2f} bits per byte"
 
 
 def score_table(
@@ -221,7 +216,7 @@ def score_table(
     if baselines := dict.fromkeys(group.baseline.label for group in groups if group.baseline.records):
         own = ", whichever is the baseline of the row's own runs" if len(baselines) > 1 else ""
         below.append(f"change: from {' or '.join(baselines)}{own}, with its 95% interval")
-        methods = (group.changes(group.column(group.split) or ()).method for group in groups)
+        methods = (group.changes(group.key).method for group in groups)
         below += [f"intervals of changes: {method}" for method in methods if method not in ("", MODEL)]
     # 2. What the published figures beside them are.
     below += [f"{source.heading}: {source.citation}; {source.protocol}" for source in sources]
@@ -241,10 +236,10 @@ def score_table(
 
 def _score_columns(groups: Sequence[Group], sources: Sequence[Source]) -> Iterator[Column]:
     kind, split, digits, heading = groups[0].kind, groups[0].split, groups[0].kind.digits, groups[0].kind.heading
-    tested = sorted({column for group in groups for column in group.columns}, key=lambda column: column.order)
+    key, tested = groups[0].key, [*dict.fromkeys(key for group in groups for key in group.keys)]
     # 1. The answer: score, change, the paper's change, verdict.
-    yield _figures(split, split, f"{heading} {split}", digits)
-    yield _figures(split, f"{split}_change", "change", digits, signed=True)
+    yield _figures(key, split, f"{heading} {split}", digits)
+    yield _figures(key, f"{split}_change", "change", digits, signed=True)
     yield Column("paper_change", "paper's change", Line.papers_change, signed=True)
     yield Column(f"{split}_verdict", "verdict", partial(Line.verdict, split=split), kind="words")
     if kind is TASK:
@@ -257,42 +252,38 @@ def _score_columns(groups: Sequence[Group], sources: Sequence[Source]) -> Iterat
     if kind is TEXT:
         read, words = partial(Line.over_documents, split=split), "change, over seeds and documents"
         yield Column(f"{split}_change_over_documents", words, read, digits, signed=True, priority=1)
-    for other in dict.fromkeys(column.split for column in tested if column.metric == kind.metric):
-        if other != split:
-            yield _figures(other, other, f"{heading} {other}", digits, priority=1)
-            if kind is TRANSLATION and other in _SIDE_BY_SIDE:
-                yield _figures(other, f"{other}_change", f"change {other}", digits, signed=True, priority=1)
+    for other in (of_split for of_split, metric in tested if metric == kind.metric and of_split != split):
+        yield _figures((other, kind.metric), other, f"{heading} {other}", digits, priority=1)
+        if kind is TRANSLATION and other in _SIDE_BY_SIDE:
+            looks: dict[str, Any] = {"signed": True, "priority": 1}
+            yield _figures((other, kind.metric), f"{other}_change", f"change {other}", digits, **looks)
     yield Column("note", "note", Line.note, kind="words", priority=1)
     # 4. Other metrics, which only report.json has.
-    for column in (column for column in tested if column.metric != kind.metric):
-        words = f"{METRIC_NAMES.get(column.metric, column.metric)} {column.split}"
-        yield _figures(column.split, f"{column.metric}_{column.split}", words, digits, column.metric, priority=3)
+    for other, metric in (of_key for of_key in tested if of_key[1] != kind.metric):
+        words = f"{METRIC_NAMES.get(metric, metric)} {other}"
+        yield _figures((other, metric), f"{metric}_{other}", words, digits, priority=3)
 
 
 def _scoring_notes(variants: Sequence[Variant]) -> tuple[list[str], list[str]]:
     """How the scores of these variants of a group were computed, and what makes rows incomparable."""
     runs = [run for variant in variants for run in variant.finished]
-    by_column: dict[TestColumn, list[Score]] = {}
-    for score in (score for run in runs for score in run.scores if score.metric == run.kind.metric):
-        by_column.setdefault(TestColumn(score.split, score.test_set, score.metric), []).append(score)
+    every = [score for run in runs for score in run.scores if score.metric == run.kind.metric]
     notes, warnings = [], []
-    for column, scores in sorted(by_column.items(), key=lambda item: item[0].order):
-        if len({*map(how_scored, scores)}) > 1:
-            warnings.append(f"not comparable: the rows of {column.split} were scored in different ways")
-        # 1. On what, and how.
+    for split in [split for split, metric in variants[0].group.keys if metric == variants[0].group.kind.metric]:
+        scores = [score for score in every if score.split == split]
+        if len({(*how_scored(score), score.test_set) for score in scores}) > 1:
+            warnings.append(f"not comparable: the rows of {split} were scored in different ways")
         sizes = " or ".join(f"{count:,}" for count in sorted({score.num_sentences for score in scores}))
         ways = " or ".join(sorted({f"{score.signature}; {search_in_words(score)}" for score in scores}))
-        on = f"{column.split}: {column.test_set}, {counted(sizes, column.metric)}"
+        sets = " or ".join(sorted({score.test_set for score in scores}))
+        on = f"{split}: {sets}, {counted(sizes, variants[0].group.kind.metric)}"
         notes.append(f"{on}; {ways}; {' or '.join(sorted({score.checkpoint for score in scores}))}")
-        # 2. What is unusual in it, the most in a run.
         empty, unended, tokenised = (
             max(getattr(score, name) or 0 for score in scores)
             for name in ("empty_hypotheses", "unfinished_hypotheses", "tokenised_references")
         )
-        unusual = {"empty translations": empty, "translations without an end within the length limit": unended}
-        said = [f"{what}, scored as they are: up to {most:,} in a run" for what, most in unusual.items() if most]
-        said += [tokenised_in_words(tokenised)] if tokenised else []
-        notes += [f"{column.split}: {text}" for text in said]
+        notes += [f"{split}: in a run at most {text}" for text in hypotheses_note(empty, unended)]
+        notes += [f"{split}: {tokenised_in_words(tokenised)}"] * bool(tokenised)
     return notes, warnings
 
 
@@ -465,11 +456,11 @@ def context_grids(group: Group) -> Iterator[Grid]:
 def _change_with_length(kinds: Sequence[str], split: str, ends: tuple[int, int], line: Line) -> Cell:
     """How each run's scores change between two lengths in one kind of windows, or in the first kind less the second."""
     variant, keys = line.variant, [(split, windows, length) for windows in kinds for length in ends]
-    if lacking := [figure for key in keys if (figure := variant.measured(key, ABSENT)).value is None]:
+    if lacking := [figure for key in keys if (figure := variant.measured(key)).value is None]:
         return Cell(lacking[0])
     by_seed = [variant.scores[key] for key in keys]
     changes = [
         sum(sign * scores[seed].value for sign, scores in zip((-1, 1, 1, -1), by_seed, strict=False))
         for seed in sorted(set.intersection(*map(set, by_seed)))
     ]
-    return marked(mean(changes) if changes else missing(ABSENT), len(variant.finished))
+    return marked(mean(changes) if changes else missing("no seed was scored at all lengths"), len(variant.finished))

@@ -2,10 +2,9 @@
 
 Least squares of `score ~ row + seed`, with one variance pooled over the rows, and the simultaneous 95% intervals of
 Dunnett (1955) for the changes from the baseline: corrected for their number by construction, paired where seeds are
-shared. A row is better or worse if its interval excludes zero. Two exceptions:
-- Unequal variances (Levene's test on medians, p < 0.01): Welch's t interval of each row, and Holm's correction.
-- Shares of right answers, where seeds solve a task or do not: the paired interval of the log-odds, and Holm's.
-The family is every row with a score that learned, whatever its change. A verdict needs three seeds on both sides.
+shared. A row is better or worse if its interval excludes zero. With unequal variances (Levene's test on medians), and
+for shares of right answers, where seeds solve a task or do not, each row has an interval of its own and Holm's
+correction. The family is every row with a score that learned. A verdict needs three seeds on both sides.
 """
 
 import math

@@ -65,7 +65,7 @@ def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_othe
         return fake_record(seed=seed, **{"training.matmul_precision": used})
 
     group = group_of([run(1, "medium"), run(2, "medium"), fake_record(seed=3, status="running")])
-    assert (len(group.runs), group.distinctly()) == (3, "")
+    assert (len(group.runs), group.distinctly()) == (3)
     found = run_groups([run(1, "highest"), run(2, "medium"), run(3, "medium")])
     assert [group.distinctly() for group in found] == ["matmul_precision medium", "matmul_precision highest"]
 
@@ -87,7 +87,7 @@ def test_runs_on_other_files_of_a_corpus_are_apart_and_those_that_read_none_with
 @pytest.fixture
 def sweep_file(tmp_path, monkeypatch):
     """Where the file of the sweep `mine` is read from."""
-    monkeypatch.setattr("rpr.report.sweep_files.sweep_files", lambda: {"mine": tmp_path / "mine.yaml"})
+    monkeypatch.setattr("rpr.report.groups.sweep_files", lambda: {"mine": tmp_path / "mine.yaml"})
     return tmp_path / "mine.yaml"
 
 
@@ -131,7 +131,7 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
     group = group_of([absolute, fake_record("relative"), other])
     assert "measured in different ways" in group.get("relative").score("test").reason
     group = group_of([absolute, fake_record("relative", scores=[fake_score("test", 31.0, num_sentences=7)])])
-    change = group.get("relative").change(group.column("test"))
+    change = group.get("relative").change(group.key)
     assert change.reason == "scored in another way than absolute (sinusoidal)"
 
 

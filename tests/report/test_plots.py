@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from rpr.report import plots, samples
+from rpr.report import plots
 from rpr.report.groups import Beside, run_key
 from rpr.report.plots import recall_map
 from tests.fake_records import fake_by_length, fake_interval, fake_record, fake_score
@@ -45,7 +45,7 @@ def many():
 
 def test_of_many_rows_baseline_the_papers_best_and_worst_are_drawn():
     group = many()
-    shown, remark = samples.lines_of(group)
+    shown, remark = plots.lines_of(group)
     labels = [variant.label for variant in shown]
     assert len(labels) == 12 and remark.startswith("12 of 31 rows are drawn: baseline, the paper's, best, worst")
     assert {"absolute (sinusoidal)", "relative, k = 16", "relative, k = 25", "keys only, k = 3"} <= {*labels}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rpr.report.samples import samples
+from rpr.report.page import samples
 from tests.fake_records import fake_record
 from tests.report.helpers import group_of
 

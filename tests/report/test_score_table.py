@@ -83,7 +83,7 @@ def test_rows_scored_otherwise_are_a_warning():
     table = grids([fake_record("absolute"), other])["scores"]
     assert table.warnings == ("not comparable: the rows of test were scored in different ways",)
     group = group_of([fake_record("absolute"), other])
-    assert "another way" in str(group.get("relative").change(group.column("test")).reason)
+    assert "another way" in str(group.get("relative").change(group.key).reason)
     assert "test_change" not in {column.key for column in table.columns}, "no empty column"
 
 
@@ -104,7 +104,7 @@ def test_tasks_say_how_many_seeds_solve_them():
 
 def test_notes_of_a_row_are_footnotes(tmp_path, monkeypatch):
     """A rerun shows that a result is repeated, and its original counts; a file's seeds were fixed before any run."""
-    monkeypatch.setattr("rpr.report.sweep_files.sweep_files", lambda: {"mine": tmp_path / "mine.yaml"})
+    monkeypatch.setattr("rpr.report.groups.sweep_files", lambda: {"mine": tmp_path / "mine.yaml"})
     (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2']")
     runs = [fake_record("relative", seed=seed) for seed in (1, 2)]
     falling = {run_key(run): Beside({"validation/loss": {900: 3.1, 1000: 3.0}}) for run in runs}

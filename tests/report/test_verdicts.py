@@ -73,7 +73,7 @@ GOLDEN = list(csv.DictReader((RESULTS.parents[1] / "tests/golden/changes.csv").o
 def test_changes_of_committed_sweeps_are_those_that_numpy_alone_finds(sweep, split):
     """tests/golden/changes.csv, which tests/golden/test_independent_figures.py computes again."""
     (group,) = run_groups(record for _, record in find_records(RESULTS / sweep).records)
-    key, variants = group.column(split), {variant.label: variant for variant in group.variants}
+    key, variants = (split, group.kind.metric), {variant.label: variant for variant in group.variants}
     for golden in (golden for golden in GOLDEN if (golden["sweep"], golden["split"]) == (sweep, split)):
         variant = variants[golden["row"]]
         assert variant.verdict(key) == golden["verdict"]
@@ -91,7 +91,7 @@ def verdicts(scores, metric="sacrebleu", **settings):
         for seed, value in enumerate(values, start=1)
     ]
     group = group_of(records)
-    key = group.column("test")
+    key = group.key
     return {variant.position.kind: variant.verdict(key) for variant in group.variants}
 
 
@@ -112,7 +112,7 @@ def test_models_that_learned_nothing_have_no_verdict_and_no_change():
     """A sweep of k on few pairs: BLEU 0.0 in two equal seeds was said to agree with the paper."""
     records = [fake_record("relative", k, seed=seed, scores={"test": 0.0}) for k in (0, 2, 16) for seed in (1, 2)]
     group = group_of(records, published=True)
-    key = group.column("test")
+    key = group.key
     assert group.baseline is group.papers_relative
     assert {variant.verdict(key) for variant in group.variants} == {"not learned"}
     assert {variant.change(key).value for variant in group.variants if variant is not group.baseline} == {None}
@@ -164,7 +164,7 @@ def test_text_above_the_unigram_entropy_is_not_learned():
 
     rows = {"absolute": 2.0, "relative": 1.5, "none": 5.0}
     group = group_of(run(name, seed, bits) for name, bits in rows.items() for seed in (1, 2, 3))
-    key = group.column("test")
+    key = group.key
     assert [one.verdict(key) for one in group.variants] == ["baseline", "not learned", "better"]
 
 
