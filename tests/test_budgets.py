@@ -18,7 +18,7 @@ ROOMS = {
     "rpr/io": 300,
     "rpr/model": 6_690,
     "rpr/records": 1_360,
-    "rpr/report": 3_140,
+    "rpr/report": 2_920,
     "rpr/runs": 970,
     "rpr/scoring": 1_200,
     "rpr/sweep": 1_240,

@@ -20,10 +20,9 @@ from rpr.errors import RecordError, did_you_mean
 from rpr.kinds import TEXT, Kind
 from rpr.model.positions.vectors import SHARING
 from rpr.paths import sweep_files
-from rpr.records.difference import corpus_differences
 from rpr.records.files import DocumentNats
 from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
-from rpr.records.position import OTHER, Position, called, names_of, positions_of
+from rpr.records.position import OTHER, Position, called, corpus_differences, names_of, positions_of
 from rpr.records.record import Record, deciding_settings, flat, short_names, varying
 from rpr.records.scores import (
     METRIC_NAMES,

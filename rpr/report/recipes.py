@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from rpr.records.measurement import Measurement, missing
 from rpr.records.record import short_names
@@ -29,6 +28,8 @@ class Recipes:
     """
 
     def __init__(self, keys: tuple[str, ...], groups: dict[Setting, Group]) -> None:
+        import pandas as pd
+
         self.keys, self.groups = keys, groups
         self.group = group = next(iter(groups.values()))  # for what they share
         steps = "" if "optim.max_steps" in keys else f"{group.max_steps:,} steps"
@@ -61,7 +62,7 @@ class Recipes:
         self.best = {label: self._highest(self.levels[label]) for label in self.variants}
         self.common = self._highest(self.levels.sum(axis=1, skipna=False))
 
-    def _highest(self, levels: pd.Series) -> Setting | None:
+    def _highest(self, levels: Any) -> Setting | None:
         return None if levels.isna().all() else [*self.groups][int(np.nanargmax(levels))]
 
     def variant(self, label: str, setting: Setting | None) -> Variant:
