@@ -41,7 +41,12 @@ from rpr.report.render import DASH, Cell, Column, Grid, marked
 from rpr.report.verdicts import LEAST_SEEDS, MODEL
 
 # The sections of a page with tables of all groups, in its order.
-HEADINGS = {"scores": "Scores", "recipes": "The best recipe of each variant", "paper": "The paper's tables"}
+HEADINGS = {
+    "scores": "Scores",
+    "sizes": "Does it hold with size?",
+    "recipes": "The best recipe of each variant",
+    "paper": "The paper's tables",
+}
 WINDOWS = ("separate", "sliding")
 CONTEXTS = "Bits per byte by length of the context"
 UNIGRAM = "unigram entropy of the corpus"
@@ -120,6 +125,7 @@ class Tables:
         papers = [group for group in groups if group.published and group.kind is TRANSLATION]
         sections = {
             "scores": [all_rows(family) for family in alike(groups)],
+            "sizes": [*_by_size(groups)],
             "recipes": [*map(recipe_grid, recipes(groups))],
             "paper": [*_tables1(papers), *(grid for group in papers for grid in _tables2_and_3(group))],
         }
@@ -285,6 +291,30 @@ def _scoring_notes(variants: Sequence[Variant]) -> tuple[list[str], list[str]]:
         notes += [f"{split}: in a run at most {text}" for text in hypotheses_note(empty, unended)]
         notes += [f"{split}: {tokenised_in_words(tokenised)}"] * bool(tokenised)
     return notes, warnings
+
+
+def _by_size(groups: Sequence[Group]) -> Iterator[Grid]:
+    """The changes of each row in models of several widths on one corpus, whatever their steps."""
+    families: dict[tuple[str, str], dict[int, Group]] = {}
+    for group in groups:
+        width = group.runs[0].setting("model.d_model") or 0
+        families.setdefault((group.corpus, group.hardware), {}).setdefault(width, group)
+
+    def cell(group: Group, change: bool, label: str) -> Measurement | str:
+        variant = next((row for row in group.variants if row.label == label), never_run(group, label))
+        return variant.change(group.key) if change else variant.verdict(group.key)
+
+    for setting, by_width in families.items():
+        columns = [Column("position", "position", str, kind="label")]
+        for width, group in sorted(by_width.items()):
+            read, digits = partial(cell, group, True), group.kind.digits
+            columns.append(Column(f"change_{width}", f"change, d_model {width}", read, digits, signed=True))
+            columns.append(Column(f"verdict_{width}", "verdict", partial(cell, group, False), kind="words"))
+        labels = dict.fromkeys(row.label for group in by_width.values() for row in group.variants)
+        if len(by_width) > 1:
+            first = next(iter(by_width.values()))
+            title = f"Change from {first.baseline.label} on {first.split} by the width of the model"
+            yield Grid("sizes", title, tuple(columns), tuple(labels), " | ".join(setting), synthetic=first.synthetic)
 
 
 # The paper's

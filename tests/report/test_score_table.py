@@ -124,6 +124,19 @@ def test_notes_of_a_row_are_footnotes(tmp_path, monkeypatch):
         assert all(remark.startswith(why) for remark, why in zip(note.remarks, notes.values(), strict=True))
 
 
+def test_changes_of_several_widths_stand_side_by_side():
+    """Of one corpus, whatever their steps: the ladder."""
+    sizes = [{"model.d_model": width, "optim.max_steps": 10 * width} for width in (128, 64)]
+    table = grids([run for settings in sizes for run in runs(settings=settings)])["sizes"]
+    assert [column.heading for column in table.columns] == [
+        "position", "change, d_model 64", "verdict", "change, d_model 128", "verdict"
+    ]  # fmt: skip
+    cells = row(table, "none")
+    assert [cells[f"verdict_{width}"].value for width in (64, 128)] == ["worse", "worse"]
+    assert value(cells["change_64"]) == pytest.approx(-13.0, abs=0.1)
+    assert "sizes" not in grids(runs())
+
+
 def test_findings_are_counts_of_one_baseline_and_say_where_k_matters():
     group = group_of(runs())
     assert findings(group) == [
