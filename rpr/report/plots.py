@@ -516,7 +516,7 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
             f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. Light: each head; full: "
         )
         words += "their mean; grey: the root mean square before training. Vectors never reached stay as they began."
-        figure.supxlabel(words, fontsize=9.5, color=MUTED, x=0.01, ha="left")
+        figure.supxlabel(textwrap.fill(words, int(12 * size[0])), fontsize=9.5, color=MUTED, x=0.01, ha="left")
         for row, (_, ylabel, xlabel, draw, entries) in zip(
             figure.subplots(len(panels), columns, squeeze=False), panels, strict=True
         ):

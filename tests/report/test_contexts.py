@@ -87,7 +87,7 @@ def test_change_with_length_is_of_either_evaluation_beyond_training_and_within_e
 def test_seeds_scored_on_different_bytes_or_otherwise_have_no_mean(change, of_position):
     group = group_of([scored("relative"), scored("relative", 2, **change)])
     for key in [("sliding", 128), *([("separate", 64), ("position", 4)] if of_position else [])]:
-        one = group.variants[0].measured(("test", *key), "")
+        one = group.variants[0].measured(("test", *key))
         assert one.value is None and "different ways" in str(one.reason)
     assert [bool(grid.warnings) for grid in context_grids(group)] == [True, of_position]
 

@@ -65,7 +65,7 @@ def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_othe
         return fake_record(seed=seed, **{"training.matmul_precision": used})
 
     group = group_of([run(1, "medium"), run(2, "medium"), fake_record(seed=3, status="running")])
-    assert (len(group.runs), group.distinctly()) == (3)
+    assert (len(group.runs), group.distinctly()) == (3, "")
     found = run_groups([run(1, "highest"), run(2, "medium"), run(3, "medium")])
     assert [group.distinctly() for group in found] == ["matmul_precision medium", "matmul_precision highest"]
 
