@@ -518,7 +518,7 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
         words += "their mean; grey: the root mean square before training. Vectors never reached stay as they began."
         figure.supxlabel(textwrap.fill(words, int(12 * size[0])), fontsize=9.5, color=MUTED, x=0.01, ha="left")
         for row, (_, ylabel, xlabel, draw, entries) in zip(
-            figure.subplots(len(panels), columns, squeeze=False), panels, strict=True
+            figure.subplots(len(panels), columns, squeeze=False, sharey="row"), panels, strict=True
         ):
             for axes in row[len(entries) :]:
                 axes.set_axis_off()
