@@ -147,12 +147,12 @@ def legend(grids: Iterable[Grid]) -> list[str]:
     figures = [cell.value for grid in grids for line in grid.cells for cell in line]
     methods: dict[str, dict[str, None]] = {}
     for interval in (figure.interval for figure in figures if isinstance(figure, Measurement)):
-        if interval is not None and interval.kind == "seeds":
-            methods.setdefault(": over seeds", {})[interval.method or "Student's t, n - 1"] = None
-        elif interval is not None:
-            own = f"{ONE_RUN}: of one run, over the {interval.unit} of its test set, not over seeds"
-            methods.setdefault(own, {})[interval.how] = None
-    return [f"(a to b){what}, 95%; {'; '.join(hows)}" for what, hows in sorted(methods.items())]
+        if interval is not None:
+            seeds = interval.kind == "seeds"
+            over = "seeds" if seeds else f"the {interval.unit} of its test set, of one run, not over seeds"
+            sign = f"(a to b){ONE_RUN * (not seeds)}: the {interval.level:.0%} interval over {over}"
+            methods.setdefault(sign, {})[interval.how if interval.method else "Student's t, n - 1"] = None
+    return [f"{sign}; {'; '.join(hows)}" for sign, hows in sorted(methods.items())]
 
 
 # Terminal
