@@ -147,7 +147,6 @@ def _is_first_node(config: TrainConfig, run_dir: Path) -> bool:
     slurm = launch.slurm_job(config.hardware) if config.hardware.num_nodes > 1 else None
     try:
         runtime.check_devices(config.hardware)
-        launch.check_hosts(() if slurm is None else slurm.hostnames)
         if slurm is not None and slurm.node > 0:
             _prepare(config)
             _run_worker(run_dir, config.hardware)

@@ -51,12 +51,10 @@ def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
 
 def untrained(config: TrainConfig) -> Iterator[str]:
     """What evaluation reads as it was initialised."""
-    scheme = config.position.decoder
+    scheme, window = config.position.decoder, f"windows of {config.data.context_length} tokens (data.context_length)"
     if (never := scheme.untrained(config.longest_row, config.longest_context)) is not None:
-        yield (
-            f"{never} stay as they were initialised ({scheme.label}): training has windows of "
-            f"{config.data.context_length} tokens (data.context_length), evaluation.context_lengths has longer ones"
-        )
+        longer = f"training has {window}, evaluation.context_lengths has longer ones"
+        yield f"{never} stay as they were initialised ({scheme.label}): {longer}"
 
 
 def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
@@ -73,7 +71,13 @@ def set_aside(run_dir: Path, positions: Positions) -> Iterator[None]:
     """
     earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
     try:
-        _set_aside(run_dir, earlier, positions)
+        if run_dir.exists():
+            with locks.acquire(run_dir):
+                if resumed := _to_resume(run_dir, positions):
+                    note(f"again=true: {run_dir.name} resumes, which it began at {resumed.started}")
+                else:
+                    run_dir.rename(earlier)
+                    note(f"again=true: the earlier run is kept in {earlier}")
         yield
     except BaseException:
         if earlier.exists() and not (run_dir / RECORD_NAME).exists():
@@ -83,18 +87,13 @@ def set_aside(run_dir: Path, positions: Positions) -> Iterator[None]:
         raise
 
 
-def _set_aside(run_dir: Path, earlier: Path, positions: Positions) -> None:
-    if not run_dir.exists():
-        return
-    with locks.acquire(run_dir):
-        with contextlib.suppress(RecordError):
-            record = read_record(run_dir / RECORD_NAME)
-            unfinished = record.again and record.status != "finished"
-            if unfinished and not changed_code((positions.encoder, positions.decoder), record.schemes):
-                note(f"again=true: {run_dir.name} resumes, which it began at {record.started}")
-                return
-        run_dir.rename(earlier)
-    note(f"again=true: the earlier run is kept in {earlier}")
+def _to_resume(run_dir: Path, positions: Positions) -> Record | None:
+    with contextlib.suppress(RecordError):
+        record = read_record(run_dir / RECORD_NAME)
+        unfinished = record.again and record.status != "finished"
+        if unfinished and not changed_code((positions.encoder, positions.decoder), record.schemes):
+            return record
+    return None
 
 
 def _sweeps_of_set_aside(run_dir: Path) -> tuple[str, ...]:
@@ -135,9 +134,8 @@ def start_record(
     rerun_of: RerunOf | None = None,
     concurrent_jobs: int = 1,
 ) -> None:
-    """Write the run's record, with status running, and its configuration; remove what a killed process left behind. A
-    rerun that is resumed stays a rerun. Raises DataError if the run was started on another corpus, or if the corpus has
-    none of the splits to score.
+    """Write the run's record, with status running, and its configuration; remove what a killed process left behind.
+    Raises DataError if the run was started on another corpus, or if the corpus has none of the splits to score.
     """
     import yaml
 
@@ -150,9 +148,8 @@ def start_record(
     path, sides = run_dir / RECORD_NAME, (config.position.encoder, config.position.decoder)
     settings = config.model_dump(mode="json") | {"again": False}
     earlier = read_record(path) if path.exists() else None
-    continued = None
+    continued = earlier if checkpoints(run_dir / "checkpoints") else None
     if checkpoints(run_dir / "checkpoints"):
-        continued = earlier
         if change := corpus_change(run_dir, earlier, data):
             raise DataError(f"{change}; restore the old corpus, or move that run's folder away and train it again")
     elif config.origin is not None:
@@ -209,9 +206,7 @@ def start_record(
 
 
 def _git(run_dir: Path, resumed: Record | None) -> Git:
-    """The checkout; with uncommitted changes if any part of the run had them. A line on stderr says what has changed
-    since an earlier part, as a record names one commit and one version of each package.
-    """
+    """The checkout; with uncommitted changes if any part of the run had them. A note says what has changed since."""
     git = provenance.git_state()
     if resumed is None:
         return git
@@ -224,8 +219,7 @@ def _git(run_dir: Path, resumed: Record | None) -> Git:
 def mark_stopped(run_dir: Path, error: BaseException, *, rank: str | None = None, is_earlier: bool = False) -> Record:
     """Set the record's status to failed or interrupted, with the reason; returns it as it was. The first report stays:
     that of the training process, or of the `rank` that failed first. A time limit replaces it, and any report if it
-    `is_earlier`, of an earlier attempt. A finished run stays finished: what can still fail then is its logging. On a
-    full disk the record stays as it is, like that of a killed run.
+    `is_earlier`, of an earlier attempt. A finished run stays finished, and on a full disk the record as it is.
     """
     record = read_record(run_dir / RECORD_NAME)
     first = record.status == "running" or isinstance(error, TimeLimitReached) or is_earlier
@@ -260,8 +254,7 @@ def check_same_corpus(
         return
     with contextlib.suppress(DataError):  # the corpus can no longer be read: the finished run remains valid
         if record.data.key != (key_of or cache_key)(data):
-            what = f"data{'.path' if data.path else ''}: {data.path or data.name}"
             raise ConfigError(
-                f"{what} has changed since {run_dir.name} was trained on it (key {record.data.key[:12]}); move that "
-                "run's folder away, or give the new corpus a data.name= of its own"
+                f"data{'.path' if data.path else ''}: {data.path or data.name} has changed since {run_dir.name} was "
+                "trained on it; move that run's folder away, or give the new corpus a data.name= of its own"
             )

@@ -33,9 +33,9 @@ def record_of(run_dir: Path, setting: str = "run") -> Record:
 
 
 def config_of(run_dir: Path, command: OneRunConfig | ReportConfig) -> TrainConfig:
-    """The run's own configuration, with the hardware and cache folder of a command. Of a run that has not finished, a
-    line on stderr says so: its weights are those of an earlier step. Raises RecordError as `record_of`, or if this
-    version cannot read the configuration; ConfigError if the hardware does not fit it.
+    """The run's own configuration, with the hardware and cache folder of a command; a note says if the run has not
+    finished. Raises RecordError as `record_of`, or if this version cannot read the configuration; ConfigError if the
+    hardware does not fit it.
     """
     record = record_of(run_dir)
     if record.outcome is not None:
@@ -63,9 +63,7 @@ def vocabulary_of(run_dir: Path, config: TrainConfig) -> Vocabulary:
 
 
 def corpus_change(run_dir: Path, record: Record | None, data: PreparedData) -> str | None:
-    """That the corpus is another one than the run's, if it is. Raises DataError if token ids mean other pieces than in
-    the run: every translation would be silently wrong.
-    """
+    """That the corpus is another one than the run's, if it is. Raises DataError if token ids mean other pieces."""
     path, name = run_dir / VOCABULARY_NAME, data.meta.name
     trained_on = record.data.key if record is not None and record.data is not None else None
     if path.exists() and Vocabulary.load(path, _REMEDY).digest != data.meta.vocabulary_digest:
@@ -80,9 +78,7 @@ def corpus_change(run_dir: Path, record: Record | None, data: PreparedData) -> s
 
 
 def check_corpus(run_dir: Path, data: PreparedData) -> None:
-    """`corpus_change`, before a trained run is used: a line on stderr says so, as all of bytes have one vocabulary.
-    Raises DataError, too, if the run has no copy of its vocabulary, RecordError if there is no readable record.
-    """
+    """`corpus_change` as a note. Raises DataError, too, if the run has no copy of its vocabulary, but of bytes."""
     if change := corpus_change(run_dir, record_of(run_dir), data):
         if not isinstance(data.vocabulary, ByteVocabulary) and not (run_dir / VOCABULARY_NAME).exists():
             raise DataError(f"{change}; without its {VOCABULARY_NAME} nothing says what its tokens are: restore either")
@@ -122,10 +118,8 @@ def load(config: TrainConfig, run_dir: Path, average: int | None) -> tuple[Prepa
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained run on a command's hardware, and examples of its data: sentence pairs, or windows of documents.
-
-    `model` is in evaluation mode; `checkpoint` describes its checkpoint; `sources` and `references` are token IDs of
-    `split`, each with EOS; the sources of windows are empty.
+    """A trained run on a command's hardware, its `model` in evaluation mode, and examples of its `split`, pairs or
+    windows: token IDs, each with EOS; the sources of windows are empty.
     """
 
     record: Record

@@ -2,9 +2,7 @@
 
 The kernel's lock (flock) on a file in the folder lasts as long as any process of the run is alive, children included.
 Not every network file system propagates it to other machines, so the holder also touches the file every few seconds (a
-heartbeat). A file that names another machine and has not been touched for two minutes is stale, and the lock is taken
-over. filelock's SoftFileLease has such heartbeats too, but a lease ends with the process that took it, while the ranks
-that it started may still write.
+heartbeat). A file that names another machine and is not touched for two minutes is stale, and the lock is taken over.
 """
 
 import contextlib
@@ -12,14 +10,12 @@ import json
 import os
 import signal
 import socket
-import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rpr.errors import BusyError
 from rpr.io.escape import escape_control_characters, note
@@ -30,18 +26,15 @@ from rpr.records.record import RECORD_NAME, Found, Record, read_record
 LOCK_NAME = ".lock"
 HEARTBEAT_SECONDS = 15.0
 STALE_SECONDS = 120.0  # eight heartbeats: a busy file server may delay some
-_FIRST_HEARTBEAT_SECONDS = 2.0  # without flock two machines may lock at once: one soon sees the other's name
 _POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """The process that holds a run's lock. A machine is its host name and the id of its boot."""
 
     host: str
     pid: int
     started: str
-    token: str
     boot: str
 
     def __str__(self) -> str:
@@ -61,13 +54,12 @@ def acquire(folder: Path) -> Iterator[int]:
     lock's file stays, empty: deleting it would let two processes in.
     """
     path, released = folder / LOCK_NAME, threading.Event()
-    holder = Holder(socket.gethostname(), os.getpid(), provenance.now(), uuid.uuid4().hex, _boot())
+    holder = Holder(socket.gethostname(), os.getpid(), provenance.now(), _boot())
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # no link: the file is truncated
     try:
         _take(descriptor, path)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
-        os.fsync(descriptor)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         heartbeat = threading.Thread(target=_beat, args=(path, holder, released), name="run lock", daemon=True)
         heartbeat.start()
         try:
@@ -89,27 +81,19 @@ def _take(descriptor: int, path: Path) -> None:
     except OSError:  # the file system has none
         covered, locked = False, True
     other = _read(path)
-    if not locked or (other is not None and not (covered and other.is_here) and _keeps_touching(path, other)):
+    if locked and other is not None and not (covered and other.is_here):  # alive while it touches the file
+        note(f"{path.parent.name}: checking whether {other} is still alive")
+        before, until = path.stat().st_mtime_ns, time.monotonic() + STALE_SECONDS
+        while (locked := path.stat().st_mtime_ns == before) and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+    if not locked:
         raise BusyError(
             f"{path.parent}: in use by {other or 'another process'}; wait for it, or stop it and rerun the command"
         )
 
 
-def _keeps_touching(path: Path, other: Holder) -> bool:
-    """Whether a holder that no lock of the kernel covers is alive; waits until that is known."""
-    before = path.stat().st_mtime_ns
-    until = time.monotonic() + min(STALE_SECONDS, STALE_SECONDS - _age(path))  # a file's time may be in the future
-    if time.monotonic() < until:
-        note(f"{path.parent.name}: checking whether {other} is still alive")
-    while time.monotonic() < until and path.stat().st_mtime_ns == before:
-        time.sleep(_POLL_SECONDS)
-    return path.stat().st_mtime_ns != before
-
-
 def _beat(path: Path, holder: Holder, released: threading.Event) -> None:
-    wait = _FIRST_HEARTBEAT_SECONDS
-    while not released.wait(wait):
-        wait = HEARTBEAT_SECONDS
+    while not released.wait(HEARTBEAT_SECONDS):
         with contextlib.suppress(OSError):  # the next heartbeat tries again
             if not path.exists() or _read(path) != holder:
                 note("another machine has taken over this run; stopping here")
@@ -122,10 +106,9 @@ def current_holder(folder: Path) -> Holder | None:
     """The process that holds the lock of the run in `folder` now; None if there is none. What decides is `acquire`:
     children may outlive their holder for a moment.
     """
-    path = folder / LOCK_NAME
     with contextlib.suppress(OSError):
-        holder = _read(path)
-        if holder is not None and _age(path) < STALE_SECONDS and (_is_running(holder.pid) or not holder.is_here):
+        holder, touched = _read(folder / LOCK_NAME), (folder / LOCK_NAME).stat().st_mtime
+        if holder is not None and time.time() - touched < STALE_SECONDS and (_is_running(holder) or not holder.is_here):
             return holder
     return None
 
@@ -158,27 +141,16 @@ def _boot() -> str:
     return ""
 
 
-def _is_running(pid: int) -> bool:
+def _is_running(holder: Holder) -> bool:
     try:
-        os.kill(pid, 0)
+        os.kill(holder.pid, 0)
     except OSError as error:  # no such process, unless it is another user's
         return isinstance(error, PermissionError)
     return True
 
 
-def _age(path: Path) -> float:
-    """Seconds since the file was touched, by the file system's clock: those of the machines may differ."""
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as probe:
-            now = os.fstat(probe.fileno()).st_mtime
-    except OSError:  # the folder is not ours to write
-        now = time.time()
-    return now - path.stat().st_mtime
-
-
 def _read(path: Path) -> Holder | None:
     """The holder that the file names; None if it is empty or truncated by a crash. Raises OSError."""
-    text = path.read_text(encoding="utf-8", errors="replace")
     with contextlib.suppress(ValueError, TypeError):
-        return Holder(**json.loads(text))
+        return Holder(*json.loads(path.read_text("utf-8", "replace")))
     return None

@@ -41,10 +41,7 @@ def origin_of(config: TrainConfig, run: str) -> Origin:
         raise ConfigError(f"from: {run} has another model; give this one its settings, too: {settings}")
     weights, checkpoint = _digest(user_path(run))
     if record.scores and (scored := record.scores[0].checkpoint) != checkpoint:
-        raise ConfigError(
-            f"from: {run} was scored with {scored}, but its checkpoints now give {checkpoint}; restore the others, "
-            "or choose another run"
-        )
+        raise ConfigError(f"from: {run} was scored with {scored}, but has {checkpoint} now; restore the others")
     return Origin(
         run=run,
         run_id=record.run_id,

@@ -15,12 +15,9 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's mall
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to keep freed blocks of up to 32 MiB instead of returning each to the system.
-
-    A CPU training step allocates and frees tensors of the same sizes every time, and touching fresh pages for each
-    took about half of the step (model=small, two threads). Larger ones, the logits, are still returned: kept as well,
-    they fragment the heap, and a run of 1,250 steps grew to 14 GB. Those use huge pages instead (set in rpr.cli.app).
-    No effect without glibc.
+    """Ask glibc to keep freed blocks of up to 32 MiB: touching fresh pages for tensors of the same sizes took half of a
+    training step on a CPU (model=small, two threads). Larger ones, the logits, are still returned: kept as well, they
+    fragment the heap. Those use huge pages instead (set in rpr.cli.app). No effect without glibc.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -53,10 +50,9 @@ def check_devices(hardware: HardwareConfig) -> None:
         return
     present = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if present < hardware.devices:
+        remedy = f"hardware.devices={present}" if present else "hardware=cpu"
         raise ConfigError(
-            f"hardware={hardware.name}: {hardware.devices} GPUs requested, but {present} available; choose "
-            + (f"hardware.devices={present}" if present else "hardware=cpu")
-            + ", or a machine with more GPUs"
+            f"hardware={hardware.name}: {hardware.devices} GPUs requested, but {present} available; choose {remedy}"
         )
 
 

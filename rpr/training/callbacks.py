@@ -27,15 +27,26 @@ from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.runtime import device_name, peak_memory
 from rpr.signals import signals_deferred
 from rpr.training.datamodule import TranslationData
-from rpr.training.module import StepCallback, TranslationModule, as_translation_module, learning_rate
+from rpr.training.module import TranslationModule, learning_rate
 
 LOG_EVERY = 25  # steps between two lines of metrics.jsonl, and between two reads from a GPU
 WARM_UP_STEPS = 10  # excluded from every speed, while allocators, caches and kernels warm up
-_MEASURED = ("seconds", "processor_seconds", "steps", "source_tokens", "target_tokens")
+
+
+class StepCallback(pl.Callback):
+    """A callback with a hook for the end of each step, after its last microbatch."""
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.on_step_end(trainer, module, batch)
+
+    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
+        """`batch` is the last microbatch."""
 
 
 class Stopwatch(StepCallback):
-    """Time spent on training steps, including data wait; excluding warm-up, validation and checkpoints.
+    """Time spent on training steps, including data wait; excluding warm-up, validation, checkpoints, and the step in
+    which the process was suspended.
 
     Saved in checkpoints with the peak memory: a resumed run reports those of all its parts (each with a warm-up of its
     own), or, on another device, of the parts since.
@@ -46,19 +57,18 @@ class Stopwatch(StepCallback):
         self.seconds = self.processor_seconds = 0.0  # the latter of all threads of this process
         self.steps = self.source_tokens = self.target_tokens = self.earlier_peak = 0  # the peak in bytes
         self._seen = 0
-        self._since: tuple[float, float] | None = None  # clock and processor time when it was last started
-        self._last_step = (0.0, 0.0)
+        self._since: tuple[float, float] | None = None  # clock and processor time, which are counted so far
         self._suspended = False  # by Ctrl-Z, in the current step
 
     def state_dict(self) -> dict[str, Any]:
         self.pause()  # until the next step, if it is running
-        measured = {name: getattr(self, name) for name in _MEASURED}
+        names = ("seconds", "processor_seconds", "steps", "source_tokens", "target_tokens")
+        measured = {name: getattr(self, name) for name in names}
         return measured | {"earlier_peak": self.peak_memory()[0], "device": device_name(self.hardware)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict["device"] == device_name(self.hardware):
-            for name in (*_MEASURED, "earlier_peak"):
-                setattr(self, name, state_dict[name])
+        if state_dict.pop("device") == device_name(self.hardware):
+            vars(self).update(state_dict)
 
     def peak_memory(self) -> tuple[int, str]:
         """Of all parts in bytes, and what was counted."""
@@ -66,50 +76,44 @@ class Stopwatch(StepCallback):
         return max(peak, self.earlier_peak), kind
 
     def pause(self, *_: Any, **__: Any) -> None:
-        self._pause_at(None)
-
-    def _pause_at(self, until: tuple[float, float] | None) -> None:
-        """Stop at this time, or now."""
-        if self._since is not None:
-            until = until or _synchronised()
-            self.seconds += until[0] - self._since[0]
-            self.processor_seconds += until[1] - self._since[1]
-            self._since = None
+        self._count(_synchronised())
+        self._since = None
 
     def resume(self, *_: Any, **__: Any) -> None:
         if self._since is None and self._seen >= WARM_UP_STEPS:
             self._since = _synchronised()
+
+    def _count(self, now: tuple[float, float]) -> None:
+        if self._since is not None and not self._suspended:
+            self.seconds += now[0] - self._since[0]
+            self.processor_seconds += now[1] - self._since[1]
+        self._since = self._since and now
 
     on_validation_start = on_train_end = pause  # as hooks they are given what they do not need
     on_validation_end = resume
 
     @property
     def cores_used(self) -> float | None:
-        """Mean number of cores used (CPU time over wall time) until the last pause: less than the threads on a shared
-        machine.
-        """
+        """Mean number of cores used (CPU time over wall time): less than the threads on a shared machine."""
         return self.processor_seconds / self.seconds if self.seconds > 0 else None
 
     def reading(self) -> tuple[float, int, int, int]:
         """Seconds, steps, source tokens and target tokens measured so far."""
-        running = 0.0 if self._since is None else time.perf_counter() - self._since[0]
-        return self.seconds + running, self.steps, self.source_tokens, self.target_tokens
+        return self.seconds, self.steps, self.source_tokens, self.target_tokens
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCONT, lambda *_: setattr(self, "_suspended", True))
 
     def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
-        if self._since is not None and self._suspended:  # this step is not measured
-            self._pause_at(max(self._since, self._last_step))
-        elif self._since is not None:
+        if self._since is not None and not self._suspended:
             self.steps += 1
             self.source_tokens += batch.step_source_tokens
             self.target_tokens += batch.step_target_tokens
+        self._count((time.perf_counter(), time.process_time()))
         self._suspended = False
         self._seen += 1
         self.resume()
-        self._last_step = _now()
 
 
 class Step(NamedTuple):
@@ -175,15 +179,15 @@ class Metrics(StepCallback):
             self.read(trainer)
         if not due or not trainer.is_global_zero or not self._read:
             return
-        # 3. A line.
-        done, self._read = self._read, []
-        now = self.stopwatch.reading()
+        # 3. A line: means over the steps since the last one.
+        _, losses, norms = zip(*self._read, strict=True)
+        now, self._read = self.stopwatch.reading(), []
         seconds, *counts = (a - b for a, b in zip(now, self._last, strict=True))
         self._last = now
         row: dict[str, Any] = {
-            "train/loss": sum(taken.loss for taken in done) / len(done),  # the mean over the steps since the last line
-            "train/gradient_norm": sum(taken.gradient_norm for taken in done) / len(done),
-            "train/gradient_norm_max": max(taken.gradient_norm for taken in done),
+            "train/loss": sum(losses) / len(losses),
+            "train/gradient_norm": sum(norms) / len(norms),
+            "train/gradient_norm_max": max(norms),
             "learning_rate": learning_rate(step, module.config.optim, module.config.model.d_model),
         }
         if counts[0] and seconds > 0:
@@ -229,10 +233,10 @@ class Metrics(StepCallback):
         saved = checkpoints(self.run_dir / "checkpoints")
         return f"the last good checkpoint is {saved[-1][1].name}" if saved else "there is no checkpoint yet"
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         if not trainer.is_global_zero:
             return
-        row: dict[str, Any] = {"validation/loss": as_translation_module(pl_module).last_validation_loss}
+        row: dict[str, Any] = {"validation/loss": pl_module.last_validation_loss}
         if self.bytes_per_token is not None:
             row["validation/bits_per_byte"] = row["validation/loss"] / (math.log(2) * self.bytes_per_token)
         if self.translate is not None:
@@ -271,10 +275,14 @@ class AtomicCheckpointIO(CheckpointIO):
                 Path(path).parent.stat()  # a run's folder that was moved away is not made again
                 with replacing(Path(path)) as temporary, temporary.open("wb") as file:
                     torch.save(checkpoint, file)
-            except (OSError, RuntimeError) as error:  # torch's writer wraps the system's error in its own
+            except (OSError, RuntimeError) as error:
+                cause: BaseException | None = error  # torch's writer wraps the system's error in its own
+                while cause is not None and not isinstance(cause, OSError):
+                    cause = cause.__cause__ or cause.__context__
+                reason = str(error).partition("\n")[0] if cause is None else cause.strerror
                 raise RunError(
-                    f"{path}: this checkpoint cannot be written ({_system_error(error)}); the earlier ones are intact: "
-                    "fix this, and the same command resumes from the last one"
+                    f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are intact: fix this, "
+                    "and the same command resumes from the last one"
                 ) from None
 
     def load_checkpoint(
@@ -284,14 +292,6 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def remove_checkpoint(self, path: Any) -> None:
         Path(path).unlink(missing_ok=True)
-
-
-def _system_error(error: BaseException) -> str:
-    """The system's words for an error, or for the one in whose course it was raised."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__ or cause.__context__
-    return cause.strerror if isinstance(cause, OSError) and cause.strerror else " ".join(str(error).split())[:120]
 
 
 class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
@@ -312,54 +312,42 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
         before_saving: Callable[[pl.Trainer, pl.LightningModule], None],
         stop_after_minutes: float | None,
     ) -> None:
-        self._folder, self._optim = folder, optim
-        self._stopwatch, self._before_saving = stopwatch, before_saving
-        self._stop_after_minutes, self._started = stop_after_minutes, time.monotonic()
+        self._folder, self._optim, self._stopwatch = folder, optim, stopwatch
+        self._before_saving, self._stop_after_minutes = before_saving, stop_after_minutes
+        self._started = self._saved_at = time.monotonic()
         self._stop_due = self._save_due = False  # at the end of the step, or of its validation
-        self._saved_at = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._saved_at = time.monotonic()
-        if not trainer.is_global_zero:
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self._folder, "step*.ckpt")
+        if trainer.is_global_zero:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self._folder, "step*.ckpt")
 
     def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
-        step, limit = trainer.global_step, self._stop_after_minutes
-        self._stop_due = limit is not None and step != trainer.max_steps and _have_passed(limit, self._started, trainer)
-        self._save_due = self._stop_due or self._is_due(trainer, step)
-        if step == trainer.max_steps:
+        step, every = trainer.global_step, self._optim.checkpoint_every_n_steps
+        last = step == trainer.max_steps
+        self._stop_due = not last and _have_passed(self._stop_after_minutes, self._started, trainer)
+        due = _have_passed(self._optim.checkpoint_every_n_minutes, self._saved_at, trainer)
+        self._save_due = self._stop_due or last or due or (every is not None and step % every == 0)
+        if last:
             trainer.should_stop = True  # Lightning then validates, whatever the interval
         elif step % self._optim.validate_every_n_steps:
             self._save_and_stop(trainer, module)
 
     def _save_and_stop(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._save_due:
-            self._save(trainer, pl_module)
+            self._stopwatch.pause()
+            self._before_saving(trainer, pl_module)
+            trainer.save_checkpoint(self._folder / f"step{trainer.global_step:08d}.ckpt")
+            self._saved_at = time.monotonic()
+            for old in superseded(self._folder, self._optim) if trainer.is_global_zero else ():
+                old.unlink(missing_ok=True)
+            self._stopwatch.resume()
         if self._stop_due:
             passed = f"{self._stop_after_minutes:g} minutes have passed at step {trainer.global_step}"
             raise InterruptedRun(f"stop_after_minutes: {passed} of {trainer.max_steps}; the same command resumes")
 
     on_validation_end = _save_and_stop
-
-    def _is_due(self, trainer: pl.Trainer, step: int) -> bool:
-        if step == trainer.max_steps:
-            return True
-        if self._optim.checkpoint_every_n_steps is not None:
-            return step % self._optim.checkpoint_every_n_steps == 0
-        assert self._optim.checkpoint_every_n_minutes is not None
-        return _have_passed(self._optim.checkpoint_every_n_minutes, self._saved_at, trainer)
-
-    def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._stopwatch.pause()
-        self._before_saving(trainer, pl_module)
-        trainer.save_checkpoint(self._folder / f"step{trainer.global_step:08d}.ckpt")
-        self._saved_at = time.monotonic()
-        if trainer.is_global_zero:
-            for old in superseded(self._folder, self._optim):
-                old.unlink(missing_ok=True)
-        self._stopwatch.resume()
 
 
 def superseded(folder: Path, optim: OptimConfig) -> list[Path]:
@@ -371,19 +359,17 @@ def superseded(folder: Path, optim: OptimConfig) -> list[Path]:
     return [path for _, path in saved[:-1] if path not in on_schedule[-optim.keep_checkpoints :]]
 
 
-def _have_passed(minutes: float, since: float, trainer: pl.Trainer) -> bool:
+def _have_passed(minutes: float | None, since: float, trainer: pl.Trainer) -> bool:
     """The same answer on every rank, by the first rank's clock."""
+    if minutes is None:
+        return False
     if trainer.world_size > 1 and trainer.strategy.root_device.type == "cuda" and trainer.global_step % LOG_EVERY:
         return False  # the broadcast synchronises the GPU
     passed: bool = trainer.strategy.broadcast(time.monotonic() - since >= 60 * minutes)
     return passed
 
 
-def _now() -> tuple[float, float]:
-    return time.perf_counter(), time.process_time()
-
-
 def _synchronised() -> tuple[float, float]:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return _now()
+    return time.perf_counter(), time.process_time()

@@ -47,10 +47,10 @@ def fit(
 ) -> tuple[int, int, Training]:
     """Train to config.optim.max_steps, with checkpoints in <run_dir>/checkpoints, including one of the last step.
 
-    Returns the steps, the number of parameters, and what was measured, over all parts of the run if it was resumed.
-    Speeds are None if too few steps were run to measure them. Raises DataError if the newest checkpoint is from another
-    model, RecordError if metrics.jsonl is damaged, InterruptedRun if config.stop_after_minutes have passed, RunError if
-    the loss or a gradient became non-finite, or a checkpoint could not be written.
+    Returns the steps, the number of parameters, and what was measured, over all parts of the run if it was resumed;
+    speeds are None if too few steps were run. Raises DataError if the newest checkpoint is from another model,
+    RecordError if metrics.jsonl is damaged, InterruptedRun if config.stop_after_minutes have passed, RunError if the
+    loss or a gradient became non-finite, or a checkpoint could not be written.
     """
     # 1. The model, its batches, and the callbacks, of which the one that stops comes before the one that saves.
     _silence_lightning()
@@ -94,17 +94,17 @@ def fit(
             "give them shared memory (/dev/shm), or choose hardware.num_workers=0"
         ) from None
     # 4. What was measured.
-    seconds, steps, source, target = stopwatch.reading()
-    measured = steps > 0 and seconds > 0
+    seconds, *counts = stopwatch.reading()
+    steps, source, target = (count / seconds if seconds > 0 and count else None for count in counts)
     peak, kind = stopwatch.peak_memory()
     logged = read_metrics(run_dir / METRICS_NAME) if is_first_rank() else []
     training = Training(
         excludes=EXCLUDES,
         seconds=seconds,
-        measured_steps=steps,
-        steps_per_second=steps / seconds if measured else None,
-        source_tokens_per_second=source / seconds if measured and source else None,
-        target_tokens_per_second=target / seconds if measured else None,
+        measured_steps=counts[0],
+        steps_per_second=steps,
+        source_tokens_per_second=source,
+        target_tokens_per_second=target,
         peak_memory_bytes=peak,
         peak_memory_kind=kind,
         train_loss=_last(logged, "train/loss"),
@@ -173,10 +173,8 @@ class SeveralRanks(pl.Callback):
         starts: list[Any] = [None] * trainer.world_size
         torch.distributed.all_gather_object(starts, (trainer.global_step, self._common()))
         if others := [rank for rank, start in enumerate(starts) if start != starts[0]]:
-            raise RunError(
-                f"ranks 0 and {others[0]} start with different settings, code, packages, corpora or checkpoints; give "
-                "every node the same ones"
-            )
+            what = "settings, code, packages, corpora or checkpoints; give every node the same ones"
+            raise RunError(f"ranks 0 and {others[0]} start with different {what}")
 
 
 class SameMatmuls(pl.Callback):
@@ -200,19 +198,19 @@ def _newest_readable(folder: Path) -> Path | None:
     """The newest readable checkpoint; damaged newer ones are renamed and reported. Raises DataError if there are
     checkpoints, but none is readable: more likely the system's fault than that of all files.
     """
-    damaged: list[tuple[Path, DataError]] = []
+    damaged: dict[Path, DataError] = {}
     for _, path in reversed(checkpoints.checkpoints(folder)):
         try:
             checkpoints.load_checkpoint(path, mapped=True)
         except DataError as error:
-            damaged.append((path, error))
+            damaged[path] = error
             continue
-        for other, why in damaged if is_first_rank() else ():
+        for other, why in damaged.items() if is_first_rank() else ():
             note(f"{why}; resuming from {path.name}")
             other.replace(other.with_name(f"{other.name}.damaged"))  # it would break the averaging at the end
         return path
     if damaged:
-        raise damaged[0][1]
+        raise next(iter(damaged.values()))
     return None
 
 

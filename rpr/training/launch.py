@@ -10,11 +10,10 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,12 +36,11 @@ _NODES_APART_EXIT = 75  # of torchrun, which has waited so long
 def run_worker(
     module: str, job: Path, hardware: HardwareConfig, *, keep_open: Sequence[int] = (), log: Path | None = None
 ) -> int:
-    """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it. Returns 0 or the exit code
-    of the first rank that failed; as in a shell, 128 + N means killed by signal N. The worker inherits the file
-    descriptors `keep_open` (locks, held as long as it lives); its stdout and stderr are appended to `log`, or, without
-    one, are this process's. If this process exits first, it ends the worker, too. Raises ConfigError for several nodes
-    unless SLURM has started this process on each, RunError if they did not connect to each other in time,
-    TimeLimitReached at SLURM's.
+    """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it; if this process exits
+    first, it ends the worker, too. Returns 0 or the exit code of the first rank that failed; as in a shell, 128 + N
+    means killed by signal N. The worker inherits the file descriptors `keep_open` (locks); its output goes to `log`, or
+    to that of this process. Raises ConfigError for several nodes unless SLURM has started this process on each,
+    RunError if they did not connect to each other in time, TimeLimitReached at SLURM's.
     """
     command, environment, grace = [sys.executable, "-P", "-m", module, str(job)], for_child(), GRACE_SECONDS
     if hardware.num_ranks > 1:
@@ -70,16 +68,14 @@ def run_worker(
     if code == _NODES_APART_EXIT and hardware.num_nodes > 1:
         raise RunError(
             f"hardware.num_nodes: the {hardware.num_nodes} nodes did not connect to each other within "
-            f"{NODES_WAIT_SECONDS / 60:g} minutes; a node failed, is still preparing the corpus, or is behind a "
-            "firewall; rpr-cli prepare before the job leaves nothing to wait for"
+            f"{NODES_WAIT_SECONDS / 60:g} minutes; a node failed, is still preparing the corpus (rpr-cli prepare does "
+            "it before the job), is behind a firewall, or cannot resolve the names of others"
         )
     return code if code >= 0 else 128 - code
 
 
 def ended(code: int) -> ProcessEnded:
-    """The error for a training process that ended with this exit code: of its own, or, negative or above 128, by a
-    signal.
-    """
+    """The error for a training process with this exit code: its own, or, negative or above 128, that of a signal."""
     number = -code if code < 0 else code - 128
     if number not in signal.valid_signals():
         return ProcessEnded(f"the training process ended with exit code {code}; {_RESUMES}")
@@ -108,30 +104,15 @@ def slurm_job(hardware: HardwareConfig) -> JobEnvironment:
     """The SLURM job of this process, one of the tasks that submitit started, one on each node. Raises ConfigError
     if submitit did not start it on this number of nodes.
     """
-    try:
+    with contextlib.suppress(ImportError, RuntimeError):  # not installed, or not inside one of its jobs
         import submitit
 
-        job = submitit.JobEnvironment()
-    except (ImportError, RuntimeError):  # not installed, or not inside one of its jobs
-        job = None
-    if job is None or job.num_nodes != hardware.num_nodes:
-        raise ConfigError(
-            f"hardware.num_nodes: {hardware.num_nodes} nodes must be started by SLURM: rpr-cli train -m "
-            "hardware=slurm_8xgpu hardware.num_nodes=..."
-        )
-    return job
-
-
-def check_hosts(hosts: Iterable[str]) -> None:
-    """Raises ConfigError if a host name does not resolve here: torchrun would retry silently for an hour."""
-    for host in hosts:
-        try:
-            socket.getaddrinfo(host, None)
-        except OSError as error:
-            raise ConfigError(
-                f"hardware.num_nodes: {socket.gethostname()} cannot resolve the host name of node {host} "
-                f"({error.strerror}); add SLURM's names of the nodes to DNS or to /etc/hosts on every node"
-            ) from None
+        if (job := submitit.JobEnvironment()).num_nodes == hardware.num_nodes:
+            return job
+    raise ConfigError(
+        f"hardware.num_nodes: {hardware.num_nodes} nodes must be started by SLURM: rpr-cli train -m "
+        "hardware=slurm_8xgpu hardware.num_nodes=..."
+    )
 
 
 def terminate(

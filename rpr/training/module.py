@@ -48,11 +48,10 @@ class TranslationModule(pl.LightningModule):
     def __init__(self, config: TrainConfig, vocabulary_size: int) -> None:
         super().__init__()
         self.config = config
-        masked = config.data.text is not None and config.data.text.windows == "stream_masked"
-        self.packed = masked  # rows of several documents, in training
-        hardware, text = config.hardware, config.data.text is not None
+        hardware, text = config.hardware, config.data.text
+        self.packed = text is not None and text.windows == "stream_masked"  # rows of several documents, in training
         alone = config.optim.microbatches_per_step == hardware.num_ranks == 1
-        self.compiled = compiled_loss_sum(fixed=text and alone) if hardware.compile else None
+        self.compiled = compiled_loss_sum(fixed=text is not None and alone) if hardware.compile else None
         self.micro_losses: list[Tensor] = []  # of this rank's microbatches since the guard last took them
         self.gradient_norm: Tensor | None = None  # of the last step, before clipping
         self.last_validation_loss: float | None = None
@@ -128,33 +127,8 @@ class TranslationModule(pl.LightningModule):
             linear = [part.weight for part in layers if isinstance(part, torch.nn.Linear)]
             others = [other for other in self.parameters() if all(other is not weight for weight in linear)]
             parameters = [{"params": linear, "weight_decay": optim.weight_decay}, {"params": others}]
-        optimizer = torch.optim.Adam(
-            parameters,
-            lr=1.0,
-            betas=(optim.adam_beta1, optim.adam_beta2),
-            eps=optim.adam_epsilon,
-            fused=True,
-            decoupled_weight_decay=True,
-        )
+        betas, epsilon = (optim.adam_beta1, optim.adam_beta2), optim.adam_epsilon
+        optimizer = torch.optim.Adam(parameters, 1.0, betas, epsilon, fused=True, decoupled_weight_decay=True)
         d_model = self.config.model.d_model
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: learning_rate(done + 1, optim, d_model))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-def as_translation_module(module: pl.LightningModule) -> TranslationModule:
-    """Narrow the type that Lightning passes to callbacks."""
-    assert isinstance(module, TranslationModule)
-    return module
-
-
-class StepCallback(pl.Callback):
-    """A callback with a hook for the end of each step, after its last microbatch."""
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            self.on_step_end(trainer, as_translation_module(pl_module), batch)
-
-    def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
-        """`batch` is the last microbatch."""

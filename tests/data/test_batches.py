@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from rpr.data import batches
-from rpr.data.batches import Batch, BatchSpec, Plan, TrainingBatches, TranslationDataset, evaluation_batches
+from rpr.data.batches import Batch, BatchSpec, TrainingBatches, TranslationDataset
 from rpr.data.cache import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
 from tests.data.helpers import padding_waste
@@ -54,12 +53,6 @@ def test_epochs_differ_in_order_and_grouping(split):
     assert abs(np.corrcoef(lengths[:-1], lengths[1:])[0, 1]) < 0.5, "short and long microbatches are not mixed"
 
 
-def test_padding_is_small_for_realistic_lengths(tmp_path):
-    split = write_split(tmp_path, *sentence_lengths(30_000))
-    assert padding_waste(epoch_microbatches(TrainingBatches(split, 4096, 8, 0), 0), split) < 0.08
-    assert padding_waste(evaluation_batches(split, 4096), split) < 0.15
-
-
 def test_batch_contents(tmp_path):
     split = write_split(tmp_path, np.asarray([3, 1, 2]), np.asarray([1, 3, 2]))
     batch = TranslationDataset(split)[BatchSpec(np.asarray([1, 0]), 40, 50)]
@@ -85,13 +78,6 @@ def test_data_loader_batches_equal_those_of_the_dataset(split, num_workers):
         assert isinstance(batch, Batch) and batch[3:] == expected[3:]
         assert all((one == other).all() for one, other in zip(batch[:3], expected[:3], strict=True))
         assert batch.num_target_tokens == int((batch.target_output_BT != PAD).sum())
-
-
-def test_order_of_an_epoch_does_not_depend_on_chunks(monkeypatch):
-    lengths = sentence_lengths(1000)
-    whole = Plan(*lengths, 512).epoch(seed=3, epoch=5)
-    monkeypatch.setattr(batches, "PAIRS_AT_ONCE", 7)
-    assert all(np.array_equal(*both) for both in zip(Plan(*lengths, 512).epoch(seed=3, epoch=5), whole, strict=True))
 
 
 @pytest.mark.parametrize("number", [1, 3000])

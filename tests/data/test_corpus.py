@@ -38,16 +38,6 @@ def content(corpus: Corpus) -> dict[str, list[tuple[str, str]]]:
     return {split: list(pairs) for split, pairs in corpus.splits.items()}
 
 
-def test_folder_of_line_files(config, folder):
-    splits = {"train": PAIRS[:80], "validation": PAIRS[80:90], "test": PAIRS[90:], "test2016": PAIRS[:3]}
-    for split, pairs in splits.items():
-        write_lines(folder / split, pairs)
-    corpus = load_corpus(config())
-    assert content(corpus) == splits
-    assert corpus.split_names == {"validation": "newstest2013", "test": "newstest2014", "test2016": "test2016"}
-    assert (corpus.notes, corpus.held_out) == ((), frozenset())
-
-
 def test_at_most_1000_pairs_are_held_out(config, tmp_path):
     write_lines(tmp_path / "pairs", [(f"{source} {n}", target) for n in range(210) for source, target in PAIRS])
     splits = load_corpus(config()).splits

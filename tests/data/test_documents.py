@@ -18,7 +18,7 @@ from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig, TextConfig
 from rpr.data import cache, documents
 from rpr.data.batches import TranslationDataset
-from rpr.data.cache import PreparedData, TokenSplit, cache_key, prepare
+from rpr.data.cache import PreparedData, cache_key, prepare
 from rpr.data.corpus import SPLIT_NAMES, corpus_files
 from rpr.data.documents import Documents, load_documents
 from rpr.data.vocabulary import (
@@ -104,12 +104,6 @@ def test_byte_pair_pieces_give_back_any_text(byte_pairs, text):
     assert not {PAD, UNK, BOS, EOS} & {*pieces[:-1]}
     assert int(byte_pairs.piece_bytes[pieces].sum()) == len(text.encode())
     assert byte_pairs.decode([BOS, *pieces, pieces[0]]) == text
-
-
-def test_byte_pair_pieces_are_of_words_in_utf8(byte_pairs):
-    assert len(byte_pairs.encode("\ttab  two spaces\n" * 9)) < 0.6 * 18 * 9, "words are pieces"
-    with pytest.raises(DataError, match="the text is not UTF-8"):
-        byte_pairs.encode("\udcff")
 
 
 @pytest.mark.parametrize("changes", [{}, BPE])
@@ -319,12 +313,6 @@ def test_a_limit_is_of_training_documents_alone(tmp_path):
     one = str(tmp_path / "texts" / "train" / "0.txt")
     with pytest.raises(DataError, match=r"^data.train_limit: train is a single document, which is not cut"):
         load_documents(text_config(tmp_path, train_limit=2, path=one))
-
-
-def test_lengths_of_documents_beyond_32_bits(tmp_path):
-    np.asarray([0, 3_000_000_001, 3_000_000_011], np.int64).tofile(tmp_path / "train.target.offsets")
-    split = TokenSplit(tmp_path, "train", 2, "uint16")
-    assert split.target_lengths.tolist() == [3_000_000_001, 10]
 
 
 def test_an_empty_file_does_not_change_which_text_the_vocabulary_is_learned_from(tmp_path, monkeypatch):

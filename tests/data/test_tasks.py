@@ -140,24 +140,6 @@ def test_pairs_follow_the_rule_and_lengths_of_their_split(kind):
             assert {*keys} == {*lengths} and all(abs(lengths[key] - expected) < 5 * expected**0.5 for key in keys)
 
 
-def test_tasks_of_kazemnejad_have_the_sizes_of_their_scripts():
-    """Bins of 4 to 20 and 21 to 40 symbols, or 4 to 8 and 9 to 16 digits; 100, 50 and, for a single one, int(1.15 *
-    100,000 / 17) symbols."""
-    sizes = {"symbols_copy": 100, "symbols_reverse": 100, "symbols_sort": 50, "symbols_repeat": 6764}
-    for name in (*sizes, "uneven_addition"):
-        found = compose_train([f"data={name}"]).data.task
-        short = name in ("symbols_sort", "uneven_addition")
-        lengths = found.min_length, found.max_train_length, found.max_long_length
-        assert lengths == ((4, 8, 16) if short else (4, 20, 40))
-        assert found.num_train == 100_000 and getattr(found, "symbols", None) == sizes.get(name)
-    longer = task("uneven_addition", **SMALL | {"num_long": 2000}).pairs()["long"]
-    digits = {tuple(len(part.split()) for part in source.split(" + ")) for source, _ in longer}
-    assert digits == {pair for pair in itertools.product(range(4, 17), repeat=2) if max(pair) > 8}
-    inputs = [(first, second) for first, second in itertools.product(range(10, 1000), repeat=2)]
-    counts = Counter(len(str(max(pair))) for pair in inputs)
-    assert all(task("uneven_addition", min_length=2).num_inputs(length) == counts[length] for length in (2, 3))
-
-
 def test_recall_asks_for_each_key_once_and_counts_queries_and_rows():
     """The row of docs/your-data.md; every 10th query wrong, of four a row: .9 of queries and .6 of rows."""
     source, target = "k4 v1 f2 k7 v3 f0 ? k7", "v3"

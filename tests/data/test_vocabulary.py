@@ -3,16 +3,14 @@ decoded from its pieces: tests/property/test_corpora.py.
 """
 
 import io
-import pickle
 import random
 
-import numpy as np
 import pytest
 import sentencepiece
 
 from rpr.data import vocabulary as module
 from rpr.data.pairs import normalise
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, add_words, count_words, learned_words, training_sample
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, add_words, count_words, learned_words
 from rpr.errors import DataError
 
 
@@ -48,12 +46,6 @@ def test_special_pieces_and_byte_fallback(large):
     assert UNK not in large.encode("中") and UNK in Vocabulary.learn(count_words(sentences()), 200).encode("中")
 
 
-def test_vocabulary_can_be_saved_and_pickled(large, tmp_path):
-    large.save(tmp_path / "saved.model")
-    assert pickle.loads(pickle.dumps(large)).digest == large.digest == Vocabulary.load(tmp_path / "saved.model").digest
-    assert [file.name for file in tmp_path.iterdir()] == ["saved.model"]
-
-
 FEW, TEXT = count_words(["a b c d", "d e f"]), module.count_text_words("some words, and others " * 9)
 
 
@@ -67,15 +59,6 @@ def test_impossible_size_is_an_error_naming_a_possible_one(learn, words, size, r
     message = f"^data.vocabulary_size: {size} pieces cannot be learned from this corpus: {reason}"
     with pytest.raises(DataError, match=message):
         learn(words, size)
-
-
-def test_training_sample_does_not_depend_on_chunks(monkeypatch):
-    assert training_sample(1000)(300).all(), "all pairs"
-    monkeypatch.setattr(module, "MAX_TRAINING_PAIRS", 100)
-    whole = training_sample(1000)(1000)
-    assert 60 < whole.sum() < 140
-    draw = training_sample(1000)
-    assert np.array_equal(whole, np.concatenate([draw(count) for count in (1, 499, 500)]))
 
 
 def from_sentences(sentences: list[str], size: int) -> list[tuple[str, float]]:

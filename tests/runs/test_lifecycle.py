@@ -15,7 +15,6 @@ from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
 from rpr.model.positions import codes
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle, runtime
-from rpr.runs.locks import LOCK_NAME
 from rpr.signals import exit_on_sigterm
 from rpr.sweep.status import print_cautions
 from rpr.training import launch
@@ -108,26 +107,6 @@ def test_run_is_back_in_its_place_after_a_signal_that_came_while_it_was_set_asid
     with pytest.raises(SystemExit, match="143"), exit_on_sigterm(), lifecycle.set_aside(run_dir, config.position):
         pass
     assert "is kept in" in said[0] and [*tmp_path.iterdir()] == [run_dir]
-
-
-def test_folder_of_others_keeps_its_lock_when_a_run_cannot_start(tmp_path):
-    for folder, left in ((tmp_path / "new" / "run", []), (tmp_path / "old", [LOCK_NAME, "checkpoints"])):
-        if left:
-            (folder / "checkpoints").mkdir(parents=True)
-        created = lifecycle.create_run_dir(folder)
-        with pytest.raises(RunError), lifecycle.rollback_on_error(folder, created):
-            raise RunError("no corpus")
-        assert (sorted(path.name for path in folder.iterdir()) if folder.exists() else []) == left
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("architecture, causal", [("decoder_only", [True]), ("encoder_decoder", [False, True])])
-def test_hooks_are_tried_for_the_stacks_that_the_model_has(monkeypatch, small_data, architecture, causal):
-    sites = []
-    monkeypatch.setattr("rpr.model.scheme_check.check_hooks", lambda _, site, longest: sites.append(site.causal))
-    monkeypatch.setattr("rpr.data.cache.prepare", lambda data, report: small_data)
-    train._prepare(compose_train(["data=reverse", "model=tiny", f"model.architecture={architecture}"]))
-    assert sites == causal
 
 
 def test_a_split_that_is_not_there_is_refused_before_the_corpus_is_prepared(tmp_path, monkeypatch):

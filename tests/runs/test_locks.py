@@ -53,8 +53,8 @@ def _quick_polls(monkeypatch):
 def write_remote_lock(folder: Path, **changed: object) -> Path:
     """The lock file of a process on another machine."""
     path = folder / LOCK_NAME
-    holder = {"host": "node7", "pid": 12, "started": "2026-01-01T00:00:00+00:00", "token": "t", "boot": "b"}
-    path.write_text(json.dumps(holder | changed))
+    holder = {"host": "node7", "pid": 12, "started": "2026-01-01T00:00:00+00:00", "boot": "b"} | changed
+    path.write_text(json.dumps([*holder.values()]))
     return path
 
 
@@ -82,7 +82,7 @@ def test_lock_is_exclusive_and_released(tmp_path):
     assert current_holder(tmp_path) is None
 
 
-@pytest.mark.parametrize("content", [None, "", '{"host": "nod', "[]"])
+@pytest.mark.parametrize("content", [None, "", '["nod', "[]", "{}"])
 def test_damaged_lock_file_locks_nothing(tmp_path, content):
     if content is not None:
         (tmp_path / LOCK_NAME).write_text(content)
@@ -111,7 +111,7 @@ def test_lock_is_held_until_the_last_inheriting_child_is_killed(tmp_path, wait_f
 def test_remote_holder_with_heartbeats_is_alive(tmp_path, capsys, host):
     """Also in a container on another machine, with the same host name."""
     path = write_remote_lock(tmp_path, host=host)
-    assert current_holder(tmp_path) == Holder(host, 12, "2026-01-01T00:00:00+00:00", "t", "b")
+    assert current_holder(tmp_path) == Holder(host, 12, "2026-01-01T00:00:00+00:00", "b")
     threading.Timer(0.1, os.utime, (path,)).start()
     assert_busy(tmp_path, f"process 12 on {host}, since 2026-01-01")
     assert f"checking whether process 12 on {host}, since 2026-01-01T00:00:00+00:00 is" in capsys.readouterr().err
@@ -119,17 +119,15 @@ def test_remote_holder_with_heartbeats_is_alive(tmp_path, capsys, host):
     assert current_holder(tmp_path) is None
 
 
-@pytest.mark.parametrize("seconds", [0.0, -3600.0], ids=["fresh", "in the future"])
-def test_remote_lock_without_heartbeats_becomes_stale(tmp_path, monkeypatch, seconds):
+def test_remote_lock_without_heartbeats_becomes_stale(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "STALE_SECONDS", 0.3)
-    age(write_remote_lock(tmp_path), seconds)
+    write_remote_lock(tmp_path)
     began = time.monotonic()
     with acquire(tmp_path):
         assert 0.25 < time.monotonic() - began < 10
 
 
 def test_heartbeat_touches_the_file_and_a_takeover_ends_this_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "_FIRST_HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
     lost = threading.Event()
     monkeypatch.setattr(locks.os, "kill", lambda pid, number: lost.set())
@@ -144,7 +142,7 @@ def test_heartbeat_touches_the_file_and_a_takeover_ends_this_process(tmp_path, m
         assert not lost.is_set(), "an unreadable file is no takeover"
         write_remote_lock(tmp_path)
         assert lost.wait(5)
-    assert json.loads((tmp_path / LOCK_NAME).read_text())["host"] == "node7"  # not emptied on release
+    assert json.loads((tmp_path / LOCK_NAME).read_text())[0] == "node7"  # not emptied on release
 
 
 def test_heartbeats_alone_decide_without_flock(tmp_path, monkeypatch):

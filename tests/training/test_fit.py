@@ -17,16 +17,11 @@ from typing import Any
 import pytest
 import torch
 
-from rpr.commands import train as train_command
-from rpr.data.cache import prepare
-from rpr.decode.engine import Engine
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.records.files import read_metrics
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
-from rpr.scoring.run import evaluated_model
 from rpr.signals import exit_on_sigterm
-from tests.fake_records import fake_document
-from tests.lazy import callbacks, fit, training_module
+from tests.lazy import callbacks, fit
 
 RECIPE = (
     "model.dropout=0.1", "position.clip_distance=2", "optim.max_steps=12", "optim.warmup_steps=4",
@@ -187,29 +182,6 @@ def test_training_stopped_by_its_time_limit_is_resumed(tiny_config, small_data, 
     assert steps(tmp_path / "resumed") == [6, 7]
     assert_same_result(tmp_path / "full", tmp_path / "resumed", assert_same)
     assert [row["step"] for row in rows_of(tmp_path / "resumed") if "validation/loss" in row] == [3, 6, 7]
-
-
-def test_validation_bleu_is_decoded_in_the_precision_of_the_scores(tiny_config, tmp_path, monkeypatch):
-    engines = []
-    search = Engine.search
-
-    def recorded_search(self, *arguments, **options):
-        engines.append(self)
-        return search(self, *arguments, **options)
-
-    def validate_once(config, data, run_dir, *, logger, validation_bleu):
-        validation_bleu(training_module.TranslationModule(config, len(data.vocabulary)).model)
-        raise RunError("enough")
-
-    monkeypatch.setattr(Engine, "search", recorded_search)
-    monkeypatch.setattr(fit, "fit", validate_once)
-    config = tiny_config("hardware.precision=bf16", "evaluation.validation_sentences=2")
-    (tmp_path / "record.json").write_text(json.dumps(fake_document()))
-    with pytest.raises(RunError, match="enough"):
-        train_command.work(config, tmp_path, prepare(config.data))
-    (engine,) = engines
-    assert engine.bfloat16
-    assert vars(engine) == vars(evaluated_model(config, engine.model, "last").engine)
 
 
 @pytest.mark.parametrize("number, stop", [(signal.SIGTERM, SystemExit), (signal.SIGCHLD, RuntimeError)])
