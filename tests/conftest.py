@@ -35,6 +35,7 @@ TINY = (  # a tiny run on a small corpus, without its folders
 
 
 ORDER = os.environ.get("RPR_TEST_ORDER")
+LONGEST = ("test_triton_attention.py", "test_gpu_branches.py", "test_sweeps.py", "test_user_schemes.py")
 
 
 def pytest_configure() -> None:
@@ -50,13 +51,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test-slice` runs the tests in another order for each commit, until its time is up; else those come first
-    whose commands are forks of one process, so that a second of pytest's workers seldom starts it again.
+    """`make test-slice` runs the tests in another order for each commit, until its time is up; else the longest come
+    first, so that no worker waits for one at the end, and then those whose commands are forks of one process, so that a
+    second of pytest's workers seldom starts it again.
     """
     if ORDER:
         items.sort(key=lambda item: hashlib.sha256(f"{ORDER} {item.nodeid}".encode()).digest())
     else:
-        items.sort(key=lambda item: "system" not in item.path.parts)
+        items.sort(key=lambda item: (item.path.name not in LONGEST, "system" not in item.path.parts))
 
 
 def pytest_collection_finish() -> None:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
     "rpr": 1_040,
@@ -24,7 +22,7 @@ ROOMS = {
     "rpr/sweep": 1_240,
     "rpr/tracking": 500,
     "rpr/training": 1_190,
-    "tests": 2_260,
+    "tests": 2_210,
     "tests/checks": 390,
     "tests/cli": 480,
     "tests/config": 330,
@@ -41,7 +39,7 @@ ROOMS = {
     "tests/runs": 420,
     "tests/scoring": 550,
     "tests/sweep": 660,
-    "tests/system": 3_410,
+    "tests/system": 3_340,
     "tests/tracking": 410,
     "tests/training": 740,
 }
@@ -53,9 +51,9 @@ def lines(folder: Path) -> int:
     return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_room_is_within_its_budget(room):
-    assert lines(ROOT / room) <= ROOMS[room], f"{room}: shorten it, or lower the budget of another room by as much"
+def test_every_room_is_within_its_budget():
+    over = {room: lines(ROOT / room) - budget for room, budget in ROOMS.items() if lines(ROOT / room) > budget}
+    assert not over, f"shorten them, or lower the budget of another room by as much: {over}"
 
 
 def test_every_folder_is_a_room():

@@ -15,13 +15,23 @@ from rpr.compose import composition
 from rpr.data.batches import Batch
 from rpr.data.vocabulary import BOS, EOS, PAD
 from tests.lazy import training_module
-from tests.shapes import choices
+from tests.shapes import choices, scheme
 
 aten = torch.ops.aten
 VOCABULARY = 50
 DEVICE = torch.device("meta")
-# Without parts of `relative`, and without patterns but one.
-CHOICES = sorted({*choices()} - {"relative_keys", "relative_values", "relative_rope", "rope_none", "relative_local"})
+IN_BOTH = "alibi,clipped_scalars,kerple,pope,relative,relative_logits,rope,t5,transformer_xl"
+IN_DECODERS = "cope,fire,fox,selective_rope,xpos"
+CASES = {  # a layer of each scheme; what adds to the embeddings; windows; without torch's kernels
+    "layers": [
+        "model.num_layers=14", "position.encoder=pattern", f"position.encoder.layers=[{IN_BOTH}]",
+        "position.decoder=pattern", f"position.decoder.layers=[{IN_BOTH},{IN_DECODERS}]",
+    ],
+    **{choice: ["model.num_layers=1", f"position={choice}"] for choice in ("absolute", "centred", "learned", "shape")},
+    "windows": ["model.num_layers=4", "position=rope_local"],
+    "relative, blockwise": ["model.num_layers=1", "position=relative"],
+    "t5, blockwise": ["model.num_layers=1", "position=t5"],
+}  # fmt: skip
 SMALL = ("model.d_model=32", "model.num_heads=4", "model.d_ff=32", "model.dropout=0")
 
 
@@ -60,23 +70,19 @@ def make_batch() -> Batch:
     return Batch(source, target_input, target, 20, 18, 20)
 
 
-def module_of(choice: str) -> Any:
-    causal = choice in ("cope", "fire", "fox", "selective_rope", "xpos")
-    words = [
-        f"position{'.decoder' * causal}={choice}",
-        *SMALL,
-        f"model.num_layers={ {'pattern': 2, 'rope_local': 4}.get(choice, 1) }",
-    ]
-    return training_module.TranslationModule(composition.compose_train(words), VOCABULARY)
+def test_every_scheme_is_tried():
+    """But for patterns, and parts and sums of others."""
+    tried = {*IN_BOTH.split(","), *IN_DECODERS.split(","), *CASES, "none"}
+    of_others = {"relative_keys", "relative_values", "absolute_and_relative"}
+    assert {choice for choice in choices() if len(scheme(choice).parts) == 1} - of_others <= tried
 
 
 @pytest.mark.usefixtures("on_device")
-@pytest.mark.parametrize(
-    "choice, attention", [*((choice, "auto") for choice in CHOICES), ("relative", "blockwise"), ("t5", "blockwise")]
-)
-def test_training_and_decoding_steps_are_on_one_device_and_never_wait(choice, attention, monkeypatch):
-    module = module_of(choice).to(DEVICE)
-    module.model.use_attention(attention)
+@pytest.mark.parametrize("case", CASES)
+def test_training_and_decoding_steps_are_on_one_device_and_never_wait(case, monkeypatch):
+    config = composition.compose_train([*SMALL, *CASES[case]])
+    module = training_module.TranslationModule(config, VOCABULARY).to(DEVICE)
+    module.model.use_attention(case.partition(", ")[2] or "auto")
     trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
     module._trainer = trainer
     optimizer = module.configure_optimizers()["optimizer"]

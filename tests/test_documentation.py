@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -28,56 +27,34 @@ from tests.data.helpers import write_lines
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[(?:!\[[^\]]*\]\([^)]*\)|[^\]])*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+PROSE = {page: FENCE.sub("", text) for page, text in TEXTS.items()}
 COMMITTED, SAMPLES = "runs_dir=sweeps/demo/", "docs/examples"  # reports without training; corpora
 MOST_WORDS, MOST_TERMS = 900, 15
 # Commands that are run, with overrides for speed; the others are only composed.
 RUN = {"compare": ["samples=100", "trials=100"], "diff": [], "evaluate": [], "generate": [], "translate": []}
 
 
-class Fence(NamedTuple):
-    page: Path
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page.name}: {self.text[:40]}"
+def fences_in(language: str) -> list[tuple[Path, str]]:
+    found = [(page, *fence.groups()) for page, text in TEXTS.items() for fence in FENCE.finditer(text)]
+    return [(page, text) for page, of_fence, text in found if of_fence == language]
 
 
-class Command(NamedTuple):
-    """A line of a `console` fence after `$ `, and the output shown below it."""
-
-    page: Path
-    line: str
-    shown: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.page.name}: {' '.join(words_of(self.line))}"
-
-
-def fences(page: Path) -> list[Fence]:
-    return [Fence(page, *found.groups()) for found in FENCE.finditer(page.read_text(encoding="utf-8"))]
+def commands() -> dict[str, tuple[Path, set[str]]]:
+    """Each line of a `console` fence after `$ `, with its page and the output shown below it."""
+    found = {}
+    for page, text in reversed(fences_in("console")):
+        for part in re.split(r"^\$ ", text.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
+            line, *shown = part.splitlines()
+            found[" ".join(line.partition("  #")[0].split())] = (page, {*shown} - {"..."})
+    return found
 
 
-def fences_in(language: str) -> list[Fence]:
-    return [fence for page in PAGES for fence in fences(page) if fence.language == language]
-
-
-def commands(page: Path) -> Iterator[Command]:
-    for fence in fences(page):
-        if fence.language == "console":
-            for part in re.split(r"^\$ ", fence.text.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
-                line, *shown = part.splitlines()
-                yield Command(page, line, tuple(shown))
-
-
-def words_of(line: str) -> list[str]:
-    return shlex.split(line, comments=True)
-
-
-COMMANDS = list({tuple(words_of(one.line)): one for page in reversed(PAGES) for one in commands(page)}.values())
+COMMANDS = commands()
+COMPOSED: set[str] = set()  # words that were in a composed command
 
 
 class Home(NamedTuple):
@@ -117,20 +94,19 @@ def home(tmp_path_factory, cache_dir):
     (folder / "mine.yaml").write_text("jobs: [position=none]\n", encoding="utf-8")
     for split in ("train", "validation", "test_2016_flickr", "test"):
         write_lines(folder / "corpus" / split, [("one", "eins"), ("two", "zwei")])
-    folders = (f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}")
-    recipe = ("optim.max_steps=5", "optim.validate_every_n_steps=5", "optim.checkpoint_every_n_steps=1")
-    rest = ("evaluation.bootstrap_samples=0", "evaluation.test_splits=[test]", "hardware.threads=1")
+    shared = [f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}", "optim.max_steps=5"]
+    shared += ["optim.validate_every_n_steps=5", "optim.checkpoint_every_n_steps=1", "evaluation.bootstrap_samples=0"]
+    shared += ["evaluation.test_splits=[test]", "hardware.threads=1"]
     text = ["data=text", f"data.path={folder / 'sweeps' / 'quick.yaml'}", "data.context_length=32"]
-    runs = {}
-    for name, words in (
-        ("relative", [*TINY, "position=relative", "sweep=quick"]),
-        ("absolute", [*TINY, "position=absolute", "sweep=quick"]),
-        ("text", [*text, *TINY_MODEL, "model.architecture=decoder_only", "position=rope"]),
+    runs = []
+    for words in (
+        [*TINY, "position=relative", "sweep=quick"],
+        [*TINY, "position=absolute", "sweep=quick"],
+        [*text, *TINY_MODEL, "model.architecture=decoder_only", "position=rope"],
     ):
-        settings = [*words, *folders, *recipe, *rest]
-        assert app.main(["train", *settings]) == 0
-        runs[name] = f"runs/{composition.compose_train(settings).run_dir_name}"
-    return Home(folder, **runs)
+        assert app.main(["train", *words, *shared]) == 0
+        runs.append(f"runs/{composition.compose_train([*words, *shared]).run_dir_name}")
+    return Home(folder, *runs)
 
 
 @pytest.fixture(autouse=True)
@@ -139,8 +115,11 @@ def _in_tmp_path(tmp_path, monkeypatch):
 
 
 def compose(words: list[str]) -> None:
-    """Compose a sub-command without running it."""
+    """Compose a sub-command without running it, if a word of it has not been composed."""
     name, *rest = words
+    if not {f"{name} {word}" for word in rest} - COMPOSED:
+        return
+    COMPOSED.update(f"{name} {word}" for word in rest)
     if name == "sweep":
         assert app.main([*words, "--dry-run"]) == 0
     elif name == "train" and "-m" in rest:
@@ -164,7 +143,7 @@ def check(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     read = spec.read
     if SAMPLES not in command:
         monkeypatch.setattr(spec, "read", lambda name: first_job(read(name)))
-    program, *rest = words_of(home.filled_in(command))
+    program, *rest = shlex.split(home.filled_in(command), comments=True)
     if ">" in rest:
         del rest[rest.index(">") :]
     if "<" in rest:
@@ -172,8 +151,6 @@ def check(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdin", Path(name).open(encoding="utf-8"))  # noqa: SIM115
     if program == "make":
         assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    elif program == "eval":
-        assert app.main(words_of(rest[0].strip("$()"))[1:]) == 0
     elif program == "pip":
         extras = PROJECT["project"]["optional-dependencies"].values()
         assert rest[:3] == ["install", "-c", "constraints.txt"]
@@ -193,108 +170,90 @@ def check(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_command_is_documented():
     assert len(COMMANDS) > 40
     for name in app.COMMANDS:
-        assert any(command.line.startswith(f"rpr-cli {name} ") for command in COMMANDS), f"{name} is on no page"
+        assert any(line.startswith(f"rpr-cli {name} ") for line in COMMANDS), f"{name} is on no page"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_command_runs_or_composes(command, home, monkeypatch, capfd):
-    check(command.line, home, monkeypatch)
-    printed = capfd.readouterr()
-    if COMMITTED in command.line or SAMPLES in command.line:  # the output is known
-        assert {*command.shown} - {"..."} <= {*printed.out.splitlines(), *printed.err.splitlines()}
+@pytest.mark.parametrize("page", sorted({page for page, _ in COMMANDS.values()}), ids=lambda page: page.name)
+def test_commands_run_or_compose(page, home, monkeypatch, capfd):
+    for command, (of_page, shown) in COMMANDS.items():
+        if of_page == page:
+            with monkeypatch.context() as patch:
+                check(command, home, patch)
+            printed = capfd.readouterr()
+            if COMMITTED in command or SAMPLES in command:  # the output is known
+                assert shown <= {*printed.out.splitlines(), *printed.err.splitlines()}, command
 
 
-@pytest.mark.parametrize("fence", fences_in("python"), ids=str)
-def test_python_runs(fence, home, monkeypatch):
+def test_python_runs_and_prints_what_is_shown(home, monkeypatch):
     monkeypatch.chdir(home.folder)
     monkeypatch.setattr(scheme, "REGISTERED", dict(scheme.REGISTERED))
-    code = compile(home.filled_in(fence.text), str(fence.page), "exec", dont_inherit=True)
-    exec(code, {"__name__": "example"})
+    for page, text in fences_in("python"):
+        exec(compile(home.filled_in(text), str(page), "exec", dont_inherit=True), {"__name__": "example"})
+    failures: list[str] = []
+    for page, text in fences_in("pycon"):
+        session = doctest.DocTestParser().get_doctest(home.filled_in(text), {}, str(page), None, None)
+        assert doctest.DocTestRunner().run(session, out=failures.append).attempted and not failures, "".join(failures)
 
 
-@pytest.mark.parametrize("fence", fences_in("pycon"), ids=str)
-def test_python_prints_what_is_shown(fence, home, monkeypatch):
-    monkeypatch.chdir(home.folder)
-    session = doctest.DocTestParser().get_doctest(home.filled_in(fence.text), {}, str(fence.page), None, None)
-    failures = []
-    assert doctest.DocTestRunner().run(session, out=failures.append).attempted and not failures, "".join(failures)
+def test_yaml_is_a_sweep_or_a_choice():
+    for _, text in fences_in("yaml"):
+        Path("shown.yaml").write_text(text, encoding="utf-8")
+        if "jobs:" in text:
+            assert all(len(composition.expand_multirun(row)) > 1 for row in spec.read("shown.yaml").rows)
+        else:
+            assert {"defaults", "name"} <= {*yaml.safe_load(text)}
 
 
-@pytest.mark.parametrize("fence", fences_in("yaml"), ids=str)
-def test_yaml_is_a_sweep_or_a_choice(fence):
-    Path("shown.yaml").write_text(fence.text, encoding="utf-8")
-    if "jobs:" in fence.text:
-        assert all(len(composition.expand_multirun(row)) > 1 for row in spec.read("shown.yaml").rows)
-    else:
-        assert {"defaults", "name"} <= {*yaml.safe_load(fence.text)}
-
-
-def prose(page: Path) -> str:
-    return FENCE.sub("", page.read_text(encoding="utf-8"))
-
-
-def anchors(page: Path) -> set[str]:
-    """The anchors of the headings, as on GitHub."""
-    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def dead_links(page: Path, text: str) -> list[str]:
-    """Targets that are no file of the repository, or no heading in it."""
+def dead_links(page: Path) -> list[str]:
+    """Targets that are no file of the repository, or no heading in it, by its anchor on GitHub."""
     found = []
-    for target in (one or other for one, other in LINK.findall(text)):
-        if re.match(r"[a-z]+:", target):
-            continue
+    for target in (one or other for one, other in LINK.findall(PROSE[page])):
         name, _, anchor = target.partition("#")
         path = (page.parent / name).resolve() if name else page
-        if not path.exists() or not path.is_relative_to(ROOT) or (anchor and anchor not in anchors(path)):
-            found.append(target)
+        is_there = path.exists() and path.is_relative_to(ROOT)
+        if is_there and anchor:
+            titles = re.findall(r"^#+ (.*)$", FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+            anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+            is_there = anchor in anchors
+        found += [] if is_there or re.match(r"[a-z]+:", target) else [target]
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_paths_and_modules_exist(page):
-    assert dead_links(page, prose(page)) == []
-    named = re.findall(r"`([^`\n]+)`", prose(page)) + re.findall(r"^(\w+/\S*)  ", page.read_text("utf-8"), re.MULTILINE)
+def test_links_paths_and_modules_exist():
+    assert [link for page in PAGES for link in dead_links(page)] == []
+    named = [name for text in PROSE.values() for name in re.findall(r"`([^`\n]+)`", text)]
+    named += [path for text in TEXTS.values() for path in re.findall(r"^(\w+/\S*)  ", text, re.MULTILINE)]
     paths = [one for one in named if re.fullmatch(r"(rpr|conf|sweeps|tests|docs)/[\w./*-]*", one)]
     paths += [one.replace(".", "/") + "*" for one in named if re.fullmatch(r"rpr\.[a-z_0-9.]+", one)]
     examples = {"conf/model/mine.yaml", "conf/optim/mine.yaml"}
     absent = [one for one in paths if one not in examples and not list(ROOT.glob(one.rstrip("/")))]
-    found = [one for one in absent if not list(ROOT.glob(one.rpartition("/")[0] + ".py"))]  # a name in a module
-    assert not found
+    assert [one for one in absent if not list(ROOT.glob(one.rpartition("/")[0] + ".py"))] == []  # a name in a module
 
 
 def test_layers_equal_the_import_contract():
-    page = ROOT / "docs" / "architecture.md"
-    (diagram,) = [fence.text for fence in fences(page) if fence.language == "text"]
+    [diagram] = [text for page, text in fences_in("text") if page.name == "architecture.md"]
     shown = [set(re.split(r" [|:] ", re.split("  +", line)[1])) for line in diagram.splitlines()]
     contracts = PROJECT["tool"]["importlinter"]["contracts"]
-    (layers,) = [contract["layers"] for contract in contracts if contract["name"].startswith("layers")]
+    [layers] = [contract["layers"] for contract in contracts if contract["name"].startswith("layers")]
     assert shown == [set(re.split(r" [|:] ", layer.replace("rpr.", ""))) for layer in layers] and len(layers) <= 8
 
 
 def test_the_reference_has_the_settings_of_conf():
-    path = ROOT / "docs" / "render_settings.py"
-    spec_of_file = importlib.util.spec_from_file_location("render_settings", path)
-    assert spec_of_file is not None and spec_of_file.loader is not None
-    module = importlib.util.module_from_spec(spec_of_file)
-    spec_of_file.loader.exec_module(module)
+    location = importlib.util.spec_from_file_location("render_settings", ROOT / "docs" / "render_settings.py")
+    module = importlib.util.module_from_spec(location)
+    location.loader.exec_module(module)
     assert module.page() == module.PAGE.read_text(encoding="utf-8"), "run python docs/render_settings.py"
 
 
-def section(page: Path, title: str) -> str:
-    return page.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-
-
 def test_figures_of_the_readme_are_in_the_results():
-    text = section(README, "Results")
+    text = TEXTS[README].partition("\n## Results\n")[2].partition("\n## ")[0]
     pages = [ROOT / "sweeps" / "RESULTS.md", *(ROOT / link for link in re.findall(r"\((sweeps/[^)#]+\.md)", text))]
     shown, results = (set(re.findall(r"\d+\.\d+", each)) for each in (text, "".join(map(Path.read_text, pages))))
     assert len(shown) > 5 and shown <= results
 
 
 def test_readme_and_glossary_are_short_and_every_page_is_linked():
-    assert len(README.read_text(encoding="utf-8").split()) <= MOST_WORDS
-    assert all(f"](docs/{page.name})" in prose(README) for page in PAGES[1:])
-    rows = [line for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines() if line.startswith("| ")]
+    assert len(TEXTS[README].split()) <= MOST_WORDS
+    assert all(f"](docs/{page.name})" in PROSE[README] for page in PAGES[1:])
+    rows = [line for line in TEXTS[ROOT / "docs" / "glossary.md"].splitlines() if line.startswith("| ")]
     assert 0 < len(rows) - 1 <= MOST_TERMS

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from rpr.paths import data_dir
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,15 +56,12 @@ def _has_fixed_package(node: ast.AST) -> bool:
     return isinstance(text, str) and (first is node or text.endswith("."))
 
 
-@pytest.mark.parametrize("source, found", [
-    ("importlib.import_module(f'a{b}')", True), ("import_module(name)", True), ("import_module(f'a.{b}')", False),
-    ("importlib.import_module('a.b')", False), ("torch.load(p)", True), ("torch.load(p, weights_only=flag)", True),
-    ("torch.load(p, weights_only=True)", False), ("trainer.fit(module, ckpt_path=p)", True),
-    ("Module.load_from_checkpoint(p)", True), ("np.load(p, allow_pickle=True)", True), ("np.load(p)", False),
-    ("load_dataset(name, trust_remote_code=True)", True), ("subprocess.run(words, shell=flag)", True),
-])  # fmt: skip
-def test_code_from_data_is_found(source, found):
-    assert bool([*code_from_data(ast.parse(source))]) == found
+def test_code_from_data_is_found():
+    allowed = ("import_module(f'a.{b}')", "importlib.import_module('a.b')", "torch.load(p, weights_only=True)")
+    refused = ("import_module(f'a{b}')", "torch.load(p, weights_only=flag)", "fit(module, ckpt_path=p)")
+    refused += ("Module.load_from_checkpoint(p)", "load(p, allow_pickle=True)", "run(words, shell=flag)")
+    found = [[*code_from_data(ast.parse(source))] for source in (*allowed, *refused)]
+    assert [*map(bool, found)] == [False] * len(allowed) + [True] * len(refused)
 
 
 def test_source_loads_no_code_from_data():
@@ -85,9 +80,8 @@ def test_local_names_say_what_they_hold():
     assert counts <= VAGUE, f"name what it holds: {counts - VAGUE} more"
 
 
-@pytest.mark.parametrize("folder", ["conf", "sweeps"])
-def test_configuration_names_no_code(folder):
-    files = sorted(data_dir(folder).rglob("*.yaml"))
-    assert len(files) > 5
+def test_configuration_names_no_code():
+    files = [file for folder in ("conf", "sweeps") for file in data_dir(folder).rglob("*.yaml")]
+    assert len(files) > 50
     words = ("_target_", "!!python", "ext://", "hydra.utils", "_partial_")
     assert [f"{file}: {word}" for file in files for word in words if word in file.read_text("utf-8")] == []

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,29 +70,19 @@ def test_run_killed_at_random_moments_matches_uninterrupted_run(
     assert_same_run(expected, run_dir, assert_same)
 
 
-class Training:
-    """A short run, and its result without faults."""
-
-    def __init__(self, command, folder, server):
-        self.command, self.server, self.runs, self.expected = command, server, folder / "runs", folder / "expected"
-        assert self.run().code == 0
-        (self.run_dir,) = self.runs.iterdir()
-        self.run_dir.rename(self.expected)
-
-    def run(self, fault=None):
-        return self.server.run(self.command, fault)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, cache_dir, small_data, fork_server):
+    """The words of a short run, where it will be, and its result without faults."""
     folder = tmp_path_factory.mktemp("training")
-    words = ["train", *TINY, *SHORT, f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}"]
-    return Training(words, folder, fork_server)
+    command = ["train", *TINY, *SHORT, f"data.cache_dir={cache_dir}", f"runs_dir={folder / 'runs'}"]
+    assert fork_server.run(command).code == 0
+    [run_dir] = (folder / "runs").iterdir()
+    return SimpleNamespace(command=command, run_dir=run_dir, expected=run_dir.rename(folder / "expected"))
 
 
 @pytest.fixture
 def training(trained):
-    shutil.rmtree(trained.runs, ignore_errors=True)
+    shutil.rmtree(trained.run_dir.parent, ignore_errors=True)
     return trained
 
 
@@ -101,9 +92,9 @@ def training(trained):
     Fault("SIGTERM", "open", "step00000010.ckpt"),
     Fault("SIGINT", "open", "test.hypotheses.txt"),  # while it is scored
 ], ids=lambda fault: fault.kind)  # fmt: skip
-def test_training_recovers_from_a_fault(fault, training, assert_same):
+def test_training_recovers_from_a_fault(fault, training, fork_server, assert_same):
     """Resumed by the same command; after SIGTERM from its folder, wherever that is."""
-    hit = training.run(fault)
+    hit = fork_server.run(training.command, fault)
     assert "Traceback" not in hit.err and hit.code == CODES[fault.kind], hit.err
     assert hit.err.count("rpr-cli: ") == (fault.kind != "SIGKILL"), hit.err
     assert fault.kind == "SIGKILL" or not [*training.run_dir.rglob("*.tmp")]
@@ -120,12 +111,12 @@ def test_training_recovers_from_a_fault(fault, training, assert_same):
         assert (record.status, record.error) == ("interrupted", f"{fault.kind.replace('SIGINT', 'Ctrl-C')}; {RESUMES}")
     run_dir, resume = training.run_dir, training.command
     if fault.kind == "SIGTERM":
-        run_dir = run_dir.rename(training.runs / "moved")
+        run_dir = run_dir.rename(run_dir.with_name("moved"))
         resume = ["train", f"run={run_dir}"]
-    done = training.server.run(resume)
+    done = fork_server.run(resume)
     assert done.code == 0, done.err
     assert_same_run(training.expected, run_dir, assert_same)
-    assert [*training.runs.iterdir()] == [run_dir]
+    assert [*run_dir.parent.iterdir()] == [run_dir]
 
 
 @pytest.mark.parametrize("command, fault", [
@@ -134,42 +125,38 @@ def test_training_recovers_from_a_fault(fault, training, assert_same):
 ], ids=["evaluate", "export"])  # fmt: skip
 def test_command_recovers_from_a_fault(command, fault, training, tmp_path, fork_server):
     """What it leaves has no final name, and a repetition gives the files of an undisturbed command."""
-    name, setting = command
-    words = [name, f"run={tmp_path / 'run'}", setting]
+    words = [*command, f"run={tmp_path / 'run'}"]
 
     def files():
         return {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
-    def restore():
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        shutil.copytree(training.expected, tmp_path / "run")
-        return files()
-
-    restore()
-    assert fork_server.run(words).code == 0
-    undisturbed, before = files(), restore()
+    shutil.copytree(training.expected, tmp_path / "run")
+    before = files()
     hit = fork_server.run(words, fault)
     assert hit.code == CODES[fault.kind] and "Traceback" not in hit.err, hit.err
-    new = {path: content for path, content in files().items() if path not in before}
-    named = [path for path in new if not any(part.startswith(".") for part in path.parts)]
-    assert not [path for path in named if new[path] != undisturbed.get(path)]
+    named = {path: new for path, new in files().items() if not any(part.startswith(".") for part in path.parts)}
     assert fork_server.run(words).code == 0
-    found = files()
-    assert {path: found.get(path) for path in undisturbed} == undisturbed
+    repeated = files()
+    assert repeated.keys() > before.keys()
+    assert {path: repeated[path] for path in named} == named
+    shutil.rmtree(tmp_path / "run")
+    shutil.copytree(training.expected, tmp_path / "run")
+    assert fork_server.run(words).code == 0
+    assert files().items() <= repeated.items()
 
 
-def test_second_process_on_same_run_is_refused(training, wait_for, assert_same):
+def test_second_process_on_same_run_is_refused(training, fork_server, wait_for, assert_same):
     """Also after the clock was set back; a third process resumes once the first was killed."""
-    first = training.server.start(training.command, Fault("SIGSTOP", "os.rename", "step00000010.ckpt"))
+    first = fork_server.start(training.command, Fault("SIGSTOP", "os.rename", "step00000010.ckpt"))
     assert wait_for(lambda: last_step(training.run_dir) > 0, 150)
     os.utime(training.run_dir / LOCK_NAME, (time.time() + 3600,) * 2)
-    second = training.run()
+    second = fork_server.run(training.command)
     assert second.code == 2
     (line,) = second.err.splitlines()
     assert "; wait for it, or stop it and rerun the command" in line
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     assert last_step(training.run_dir) < 20
-    third = training.run()
+    third = fork_server.run(training.command)
     assert third.code == 0, third.err
     assert_same_run(training.expected, training.run_dir, assert_same)
