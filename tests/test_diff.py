@@ -45,10 +45,10 @@ def test_only_differences_are_shown(tmp_path, monkeypatch, cli):
         "versions.numpy – 2",
         "",
         "result A B B - A",
-        "test/sacrebleu 30 (28 to 32) 33 (31 to 35) +3",
-        "long/sacrebleu 9 9 +9.095e-13",
-        "validation_loss 2.3 2.5 +0.2",
-        "steps_per_second 2 2.5 +0.5",
+        "test/sacrebleu 30.000 (28.000 to 32.000) 33.000 (31.000 to 35.000) +3",
+        "long/sacrebleu 9.0000 9.0000 +9.095e-13",
+        "validation_loss 2.3000 2.5000 +0.2",
+        "steps_per_second 2.0000 2.5000 +0.5",
         "",
         "2 of 3 logged losses that both have are the same.",
     ]
@@ -65,5 +65,5 @@ def test_failed_run_and_long_values(tmp_path, cli):
     assert max(map(len, lines)) <= 100
     found = [" ".join(line.split()) for line in lines]
     assert found[3].endswith("-s1, failed: DataError: no more paper")
-    assert {"steps_per_second 2 – –", "long/sacrebleu 9 – –", "run.device 2 threads of a CPU –"} <= {*found}
+    assert {"steps_per_second 2.0000 – –", "long/sacrebleu 9.0000 – –", "run.device 2 threads of a CPU –"} <= {*found}
     assert "xxxa" in " ".join(found) and "xxxb" in " ".join(found), "cut to where they differ"

@@ -57,5 +57,6 @@ def _figure(fact: Fact) -> str:
     if fact.value is ABSENT:
         return DASH
     ends = [] if fact.interval is None else [fact.interval.low, fact.interval.high]
-    text, *interval = (f"{value:,}" if isinstance(value, int) else f"{value:,.5g}" for value in (fact.value, *ends))
+    whole = isinstance(fact.value, int) or abs(fact.value) >= 10_000
+    text, *interval = (f"{value:,.0f}" if whole else f"{value:#.5g}" for value in (fact.value, *ends))
     return f"{text} ({' to '.join(interval)})" if interval else text

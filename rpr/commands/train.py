@@ -127,8 +127,6 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
     if config.sweep is not None and config.sweep not in record.sweeps:
         lifecycle.add_to_sweep(run_dir, config.sweep)
     print(f"{escape_control_characters(run_dir.name)}: already finished on {record.finished}", file=sys.stderr)
-    if differing := lifecycle.reported_otherwise(config, record):
-        note(f"its scores stay as recorded; rpr-cli evaluate scores it with another {' or '.join(differing)}")
     print_result(run_dir)
     return True
 

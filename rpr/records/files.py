@@ -8,7 +8,7 @@ import json
 import lzma
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -36,7 +36,6 @@ SHOWN_METRICS = {  # columns that a progress bar shows, with their labels
     "target_tokens_per_second": "target tokens/s",
     "validation/loss": "validation loss",
 }
-_K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
@@ -80,7 +79,7 @@ def metrics_of(record: Path) -> list[dict[str, Any]]:
     """The metrics of a record's run, a dict for each logged step; empty without any. Raises as `read_metrics`."""
     if (name := record_name(record)) is None:
         return read_metrics(run_file(record, METRICS_NAME))
-    rows = _committed(_table, record.with_name(METRICS_TABLE)).get(name, [])
+    rows = _committed(record.with_name(METRICS_TABLE)).get(name, [])
     return [{key: value for key, value in row.items() if value is not None} for row in rows]
 
 
@@ -101,7 +100,7 @@ def write_split(run_dir: Path, split: str, texts: Texts) -> None:
 def has_translations(record: Path, split: str) -> bool:
     """Whether the translations of a split are beside a record."""
     if (name := record_name(record)) is not None:
-        return (name, split) in _committed(_hypotheses, record.with_name(HYPOTHESES))
+        return (name, split) in _committed(record.with_name(HYPOTHESES))
     return all(file.is_file() for file in _text_files(record, split))
 
 
@@ -111,7 +110,8 @@ def read_translations(record: Path, split: str) -> Texts:
         missing = f"{record}: has no {split}.hypotheses.txt with its sources and references"
         raise DataError(f"{missing}; omit it, choose other splits=[...], or train the run again")
     if (name := record_name(record)) is not None:
-        return _committed(_hypotheses, record.with_name(HYPOTHESES))[name, split]
+        kept: Texts = _committed(record.with_name(HYPOTHESES))[name, split]
+        return kept
     # Split only at newlines: splitlines() also splits at unusual separators that occur in real sentences.
     texts = Texts(*(read_text(file).removesuffix("\n").split("\n") for file in _text_files(record, split)))
     if len(texts.hypotheses) != len(texts.references):
@@ -123,7 +123,7 @@ def read_translations(record: Path, split: str) -> Texts:
 def read_documents(record: Path, split: str) -> list[DocumentNats]:
     """The documents of a split, empty if there are none beside the record. Raises DataError if they are damaged."""
     if (name := record_name(record)) is not None:
-        rows = _committed(_table, record.with_name(DOCUMENTS_TABLE)).get(name, [])
+        rows = _committed(record.with_name(DOCUMENTS_TABLE)).get(name, [])
         return [DocumentNats(row["document"], row["bytes"], row["nats"]) for row in rows if row["split"] == split]
     if not (file := run_file(record, documents_file(split))).is_file():
         return []
@@ -194,10 +194,10 @@ def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
         replace_file(path, sink.getvalue().to_pybytes())
 
 
-def _committed(read: Callable[[Path, int], dict[_K, _T]], path: Path) -> dict[_K, _T]:
+def _committed(path: Path) -> dict[Any, Any]:
     """What is in a file of a committed sweep, read once while it does not change; empty without the file."""
     try:
-        return read(path, os.stat(path).st_mtime_ns)
+        return (_hypotheses if path.name == HYPOTHESES else _table)(path, os.stat(path).st_mtime_ns)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, LookupError, lzma.LZMAError) as error:  # pyarrow's errors are of the first two
@@ -205,7 +205,7 @@ def _committed(read: Callable[[Path, int], dict[_K, _T]], path: Path) -> dict[_K
 
 
 @lru_cache(maxsize=8)
-def _table(path: Path, _changed: int) -> dict[str, list[dict[str, Any]]]:
+def _table(path: Path, _changed: int) -> dict[Any, Any]:
     """The rows of each run."""
     import pyarrow.parquet as pq
 
@@ -216,7 +216,7 @@ def _table(path: Path, _changed: int) -> dict[str, list[dict[str, Any]]]:
 
 
 @lru_cache(maxsize=2)
-def _hypotheses(path: Path, _changed: int) -> dict[tuple[str, str], Texts]:
+def _hypotheses(path: Path, _changed: int) -> dict[Any, Any]:
     """The translations by run and split."""
     lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
     texts = {line["texts"]: line for line in lines if "sources" in line}

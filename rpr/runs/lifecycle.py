@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rpr.config.train import REPORTED, TrainConfig
+from rpr.config.train import TrainConfig
 from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, TimeLimitReached, reason_of
 from rpr.io.atomic import remove_leftovers, replace_file
 from rpr.io.escape import note
@@ -55,12 +55,6 @@ def untrained(config: TrainConfig) -> Iterator[str]:
     if (never := scheme.untrained(config.longest_row, config.longest_context)) is not None:
         longer = f"training has {window}, evaluation.context_lengths has longer ones"
         yield f"{never} stay as they were initialised ({scheme.label}): {longer}"
-
-
-def reported_otherwise(config: TrainConfig, record: Record) -> list[str]:
-    """The settings that change no score, only what is reported, in which a finished run differs from `config`."""
-    asked = config.evaluation.model_dump(mode="json")
-    return [name for name in REPORTED if asked[name] != record.config["evaluation"][name]]
 
 
 @contextlib.contextmanager

@@ -125,17 +125,14 @@ def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, r
         write_split(run_dir, split, texts)
         language, tokenizer = config.data.target_language, evaluation.bleu_tokenizer
         scored[split] = all_scores(best.texts, texts.references, language, metrics, tokenizer)
-        scores.extend(_score(config, data, split, metric, system, best.unfinished) for metric in scored[split])
+        for metric in scored[split]:
+            cut = {"empty_hypotheses": metric.empty, "unfinished_hypotheses": best.unfinished}
+            scores.append(_score(config, data, split, metric, system, **cut))
     return RunScores(tuple(scores), _by_length(config, data, scored, system))
 
 
 def _score(
-    config: TrainConfig,
-    data: PreparedData,
-    split: str,
-    metric: Metric,
-    system: EvaluatedModel,
-    unfinished: int | None = None,
+    config: TrainConfig, data: PreparedData, split: str, metric: Metric, system: EvaluatedModel, **more: Any
 ) -> Score:
     return Score(
         split=split,
@@ -145,9 +142,8 @@ def _score(
         signature=metric.signature,
         num_sentences=metric.num_sentences,
         interval=interval(metric.statistics, config.evaluation.bootstrap_samples),
-        empty_hypotheses=None if config.data.kind is TEXT else metric.empty,
-        unfinished_hypotheses=unfinished,
         tokenised_references=metric.tokenised,
+        **more,
         **_decoding(config, system),
     )
 
@@ -221,48 +217,44 @@ def _score_documents(
     """Bits per byte of each split, and by the length of the context if configured. The nats of each document are
     written next to the record, for `rpr-cli compare`.
     """
-    evaluation, engine = config.evaluation, system.engine
-    assert isinstance(engine, Engine)
+    evaluation, length = config.evaluation, config.data.context_length
+    assert length is not None
     scores: list[Score] = []
     contexts: list[ByContext] = []
     for split in splits:
+        # 1. The nats of each document.
         windows = scored_split(data, config.data, split, evaluation.text_tokens)
         assert isinstance(windows, Windows)
         with Progress(len(windows), "windows", f"scoring {split}", lines="last") as bar:
-            nats = token_nats(engine, windows, evaluation.max_tokens_per_batch, bar.reach)
+            nats = token_nats(system.engine, windows, evaluation.max_tokens_per_batch, bar.reach)
         statistics, documents = document_statistics(windows, nats, data.vocabulary)
         names = (data.directory / f"{split}.names").read_text("utf-8").splitlines()
         rows = zip((names[document] for document in documents), statistics.rows.tolist(), strict=True)
         lines = [f"{int(size)}\t{total!r}\t{name}\n" for name, (total, size) in rows]
         replace_file(run_dir / documents_file(split), "".join(lines))
+        # 2. The score of all.
         tokens, size = int(windows.target_lengths.sum()), int(statistics.rows[:, 1].sum())
-        signature = f"tok:{config.data.tokenizer}|context:{config.data.context_length}|windows:separate"
-        signature += f"|tokens:{tokens}|bytes:{size}"
+        signature = f"tok:{config.data.tokenizer}|context:{length}|windows:separate|tokens:{tokens}|bytes:{size}"
         metric = Metric(BITS_PER_BYTE, statistics.score, signature, len(statistics), statistics)
         scores.append(_score(config, data, split, metric, system))
-        if evaluation.context_lengths:
-            contexts.append(_by_context(config, data, split, system, engine))
+        # 3. By the length of the context.
+        if not evaluation.context_lengths:
+            continue
+        blocks = context_blocks(data, split, evaluation.context_lengths[-1], evaluation.text_tokens)
+        with bars("windows", split, keep=False) as progress:
+            of_lengths, positions = by_context_length(system.engine, blocks, data.vocabulary, evaluation, progress)
+        scored = ByContext(
+            split=split,
+            test_set=data.set_name(split),
+            training_length=length,
+            num_bytes=of_lengths[0].num_bytes,
+            num_tokens=int(blocks.target_lengths.sum()),
+            num_documents=len(set(blocks.document_of().tolist())),
+            stride=evaluation.stride,
+            checkpoint=system.checkpoint,
+            precision=system.precision,
+            scores=tuple(of_lengths),
+            by_position=tuple(positions),
+        )
+        contexts.append(scored)
     return RunScores(tuple(scores), None, tuple(contexts))
-
-
-def _by_context(
-    config: TrainConfig, data: PreparedData, split: str, system: EvaluatedModel, engine: Engine
-) -> ByContext:
-    evaluation = config.evaluation
-    blocks = context_blocks(data, split, evaluation.context_lengths[-1], evaluation.text_tokens)
-    with bars("windows", split, keep=False) as progress:
-        scores, positions = by_context_length(engine, blocks, data.vocabulary, evaluation, progress)
-    assert config.data.context_length is not None
-    return ByContext(
-        split=split,
-        test_set=data.set_name(split),
-        training_length=config.data.context_length,
-        num_bytes=scores[0].num_bytes,
-        num_tokens=int(blocks.target_lengths.sum()),
-        num_documents=len(set(blocks.document_of().tolist())),
-        stride=evaluation.stride,
-        checkpoint=system.checkpoint,
-        precision=system.precision,
-        scores=tuple(scores),
-        by_position=tuple(positions),
-    )

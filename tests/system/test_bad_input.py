@@ -149,10 +149,10 @@ MISFIT = "does not fit the run's configuration ("
 UNREADABLE = "cannot be read as a checkpoint ("
 DAMAGES = [
     # the record
-    ("train", bad.replace_content("record.json", lambda old: old[:300]), "truncated or not JSON ("),
-    ("export", bad.replace_content("record.json", 100_000 * "["), "not JSON (maximum recursion depth exceeded"),
+    ("train", bad.replace_content("record.json", lambda old: old[:300]), "invalid JSON: "),
+    ("export", bad.replace_content("record.json", 100_000 * "["), "invalid JSON: recursion limit exceeded"),
     ("diff", bad.replace_content("record.json", lambda old: old.replace(b"one", b"\\ud800", 1)), "end of hex escape"),
-    ("compare", bad.replace_by_link("record.json"), "truncated or not JSON ("),
+    ("compare", bad.replace_by_link("record.json"), "invalid JSON: "),
     ("report of all", bad.replace_by_link("record.json"), "no run record to report"),
     # its configuration: no code is run, no path leads outside
     ("evaluate", bad.set_config("model.depth", 3), "cannot read its configuration (model.depth: no such setting"),
@@ -205,7 +205,7 @@ def test_report_opens_no_path_from_record(run_dir, tmp_path):
 RESUMED = {
     "metrics": (
         bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old),
-        "metrics.jsonl:1: not JSON; delete",
+        "metrics.jsonl:1: not a line of metrics; delete",
     ),
     "weights of other sizes": (bad.resize_weights(), "its weights have other names or sizes"),
 }

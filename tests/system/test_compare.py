@@ -136,11 +136,7 @@ def test_two_runs_match_metric_and_significance_modules(write_run, compare):
     assert "Holm" not in printed
 
 
-def test_insignificant_difference_has_no_verdict(write_run, compare):
-    first, second = write_run("absolute", 0.3), write_run("relative", 0.3)
-    printed = one_line(compare(first, second))
-    assert "better" not in printed.replace("no run is shown to be better", "") and " is worse" not in printed
-    assert "No difference is below p = 0.05 by both tests" in printed
+def test_insignificant_difference_has_no_verdict():
     for p, q, significant in ((0.01, 0.2, False), (0.2, 0.01, False), (0.04, 0.04, True), (0.05, 0.01, False)):
         systems = tuple(System(name, name, name, 1, 30.0, ENDS) for name in "ab")
         family = Family("test", "x", "chrf", "", 9, systems, (Comparison("a", "b", 1.0, ENDS, p, q),))
