@@ -85,8 +85,8 @@ def rows(
     """The cells of a table of a sweep by the label of their row and the key of their column."""
     group = _group(results, sweep, **of_group)
     [grid] = [grid for grid in (all_rows([group]), *length_grid(group), *context_grids(group)) if grid.name == table]
-    columns = [column if digits is None else replace(column, digits=digits) for column in grid.columns]
-    page = layout(replace(grid, columns=tuple(columns)))
+    columns = [column if digits is None else column._replace(digits=digits) for column in grid.columns]
+    page = layout(replace(grid, columns=columns))
     return {line[0].text: {column.key: cell for column, cell in zip(columns, line, strict=True)} for line in page.lines}
 
 

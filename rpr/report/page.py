@@ -307,13 +307,12 @@ def _read_beside(path: Path, record: Record, problems: list[str]) -> Beside:
     except RprError as error:
         problems.append(str(error))
         return Beside()
-    return Beside({name: curve for name in KEPT_METRICS if (curve := _series(rows, name))}, documents)
-
-
-def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
-    # A resumed run repeats the steps since its checkpoint, and the later line counts.
-    values = {line["step"]: line[name] for line in metrics if isinstance(line.get(name), (int, float))}
-    return {step: float(value) for step, value in sorted(values.items()) if math.isfinite(value)}
+    curves = {}
+    for name in KEPT_METRICS:
+        # A resumed run repeats the steps since its checkpoint, and the later line counts.
+        values = {line["step"]: float(line[name]) for line in rows if isinstance(line.get(name), (int, float))}
+        curves[name] = {step: value for step, value in sorted(values.items()) if math.isfinite(value)}
+    return Beside({name: curve for name, curve in curves.items() if curve}, documents)
 
 
 def samples(group: Group, path_of: PathOf) -> tuple[Sample, ...]:

@@ -4,22 +4,16 @@ table, computed whenever it is rendered.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from operator import itemgetter
 from typing import Any
 
 from rpr.io.escape import escape_markdown
 from rpr.records.measurement import single
 from rpr.records.scores import METRIC_NAMES, hypotheses_note, score_digits, tokenised_in_words
-from rpr.report.render import Cell, Column, Grid, bullets, legend, markdown, shortened
-from rpr.scoring.comparison import ALPHA, Family
+from rpr.report.render import Cell, Column, Grid, bullets, grid_of, legend, markdown, shortened
+from rpr.scoring.comparison import ALPHA, Comparison, Family, System
 from rpr.scoring.significance import LEVEL
 
-_P = {  # headings of p-values
-    "p_bootstrap": "p boot.",
-    "p_bootstrap_holm": "Holm",
-    "p_randomisation": "p rand.",
-    "p_randomisation_holm": "Holm",
-}
+Cells = Iterator[tuple[Column, Any]]
 _NAME = 60  # characters of a run's name: with its score and interval it fits in a line
 
 
@@ -78,36 +72,36 @@ def as_markdown(report: PairedReport) -> str:
 def grids(report: PairedReport) -> Iterator[Grid]:
     """For each test a table of numbered scores, then one of differences between the runs of these numbers."""
     for family in report.tests:
-        # 1. Scores.
-        where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
-        title = f"{f'{family.title}, ' if family.title else ''}{where}, {METRIC_NAMES[family.metric]}: "
-        digits, several = score_digits(family.metric), len(family.comparisons) > 1
-        scored = [
-            (str(at), shortened(run.run, _NAME), Cell(single(run.score, run.interval), hypotheses_note(run.empty)))
-            for at, run in enumerate(family.scores, start=1)
-        ]
-        columns = [
-            Column("number", "", itemgetter(0), kind="label"),
-            Column("run", "run", itemgetter(1), kind="label"),
-            Column("score", "score", itemgetter(2), digits),
-        ]
-        yield Grid("scores", title + family.signature, tuple(columns), tuple(scored))
-        # 2. Differences.
-        place = {system.run: at for at, system in enumerate(family.scores, start=1)}
-        differences = [
-            (f"{place[pair.run]} - {place[pair.baseline]}", single(pair.difference, pair.interval),
-             *map(single, (pair.p_bootstrap, bootstrap, pair.p_randomisation, randomisation)))
-            for pair, bootstrap, randomisation in family.corrected
-        ]  # fmt: skip
-        columns = [Column("runs", "runs", itemgetter(0), kind="label")]
-        columns.append(Column("difference", "difference", itemgetter(1), digits, signed=True))
-        for at, (key, heading) in enumerate(_P.items(), start=2):
-            columns += [Column(key, heading, itemgetter(at), 4)] * (several or heading != "Holm")
-        remarks = [
-            f"{name}: mean {of.value:.{digits}f}, standard deviation {of.deviation:.{digits}f} over {of.n} seeds"
-            for name, of in family.variants.items()
-            if of.deviation is not None
-        ]
-        how = f"(p < {ALPHA} by both tests{', after Holm' * several})"
-        remarks += [f"{verdict} {how}" for verdict in family.verdicts if verdict]
-        yield Grid("differences", "Differences", tuple(columns), tuple(differences), notes=tuple(remarks))
+        yield from _grids_of(family)
+
+
+def _grids_of(family: Family) -> Iterator[Grid]:
+    where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
+    title = f"{f'{family.title}, ' if family.title else ''}{where}, {METRIC_NAMES[family.metric]}: {family.signature}"
+    digits, several = score_digits(family.metric), len(family.comparisons) > 1
+    place = {system.run: at for at, system in enumerate(family.scores, start=1)}
+
+    def scores(run: System) -> Cells:
+        yield Column("number", "", kind="label"), str(place[run.run])
+        yield Column("run", "run", kind="label"), shortened(run.run, _NAME)
+        yield Column("score", "score", digits), Cell(single(run.score, run.interval), hypotheses_note(run.empty))
+
+    def differences(tested: tuple[Comparison, float, float]) -> Cells:
+        pair, *corrected = tested
+        yield Column("runs", "runs", kind="label"), f"{place[pair.run]} - {place[pair.baseline]}"
+        yield Column("difference", "difference", digits, signed=True), single(pair.difference, pair.interval)
+        kinds = ("p_bootstrap", "p boot.", pair.p_bootstrap), ("p_randomisation", "p rand.", pair.p_randomisation)
+        for (key, heading, p), holm in zip(kinds, corrected, strict=True):
+            yield Column(key, heading, 4), single(p)
+            if several:
+                yield Column(f"{key}_holm", "Holm", 4), single(holm)
+
+    yield grid_of("scores", title, family.scores, scores)
+    remarks = [
+        f"{name}: mean {of.value:.{digits}f}, standard deviation {of.deviation:.{digits}f} over {of.n} seeds"
+        for name, of in family.variants.items()
+        if of.deviation is not None
+    ]
+    how = f"(p < {ALPHA} by both tests{', after Holm' * several})"
+    remarks += [f"{verdict} {how}" for verdict in family.verdicts if verdict]
+    yield grid_of("differences", "Differences", family.corrected, differences, notes=remarks)

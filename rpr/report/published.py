@@ -2,7 +2,7 @@
 paper's, whose settings are those of `model=base` (or big).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,22 +52,18 @@ KIND_OF_SIDES = {(True, True): "relative", (False, True): "relative_keys", (True
 KIND_OF_SIDES |= {(False, False): "none"}
 
 
-def _papers() -> Iterator[tuple[float, str, dict[str, Any]]]:
-    """Figure, split and facts of each cell of the paper's Tables 1 to 3."""
-    for (size, kind, pair), figure in paper.TABLE1.items():
-        k = {"k": paper.MODELS[size].clip_distance} if kind == "relative" else {}
-        yield figure, "test", {"size": size, "kind": kind, "languages": pair, **k}
-    for clip_distance, figure in paper.TABLE2.items():
-        yield figure, "validation", {"kind": "relative", "k": clip_distance, "languages": "en_de"}
-    for sides, figure in paper.TABLE3.items():
-        k = {"k": paper.TABLE3_CLIP_DISTANCE} if any(sides) else {}
-        yield figure, "validation", {"kind": KIND_OF_SIDES[sides], "languages": "en_de", **k}
-
-
 @cache
 def published() -> tuple[Published, ...]:
     """Every figure of every source, the paper's first."""
-    rows = [Published(facts, (split, HEADLINE_METRIC), figure, PAPER) for figure, split, facts in _papers()]
+    test, validation, k = ("test", HEADLINE_METRIC), ("validation", HEADLINE_METRIC), paper.TABLE3_CLIP_DISTANCE
+    rows = []
+    for (size, kind, pair), figure in paper.TABLE1.items():
+        of_k = {"k": paper.MODELS[size].clip_distance} if kind == "relative" else {}
+        rows.append(Published({"size": size, "kind": kind, "languages": pair, **of_k}, test, figure, PAPER))
+    matches = [({"kind": "relative", "k": of_k}, figure) for of_k, figure in paper.TABLE2.items()]
+    matches += [({"kind": KIND_OF_SIDES[sides], **({"k": k} if any(sides) else {})}, figure)
+                for sides, figure in paper.TABLE3.items()]  # fmt: skip
+    rows += [Published({**match, "languages": "en_de"}, validation, figure, PAPER) for match, figure in matches]
     document = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
     for name, about in document.items():
         source, key = (

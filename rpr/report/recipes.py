@@ -5,7 +5,6 @@ runs that differ in these alone are one grid.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from rpr.records.measurement import Measurement, missing
 from rpr.records.record import short_names
 from rpr.report.groups import LOSS, Group, Key, Variant, compared, never_run, run_key, sweep_files_of, variants_of
-from rpr.report.render import Column, Grid
+from rpr.report.render import Column, Grid, grid_of, without_empty_columns
 
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
 
@@ -103,41 +102,34 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
 
 def recipe_grid(grid: Recipes) -> Grid:
     """Each variant at its own best setting and under one recipe for all."""
-    group, own, common = grid.group, grid.best, dict.fromkeys(grid.variants, grid.common)
-
-    def best(label: str) -> str | Measurement:
-        if own[label] is None:
-            return missing("no seed was scored in the same way on validation in all settings of the row")
-        return grid.in_words(own[label])
-
-    def score(split: str, label: str) -> Measurement:
-        return grid.variant(label, own[label]).measured(grid.key(split))
-
-    def change(of_rows: Mapping[str, Measurement], label: str) -> Measurement | str:
-        return "" if label == grid.baseline else of_rows.get(label, missing("not scored as the baseline"))
-
-    # 1. The columns: of validation, or its loss, and of test the score and both changes.
+    own, splits = grid.best, ("validation", "test")
     by_loss = grid.key("validation") == LOSS
-    what, digits = ("validation loss", 3) if by_loss else ("validation", group.kind.digits)
-    columns = [
-        Column("position", "position", str, kind="label"),
-        Column("settings", "settings", lambda label: str(grid.levels[label].count())),
-        Column("n", "n", lambda label: str(len(grid.variant(label, own[label]).finished))),
-        Column("best", "best setting", best, kind="words"),
-    ]
-    for split, name, places in (("validation", what, digits), ("test", "test", group.kind.digits)):
-        columns.append(Column(split, name, partial(score, split), places))
-        for key, heading, settings in (("own", "own best", own), ("one", "one recipe", common)):
-            read = partial(change, grid.changes(settings, split))
-            columns.append(Column(f"{key}_{split}", f"change {name}, {heading}", read, places, signed=True))
-    # 2. How to read them.
-    notes = (
-        *(["validation loss: in nats per piece, less is better"] if by_loss else []),
+    what, digits = ("validation loss", 3) if by_loss else ("validation", grid.group.kind.digits)
+    places = {"validation": (what, digits), "test": ("test", grid.group.kind.digits)}
+    recipe = {("own", "own best"): own, ("one", "one recipe"): dict.fromkeys(grid.variants, grid.common)}
+    changes = {(key, split): grid.changes(settings, split) for (key, _), settings in recipe.items() for split in splits}
+    untried = missing("no seed was scored in the same way on validation in all settings of the row")
+
+    def cells_of(label: str) -> Iterator[tuple[Column, Any]]:
+        variant = grid.variant(label, own[label])
+        yield Column("position", "position", kind="label"), label
+        yield Column("settings", "settings"), str(grid.levels[label].count())
+        yield Column("n", "n"), str(len(variant.finished))
+        yield Column("best", "best setting", kind="words"), untried if own[label] is None else grid.in_words(own[label])
+        for split, (name, decimals) in places.items():
+            yield Column(split, name, decimals), variant.measured(grid.key(split))
+            for key, heading in recipe:
+                change = changes[key, split].get(label, missing("not scored as the baseline"))
+                column = Column(f"{key}_{split}", f"change {name}, {heading}", decimals, signed=True)
+                yield column, "" if label == grid.baseline else change
+
+    notes = [
+        *["validation loss: in nats per piece, less is better"] * by_loss,
         f"best setting: of {', '.join(grid.keys)}, by the {what}, over the seeds of all settings of the row",
         f"change: from {grid.baseline}, each at its own best setting, or both with one recipe, the best on average of "
         f"those of all rows ({grid.in_words(grid.common)})",
         "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
-    )
-    about = ("recipes", "The best recipe of a grid for each variant, chosen on validation")
-    table = Grid(*about, tuple(columns), tuple(grid.variants), grid.heading, notes, synthetic=group.synthetic)
-    return table.without_empty_columns()
+    ]
+    title = "The best recipe of a grid for each variant, chosen on validation"
+    about: dict[str, Any] = {"setting": grid.heading, "notes": notes, "synthetic": grid.group.synthetic}
+    return without_empty_columns(grid_of("recipes", title, [*grid.variants], cells_of, **about))

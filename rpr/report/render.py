@@ -9,8 +9,7 @@ import re
 import textwrap
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from itertools import takewhile
+from itertools import compress, takewhile
 from typing import Any, Literal, NamedTuple
 
 from rpr.io.escape import escape_markdown
@@ -36,15 +35,13 @@ class Cell:
         return self.value.value is None if isinstance(self.value, Measurement) else not (self.value or self.remarks)
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column. `key` is its name in JSON, `heading` everywhere else; `read` computes the cell of a row. A page's
-    first table and LaTeX have the columns of priority 0 and all labels, only JSON has those of 3.
+class Column(NamedTuple):
+    """One column. `key` is its name in JSON, `heading` everywhere else. A page's first table and LaTeX have the columns
+    of priority 0 and all labels, only JSON has those of 3.
     """
 
     key: str
     heading: str
-    read: Callable[[Any], str | Measurement | Cell]
     digits: int = 1
     signed: bool = False
     kind: Kind = "figures"
@@ -73,31 +70,37 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. `name` is its kind (`table2`, `lengths`, ...), `setting` describes its runs; warnings must be seen
-    before its figures are used.
+    """A table: the cells of each of its `rows`. `name` is its kind (`table2`, `lengths`, ...), `setting` describes its
+    runs; warnings must be seen before its figures are used.
     """
 
     name: str
     title: str
-    columns: tuple[Column, ...]
-    rows: tuple[Any, ...]
+    columns: Sequence[Column]
+    cells: Sequence[Sequence[Cell]]
     setting: str = ""
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
     synthetic: bool = False
+    rows: Sequence[Any] = ()
 
-    @cached_property
-    def cells(self) -> list[list[Cell]]:
-        """Those of each row."""
-        read = ([column.read(row) for column in self.columns] for row in self.rows)
-        return [[value if isinstance(value, Cell) else Cell(value) for value in line] for line in read]
 
-    def without_empty_columns(self) -> Grid:
-        """The grid without columns that are empty in every row, but for labels."""
-        by_column = zip(self.columns, zip(*self.cells, strict=True), strict=False)
-        empty = [column for column, cells in by_column if all(cell.empty for cell in cells)]
-        kept = (column for column in self.columns if column.kind == "label" or column not in empty)
-        return replace(self, columns=tuple(kept))
+def grid_of(
+    name: str, title: str, rows: Sequence[Any], cells_of: Callable[[Any], Iterable[tuple[Column, Any]]], **about: Any
+) -> Grid:
+    """A table of rows: `cells_of` each are its columns, the same for all, with text, a measurement or a Cell."""
+    lines = [[*cells_of(row)] for row in rows]
+    columns = [column for column, _ in lines[0]] if lines else []
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for _, cell in line] for line in lines]
+    return Grid(name, title, columns, cells, rows=rows, **about)
+
+
+def without_empty_columns(grid: Grid) -> Grid:
+    """The grid without columns that are empty in every row, but for labels."""
+    by_column = zip(grid.columns, zip(*grid.cells, strict=True), strict=False)
+    kept = [column.kind == "label" or not all(cell.empty for cell in cells) for column, cells in by_column]
+    lines = [[*compress(line, kept)] for line in grid.cells]
+    return replace(grid, columns=[*compress(grid.columns, kept)], cells=lines)
 
 
 def layout(grid: Grid, priority: int = 3) -> Layout:
@@ -260,15 +263,15 @@ def escape_latex(text: str) -> str:
 def as_json(grid: Grid) -> dict[str, Any]:
     """Every figure, reason and remark of a grid by column key; None for a missing figure."""
     headings = {column.key: column.heading for column in grid.columns}
-    rows = [dict(zip(headings, map(_json, line), strict=True)) for line in grid.cells]
+
+    def value(cell: Cell) -> Any:
+        figure, remarks = cell.value, {"remarks": cell.remarks} if cell.remarks else {}
+        if isinstance(figure, str):
+            return {"text": figure, **remarks} if remarks else figure
+        interval = figure.interval and {key: end for key, end in asdict(figure.interval).items() if end is not None}
+        known = {"value": figure.value, "n": figure.n, "deviation": figure.deviation, "interval": interval}
+        return known | ({} if figure.reason is None else {"missing_because": figure.reason}) | remarks
+
+    rows = [dict(zip(headings, map(value, line), strict=True)) for line in grid.cells]
     about = {name: getattr(grid, name) for name in ("name", "title", "setting", "synthetic", "notes", "warnings")}
     return about | {"columns": headings, "rows": rows, "legend": legend([grid])}
-
-
-def _json(cell: Cell) -> Any:
-    figure, remarks = cell.value, {"remarks": cell.remarks} if cell.remarks else {}
-    if isinstance(figure, str):
-        return {"text": figure, **remarks} if remarks else figure
-    interval = figure.interval and {key: end for key, end in asdict(figure.interval).items() if end is not None}
-    known = {"value": figure.value, "n": figure.n, "deviation": figure.deviation, "interval": interval}
-    return known | ({} if figure.reason is None else {"missing_because": figure.reason}) | remarks

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from rpr import paper
@@ -29,7 +28,6 @@ from rpr.records.scores import (
     how_scored,
     how_scored_by_context,
     how_scored_by_length,
-    hypotheses_note,
     pooled,
     search_in_words,
     tokenised_in_words,
@@ -37,7 +35,7 @@ from rpr.records.scores import (
 from rpr.report.groups import LEARNING_RULE, SOLVED, Group, Key, Variant, named_in, never_run, sweep_files_of
 from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, differences, find, tokens_per_step
 from rpr.report.recipes import recipe_grid, recipes
-from rpr.report.render import DASH, Cell, Column, Grid, marked
+from rpr.report.render import DASH, Cell, Column, Grid, grid_of, marked, without_empty_columns
 from rpr.report.verdicts import LEAST_SEEDS, MODEL
 
 # The sections of a page with tables of all groups, in its order.
@@ -67,21 +65,12 @@ class Line:
     def group(self) -> Group:
         return self.variant.group
 
-    def label(self, at: int) -> str:
-        return self.labels[at]
-
     def figure(self, source: Source) -> Measurement:
         """What a source prints for this row."""
         published = find(self.variant, source, self.papers_split if source is PAPER else None)
         if published is None or (source is not PAPER and published.key not in self.group.keys):
             return missing(_UNPUBLISHED)
         return single(published.figure)
-
-    def verdict(self, split: str) -> str:
-        return self.variant.verdict((split, self.group.kind.metric))
-
-    def over_documents(self, split: str) -> Measurement | str:
-        return "" if self.variant is self.group.baseline else self.variant.over_documents(split)
 
     def papers_change(self) -> Measurement:
         """The change of the paper's figure from its figure of the baseline."""
@@ -141,26 +130,11 @@ class Tables:
         ]
 
 
-# Columns
-
-
-def _labels(headings: Sequence[str]) -> list[Column]:
-    """Those of the labels of a line, then its number of seeds."""
-    labels = [Column(name, name, partial(Line.label, at=at), kind="label") for at, name in enumerate(headings)]
-    return [*labels, Column("n", "n", lambda line: str(len(line.variant.finished)))]
-
-
-def _figures(key: Key, name: str, heading: str, digits: int, **looks: Any) -> Column:
-    """A column of the scores of a key or, if signed, of their changes from the baseline."""
-
-    def read(line: Line) -> Cell:
-        variant = line.variant
-        if looks.get("signed") and variant is line.group.baseline:
-            return Cell("")
-        figure = variant.change(key) if looks.get("signed") else variant.measured(key)
-        return marked(figure, len(variant.finished))
-
-    return Column(name, heading, read, digits, **looks)
+def _figure(variant: Variant, key: Key, *, change: bool = False) -> Cell:
+    """The score of a key or its change from the baseline, which itself has none."""
+    if change and variant is variant.group.baseline:
+        return Cell("")
+    return marked(variant.change(key) if change else variant.measured(key), len(variant.finished))
 
 
 # Scores
@@ -229,45 +203,48 @@ def score_table(
     if PAPER in sources:
         texts = [text for group in groups for text in differences(group.finished, group.size, group.languages)]
         below += [f"differs from the paper: {'; '.join(dict.fromkeys(texts))}"] * bool(texts)
-    # 3. The settings in which groups differ are labels, too.
+    # 3. The columns; the settings in which groups differ are labels, too.
     names = short_names(dict.fromkeys(name for group in groups for name in group.distinct))
     differ = [name for name in names if len({str(group.settings.get(name)) for group in groups}) > 1]
-    rows = [replace(line, labels=(*line.labels, *(str(line.group.settings.get(name)) for name in differ)))
-            for line in lines]  # fmt: skip
-    columns = (*_labels([*headings, *map(names.__getitem__, differ)]), *_score_columns(groups, sources))
-    about = tuple(dict.fromkeys([*below, *notes])), tuple(dict.fromkeys(warnings))
-    synthetic = any(group.synthetic for group in groups)
-    return Grid(name, title, columns, tuple(rows), setting, *about, synthetic).without_empty_columns()
+    tested = [*dict.fromkeys(key for group in groups for key in group.keys)]
+    kind, key, split = groups[0].kind, groups[0].key, groups[0].split
 
+    def cells_of(line: Line) -> Iterator[tuple[Column, Any]]:
+        variant, digits = line.variant, kind.digits
+        labels = (*line.labels, *(str(line.group.settings.get(name)) for name in differ))
+        for label, heading in zip(labels, (*headings, *map(names.__getitem__, differ)), strict=True):
+            yield Column(heading, heading, kind="label"), label
+        # 4. The answer: score, change, the paper's change, verdict.
+        yield Column("n", "n"), str(len(variant.finished))
+        yield Column(split, f"{kind.heading} {split}", digits), _figure(variant, key)
+        yield Column(f"{split}_change", "change", digits, signed=True), _figure(variant, key, change=True)
+        yield Column("paper_change", "paper's change", signed=True), line.papers_change()
+        yield Column(f"{split}_verdict", "verdict", kind="words"), variant.verdict(key)
+        if kind is TASK:
+            yield Column(f"{split}_solved", f"seeds ≥ {SOLVED:g}%"), line.solved()
+        for source in sources:
+            places = 1 if source is PAPER else digits
+            yield Column(source.key, source.heading, places, priority=1), line.figure(source)
+        # 5. The change for other documents too; other splits, of translations also their changes; notes.
+        if kind is TEXT:
+            words = "change, over seeds and documents"
+            over = "" if variant is line.group.baseline else variant.over_documents(split)
+            yield Column(f"{split}_change_over_documents", words, digits, True, priority=1), over
+        for other in (of_split for of_split, metric in tested if metric == kind.metric and of_split != split):
+            own = (other, kind.metric)
+            yield Column(other, f"{kind.heading} {other}", digits, priority=1), _figure(variant, own)
+            if kind is TRANSLATION and other in _SIDE_BY_SIDE:
+                column = Column(f"{other}_change", f"change {other}", digits, True, priority=1)
+                yield column, _figure(variant, own, change=True)
+        yield Column("note", "note", kind="words", priority=1), line.note()
+        # 6. Other metrics, which only report.json has.
+        for other, metric in (of_key for of_key in tested if of_key[1] != kind.metric):
+            column = Column(f"{metric}_{other}", f"{METRIC_NAMES.get(metric, metric)} {other}", digits, priority=3)
+            yield column, _figure(variant, (other, metric))
 
-def _score_columns(groups: Sequence[Group], sources: Sequence[Source]) -> Iterator[Column]:
-    kind, split, digits, heading = groups[0].kind, groups[0].split, groups[0].kind.digits, groups[0].kind.heading
-    key, tested = groups[0].key, [*dict.fromkeys(key for group in groups for key in group.keys)]
-    # 1. The answer: score, change, the paper's change, verdict.
-    yield _figures(key, split, f"{heading} {split}", digits)
-    yield _figures(key, f"{split}_change", "change", digits, signed=True)
-    yield Column("paper_change", "paper's change", Line.papers_change, signed=True)
-    yield Column(f"{split}_verdict", "verdict", partial(Line.verdict, split=split), kind="words")
-    if kind is TASK:
-        yield Column(f"{split}_solved", f"seeds ≥ {SOLVED:g}%", Line.solved)
-    # 2. Published figures.
-    for source in sources:
-        places = digits if source is not PAPER else 1
-        yield Column(source.key, source.heading, partial(Line.figure, source=source), places, priority=1)
-    # 3. The change for other documents too; other splits, of translations also their changes; notes.
-    if kind is TEXT:
-        read, words = partial(Line.over_documents, split=split), "change, over seeds and documents"
-        yield Column(f"{split}_change_over_documents", words, read, digits, signed=True, priority=1)
-    for other in (of_split for of_split, metric in tested if metric == kind.metric and of_split != split):
-        yield _figures((other, kind.metric), other, f"{heading} {other}", digits, priority=1)
-        if kind is TRANSLATION and other in _SIDE_BY_SIDE:
-            looks: dict[str, Any] = {"signed": True, "priority": 1}
-            yield _figures((other, kind.metric), f"{other}_change", f"change {other}", digits, **looks)
-    yield Column("note", "note", Line.note, kind="words", priority=1)
-    # 4. Other metrics, which only report.json has.
-    for other, metric in (of_key for of_key in tested if of_key[1] != kind.metric):
-        words = f"{METRIC_NAMES.get(metric, metric)} {other}"
-        yield _figures((other, metric), f"{metric}_{other}", words, digits, priority=3)
+    about: dict[str, Any] = {"setting": setting, "synthetic": any(group.synthetic for group in groups)}
+    about |= {"notes": [*dict.fromkeys([*below, *notes])], "warnings": [*dict.fromkeys(warnings)]}
+    return without_empty_columns(grid_of(name, title, lines, cells_of, **about))
 
 
 def _scoring_notes(variants: Sequence[Variant]) -> tuple[list[str], list[str]]:
@@ -284,11 +261,7 @@ def _scoring_notes(variants: Sequence[Variant]) -> tuple[list[str], list[str]]:
         sets = " or ".join(sorted({score.test_set for score in scores}))
         on = f"{split}: {sets}, {counted(sizes, variants[0].group.kind.metric)}"
         notes.append(f"{on}; {ways}; {' or '.join(sorted({score.checkpoint for score in scores}))}")
-        empty, unended, tokenised = (
-            max(getattr(score, name) or 0 for score in scores)
-            for name in ("empty_hypotheses", "unfinished_hypotheses", "tokenised_references")
-        )
-        notes += [f"{split}: in a run at most {text}" for text in hypotheses_note(empty, unended)]
+        tokenised = max(score.tokenised_references or 0 for score in scores)
         notes += [f"{split}: {tokenised_in_words(tokenised)}"] * bool(tokenised)
     return notes, warnings
 
@@ -300,21 +273,22 @@ def _by_size(groups: Sequence[Group]) -> Iterator[Grid]:
         width = group.runs[0].setting("model.d_model") or 0
         families.setdefault((group.corpus, group.hardware), {}).setdefault(width, group)
 
-    def cell(group: Group, change: bool, label: str) -> Measurement | str:
-        variant = next((row for row in group.variants if row.label == label), never_run(group, label))
-        return variant.change(group.key) if change else variant.verdict(group.key)
-
     for setting, by_width in families.items():
-        columns = [Column("position", "position", str, kind="label")]
-        for width, group in sorted(by_width.items()):
-            read, digits = partial(cell, group, True), group.kind.digits
-            columns.append(Column(f"change_{width}", f"change, d_model {width}", read, digits, signed=True))
-            columns.append(Column(f"verdict_{width}", "verdict", partial(cell, group, False), kind="words"))
         labels = dict.fromkeys(row.label for group in by_width.values() for row in group.variants)
+        first = next(iter(by_width.values()))
+
+        def cells_of(label: str, by_width: Mapping[int, Group] = by_width) -> Iterator[tuple[Column, Any]]:
+            yield Column("position", "position", kind="label"), label
+            for width, group in sorted(by_width.items()):
+                row = next((row for row in group.variants if row.label == label), never_run(group, label))
+                column = Column(f"change_{width}", f"change, d_model {width}", group.kind.digits, signed=True)
+                yield column, _figure(row, group.key, change=True)
+                yield Column(f"verdict_{width}", "verdict", kind="words"), row.verdict(group.key)
+
         if len(by_width) > 1:
-            first = next(iter(by_width.values()))
             title = f"Change from {first.baseline.label} on {first.split} by the width of the model"
-            yield Grid("sizes", title, tuple(columns), tuple(labels), " | ".join(setting), synthetic=first.synthetic)
+            about: dict[str, Any] = {"setting": " | ".join(setting), "synthetic": first.synthetic}
+            yield grid_of("sizes", title, [*labels], cells_of, **about)
 
 
 # The paper's
@@ -361,33 +335,25 @@ def _tables2_and_3(group: Group) -> Iterator[Grid]:
 # By length and context
 
 
-def _by_key(
-    group: Group,
-    name: str,
-    title: str,
-    headings: Mapping[Key, str],
-    notes: Sequence[str],
-    warnings: Sequence[str],
-    folded: Sequence[Key] = (),
-    *more: Column,
-) -> Grid:
-    """A row for each variant, a column for each key of scores or, in `context_changes`, of changes; only report.json
-    has the columns `folded`. By context a last row is the unigram entropy.
+def _by_key(group: Group, name: str, title: str, columns: Mapping[Key, Column], more: Any = None, **about: Any) -> Grid:
+    """A row for each variant, a column for each key of scores or, in `context_changes`, of changes, and `more` cells.
+    By context a last row is the unigram entropy.
     """
     changes = name == "context_changes"
-    lines = [Line((row.label,), row) for row in group.variants if not (changes and row is group.baseline)]
+    rows = [row for row in group.variants if not (changes and row is group.baseline)]
     if group.unigram is not None and name == "contexts":
-        entropy = never_run(group, UNIGRAM)
-        entropy.measurements = {key: single(group.unigram) for key in headings}
-        lines.append(Line((UNIGRAM,), entropy))
-    columns = _labels(["position"])
-    for key, heading in headings.items():
-        column = f"length_{key[1]}_{key[2] or 'up'}" if isinstance(key[1], int) else f"{key[1]}_{key[2]}"
-        looks: dict[str, Any] = {"signed": changes, "priority": 3 if key in folded else 0}
-        columns.append(_figures(key, column, heading, group.kind.digits, **looks))
-    about = (tuple(lines), group.heading, tuple(notes), tuple(warnings), group.synthetic)
-    grid = Grid(name, title, (*columns, *more), *about)
-    return grid.without_empty_columns() if changes else grid
+        rows.append(never_run(group, UNIGRAM))
+        rows[-1].measurements = {key: single(group.unigram) for key in columns}
+
+    def cells_of(row: Variant) -> Iterator[tuple[Column, Any]]:
+        yield Column("position", "position", kind="label"), row.label
+        yield Column("n", "n"), str(len(row.finished))
+        for key, column in columns.items():
+            yield column, _figure(row, key, change=changes)
+        yield from more(row) if more else ()
+
+    grid = grid_of(name, title, rows, cells_of, setting=group.heading, synthetic=group.synthetic, **about)
+    return without_empty_columns(grid) if changes else grid
 
 
 def buckets(group: Group) -> dict[LengthBucket, str]:
@@ -402,11 +368,11 @@ def buckets(group: Group) -> dict[LengthBucket, str]:
 def length_grid(group: Group) -> Iterator[Grid]:
     """The group's metric by length; nothing if no finished run has such scores."""
     shown, metric = buckets(group), group.kind.metric
-    headings: dict[Key, str] = {
-        (metric, *bucket.key): f"{bucket.label}{'*' * bucket.beyond_training} ({count})"
-        for bucket, count in shown.items()
-    }
-    if not any(key in variant.measurements for variant in group.variants for key in headings):
+    columns: dict[Key, Column] = {}
+    for bucket, count in shown.items():
+        key, heading = bucket.key, f"{bucket.label}{'*' * bucket.beyond_training} ({count})"
+        columns[metric, *key] = Column(f"length_{key[0]}_{key[1] or 'up'}", heading, group.kind.digits)
+    if not any(key in variant.measurements for variant in group.variants for key in columns):
         return
     scored = [run.by_length for run in group.finished if run.by_length is not None]
     first = scored[0]
@@ -418,7 +384,7 @@ def length_grid(group: Group) -> Iterator[Grid]:
     unlike = len({how_scored_by_length(by_length, metric) for by_length in scored}) > 1 or DASH in shown.values()
     warnings = ["not comparable: the rows differ in how or on which sets they were scored"] * unlike
     title = f"{METRIC_NAMES[metric]} by {first.axis}, {pooled(first.splits)}"
-    yield _by_key(group, "lengths", title, headings, notes, warnings)
+    yield _by_key(group, "lengths", title, columns, notes=notes, warnings=warnings)
 
 
 def by_context(group: Group) -> list[ByContext]:
@@ -439,53 +405,56 @@ def context_grids(group: Group) -> Iterator[Grid]:
     first, split, baseline, windows = scored[0], scored[0].split, group.baseline, context_lengths(scored)
     lengths = sorted({length for _, length in windows})
     # 1. Notes.
-    same = f"every length is scored on the same {first.num_bytes:,} bytes of "
-    same += f"{counted(first.num_documents, BITS_PER_BYTE)} of {first.test_set}"
-    notes = [f"{same}; trained at {first.training_length:,} tokens; less is better"]
+    on = f"the same {first.num_bytes:,} bytes of {counted(first.num_documents, BITS_PER_BYTE)} of {first.test_set}"
+    notes = [f"every length is scored on {on}; trained at {first.training_length:,} tokens; less is better"]
     how = "on different bytes, with other longest windows, or trained at different lengths"
     warnings = [f"not comparable: the rows were scored {how}"] * (len({*map(how_scored_by_context, scored)}) > 1)
     strides = sorted({context.stride for context in scored if context.stride is not None})
     every = " or ".join(f"{stride:,}" for stride in strides)
     notes += [f"sliding: a window every {every} tokens, of which only the last {every} are scored"] * bool(strides)
-    of_strides = ["not comparable: sliding windows of different strides"] * (len(strides) > 1)
+    unlike = [*["not comparable: sliding windows of different strides"] * (len(strides) > 1), *warnings]
     # 2. By length. A page shows at once the length of training, the first of at least four times that, and the longest.
     least = {factor * context.training_length for context in scored for factor in (1, 4)}
     telling = {lengths[-1], *(next((length for length in lengths if length >= factor), 0) for factor in least)}
-    headings: dict[Key, str] = {(split, *of): f"{of[1]:,}" + ", sliding" * (of[0] == "sliding") for of in windows}
-    folded, unlike = [key for key in headings if key[2] not in telling], [*of_strides, *warnings]
-    yield _by_key(group, "contexts", f"{CONTEXTS}, {split}", headings, notes, unlike, folded)
+    columns: dict[Key, Column] = {}
+    for kind, length in windows:
+        heading, priority = f"{length:,}" + ", sliding" * (kind == "sliding"), 0 if length in telling else 3
+        columns[split, kind, length] = Column(f"{kind}_{length}", heading, 3, priority=priority)
+    about: dict[str, Any] = {"notes": notes, "warnings": unlike}
+    yield _by_key(group, "contexts", f"{CONTEXTS}, {split}", columns, **about)
     if baseline.records and len(group.variants) > 1:
-        below = f"change from {baseline.label}, below zero is better; none of or from a row that is worse than the "
+        below = f"change from {baseline.label}, below zero is better; none of or from a row worse than the {UNIGRAM}"
         title = f"{CONTEXTS}: change from {baseline.label}, {split}"
-        yield _by_key(group, "context_changes", title, headings, [*notes, below + UNIGRAM], unlike, folded)
+        changes = {key: column._replace(signed=True) for key, column in columns.items()}
+        yield _by_key(group, "context_changes", title, changes, notes=[*notes, below], warnings=unlike)
     # 3. By evaluation, beyond the training length.
     longest = max(max(context.training_length, context.stride or 0) for context in scored)
     longer = [length for length in lengths if length > longest and all((kind, length) in windows for kind in WINDOWS)]
     if len(longer) > 1:
         ends = longer[0], longer[-1]
         title = f"Change of bits per byte from {ends[0]:,} to {ends[1]:,} tokens of context by evaluation, {split}"
-        more = "the first tokens of a separate window have short contexts, and longer windows have fewer of them; "
-        more += "below zero: fewer bits with longer contexts, or in separate than in sliding windows; run by run"
-        ways = WINDOWS[:1], WINDOWS[1:], WINDOWS
-        reads = {kinds: partial(_change_with_length, kinds, split, ends) for kinds in ways}
-        columns = [Column("_less_".join(kinds), " less ".join(kinds), read, 3, True) for kinds, read in reads.items()]
-        yield _by_key(group, "by_evaluation", title, {}, [more, *notes[1:]], of_strides, (), *columns)
+        words = "run by run; below zero: fewer bits with longer contexts, or in separate than in sliding windows"
+
+        def more(row: Variant) -> Iterator[tuple[Column, Any]]:
+            for kinds in (WINDOWS[:1], WINDOWS[1:], WINDOWS):
+                column = Column("_less_".join(kinds), " less ".join(kinds), 3, signed=True)
+                yield column, _change_between(row, [(split, kind, end) for kind in kinds for end in ends])
+
+        yield _by_key(group, "by_evaluation", title, {}, more, notes=[words, *notes[1:]], warnings=unlike)
     # 4. By position.
     places = {place.last: place.first for context in scored for place in context.by_position}
-    positions: dict[Key, str] = {
-        (split, "position", last): "–".join(f"{n:,}" for n in dict.fromkeys((places[last], last)))
-        for last in sorted(places)
-    }
+    positions: dict[Key, Column] = {}
+    for last, begin in sorted(places.items()):
+        heading = "–".join(f"{place:,}" for place in dict.fromkeys((begin, last)))
+        positions[split, "position", last] = Column(f"position_{last}", heading, 3)
     title = f"Bits per byte by position in windows of {lengths[-1]:,} side by side, {split}"
     counts = " or ".join(f"{count:,}" for count in sorted({context.num_tokens // lengths[-1] for context in scored}))
-    few = f"of {counts} windows, so that a position by itself is {counts} tokens, the same for all seeds: the "
-    few += "intervals do not show how much other tokens would differ"
-    yield _by_key(group, "by_position", title, positions, [few], warnings)
+    few = f"a position by itself is {counts} tokens, the same for all seeds: intervals are not over other tokens"
+    yield _by_key(group, "by_position", title, positions, notes=[few], warnings=warnings)
 
 
-def _change_with_length(kinds: Sequence[str], split: str, ends: tuple[int, int], line: Line) -> Cell:
+def _change_between(variant: Variant, keys: Sequence[Key]) -> Cell:
     """How each run's scores change between two lengths in one kind of windows, or in the first kind less the second."""
-    variant, keys = line.variant, [(split, windows, length) for windows in kinds for length in ends]
     if lacking := [figure for key in keys if (figure := variant.measured(key)).value is None]:
         return Cell(lacking[0])
     by_seed = [variant.scores[key] for key in keys]

@@ -33,18 +33,6 @@ def fields(more: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_rows_are_means_over_seeds_and_columns_are_lengths_of_both_evaluations():
-    group = group_of([scored("absolute"), scored("relative"), scored("relative", 2, 0.5)])
-    by_length, _, by_position = context_grids(group)
-    assert [column.heading for column in by_length.columns[1:]] == ["n", "64", "128", "256", "128, sliding"]
-    assert [column.heading for column in by_position.columns[1:]] == ["n", "1", "2", "3–4"]
-    means = row(by_length, "relative, k = 16")
-    assert (means.pop("n").value, means.pop("position").value) == ("2", "relative, k = 16")
-    assert [cell.value.value for cell in means.values()] == pytest.approx([bits + 0.25 for bits in SCORES.values()])
-    assert row(by_position, "relative, k = 16")["position_4"].value.value == pytest.approx(3.25)
-    assert "the same 4,096 bytes of 3 documents" in by_length.notes[0]
-
-
 def test_changes_are_of_the_same_bytes_and_of_a_baseline_below_the_unigram_entropy():
     baseline = [scored("absolute", seed, seed / 10) for seed in (1, 2)]
     others = [scored("relative", 1, 0.3), scored("relative", 2, 0.6)]  # 0.2 and 0.4 more

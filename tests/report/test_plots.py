@@ -28,11 +28,6 @@ def test_bars_are_95_percent_intervals_over_seeds_or_of_one_seed_over_its_test_s
     assert segments(plots.scores_by_position(group_of(runs)).figure().axes[0], across=1) == bars
 
 
-def test_missing_data_is_not_drawn():
-    baselines = group_of([fake_record("absolute"), fake_record("none", scores={})])
-    assert plots.all_plots(baselines, None) == []
-
-
 def many():
     """A group of 31 rows with BLEU by length and on validation."""
     lengths = fake_by_length(40, 30, 20, 10)

@@ -7,11 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rpr.checks.positions import DEFINITIONS, measure
+from rpr.checks.positions import measure
 from rpr.data.vocabulary import EOS
 from rpr.report import plots
 from rpr.report.plots import position_figure
-from tests.model.scheme_variants import KINDS
 from tests.model.test_transformer import make_model
 from tests.small_models import NO_TABLES
 
@@ -46,17 +45,3 @@ def test_panels_of_a_figure(changes, counts):
     assert all(said in words for said in ("a $x$ <b> & c", "k = 3 | step 5", "Of 100 validation sentences"))
     width = re.search(r'<svg [^>]*width="([\d.]+)pt"', text)
     assert float(width[1]) / 72 < 16
-
-
-@pytest.mark.parametrize("settings, filled", [
-    ({"absolute": "learned"}, ("tables", "absolute")), (KINDS["t5"], ("biases",)),
-])  # fmt: skip
-def test_every_number_is_defined(settings, filled):
-    numbers = numbers_of(**settings)
-    assert all(numbers[name] for name in (*filled, "stacks", "attention"))
-    lists = ("stacks", "tables", "absolute", "biases", "attention")
-    assert numbers.keys() == {"num_sentences", "max_distance", *lists}
-    entries = [entry for name in lists for entry in numbers[name]]
-    entries += [table for entry in numbers["tables"] for table in (entry["keys"], entry["values"])]
-    about = {"stack", "layers", "longest", "keys", "values"}
-    assert {key for entry in entries for key in entry} - about <= set(DEFINITIONS)

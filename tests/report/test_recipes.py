@@ -127,10 +127,3 @@ def test_the_best_recipe_of_a_language_model_has_the_fewest_bits():
     tries.append(("absolute", 3.0, 3.9))  # less than 2.0 and 2.0 together
     (grid,) = recipes(run_groups([tried(*one, "bits_per_byte", **text) for one in tries]))
     assert {grid.best[label] for label in grid.variants} == {grid.common} == {(2.0, 0.1)}
-
-
-def test_scores_of_other_sentences_or_hardware_are_not_compared():
-    (grid,) = recipes(run_groups([tried("absolute", 1.0, 20.0), tried("absolute", 2.0, 30.0, num_sentences=7)]))
-    assert grid.best[grid.baseline] is None
-    both = [tried("absolute", rate, 20.0, **{"hardware.name": name}) for rate in (1.0, 2.0) for name in ("cpu", "gpu")]
-    assert len([*recipes(run_groups(both))]) == 2
