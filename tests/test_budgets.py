@@ -39,7 +39,7 @@ ROOMS = {
     "tests/runs": 420,
     "tests/scoring": 550,
     "tests/sweep": 660,
-    "tests/system": 3_330,
+    "tests/system": 3_320,
     "tests/tracking": 410,
     "tests/training": 740,
 }

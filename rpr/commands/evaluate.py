@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from dataclasses import asdict
+
+from pydantic_core import to_json
 
 from rpr.commands.printing import scores_text
 from rpr.config.commands import EvaluateConfig
@@ -75,10 +76,10 @@ def run(config: EvaluateConfig) -> None:
     out_dir = run_dir / "evaluations" / name
     with exclusive(out_dir, "*"):
         scored = score_run(trained, data, system, out_dir)
-        document = asdict(scored)
-        replace_file(out_dir / "scores.json", json.dumps(document, indent=2) + "\n")
+        document = to_json(scored, indent=2).decode()
+        replace_file(out_dir / "scores.json", document + "\n")
     if config.format == "json":
-        print(json.dumps(document, indent=2))
+        print(document)
         return
     how = ("" if documents else f"{search_in_words(evaluation)}, ") + f"precision {system.precision}"
     print("\n".join(wrapped([f"{run_dir.name}: {system.checkpoint}, {how}"])))
