@@ -33,6 +33,7 @@ FIRST_BOUNDARY, GROWTH = 8, 1.1
 PAIRS_AT_ONCE = 1 << 18
 Indices = NDArray[np.int64]
 Order = NDArray[np.int32]  # (N,) pairs
+Cells = NDArray[np.uint16]  # (N,)
 Lengths = NDArray[np.int32 | np.int64]  # (N,)
 NO_PAIRS: Indices = np.empty(0, np.int64)
 
@@ -67,60 +68,40 @@ def microbatch_starts(ends: Sequence[int], longest: Sequence[int], budget: int) 
     return np.concatenate(starts)
 
 
-class Plan:
-    """The epoch-independent part: each pair's cell, and the microbatch boundaries in the order by cell."""
-
-    def __init__(
-        self, source_lengths: Lengths, target_lengths: Lengths, max_tokens_per_microbatch: int, *, joined: bool = False
-    ) -> None:
-        assert len(source_lengths) < 1 << 31, "pairs are numbered in 32 bits"
-        self.lengths = source_lengths, target_lengths
-        longest = max(int(source_lengths.max()), int(target_lengths.max()))
-        boundaries = bucket_boundaries(longest)
-        width = 2 * len(boundaries) + 1
-        assert len(boundaries) * width <= 1 << 16, "cells are numbered in 16 bits"
-        bucket_of = np.searchsorted(boundaries, np.arange(longest + 1)).astype(np.int32)
-        # (N,) uint16: numpy's stable sort of 16 bits is a radix sort, linear in N and the same on every machine
-        self.cell = np.empty(len(source_lengths), np.uint16)
-        pairs_of_length = np.zeros(longest + 1, np.int64)
-        longest_of = np.zeros((2, len(boundaries)), np.int32)  # source and target of each bucket
-        for first in range(0, len(self.cell), PAIRS_AT_ONCE):
-            chunk = slice(first, first + PAIRS_AT_ONCE)
-            source, target = source_lengths[chunk], target_lengths[chunk]
-            longer = np.maximum(source, target)
-            pairs_of_length += np.bincount(longer, minlength=longest + 1)
-            bucket = bucket_of[longer]
-            np.maximum.at(longest_of[0], bucket, source)
-            np.maximum.at(longest_of[1], bucket, target)
-            skew = bucket_of[target] - bucket_of[source]  # 0: equal; the longer side is always in `bucket`
-            # Odd buckets are reversed, so that a microbatch across a bucket boundary has pairs of similar skew.
-            np.negative(skew, out=skew, where=bucket % 2 == 1)
-            self.cell[chunk] = bucket * width + len(boundaries) + skew
-        lengths = np.flatnonzero(pairs_of_length)
-        last = np.flatnonzero(np.diff(bucket_of[lengths], append=-1))  # the longest of each bucket
-        ends = np.cumsum(pairs_of_length[lengths])[last]
-        # A microbatch may begin with pairs of earlier buckets.
-        both = np.maximum.accumulate(longest_of, axis=1).sum(axis=0)
-        rows = both[bucket_of[lengths[last]]] if joined else lengths[last]
-        self.starts = microbatch_starts(ends.tolist(), rows.tolist(), max_tokens_per_microbatch)
-        self.ends = np.append(self.starts[1:], len(self.cell))
-
-    def epoch(self, seed: int, epoch: int) -> tuple[Order, Indices]:
-        """The epoch's shuffled orders: of the pairs (N,), sorted by cell, and of the microbatches."""
-        draw = np.random.Generator(np.random.PCG64([seed, epoch]))
-        order = np.arange(len(self.cell), dtype=np.int32)
-        draw.shuffle(order)
-        by_cell = order[np.argsort(self.cell[order], kind="stable")]
-        return by_cell, draw.permutation(len(self.starts))
-
-    def padding_waste(self, order: Order) -> float:
-        """The fraction of an epoch's source and target positions that are padding."""
-        real = padded = 0
-        for side in self.lengths:
-            lengths = side[order]
-            real += int(lengths.sum())
-            padded += int(((self.ends - self.starts) * np.maximum.reduceat(lengths, self.starts)).sum())
-        return 1 - real / padded
+def planned(
+    source_lengths: Lengths, target_lengths: Lengths, max_tokens: int, *, joined: bool
+) -> tuple[Cells, Indices]:
+    """What all epochs have in common: each pair's cell, and where the microbatches start in the order by cell."""
+    # 1. Buckets.
+    assert len(source_lengths) < 1 << 31, "pairs are numbered in 32 bits"
+    longest = max(int(source_lengths.max()), int(target_lengths.max()))
+    boundaries = bucket_boundaries(longest)
+    width = 2 * len(boundaries) + 1
+    assert len(boundaries) * width <= 1 << 16, "cells are numbered in 16 bits"
+    bucket_of = np.searchsorted(boundaries, np.arange(longest + 1)).astype(np.int32)
+    # 2. Cells, in 16 bits: numpy's stable sort of them is a radix sort, linear in N and the same on every machine.
+    cell = np.empty(len(source_lengths), np.uint16)
+    pairs_of_length = np.zeros(longest + 1, np.int64)
+    longest_of = np.zeros((2, len(boundaries)), np.int32)  # source and target of each bucket
+    for first in range(0, len(cell), PAIRS_AT_ONCE):
+        chunk = slice(first, first + PAIRS_AT_ONCE)
+        source, target = source_lengths[chunk], target_lengths[chunk]
+        longer = np.maximum(source, target)
+        pairs_of_length += np.bincount(longer, minlength=longest + 1)
+        bucket = bucket_of[longer]
+        np.maximum.at(longest_of[0], bucket, source)
+        np.maximum.at(longest_of[1], bucket, target)
+        skew = bucket_of[target] - bucket_of[source]  # 0: equal; the longer side is always in `bucket`
+        # Odd buckets are reversed, so that a microbatch across a bucket boundary has pairs of similar skew.
+        np.negative(skew, out=skew, where=bucket % 2 == 1)
+        cell[chunk] = bucket * width + len(boundaries) + skew
+    # 3. Microbatches; one may begin with pairs of earlier buckets.
+    lengths = np.flatnonzero(pairs_of_length)
+    last = np.flatnonzero(np.diff(bucket_of[lengths], append=-1))  # the longest of each bucket
+    ends = np.cumsum(pairs_of_length[lengths])[last]
+    both = np.maximum.accumulate(longest_of, axis=1).sum(axis=0)
+    rows = both[bucket_of[lengths[last]]] if joined else lengths[last]
+    return cell, microbatch_starts(ends.tolist(), rows.tolist(), max_tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,13 +157,15 @@ class TrainingBatches(Sampler[BatchSpec]):
         self._start_step, self._longest_first = start_step, longest_first
         self._microbatches_per_step, self._seed = microbatches_per_step, seed
         self._num_devices, self._rank = num_devices, rank
-        self._plan = Plan(split.source_lengths, split.target_lengths, max_tokens_per_microbatch, joined=joined)
+        self._lengths = split.source_lengths, split.target_lengths
+        self._cell, self._starts = planned(*self._lengths, max_tokens_per_microbatch, joined=joined)
+        self._ends = np.append(self._starts[1:], len(self._cell))
         self._epoch, self._orders = -1, (np.empty(0, np.int32), NO_PAIRS)
 
     @property
     def steps_per_epoch(self) -> int:
         """The number of weight updates; the last one may have fewer microbatches."""
-        return -(-len(self._plan.starts) // self._microbatches_per_step)
+        return -(-len(self._starts) // self._microbatches_per_step)
 
     def step_microbatches(self, step: int) -> list[Indices]:
         """The pair indices of each of the step's microbatches_per_step microbatches, over all ranks; at the end of an
@@ -192,32 +175,41 @@ class TrainingBatches(Sampler[BatchSpec]):
         epoch, place = divmod(step, self.steps_per_epoch)
         pairs, microbatches = self._orders_of(epoch)
         first = place * self._microbatches_per_step
-        starts, ends = self._plan.starts, self._plan.ends
         chosen = microbatches[first : first + self._microbatches_per_step]
-        of_step = [pairs[starts[index] : ends[index]].astype(np.int64) for index in chosen]
+        of_step = [pairs[self._starts[index] : self._ends[index]].astype(np.int64) for index in chosen]
         return of_step + [NO_PAIRS] * (self._microbatches_per_step - len(of_step))
 
     def _orders_of(self, epoch: int) -> tuple[Order, Indices]:
+        """Of the pairs (N,), sorted by cell, and of the microbatches: 3 s for 36 million pairs."""
         if self._epoch != epoch:
             self._epoch, self._orders = -1, (np.empty(0, np.int32), NO_PAIRS)  # memory for the next ones
-            pairs, microbatches = self._plan.epoch(self._seed, epoch)  # 3 s for 36 million pairs
+            draw = np.random.Generator(np.random.PCG64([self._seed, epoch]))
+            pairs = np.arange(len(self._cell), dtype=np.int32)
+            draw.shuffle(pairs)
+            pairs, microbatches = (
+                pairs[np.argsort(self._cell[pairs], kind="stable")],
+                draw.permutation(len(self._starts)),
+            )
             if self._longest_first:
-                later = microbatches < len(self._plan.starts) - self._longest_first
+                later = microbatches < len(self._starts) - self._longest_first
                 microbatches = microbatches[np.argsort(later, kind="stable")]
             self._epoch, self._orders = epoch, (pairs, microbatches)
         return self._orders
 
     def padding_waste(self) -> float:
-        """The fraction, 0 to 1, of the first epoch's source and target positions that are padding; other epochs differ
-        only in the last digits.
-        """
-        return self._plan.padding_waste(self._orders_of(0)[0])
+        """The fraction, 0 to 1, of the first epoch's source and target positions that are padding."""
+        real = padded = 0
+        for side in self._lengths:
+            lengths = side[self._orders_of(0)[0]]
+            real += int(lengths.sum())
+            padded += int(((self._ends - self._starts) * np.maximum.reduceat(lengths, self._starts)).sum())
+        return 1 - real / padded
 
     def step_specs(self, step: int) -> list[BatchSpec]:
         """This rank's shards of a step."""
         microbatches = self.step_microbatches(step)
         pairs = np.concatenate(microbatches)
-        source, target = (int(lengths[pairs].sum()) for lengths in self._plan.lengths)
+        source, target = (int(lengths[pairs].sum()) for lengths in self._lengths)
         if self._num_devices <= self._microbatches_per_step:
             shards = microbatches[self._rank :: self._num_devices]
         else:

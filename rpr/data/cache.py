@@ -47,7 +47,6 @@ from rpr.data.vocabulary import (
     count_text_words,
     count_words,
     learned_words,
-    training_sample,
 )
 from rpr.errors import DataError
 from rpr.io.atomic import remove_leftovers, replacing
@@ -56,6 +55,7 @@ from rpr.io.locks import lock
 META_NAME, MODEL_NAME = "meta.json", "vocabulary.model"
 CACHE_VERSION = 1  # increase it when the same corpus and settings produce different files
 SIDES = ("source", "target")
+LEARNED_PAIRS = 2_000_000  # of more pairs, the vocabulary is learned from a sample of about so many
 LEARNED_FROM = 512 << 20  # bytes: of more, the vocabulary is learned from every n-th BLOCK; with train_limit the first
 MEGABYTE = 10**6
 LARGE_VOCABULARY, TOKENS_FOR_A_PIECE = 1_000, 20  # of more pieces with fewer tokens of train for each, a note says so
@@ -366,9 +366,9 @@ def _words(job: Job, counted: Iterable[tuple[int, Mapping[str, int]]], report: C
 
 
 def _learn_from_pairs(train: Pairs, job: Job) -> Vocabulary:
-    chosen = training_sample(len(train))
+    draw, share = np.random.Generator(np.random.PCG64(0)), LEARNED_PAIRS / max(1, len(train))
     report = job.counting("reading for the vocabulary", len(train))
-    chunks = ((len(chunk), itertools.compress(chunk, chosen(len(chunk)))) for chunk in train.chunks())
+    chunks = ((len(chunk), itertools.compress(chunk, draw.random(len(chunk)) < share)) for chunk in train.chunks())
     counted = ((read, count_words(itertools.chain.from_iterable(map(Row.pair, rows)))) for read, rows in chunks)
     assert job.data.tokenizer != "bytes", "a corpus of pairs"
     return Vocabulary.learn(_words(job, counted, report), job.data.vocabulary_size, job.data.tokenizer)
@@ -456,6 +456,7 @@ def _encode_documents(corpus: TextCorpus, job: Job, vocabulary: TextVocabulary) 
     counts, empty, begins = Counter[str](), Counter[str](), Counter[str]()
     report = job.counting("encoding", corpus.size(), MEGABYTE)
     end = np.array([EOS], vocabulary.piece_type)
+    # 1. Write.
     with ExitStack() as stack:
         tokens = {split: _Tokens(stack, job.directory / f"{split}.target") for split in SPLIT_NAMES}
         names = {split: _opened(stack, job.directory / split, "names") for split in SPLIT_NAMES if split != "train"}
@@ -473,6 +474,7 @@ def _encode_documents(corpus: TextCorpus, job: Job, vocabulary: TextVocabulary) 
                     if split in names:
                         names[split].write((json.dumps(block.name) + "\n").encode())
             report(sum(len(block.text) for block in blocks))
+    # 2. Count.
     for split in SPLIT_NAMES:
         if not counts[split]:
             raise DataError(

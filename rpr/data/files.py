@@ -8,7 +8,7 @@ import re
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -68,7 +68,7 @@ def check_text(place: str, start: bytes, *, lines: bool = True, utf8: bool = Tru
         raise DataError(f"{place} is not UTF-8 text but packed; unpack it")
     # Latin letters of UTF-16 have a NUL each.
     if utf8 and (BYTE_ORDER.match(start) or start.count(b"\0") > max(1, len(start) // 4)):
-        raise DataError(f"{place} is not UTF-8 text but UTF-16 or UTF-32; convert it, for example with iconv")
+        raise DataError(f"{place} is not UTF-8 text but UTF-16; convert it, for example with iconv")
     if lines and b"\r" in start.rstrip(b"\r") and b"\n" not in start:
         raise DataError(
             f"{place}: its lines end with carriage returns alone and would be read as one; convert it: tr '\\r' '\\n'"
@@ -108,14 +108,9 @@ class Table:
     def chunks(self, size: int) -> Iterator[list[Sequence[Cell]]]:
         """At most `size` rows at a time: the cells of each column, a missing one as None."""
         if kind_of(self.file) in ARROW:
-            import pyarrow
-
-            with reading(self.file), _arrow(self.file) as source:
-                parquet = kind_of(self.file) == ".parquet"
-                for batch in source.iter_batches(size, columns=self._columns, use_threads=False) if parquet else source:
-                    table = pyarrow.Table.from_batches([batch]).flatten()
-                    for start in range(0, batch.num_rows, size):
-                        yield [_cells(table.column(name).slice(start, size)) for name in self._columns]
+            with reading(self.file):
+                for batch in _arrow(self.file, self._columns, size)[2]:
+                    yield [_cells(_flat(batch).column(name)) for name in self._columns]
             return
         rows = ([row.get(name) for name in self._columns] for row in _rows(self.file))
         cells = ([text.encode("utf-8", "surrogatepass") if text is not None else None for text in row] for row in rows)
@@ -126,14 +121,12 @@ class Table:
 def _described(file: Path) -> tuple[int, dict[str, str]]:
     """The number of rows, and what each column holds: "text", or in words."""
     if kind_of(file) in ARROW:
-        with reading(file), _arrow(file) as source:
-            parquet = kind_of(file) == ".parquet"
-            schema = source.schema_arrow if parquet else source.schema
+        with reading(file):
+            schema, rows, _ = _arrow(file)
             if len({*schema.names}) < len(schema.names):
                 raise ValueError("it names a column twice")
-            held = {field.name: str(field.type) for field in schema.empty_table().flatten().schema}
-            types = {name: "text" if TEXT_TYPE.fullmatch(of_column) else of_column for name, of_column in held.items()}
-            return source.metadata.num_rows if parquet else sum(batch.num_rows for batch in source), types
+            held = {field.name: str(field.type) for field in _flat(schema.empty_table()).schema}
+            return rows, {name: "text" if TEXT_TYPE.fullmatch(of) else of for name, of in held.items()}
     number, found = 0, defaultdict[str, set[str]](set)
     for number, row in enumerate(_rows(file), 1):  # noqa: B007 (the number of the last one)
         for name, value in row.items():
@@ -142,14 +135,24 @@ def _described(file: Path) -> tuple[int, dict[str, str]]:
     return number, {name: "text" if of in text else " and ".join(sorted(of)) for name, of in found.items()}
 
 
-def _arrow(file: Path) -> Any:
-    """A parquet file, or a stream of batches as datasets writes them; to be closed."""
+def _arrow(file: Path, columns: Sequence[str] | None = None, size: int = 1) -> tuple[Any, int, Iterable[Any]]:
+    """The schema, the rows and the batches of a parquet file, or of a stream as datasets writes them."""
     import pyarrow.parquet
 
     if kind_of(file) == ".arrow":
-        return pyarrow.ipc.open_stream(pyarrow.OSFile(str(file)))
+        stream = pyarrow.ipc.open_stream(pyarrow.memory_map(str(file))).read_all()
+        return stream.schema, stream.num_rows, stream.to_batches(size) if columns else ()
     # Buffered and not fetched ahead, a column of a row group is read page by page.
-    return pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+    parquet = pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+    batches = parquet.iter_batches(size, columns=columns, use_threads=False)
+    return parquet.schema_arrow, parquet.metadata.num_rows, batches
+
+
+def _flat(part: Any) -> Any:
+    """With a column `translation.en` for a field of structs."""
+    import pyarrow
+
+    return (pyarrow.Table.from_batches([part]) if isinstance(part, pyarrow.RecordBatch) else part).flatten()
 
 
 def _cells(column: Any) -> list[Cell]:

@@ -146,7 +146,7 @@ def table_pairs(files: Sequence[Path], data: DataConfig) -> Pairs:
 @dataclass(frozen=True)
 class Corpus:
     """All splits of one corpus. `split_names` are the test sets' names (newstest2013); `notes` are caveats for readers
-    of scores; `repeated` is the number of train pairs dropped because they equal a held-out one.
+    of scores; `repeated` train pairs were dropped, as they equal a held-out one.
     """
 
     splits: Mapping[str, Pairs]
@@ -157,11 +157,9 @@ class Corpus:
 
 
 def load_corpus(data: DataConfig) -> Corpus:
-    """Open the corpus: generated, else from data.path, else from data.hub. A missing validation or test split is held
-    out from the end of train; train pairs equal to a held-out one are dropped, which requires reading train once.
-
-    Raises DataError: nothing at data.path, files of unequal length, invalid UTF-8, a missing language or hub config, a
-    column without text, an empty split, a train split with nothing but repeats of held-out pairs, an unreachable hub.
+    """Open the corpus. A missing validation or test split is held out from the end of train; train pairs equal to a
+    held-out one are dropped, which requires reading train once. Raises DataError if files cannot be read or do not fit
+    each other, or a split is empty.
     """
     # 1. The splits that there are.
     read, missing = _read(data)

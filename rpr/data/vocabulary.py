@@ -13,7 +13,7 @@ import unicodedata
 import zlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +31,6 @@ from rpr.signals import signals_deferred
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 FIRST = NUM_BYTE_PIECES - 256  # the piece of byte 0 of a ByteVocabulary, after the special ones
 BYTES_MODEL = b"rpr: bytes as pieces\n"  # its model file
-MAX_TRAINING_PAIRS = 2_000_000
 # BPE merges never cross words, so word counts give sentencepiece the same pieces and scores as the sentences, in a
 # quarter of the memory: 0.9 GB with MAX_WORDS words. WMT14 may have 3 million. Pieces learned from a sample of 28% of
 # its words encode Multi30k with at most 0.4% more than those from all; from the most frequent 28% it was up to 19%.
@@ -45,14 +44,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 # Lines, long ones cut: sentencepiece needs a hundred times their memory. It would read SPACE as a space.
 _PART = re.compile(rf"[^\n{SPACE}]{{0,9999}}\n|[^\n{SPACE}]{{1,9999}}|{SPACE}")
-
-
-def training_sample(num_pairs: int) -> Callable[[int], NDArray[np.bool_]]:
-    """A function that selects the pairs to learn the vocabulary from: all, or a seeded sample of about
-    MAX_TRAINING_PAIRS. Called with the size of each consecutive chunk, it returns a mask (count,).
-    """
-    draw = np.random.Generator(np.random.PCG64(0))
-    return lambda count: draw.random(count) < MAX_TRAINING_PAIRS / num_pairs
 
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:

@@ -20,16 +20,12 @@ WINDOWS_AT_ONCE = 1 << 18
 
 
 class Windows:
-    """Runs of tokens of a split's documents, cut every `length` tokens: run r is begins[r] : ends[r], and its last
-    window may be shorter. A window is computed from its number; only its length is kept, 4 bytes.
+    """Runs of tokens of a split's documents, cut every `length` tokens (None: a window for each run): run r is
+    begins[r] : ends[r], and its last window may be shorter. A window is computed from its number.
     """
 
     def __init__(
-        self,
-        documents: TokenSplit,
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        length: int | None = None,  # None: a window for each run
+        self, documents: TokenSplit, begins: NDArray[np.int64], ends: NDArray[np.int64], length: int | None = None
     ) -> None:
         self.documents, self._begins, self._ends = documents, begins, ends
         longest = int((ends - begins).max())
@@ -132,22 +128,21 @@ def context_blocks(data: PreparedData, name: str, length: int, max_tokens: int) 
     begins = documents.offsets("target")[:-1] + length
     numbers = np.maximum((documents.target_lengths - 1) // length - 1, 0)
     if not numbers.any():
+        most = (documents.target_lengths.max() - 1) // 2
         raise DataError(
             f"evaluation.context_lengths: {length} is too long for the {name} documents of {data.meta.name}, of which "
-            f"one must have twice as many tokens; choose lengths up to {(documents.target_lengths.max() - 1) // 2}, or "
-            "[] for none"
+            f"one must have twice as many tokens; choose lengths up to {most}, or [] for none"
         )
     return Windows(documents, begins, begins + length * numbers, length).spread(max_tokens)
 
 
 def training_split(data: PreparedData, config: DataConfig) -> TokenSplit | Windows:
     """The training pairs, or windows of the training documents."""
-    documents = data.split("train")
-    if config.text is None or config.context_length is None:
+    documents, length = data.split("train"), config.context_length
+    if config.text is None or length is None:
         return documents
-    if config.text.windows != "documents":
-        return Windows.of_stream(documents, config.context_length)
-    return Windows.of_documents(documents, config.context_length, eos=True)
+    alone = config.text.windows == "documents"
+    return Windows.of_documents(documents, length, eos=True) if alone else Windows.of_stream(documents, length)
 
 
 def scored_split(data: PreparedData, config: DataConfig, name: str, max_tokens: int) -> TokenSplit | Windows:

@@ -26,20 +26,9 @@ class TranslationData(pl.LightningDataModule):
         self.config = config
         self.data = data
 
-    @property
-    def _joined(self) -> bool:
-        """Whether source and target are one row of the model."""
-        return self.config.model.architecture == "decoder_only"
-
-    @property
-    def items(self) -> str:
-        """What the batches are of."""
-        return "windows" if self.config.data.kind is TEXT else "pairs"
-
-    @cached_property
-    def train(self) -> TokenSplit | Windows:
-        """What the training batches are of."""
-        return training_split(self.data, self.config.data)
+        self.items = "windows" if config.data.kind is TEXT else "pairs"  # that the batches are of
+        self.train = training_split(data, config.data)
+        self._joined = config.model.architecture == "decoder_only"  # source and target are one row of the model
 
     @cached_property
     def stream(self) -> TrainingBatches:

@@ -34,7 +34,6 @@ from rpr.training.datamodule import TranslationData
 from rpr.training.module import TranslationModule
 
 PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "32-true"}  # rpr.training.step rounds weights
-EXCLUDES = f"the first {WARM_UP_STEPS} steps, validation, checkpoints"
 
 
 def fit(
@@ -55,8 +54,7 @@ def fit(
     # 1. The model, its batches, and the callbacks, of which the one that stops comes before the one that saves.
     _silence_lightning()
     reset_resident_peak()  # preparing the corpus, or an earlier job of a sweep, is not part of the run's peak
-    optim = config.optim
-    folder = run_dir / "checkpoints"
+    optim, folder = config.optim, run_dir / "checkpoints"
     module = TranslationModule(config, len(data.vocabulary))
     if config.hardware.precision == "64":  # Lightning does it only after it has read the checkpoint, into float32
         module.double()
@@ -99,7 +97,7 @@ def fit(
     peak, kind = stopwatch.peak_memory()
     logged = read_metrics(run_dir / METRICS_NAME) if is_first_rank() else []
     training = Training(
-        excludes=EXCLUDES,
+        excludes=f"the first {WARM_UP_STEPS} steps, validation, checkpoints",
         seconds=seconds,
         measured_steps=counts[0],
         steps_per_second=steps,

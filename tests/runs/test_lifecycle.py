@@ -1,7 +1,6 @@
 """The status of a run in its record."""
 
 import json
-import signal
 from unittest.mock import MagicMock
 
 import pytest
@@ -15,7 +14,6 @@ from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
 from rpr.model.positions import codes
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import lifecycle, runtime
-from rpr.signals import exit_on_sigterm
 from rpr.sweep.status import print_cautions
 from rpr.training import launch
 from tests.fake_records import fake_record, make_run
@@ -97,16 +95,6 @@ def test_run_is_back_in_its_place_if_again_cannot_train_it(tiny_config, tmp_path
         train.run(tiny_config(f"runs_dir={tmp_path}", "again=true"), command="")
     assert [*tmp_path.iterdir()] == [run_dir] and read_record(run_dir / RECORD_NAME).status == "finished"
     assert capsys.readouterr().err.endswith(f"nothing was trained, so the earlier run is back in {run_dir}\n")
-
-
-def test_run_is_back_in_its_place_after_a_signal_that_came_while_it_was_set_aside(tiny_config, tmp_path, monkeypatch):
-    config = tiny_config(f"runs_dir={tmp_path}")
-    run_dir = make_run(config, status="finished")
-    said = []
-    monkeypatch.setattr(lifecycle, "note", lambda text: said.append(text) or signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(SystemExit, match="143"), exit_on_sigterm(), lifecycle.set_aside(run_dir, config.position):
-        pass
-    assert "is kept in" in said[0] and [*tmp_path.iterdir()] == [run_dir]
 
 
 def test_a_split_that_is_not_there_is_refused_before_the_corpus_is_prepared(tmp_path, monkeypatch):
