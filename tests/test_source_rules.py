@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from rpr.paths import data_dir
-
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = [ROOT / "cli.py", *sorted((ROOT / "rpr").rglob("*.py"))]
 TARGET = re.compile(r"(?<!\w)_target_(?!\w)")
@@ -78,10 +76,3 @@ def test_local_names_say_what_they_hold():
     names += [node.arg for node in nodes if isinstance(node, ast.arg)]
     counts = Counter(name for name in names if name in VAGUE)
     assert counts <= VAGUE, f"name what it holds: {counts - VAGUE} more"
-
-
-def test_configuration_names_no_code():
-    files = [file for folder in ("conf", "sweeps") for file in data_dir(folder).rglob("*.yaml")]
-    assert len(files) > 50
-    words = ("_target_", "!!python", "ext://", "hydra.utils", "_partial_")
-    assert [f"{file}: {word}" for file in files for word in words if word in file.read_text("utf-8")] == []

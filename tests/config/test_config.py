@@ -21,6 +21,7 @@ from rpr.paths import data_dir
 from rpr.validation import validate
 from tests.fake_records import edited
 from tests.model.scheme_variants import CAUSAL
+from tests.shapes import scheme
 
 CONF = data_dir("conf")
 PARSER = OverridesParser.create()
@@ -135,8 +136,8 @@ def test_big_model_has_less_dropout_for_french():
     ("learned", "learned", False, False),
 ])  # fmt: skip
 def test_position_schemes_of_the_papers_tables(position, absolute, keys, values):
-    cfg = validate(TrainConfig, settings_of(f"train position={position}")).position
-    assert (cfg.absolute, cfg.relative_keys, cfg.relative_values) == (absolute, keys, values)
+    found = scheme(position)
+    assert (found.absolute, found.relative_keys, found.relative_values) == (absolute, keys, values)
 
 
 def test_overrides_beat_the_defaults_of_a_model(plain):

@@ -1,5 +1,5 @@
-"""Properties of records: a valid one is read back equal, with control characters escaped but in command and config; a
-truncated or changed file raises a one-line RecordError or is readable; truncated metrics give their whole lines.
+"""Properties of records: a valid one is read back equal, with control characters escaped but in command and config;
+truncated metrics give their whole lines. Damaged records: tests/system/test_bad_input.py.
 """
 
 import json
@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hypothesis import example
 from hypothesis import strategies as st
 
-from rpr.errors import RecordError
 from rpr.io.escape import escape_tree
 from rpr.records.files import read_metrics
 from rpr.records.record import Record, read_record, write_record
@@ -64,39 +62,6 @@ def test_any_record_is_read_back_equal(document):
         write_record(path, found)
         assert read_record(path) == found
         assert [file.name for file in path.parent.iterdir()] == ["record.json"]
-
-
-with a_file() as path:
-    write_record(path, Record.model_validate(FULL))
-    CONTENT = path.read_bytes()
-LENGTH = len(CONTENT) - 1  # without the last line end it is complete
-BYTES = st.integers(0, 255) | st.sampled_from(list(b'"\\{}[],:.eE-+0189 \n\x00'))
-
-
-def read_or_refused(path: Path) -> Record | None:
-    try:
-        record = read_record(path)
-    except RecordError as error:
-        message = str(error)
-    else:
-        assert [getattr(record, name) for name in ("data_name", "model_name", "max_steps", "synthetic", "outcome")]
-        return record
-    assert message.startswith(f"{path}: ") and len(message.splitlines()) == 1
-    return None
-
-
-@sized(50, st.integers(0, LENGTH - 1), BYTES)
-@example(0, 0)
-@example(LENGTH - 1, 0)
-def test_truncated_or_changed_record_is_refused_or_readable(at, byte):
-    with a_file() as path:
-        path.write_bytes(CONTENT[:at])
-        assert read_or_refused(path) is None
-        path.write_bytes(CONTENT[:at] + bytes([byte]) + CONTENT[at + 1 :])
-        record = read_or_refused(path)
-        if record is not None:
-            write_record(path, record)
-            assert read_record(path) == record
 
 
 LINES = st.fixed_dictionaries({"step": st.integers(0, 10**6), "loss": NUMBERS, "text": TEXT})

@@ -132,7 +132,7 @@ def test_byte_pair_pieces_are_scored_by_the_bytes_of_their_text(tmp_path):
 @pytest.mark.parametrize(
     ("choice", "length", "vocabulary_size", "megabytes"),
     # Of a large vocabulary malloc may keep some of the freed logits.
-    [("relative", 8192, 290, 200), ("none", 2048, 32_768, 400)],
+    [("relative", 8192, 290, 200), pytest.param("none", 2048, 32_768, 400, marks=pytest.mark.slow)],
 )
 def test_a_long_context_and_a_large_vocabulary_need_little_memory(tmp_path, choice, length, vocabulary_size, megabytes):
     write(tmp_path, {f"{index}.txt": b"x" * length for index in range(3)})

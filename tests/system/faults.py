@@ -29,26 +29,18 @@ class Fault(NamedTuple):
 CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130, "full": 2}  # exit codes, by the kind of a fault
 
 
-class Result(NamedTuple):
-    """The exit code (negative: a signal) and the output."""
-
-    code: int
-    out: str
-    err: str
-
-
 class Forked:
     """A command that is running."""
 
     def __init__(self, process: Any, folder: Path) -> None:
         self.pid, self._process, self._folder = process.pid, process, folder
 
-    def wait(self, seconds: float = 240) -> Result:
-        """Wait for its end; a timeout is a failure."""
+    def wait(self, seconds: float = 240) -> SimpleNamespace:
+        """Wait for its end: the exit code (negative: a signal) and the output. A timeout is a failure."""
         self._process.join(seconds)
         out, err = (path.read_text() if path.exists() else "" for path in (self._folder / "out", self._folder / "err"))
         assert self._process.exitcode is not None, f"still running: {err}"
-        return Result(self._process.exitcode, out, err)
+        return SimpleNamespace(code=self._process.exitcode, out=out, err=err)
 
 
 class ForkServer:
@@ -62,12 +54,7 @@ class ForkServer:
         multiprocessing.forkserver.ensure_running()
 
     def start(self, words: list[str], fault: Fault | None = None, patch: str | None = None, **streams: str) -> Forked:
-        """`rpr-cli` with these words.
-
-        Args:
-            patch: a function of this module that the process calls first.
-            streams: paths to open as stdin, stdout and stderr.
-        """
+        """`rpr-cli` with these words, after `patch`, a function of this module; `streams`: paths of the usual three."""
         folder = self._folder / uuid4().hex
         folder.mkdir()
         usual = {"stdin": os.devnull, "stdout": str(folder / "out"), "stderr": str(folder / "err")}
@@ -75,7 +62,7 @@ class ForkServer:
         process.start()
         return Forked(process, folder)
 
-    def run(self, words: list[str], fault: Fault | None = None) -> Result:
+    def run(self, words: list[str], fault: Fault | None = None) -> SimpleNamespace:
         return self.start(words, fault).wait()
 
     def close(self) -> None:
