@@ -85,6 +85,10 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
             yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
 
 
+def heading_of(run: Record) -> Heading:
+    return run.data_name, run.model_name, run.max_steps, run.hardware
+
+
 def run_key(record: Record) -> RunKey:
     """A key that is unique to a run within a report."""
     return (record.run_id, record.seed, record.hardware, record.started)
@@ -258,20 +262,14 @@ class Group:
     """
 
     def __init__(
-        self,
-        heading: Heading,
-        settings: Mapping[str, Any],
-        distinct: Sequence[str],
-        variants: Sequence[Variant],
-        baseline: str | None,
-        published: bool,
+        self, settings: Mapping[str, Any], distinct: Sequence[str], variants: Sequence[Variant], baseline: str | None
     ) -> None:
-        self.data, self.model, self.max_steps, self.hardware = heading
-        self.settings, self.variants, self.published = settings, tuple(variants), published
+        self.settings, self.variants, self.published = settings, tuple(variants), False
         self.distinct = {name: settings.get(name) for name in distinct}
         self._changes: dict[Key, Changes] = {}
         # 1. Its runs, and what they are of.
         self.runs = [run for variant in variants for run in variant.records]
+        self.data, self.model, self.max_steps, self.hardware = heading_of(self.runs[0])
         self.finished = [run for variant in variants for run in variant.finished]
         self.kind, self.size = self.runs[0].kind, paper.size_of(self.model)
         self.synthetic = any(run.synthetic for run in self.runs)
@@ -344,7 +342,7 @@ def run_groups(
     #    of float32 matmuls to the device; of a run that has not ended it is not known.
     by_settings: dict[tuple[Heading, str], list[Record]] = {}
     runs = sorted(records, key=lambda run: (run.name, run.seed, run.run_id, run.started))
-    headings = [(run.data_name, run.model_name, run.max_steps, run.hardware) for run in runs]
+    headings = [*map(heading_of, runs)]
     trained = [run.training and run.training.matmul_precision for run in runs]
     usual = {heading: used for heading, used in reversed([*zip(headings, trained, strict=True)]) if used}
     for heading, run, corpus in zip(headings, runs, corpus_differences(runs) if runs else (), strict=True):
@@ -359,10 +357,10 @@ def run_groups(
         parts = [(json.loads(text), of_part) for (_, text), of_part in of_heading]
         names = sorted(varying([settings for settings, _ in parts]))
         for settings, of_part in parts:
+            groups.append(Group(settings, names, variants_of(of_part, beside), baseline))
             files = [file for file in sweep_files_of(of_part) if file.get("paper") is True]
             papers = heading[0].startswith("wmt14") or heading[0] in named_in(files, "data", "data.name")
-            shown = papers if published is None else published
-            groups.append(Group(heading, settings, names, variants_of(of_part, beside), baseline, shown))
+            groups[-1].published = papers if published is None else published
     # 3. Whether there is anything to report.
     if not groups:
         raise RecordError("no run record to report; run `rpr-cli sweep ...` first, or give runs_dir=...")

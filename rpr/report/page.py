@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, zip_longest
+from itertools import accumulate, compress, zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -93,10 +93,8 @@ class Report:
         of_groups = [[f"{one.group.heading}: " * several + line for line in one.findings] for one in self.chapters]
         turns = [line for turn in zip_longest(*of_groups) for line in turn if line is not None]
         wrapped = [textwrap.wrap(line, width, break_long_words=False) for line in dict.fromkeys(turns)]
-        lengths = accumulate(map(len, wrapped))
-        said = [
-            line for lines, length in zip(wrapped, lengths, strict=True) if length <= MOST_FINDINGS for line in lines
-        ]
+        fits = [length <= MOST_FINDINGS for length in accumulate(map(len, wrapped))]
+        said = [line for lines in compress(wrapped, fits) for line in lines]
         # 2. What else stands below the tables.
         more, unread = len(self.unfinished) - 2, len(self.problems)
         tail = [*[""] * bool(said), *said, *self.unfinished[:2]]

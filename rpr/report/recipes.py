@@ -11,7 +11,7 @@ import numpy as np
 
 from rpr.records.measurement import Measurement, missing
 from rpr.records.record import short_names
-from rpr.report.groups import LOSS, Group, Key, Variant, compared, never_run, run_key, sweep_files_of, variants_of
+from rpr.report.groups import LOSS, Group, Key, Variant, compared, never_run, sweep_files_of
 from rpr.report.render import Column, Grid, grid_of, without_empty_columns
 
 Setting = tuple[Any, ...]  # a value for each of the grid's keys
@@ -34,21 +34,16 @@ class Recipes:
         steps = "" if "optim.max_steps" in keys else f"{group.max_steps:,} steps"
         parts = (group.corpus, f"model {group.model}", steps, group.hardware, group.distinctly(*keys))
         self.heading = " | ".join(filter(None, parts))
-        # 1. The variants of all, in the order of their first groups, and of each its runs in each group.
-        setting_of = {run_key(run): setting for setting, of_setting in groups.items() for run in of_setting.runs}
-        every = variants_of([run for of_setting in groups.values() for run in of_setting.runs])
-        places = {key: at for at, key in enumerate(setting_of)}
-        every.sort(key=lambda whole: min(places[run_key(run)] for run in whole.records))
-        self.variants: dict[str, dict[Setting, Variant]] = {}
-        for whole in every:
-            for setting in groups:
-                runs = [run for run in whole.records if setting_of[run_key(run)] == setting]
-                if runs:
-                    of_label = self.variants.setdefault(whole.label, {})
-                    of_label[setting] = Variant(whole.position, whole.label, runs)
-        baselines = {run_key(run) for of_setting in groups.values() for run in of_setting.baseline.records}
-        named = (whole.label for whole in every if baselines & {*map(run_key, whole.records)})
-        self.baseline = next(named, every[0].label)
+        # 1. The variants, in the order of their first groups; a label says what tells a variant apart in any group.
+        by_identity: dict[str, dict[Setting, Variant]] = {}
+        for setting, of_setting in groups.items():
+            for variant in of_setting.variants:
+                by_identity.setdefault(variant.position.identity, {})[setting] = variant
+        labels = {key: max((row.label for row in rows.values()), key=len) for key, rows in by_identity.items()}
+        self.variants = {labels[key]: rows for key, rows in by_identity.items()}
+        baselines = (of_setting.baseline for of_setting in groups.values())
+        named = (labels[baseline.position.identity] for baseline in baselines if baseline.records)
+        self.baseline = next(named, next(iter(self.variants)))
         # 2. Their levels.
         levels, key = {}, self.key("validation")
         for label, of_label in self.variants.items():

@@ -65,11 +65,6 @@ def test_without_scores_of_validation_its_loss_decides():
     best = recipe_grid(grid)
     assert best.notes[0] == "validation loss: in nats per piece, less is better"
     assert "by the validation loss, over" in best.notes[1]
-    columns = {column.key: column for column in best.columns}
-    assert (columns["own_validation"].heading, columns["own_validation"].digits) == (
-        "change validation loss, own best",
-        3,
-    )
     # A loss per piece of another vocabulary is in another unit.
     other = run("absolute", 2.0, 2.0, **{"data.vocabulary_size": 100})
     (grid,) = recipes(run_groups([runs[0], other, *runs[2:]]))

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,7 +17,7 @@ from rpr.paths import data_dir
 from rpr.records.record import find_records, write_record
 from rpr.report.page import Report, build_report, read_remarks
 from rpr.validation import validate
-from tests.fake_records import fake_by_length, fake_record, write_run
+from tests.fake_records import fake_by_length, fake_document, fake_record, write_run
 
 EVIL = "<script>alert('$x$')</script>"
 
@@ -174,3 +175,19 @@ def test_unknown_sweep_is_an_error(tmp_path, sweeps, hint):
         command.run(config)
     assert str(caught.value) == f"sweep: no run below {tmp_path}/runs belongs to 'tabel2'{hint}"
     assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
+def test_report_of_ten_thousand_runs_takes_a_minute_at_most(tmp_path):
+    """Of a CPU; what is quadratic takes many."""
+    kinds = ("relative", "relative_keys", "relative_values", "absolute_and_relative")
+    lines = [
+        json.dumps(fake_document(kind, k, seed=seed, scores={"test": 20 + k / 9}, settings=settings))
+        for settings in ({"optim.max_steps": steps} for steps in (1000, 2000, 3000, 4000))
+        for kind in kinds for k in range(63) for seed in range(1, 11)
+    ]  # fmt: skip
+    (tmp_path / "records.jsonl").write_text("\n".join(lines))
+    start = time.process_time()
+    report = build_report(find_records(tmp_path).records, tmp_path / "out", "x")
+    assert time.process_time() - start < 60 and sum(len(one.group.finished) for one in report.chapters) == len(lines)

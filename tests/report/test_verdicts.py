@@ -47,15 +47,6 @@ def test_equals_scipy_without_blocks():
     assert found.method == MODEL
 
 
-def test_seeds_are_blocks():
-    """What a seed adds to every row leaves the changes and their intervals as they are."""
-    scores = table(6)
-    shifted = {label: {s: value + 50 * s for s, value in by_seed.items()} for label, by_seed in scores.items()}
-    for one, other in zip(changes(scores, "row 0", 0.01).of_rows.values(),
-                          changes(shifted, "row 0", 0.01).of_rows.values(), strict=True):  # fmt: skip
-        assert (one.value, one.interval.low) == pytest.approx((other.value, other.interval.low))
-
-
 @pytest.mark.slow
 def test_coverage_of_simulated_tables():
     """All intervals of a table without differences contain zero in 94 to 96% of 10,000 tables."""
