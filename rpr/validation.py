@@ -88,12 +88,13 @@ def validate(kind: type[S], settings: Mapping[str, Any], *, at: str = "") -> S:
 
 
 def _describe(kind: type[StrictModel], problem: Any) -> str:
-    path = tuple(str(part) for part in problem["loc"])
-    *sections, last = path or ("",)
-    key = ".".join(part for at, part in enumerate(path) if not _is_tag(kind, path[:at], part))
+    path = tuple(map(str, problem["loc"]))
     rule, value, type_ = rule_of(problem), problem["input"], problem["type"]
     if type_ == "extra_forbidden":
-        return f"{key}: no such setting" + did_you_mean(last, settings_at(kind, sections))
+        *sections, last = path
+        known = settings_at(kind, sections)
+        return f"{'.'.join([*_at(kind, sections)[0], last])}: no such setting{did_you_mean(last, known)}"
+    key = ".".join(_at(kind, path)[0])
     if type_ == "missing":
         return f"{key}: missing; every default is in conf/, or in the folder of a choice of your own"
     if type_ == "value_error":  # of StrictModel.problems, which name setting, rule and remedy
@@ -121,43 +122,33 @@ def rule_of(problem: Any) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _is_tag(kind: type[StrictModel], before: Sequence[str], part: str) -> bool:
-    """Whether a part of a problem's location is the tag of a section in a union, not the name of a setting."""
-    return len(sections_at(kind, before)) > 1 and part not in settings_at(kind, before)
-
-
 def settings_at(kind: type[StrictModel], path: Sequence[str]) -> set[str]:
     """The names of the settings and sections at a path below a section."""
     return {field.alias or name for section in sections_at(kind, path) for name, field in section.model_fields.items()}
 
 
 def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[StrictModel]]:
-    """The typed sections at a path below another: several where they depend on a choice, none for a plain value or a
-    mapping, which has some at any name.
+    """The typed sections at a path below another: several where they depend on a choice, none for a plain value."""
+    return _at(kind, path)[1]
+
+
+def _at(kind: type[StrictModel], path: Sequence[str]) -> tuple[list[str], list[type[StrictModel]]]:
+    """The parts of a path without the tags by which pydantic selects one of several sections, and the sections there.
+    A mapping has sections at any name.
     """
-    sections, of_mapping = [kind], list[type[StrictModel]]()
+    names, sections, keyed = list[str](), [kind], False
     for part in path:
-        if of_mapping:
-            sections, of_mapping = of_mapping, []
-            continue
-        if len(sections) > 1 and (tagged := [each for each in sections if _tag(each) == part]):
-            sections = tagged
-            continue
-        annotations = [each.model_fields[part].annotation for each in sections if part in each.model_fields]
-        sections = [section for annotation in annotations for section in _sections_in(annotation)]
-        if any(get_origin(annotation) is dict for annotation in annotations):
-            sections, of_mapping = [], sections
-    return sections
-
-
-def _tag(section: type[StrictModel]) -> str | None:
-    """The value that selects a section."""
-    fields = [section.model_fields[tag] for tag in _TAGS if tag in section.model_fields]
-    values = [value for field in fields for value in get_args(field.annotation)]
-    return str(values[0]) if values else None
+        annotations = [section.model_fields[part].annotation for section in sections if part in section.model_fields]
+        if not keyed:
+            if len(sections) > 1 and not annotations:
+                continue
+            sections = [inner for annotation in annotations for inner in _sections_in(annotation)]
+        names.append(part)
+        keyed = not keyed and any(get_origin(annotation) is dict for annotation in annotations)
+    return names, list(dict.fromkeys(sections))
 
 
 def _sections_in(annotation: Any) -> list[type[StrictModel]]:
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, StrictModel) else []
-    return list(dict.fromkeys(section for inner in get_args(annotation) for section in _sections_in(inner)))
+    return [section for inner in get_args(annotation) for section in _sections_in(inner)]

@@ -4,13 +4,15 @@ without the user's settings. Fixtures import rpr, for which the process that sta
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import hashlib
 import itertools
 import os
 import string
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +75,33 @@ def coverage_environment() -> dict[str, str]:
     """
     names = [name for name in os.environ if name.startswith("COVERAGE_")]
     return {name: os.environ.pop(name) for name in names}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compositions_are_kept() -> None:
+    """Composing takes 0.15 s, and tests do it thousands of times: values are set in a copy with the same choices."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    from rpr.compose import hydra_bridge
+    from rpr.paths import choice_dirs, data_dir
+
+    groups = {path.name for path in data_dir("conf").iterdir() if path.is_dir()}
+    composed, of_choices = hydra_bridge.compose, functools.cache(hydra_bridge.compose)
+
+    def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None, **options: bool) -> Any:
+        with contextlib.suppress(Exception):  # which Hydra explains below
+            parsed = OverridesParser.create().parse_overrides([*overrides])
+            values = [word for word in parsed if word.key_or_group not in groups]
+            if not options and not choice_dirs(config_dir) and all(word.type is word.type.CHANGE for word in values):
+                settings = of_choices(name, tuple(word.input_line for word in parsed if word not in values))
+                settings = OmegaConf.merge(settings)  # a copy
+                for word in values:
+                    OmegaConf.update(settings, word.key_or_group, word.value())
+                return settings
+        return composed(name, overrides, config_dir, **options)
+
+    hydra_bridge.compose = compose  # type: ignore[assignment]
 
 
 @pytest.fixture(autouse=True)
@@ -210,24 +239,3 @@ def processes() -> Iterator[ProcessTree]:
     tree = ProcessTree()
     yield tree
     tree.kill()
-
-
-@pytest.fixture
-def submitted(tmp_path: Path) -> Callable[..., Path]:
-    """The script that `rpr-cli train -m` with these words submits to a fake SLURM."""
-    from rpr.cli import app
-
-    def script(monkeypatch: pytest.MonkeyPatch, *words: str) -> Path:
-        commands = tmp_path / "slurm"
-        commands.mkdir()
-        for name, content in {
-            "srun": "exit 1",
-            "sbatch": f'cp "$1" {tmp_path}/script.sh; echo "sbatch: error: not submitted" >&2; exit 1',
-        }.items():
-            (commands / name).write_text(f"#!/bin/sh\n{content}\n")
-            (commands / name).chmod(0o755)
-        monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
-        assert app.main(["train", "-m", *words, "logger=none", f"runs_dir={tmp_path / 'runs'}"]) == 1
-        return tmp_path / "script.sh"
-
-    return script

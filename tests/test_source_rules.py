@@ -13,9 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = [ROOT / "cli.py", *sorted((ROOT / "rpr").rglob("*.py"))]
 TARGET = re.compile(r"(?<!\w)_target_(?!\w)")
 # Hydra's key that names code, and why a file may hold it.
-ABOUT_TARGETS = {
-    "rpr/sweep/launcher.py": "recognises Hydra's own launcher",
-}
+ABOUT_TARGETS = {"rpr/sweep/slurm.py": "recognises Hydra's own launcher"}
 
 PRIVATE_OF_HYDRA = re.compile(
     r"hydra\._|hydra\.core\.(plugins|global_hydra|override_parser|config_search_path)|plugin\._query\("

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rpr import environment
-from rpr.cli.positionals import take_schemes_dir, to_overrides
+from rpr.cli.positionals import quote_home, take_schemes_dir, to_overrides
 from rpr.compose.composition import (
     as_yaml,
     compose,
@@ -26,7 +26,6 @@ from rpr.paths import user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.version import __version__
 
-RESUME_HINT = "; rerun the same command to resume from the last checkpoint, if any"
 RESUMABLE = ("train", "sweep", "rerun")
 
 COMMANDS = {  # with their purpose
@@ -66,13 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         with exit_on_sigterm():
-            code = _run(name, take_schemes_dir(arguments[1:]))
+            code = _run(name, [quote_home(word) for word in take_schemes_dir(arguments[1:])])
         stdio.flush_stdout()
         return code if arguments else 2
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != SIGTERM_EXIT:
             raise
-        note(f"interrupted{RESUME_HINT if name in RESUMABLE else ''}")
+        hint = "; rerun the same command to resume from the last checkpoint, if any" if name in RESUMABLE else ""
+        note(f"interrupted{hint}")
         return 130 if isinstance(stop, KeyboardInterrupt) else SIGTERM_EXIT
     except BrokenPipeError:  # `rpr-cli report | head`
         return code
@@ -112,9 +112,7 @@ def _run(name: str, arguments: list[str]) -> int:
     flags = _parse_flags(name, arguments)
     overrides = flags.overrides
     if name == "train" and any(override_key(word) == "run" for word in overrides):
-        environment.hide_foreign()
-        _resume(arguments)
-        return 0
+        return _resume(arguments)
     config_dir = None if flags.config_dir is None else user_path(flags.config_dir).absolute()
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir: {config_dir} is not a directory; give one with choices, e.g. model/mine.yaml")
@@ -173,16 +171,16 @@ def _parse_flags(name: str, arguments: list[str]) -> argparse.Namespace:
     return flags
 
 
-def _resume(arguments: list[str]) -> None:
+def _resume(arguments: list[str]) -> int:
     """`rpr-cli train run=FOLDER`: everything else is in the run's record."""
     from rpr.commands import train
 
+    environment.hide_foreign()
     if others := [word for word in arguments if override_key(word) != "run"]:
-        raise ConfigError(
-            f"run: {' '.join(others)} cannot be changed when a run is resumed; "
-            "give run=... alone, or leave it out to start a new run"
-        )
+        rule = "cannot be changed when a run is resumed; give run=... alone, or leave it out to start a new run"
+        raise ConfigError(f"run: {' '.join(others)} {rule}")
     train.resume(user_path(arguments[-1].partition("=")[2].strip("'")))
+    return 0
 
 
 def _config_class(name: str) -> Any:

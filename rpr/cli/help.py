@@ -6,6 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rpr.compose import hydra_bridge
 from rpr.compose.composition import choices_of
@@ -39,16 +40,13 @@ def command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -
         settings = {key: block for key, block in blocks.items() if key not in _NAMES}
         lines += ["", f"{group}.* of {group}={choice}:", *(f"  # {line}" for line in about), *_indented(settings)]
     lines += ["", f"rpr-cli {name} --cfg job prints the composed configuration."]
-    width = shutil.get_terminal_size((10**6, 0)).columns  # of a window; in a file each line stays whole
-    return "\n".join(part for line in "\n".join(lines).split("\n") for part in _wrapped(line, width))
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    whole = textwrap.wrap(
-        line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-    return whole or [""]
+    width = max(shutil.get_terminal_size((10**6, 0)).columns, 40)  # of a window; in a file each line stays whole
+    wrapped = []
+    for line in "\n".join(lines).split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+        wrapped += textwrap.wrap(line, width, subsequent_indent=indent, **whole) or [""]
+    return "\n".join(wrapped)
 
 
 def _read(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str]]:

@@ -26,6 +26,13 @@ def take_schemes_dir(arguments: list[str]) -> list[str]:
     return [word for word in arguments if word not in typed]
 
 
+def quote_home(word: str) -> str:
+    """`runs_dir=~/runs` with the value quoted, as Hydra's grammar does not know `~`."""
+    key, _, value = word.partition("=")
+    is_path = value.startswith("~/") and key[:1].isalpha() and not word.startswith(FREE_TEXTS)
+    return f"{key}={quote_text(value)}" if is_path else word
+
+
 def to_overrides(name: str, arguments: list[str]) -> list[str]:
     """Replace positional arguments by overrides: the runs of the commands above, and files after `--` of `translate`.
     Raises ConfigError for too many of them.
@@ -56,10 +63,8 @@ def to_overrides(name: str, arguments: list[str]) -> list[str]:
             raise ConfigError(f"runs: {' '.join(runs)}: give nothing, to list runs, or `remove` and the names of some")
         return [*others, f"remove=[{','.join(map(quote_text, runs[1:]))}]"]
     if name in OF_ONE_RUN and len(runs) > 1:
-        files_too = ", and files as -- IN OUT" if name == "translate" else ""
-        raise ConfigError(
-            f"{name}: {' and '.join(runs)} are words without =; give settings as KEY=VALUE, one run's folder{files_too}"
-        )
+        rule = "are words without =; give settings as KEY=VALUE, one run's folder"
+        raise ConfigError(f"{name}: {' and '.join(runs)} {rule}{', files after --' if name == 'translate' else ''}")
     # 3. `train run=FOLDER` is read as it is, not by Hydra.
     given = runs[0] if name == "train" else ",".join(map(quote_text, runs))
     return [*others, f"run={given}" if name in OF_ONE_RUN else f"runs=[{given}]", *quoted]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rpr.commands import train
 from rpr.commands.diff import lines_of
-from rpr.compose.hydra_bridge import quote_value
+from rpr.compose.hydra_bridge import quote_text
 from rpr.config.commands import RerunConfig
 from rpr.config.train import config_from_record
 from rpr.data.cache import cache_key
@@ -45,7 +45,7 @@ def run(config: RerunConfig) -> None:
     if typed.origin is not None and not checkpoints(run_dir / "checkpoints"):
         weights_of(typed.origin)  # raises before the corpus is prepared
     given = config.model_dump(exclude={"run"}, exclude_none=True)
-    words = [f"{key}={quote_value(text)}" for key, text in given.items()]
+    words = [f"{key}={quote_text(text)}" for key, text in given.items()]
     words += [f"schemes_dir={folder}" for folder in [schemes_dir()] if folder is not None]
     command = shlex.join(["rpr-cli", "rerun", config.run, *words])
     rerun_of = RerunOf(run_id=record.run_id, started=record.started)

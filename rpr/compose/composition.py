@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
 _SECRET = re.compile(r".*(_KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD)", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 _SHORTEST_SECRET = 8  # characters; a shorter value may occur in a setting by chance
-_SIDE = re.compile(r"^\+{0,2}(?:position@)?(position\.(?:encoder|decoder))=(.*)", re.DOTALL)
+_STACK = re.compile(r"^\+{0,2}(?:position@)?(position\.(?:encoder|decoder))=(.*)", re.DOTALL)
 _ENTRY = re.compile(r"\+{0,2}position(\.encoder|\.decoder)?\.entries\.")
 
 
@@ -29,29 +29,28 @@ def typed_choices(overrides: Sequence[str]) -> list[str]:
     """Rewrite `position.encoder=rope` in Hydra's syntax for a group's choice in another package,
     `position@position.encoder=rope`, and `position.encoder=null` as its deletion; the last one for a stack counts.
     """
-    stacks = {match[1]: match[2] for word in overrides if (match := _SIDE.fullmatch(word))}
+    stacks = {match[1]: match[2] for word in overrides if (match := _STACK.fullmatch(word))}
     choices = [f"~position@{at}" if name.lower() == "null" else f"position@{at}={name}" for at, name in stacks.items()]
-    return [*(word for word in overrides if not _SIDE.fullmatch(word)), *choices]
+    return [*(word for word in overrides if not _STACK.fullmatch(word)), *choices]
 
 
 def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
     """The jobs of a multirun: the product of all comma lists."""
-    for word in overrides:
-        _check_choice(word)
-    rewritten = (_SIDE.sub(r"position@\1=\2", word) for word in overrides)  # null is rewritten in each job
-    return hydra_bridge.expand([*rewritten])
+    _check_choices(overrides)
+    return hydra_bridge.expand([_STACK.sub(r"position@\1=\2", word) for word in overrides])  # null: in each job
 
 
-def _check_choice(word: str) -> None:
+def _check_choices(overrides: Sequence[str]) -> None:
     """Raises ConfigError for several choices or settings in place of one: Hydra would merge `position=[rope,none]` and
     `position={max_positions:9}` into the default choice.
     """
-    key, _, choice = word.partition("=")
-    group, _, package = key.lstrip("+~").partition("@")
-    if choice.strip("'\"").startswith(("[", "{")) and "." not in group and (data_dir("conf") / group).is_dir():
-        name = package or group
-        layers = f"; layers in turn: {name}=pattern '{name}.layers=[A,B]'" if group == "position" else ""
-        raise ConfigError(f"{name}: {choice} would mix the settings of several choices; give one{layers}")
+    for word in overrides:
+        key, _, choice = word.partition("=")
+        group, _, package = key.lstrip("+~").partition("@")
+        if choice.strip("'\"").startswith(("[", "{")) and "." not in group and (data_dir("conf") / group).is_dir():
+            name = package or group
+            layers = f"; layers in turn: {name}=pattern '{name}.layers=[A,B]'" if group == "position" else ""
+            raise ConfigError(f"{name}: {choice} would mix the settings of several choices; give one{layers}")
 
 
 def choices_of(group: str, config_dir: Path | None = None) -> list[str]:
@@ -61,8 +60,34 @@ def choices_of(group: str, config_dir: Path | None = None) -> list[str]:
 
 
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
-    """Compose the settings of one job of a command, as plain values; raises ConfigError as `to_plain`."""
-    return to_plain(_compose_settings(name, overrides, config_dir))
+    """The settings of one job of a command, as plain values. Raises ConfigError if a mandatory value is missing
+    (`???`), or a value contains a secret of the environment (as ${oc.env:WANDB_API_KEY} would).
+    """
+    from omegaconf import OmegaConf
+
+    from rpr.records.record import flat
+
+    settings = _compose_settings(name, overrides, config_dir)
+    # 1. No value is missing (missing_keys of OmegaConf takes ten times as long).
+    given: dict[str, Any] = OmegaConf.to_container(settings, resolve=False)  # type: ignore[assignment]
+    if missing := sorted(key for key, value in flat(given).items() if value == "???"):
+        example = "run=runs/NAME-HASH" if missing[0] == "run" else f"{missing[0]}=..."
+        raise ConfigError(f"{missing[0]}: required; add {example}")
+    # 2. None contains a secret.
+    values: dict[str, Any] = OmegaConf.to_container(settings, resolve=True)  # type: ignore[assignment]
+    secrets = {
+        value: name
+        for name, value in os.environ.items()
+        if len(value) >= _SHORTEST_SECRET and (_SECRET.fullmatch(name) or _PASSWORD.search(value))
+    }
+    for key, value in flat(values).items():
+        text = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+        if holding := next((name for secret, name in secrets.items() if secret in text), None):
+            raise ConfigError(
+                f"{key}: contains the value of {holding}; settings are stored in records and sent to W&B, so they must "
+                "not contain secrets: leave it in the environment"
+            )
+    return values
 
 
 def as_yaml(name: str, overrides: Sequence[str], config_dir: Path | None = None, *, resolve: bool = False) -> str:
@@ -72,31 +97,29 @@ def as_yaml(name: str, overrides: Sequence[str], config_dir: Path | None = None,
     return OmegaConf.to_yaml(_compose_settings(name, overrides, config_dir), resolve=resolve)
 
 
-def _compose_settings(name: str, overrides: Sequence[str], config_dir: Path | None = None) -> Any:
+def _compose_settings(name: str, overrides: Sequence[str], config_dir: Path | None) -> Any:
     """As `compose`, with interpolations. A decoder-only model for which no corpus is chosen learns python_library."""
     if name == "evaluate":  # whose position is no choice, but some settings of a trained run's
         own = [re.sub(r"^\+*position(?=[.=])", "++position", word) for word in overrides]
-        return hydra_bridge.compose_quickly(name, own, config_dir)
+        return hydra_bridge.compose(name, own, config_dir)
+    # 1. The choices and settings, but for the entries of a pattern, which exist once its layers are known.
     rewritten = typed_choices(overrides)
-    for word in rewritten:
-        _check_choice(word)
+    _check_choices(rewritten)
     others = [word for word in rewritten if not _ENTRY.match(word)]
-    settings = hydra_bridge.compose_quickly(name, others, config_dir)
+    settings = hydra_bridge.compose(name, others, config_dir)
     chosen = name != "train" or any(re.match(r"data(=|\.synthetic\.)", word.lstrip("+")) for word in rewritten)
     if not chosen and settings.model.architecture == "decoder_only" and settings.data.text is None:
         return _compose_settings(name, ["data=python_library", *overrides], config_dir)
+    # 2. Those entries.
     entries = [*_entries_of_layers(settings, config_dir), *filter(_ENTRY.match, rewritten)]
-    if entries:  # which exist once the layers are known
-        settings = hydra_bridge.compose_quickly(name, [*others, *entries], config_dir)
-    _set_rate_aside(settings, {override_key(word) for word in rewritten})
-    return settings
-
-
-def _set_rate_aside(settings: Any, typed: set[str]) -> None:
-    """Of the two settings of the learning rate, a recipe has one; the other one, typed alone, takes its place."""
+    if entries:
+        settings = hydra_bridge.compose(name, [*others, *entries], config_dir)
+    # 3. Of the two settings of the learning rate, a recipe has one; the other one, typed alone, takes its place.
+    typed = {override_key(word) for word in rewritten}
     for rate, other in (("learning_rate", "learning_rate_scale"), ("learning_rate_scale", "learning_rate")):
         if f"optim.{rate}" in typed and f"optim.{other}" not in typed and settings.optim[rate] is not None:
             settings.optim[other] = None
+    return settings
 
 
 def _entries_of_layers(settings: Any, config_dir: Path | None) -> Iterator[str]:
@@ -134,44 +157,14 @@ def compose_train(overrides: Sequence[str], config_dir: Path | None = None) -> T
     return config.model_copy(update={"origin": origin_of(config, str(run))})
 
 
-def to_plain(settings: Any) -> dict[str, Any]:
-    """Settings as plain Python values. Raises ConfigError if a mandatory value is missing (`???`), or a value contains
-    a secret of the environment (as ${oc.env:WANDB_API_KEY} would).
-    """
-    from omegaconf import OmegaConf
-
-    from rpr.records.record import flat
-
-    given: dict[str, Any] = OmegaConf.to_container(settings, resolve=False)  # type: ignore[assignment]
-    # missing_keys of OmegaConf takes ten times as long
-    if missing := sorted(key for key, value in flat(given).items() if value == "???"):
-        example = "run=runs/NAME-HASH" if missing[0] == "run" else f"{missing[0]}=..."
-        raise ConfigError(f"{missing[0]}: required; add {example}")
-    values: dict[str, Any] = OmegaConf.to_container(settings, resolve=True)  # type: ignore[assignment]
-    secrets = {
-        value: name
-        for name, value in os.environ.items()
-        if len(value) >= _SHORTEST_SECRET and (_SECRET.fullmatch(name) or _PASSWORD.search(value))
-    }
-    for key, value in flat(values).items():
-        text = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
-        if holding := next((name for secret, name in secrets.items() if secret in text), None):
-            raise ConfigError(
-                f"{key}: contains the value of {holding}; settings are stored in records and sent to W&B, so they must "
-                "not contain secrets: leave it in the environment"
-            )
-    return values
-
-
 def override_key(override: str) -> str:
     """The key of the setting that an override changes."""
     return override.partition("=")[0].lstrip("+~")
 
 
 def is_hydra_override(override: str) -> bool:
-    """Whether an override configures Hydra (its launcher), not a job; hydra.searchpath says where a job has choices."""
-    key = override_key(override)
-    return key.startswith(("hydra/", "hydra.")) and key != "hydra.searchpath"
+    """Whether an override configures Hydra (its launcher), not a job."""
+    return override_key(override).startswith(("hydra/", "hydra."))
 
 
 def recorded_command(overrides: Sequence[str], config_dir: Path | None) -> str:

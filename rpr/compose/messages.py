@@ -15,13 +15,7 @@ if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
     from rpr.validation import StrictModel
 
 # What users of other tools, and readers of the paper, try first.
-_SHORT = {
-    "k": "position.clip_distance",
-    "lr": "optim.learning_rate",
-    "learning_rate": "optim.learning_rate",
-    "batch_size": "optim.max_tokens_per_microbatch",
-    "steps": "optim.max_steps",
-}
+_SHORT = {"k": "position.clip_distance", "lr": "optim.learning_rate", "batch_size": "optim.max_tokens_per_microbatch"}
 
 
 def format_user_error(error: BaseException, kind: type[StrictModel] | None = None) -> str | None:
@@ -33,7 +27,7 @@ def format_user_error(error: BaseException, kind: type[StrictModel] | None = Non
 
 
 def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
-    from hydra.errors import HydraException, MissingConfigException
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
@@ -41,8 +35,9 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
         return reason
     if isinstance(error, YAMLError):
         return f"{error}; correct that file"
-    if isinstance(error, HydraException) and "/launcher/submitit_" in str(error):
-        return "hydra/launcher: SLURM's is not installed; pip install hydra-submitit-launcher"
+    if isinstance(error, OverrideParseException):
+        typed = str(error.override)[:80]
+        return f"{typed}: Hydra cannot read this; write KEY=VALUE, other characters in quotes: \"KEY='VALUE'\""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         recipe = "; a model without optim= has the recipe of its own name" if group == "optim" else ""
@@ -69,9 +64,8 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
     kind = kind or TrainConfig
     known = settings_at(kind, sections)
     elsewhere = [f"{section}.{name}" for section in sorted(known) if name in settings_at(kind, [*sections, section])]
-    section, _, short = _SHORT.get(name, "").rpartition(".")
-    if short and short in settings_at(kind, [section]):
-        elsewhere = [f"{section}.{short}"]
+    if kind is TrainConfig and name in _SHORT:
+        elsewhere = [_SHORT[name]]
     if elsewhere:
         return f"{match[1]}: no such setting; did you mean {' or '.join(elsewhere)}?"
     if name in known:

@@ -31,12 +31,17 @@ class OneRunConfig(StrictModel):
     hardware: OneProcess
 
 
-class EvaluateConfig(OneRunConfig):
-    """rpr-cli evaluate; None is "as the run has it"."""
+class SearchConfig(OneRunConfig):
+    """How translations are searched; None is "as the run has it"."""
 
     beam_size: PositiveInt | None
     length_penalty: float | None = Field(ge=0)
     min_length: NonNegativeInt | None
+
+
+class EvaluateConfig(SearchConfig):
+    """rpr-cli evaluate; None is "as the run has it"."""
+
     splits: tuple[str, ...] | None = Field(min_length=1)
     bootstrap_samples: NonNegativeInt | None
     length_buckets: tuple[PositiveInt, ...] | None
@@ -53,12 +58,9 @@ class EvaluateConfig(OneRunConfig):
             yield problem
 
 
-class TranslateConfig(OneRunConfig):
+class TranslateConfig(SearchConfig):
     """rpr-cli translate; None is "as the run has it"."""
 
-    beam_size: PositiveInt | None
-    length_penalty: float | None = Field(ge=0)
-    min_length: NonNegativeInt | None
     input: str | None
     output: str | None
     matmul_precision: Literal["highest", "high", "medium"]
@@ -110,10 +112,8 @@ class CompareConfig(StrictModel):
     runs_dir: str = Field(min_length=1)
 
     def problems(self) -> Iterator[str | Problem]:
-        if (self.sweep is None) == (len(self.runs) == 0):
+        if (self.sweep is None) == (len(self.runs) == 0) or len(self.runs) == 1:
             yield "runs and sweep: give the folders of at least two runs, or a sweep's name as sweep=..."
-        if len(self.runs) == 1:
-            yield f"runs: only {self.runs[0]} given; give the folders of at least two runs"
         if self.runs and self.baseline is not None:
             yield f"baseline: {self.baseline} is for sweep=; of runs the first one is the baseline"
 
@@ -130,11 +130,7 @@ class RerunConfig(StrictModel):
 class DiffConfig(StrictModel):
     """rpr-cli diff: two runs, each a folder or the file of a record."""
 
-    runs: tuple[str, ...]
-
-    def problems(self) -> Iterator[str | Problem]:
-        if len(self.runs) != 2:
-            yield f"runs: {len(self.runs)} given, expected two: rpr-cli diff runs/A runs/B"
+    runs: tuple[str, ...] = Field(min_length=2, max_length=2)
 
 
 class RunsConfig(StrictModel):

@@ -156,15 +156,8 @@ class LoggerConfig(StrictModel):
 
 OF_TRANSLATIONS = ("beam_size", "length_penalty", "min_length", "bleu_tokenizer")  # settings that documents lack
 _IN_TRAINING = ("max_extra_length", "validation_sentences")  # which translates, too
-NOT_DECIDING = (
-    "name",
-    "stop_after_minutes",
-    "sweep",
-    "again",
-    "fast_dev_run",
-    "runs_dir",
-    "logger",
-)  # of a run's result
+# Settings that change no result.
+NOT_DECIDING = ("name", "stop_after_minutes", "sweep", "again", "fast_dev_run", "runs_dir", "logger")
 # Settings of evaluation that change no score, only what is reported.
 REPORTED = ("bootstrap_samples", "length_buckets", "context_lengths", "stride")
 
@@ -209,13 +202,12 @@ def check_attention(hardware: HardwareConfig, stacks: Sequence[StackShape]) -> N
     """Raises ConfigError if the configured attention does not support the positions or the heads of these stacks."""
     if hardware.attention != "triton":
         return
-    for scheme in (stack.scheme for stack in stacks):
-        if what := scheme.not_fused:
-            rule = f"triton does not support the {what} of position={scheme.name}"
-            raise ConfigError(f"hardware.attention: {rule}; choose attention=auto")
+    unsupported = [f"the {stack.scheme.not_fused} of position={stack.scheme.name}"
+                   for stack in stacks if stack.scheme.not_fused]  # fmt: skip
     if (width := stacks[0].site.d_head) > WIDEST_TRITON_HEAD:
-        rule = f"triton supports heads of width {WIDEST_TRITON_HEAD} at most, not {width}"
-        raise ConfigError(f"hardware.attention: {rule}; choose attention=auto, or more heads")
+        unsupported.append(f"heads of width {width}, but {WIDEST_TRITON_HEAD} at most")
+    if unsupported:
+        raise ConfigError(f"hardware.attention: triton does not support {unsupported[0]}; choose attention=auto")
 
 
 class Origin(StrictModel):
@@ -277,12 +269,10 @@ class TrainConfig(StrictModel):
 
     def problems(self) -> Iterator[str | Problem]:
         parts = {"data.name": self.data.name, "model.name": self.model.name, "position.name": self.position.name}
-        for key, name in {"name": self.name, "sweep": self.sweep, **parts}.items():
-            if name is not None and not NAME.fullmatch(name):
-                yield Problem(key, name, "must be a folder's name", "use letters, digits, '.', '_' and '-'")
-        for key, name in (("name", self.label), ("sweep", self.sweep or "")):
-            if len(name) > LONGEST_NAME:
-                yield Problem(key, f"{name[:20]}...", f"must have {LONGEST_NAME} characters at most, not {len(name)}")
+        for key, name in {**parts, "sweep": self.sweep, "name": self.label}.items():
+            if name is not None and (len(name) > LONGEST_NAME or not NAME.fullmatch(name)):
+                rule = f"must be a folder's name of {LONGEST_NAME} characters at most"
+                yield Problem(key, name[:40], rule, "use letters, digits, '.', '_' and '-'")
         microbatches, ranks = self.optim.microbatches_per_step, self.hardware.num_ranks
         if microbatches % ranks and ranks % microbatches:
             yield f"hardware: {ranks} devices cannot share optim.microbatches_per_step = {microbatches}; choose others"

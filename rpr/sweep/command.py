@@ -1,4 +1,4 @@
-"""rpr-cli sweep and rpr-cli train -m: compose and check all jobs, then run them with one of Hydra's launchers."""
+"""rpr-cli sweep and rpr-cli train -m: compose and check all jobs, then run them on this machine, or in SLURM."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rpr import environment
-from rpr.compose.composition import compose_train, expand_multirun, is_hydra_override, override_key
-from rpr.errors import ConfigError, Problem, RunError
+from rpr.compose.composition import (
+    compose_train,
+    expand_multirun,
+    is_hydra_override,
+    override_key,
+    recorded_command,
+    train_command,
+)
+from rpr.errors import ConfigError, RunError
 from rpr.io.escape import note
-from rpr.model.positions import of_user
 from rpr.sweep import spec
-from rpr.sweep.gpus import Options, parse_gpus
+from rpr.sweep.gpus import Options
+from rpr.validation import validate
 
-if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
-    from rpr.config.train import TrainConfig
+_OWN = {"jobs": None, "gpus": (), "retry_failed": False}  # settings of a sweep, not of its jobs
 
 
 def run(arguments: list[str]) -> int:
@@ -37,7 +42,7 @@ def run(arguments: list[str]) -> int:
     of_file = [override_key(word) for row in sweep.rows for word in row]
     if "sweep" in {*map(override_key, overrides), *of_file}:
         raise ConfigError("sweep: cannot be set, as a sweep is named after its file; copy the file to another name")
-    for key in of_file:  # which may come from someone else: Hydra's launchers take shell commands
+    for key in of_file:  # which may come from someone else: the settings of SLURM's jobs take shell commands
         if "hydra" in re.split(r"\W", key):
             raise ConfigError(
                 f"{name}: {key}: a sweep's file cannot configure Hydra itself, since that can run code; "
@@ -53,24 +58,22 @@ def run_multirun(overrides: Sequence[str], config_dir: Path | None) -> int:
     name = next((word.partition("=")[2].strip("'\"") for word in overrides if override_key(word) == "sweep"), None)
     row = [word for word in overrides if override_key(word) != "sweep"]
     if name is None:
-        settings = sorted(word for word in _split_settings(row)[0] if not is_hydra_override(word))
+        settings = sorted(word for word in row if override_key(word) not in _OWN and not is_hydra_override(word))
         name = "multirun-" + hashlib.sha256("\0".join(settings).encode()).hexdigest()[:8]
-    spec.check_name(name, f"sweep: {name!r} is not a valid sweep name")
     return _run(spec.SweepSpec(name, "", ((),)), row, config_dir)
 
 
-def _run(
-    sweep: spec.SweepSpec, settings: Sequence[str], config_dir: Path | None = None, *, dry_run: bool = False
-) -> int:
+def _run(sweep: spec.SweepSpec, typed: Sequence[str], config_dir: Path | None = None, *, dry_run: bool = False) -> int:
+    from rpr.runs import runtime
     from rpr.scoring.metrics import check_tokenizer
-    from rpr.sweep import status
-    from rpr.sweep.launcher import Launcher
+    from rpr.sweep import pool, slurm, status
     from rpr.sweep.progress import SweepProgress
 
     # 1. Compose every job, and read how far it is.
-    spec.reject_repeated(settings)
-    settings, options, retry_failed = _split_settings(settings)
-    overrides = [word for word in settings if not is_hydra_override(word)]
+    own = {override_key(word): word.partition("=")[2] for word in typed if override_key(word) in _OWN}
+    options = validate(Options, _OWN | own)
+    hydra = [word for word in typed if is_hydra_override(word)]
+    overrides = [word for word in typed if word not in hydra and override_key(word) not in _OWN]
     rows: Sequence[Sequence[str]] = sweep.rows
     if sweep.by_size:
         first = expand_multirun([*_selected_rows(rows, overrides)[0], f"sweep={sweep.name}"])[0]
@@ -82,47 +85,48 @@ def _run(
     if same := set.intersection(*(set(config.without_effect(job)) for job, config in made)):
         note(f"without effect on these runs: {', '.join(sorted(same))}")
     environment.hide_foreign()
-    options = options.with_jobs_of([config.hardware for _, config in made])
-    before = status.load_status(sweep.name, made)
+    hardware = [config.hardware for _, config in made]
+    options = options.for_jobs(hardware)
+    asked = slurm.request(jobs[0], hydra, hardware, config_dir)
+    if asked and {"jobs", "gpus"} & own.keys():
+        raise ConfigError("jobs and gpus: SLURM decides what runs at a time; give hydra.launcher.array_parallelism=")
+    words = ("-m", *hydra) if asked else ()
+    listed = [status.new_job(job, config, train_command([*words, *job], config_dir)) for job, config in made]
+    before = status.load_status(sweep.name, listed)
     unfinished = [job.config for job in before if job.state != "finished"]
     status.print_cautions(unfinished)
-    launcher = Launcher(jobs, settings, options, config_dir)
     if dry_run:
-        print("\n".join(status.commands(before, launcher.words, config_dir)))
-        if launcher.request:
-            print(f"# each in a SLURM job of its own: {launcher.request}; one that is interrupted or requeued resumes")
+        print("\n".join(status.commands(before)))
         return 0
     # 2. Check what the jobs need, before the first one starts.
     for config in unfinished:
         check_tokenizer(config)
         config.logger.check_installed()
-    _check_hooks_of_users(unfinished)
-    launcher.check_machine({config.hardware for config in unfinished})
+    if not asked:
+        for machine in {config.hardware for config in unfinished}:
+            runtime.check_devices(machine)
+    executor = slurm.executor(asked) if asked else None
+
+    def launch(todo: Sequence[status.Job]) -> Mapping[tuple[str, ...], RunError]:
+        commands = [recorded_command(job.overrides, config_dir) for job in todo]
+        if executor is None:
+            return pool.run(todo, commands, options, sweep.name)
+        return slurm.run(todo, commands, executor, sweep.name)
+
     # 3. fast_dev_run=true tries each job out and records nothing.
     if any(job.config.fast_dev_run for job in before):
-        failed = launcher.run(before, sweep.name)
+        failed = launch(before)
         for job_words, error in failed.items():
             note(f"{' '.join(job_words)}: {error}")
-        if launcher.logs:
-            print(f"what each job will cost is in {launcher.logs}")
+        if executor is not None:
+            print(f"what each job will cost is in {executor.folder.parent}/*/*_log.out")
         return 1 if failed else 0
     # 4. Launch those that are to run.
     problems: Mapping[tuple[str, ...], RunError] = {}
-    if todo := status.prepare_launch(sweep.name, before, retry_failed=retry_failed):
+    if todo := status.prepare_launch(sweep.name, before, retry_failed=options.retry_failed):
         with SweepProgress(sweep.name, todo):
-            problems = launcher.run(todo, sweep.name)
-    return status.print_summary(sweep.name, before, problems, launcher.words, config_dir)
-
-
-def _check_hooks_of_users(configs: Sequence[TrainConfig]) -> None:
-    """Try the hooks of schemes that are not rpr's own, which its tests try, before any job starts."""
-    tried = {repr(site): site for config in configs for site in config.sites}
-    of_users = [site for site in tried.values() if any(map(of_user, site[0].parts))]
-    if of_users:
-        from rpr.model.scheme_check import check_hooks  # torch
-
-        for site in of_users:
-            check_hooks(*site)
+            problems = launch(todo)
+    return status.print_summary(sweep.name, before, problems)
 
 
 def _selected_rows(rows: Sequence[Sequence[str]], overrides: Sequence[str]) -> list[list[str]]:
@@ -155,16 +159,3 @@ def _values(override: str) -> list[str]:
     """The values of an override such as seed=1,2; lists and functions count as one."""
     value = override.partition("=")[2]
     return [value] if set(value) & set("([{'\"") else value.split(",")
-
-
-def _split_settings(settings: Sequence[str]) -> tuple[list[str], Options, bool]:
-    """The settings of the jobs, the launch options, and whether failed jobs are retried; raises ConfigError."""
-    known = ("jobs", "gpus", "retry_failed")
-    own = {override_key(word): word.partition("=")[2] for word in settings if override_key(word) in known}
-    if own.get("retry_failed", "true") not in ("true", "false"):
-        raise ConfigError(Problem("retry_failed", own["retry_failed"], "expected true or false"))
-    jobs = own.get("jobs", "1")
-    if not (jobs.isdecimal() and int(jobs) > 0):
-        raise ConfigError(Problem("jobs", jobs, "expected the number of jobs to run at a time", "e.g. jobs=2"))
-    options = Options(int(jobs) if "jobs" in own else None, parse_gpus(own["gpus"]) if "gpus" in own else ())
-    return [word for word in settings if override_key(word) not in known], options, own.get("retry_failed") == "true"

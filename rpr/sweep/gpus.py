@@ -2,48 +2,55 @@
 (with the same TMPDIR). `gpus=0,0,1` has three slots, two of them on GPU 0; a job takes a slot for itself.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
-import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Annotated, Any, Self
 
-from rpr.errors import ConfigError, Problem
+from pydantic import Field, PositiveInt, field_validator
+
+from rpr.config.train import HardwareConfig
+from rpr.errors import ConfigError
 from rpr.io.escape import note
 from rpr.io.locks import try_lock
+from rpr.validation import StrictModel
 
-if TYPE_CHECKING:  # pydantic, which `rpr-cli --help` does not wait for
-    from rpr.config.train import HardwareConfig
-
-GPU = re.compile(r"\d+|(GPU|MIG)-[0-9A-Za-z/-]+")  # as CUDA_VISIBLE_DEVICES names them
+Gpu = Annotated[str, Field(pattern=r"^(\d+|(GPU|MIG)-[0-9A-Za-z/-]+)$")]  # as nvidia-smi -L lists them
 _POLL_SECONDS = 1.0
 
 
-class Options(NamedTuple):
-    """How jobs run on this machine: how many at a time, and on which GPUs, each named once for each of its slots."""
+class Options(StrictModel):
+    """How jobs run on this machine: how many at a time, on which GPUs, each named once for each of its slots; and
+    whether failed jobs run again.
+    """
 
-    jobs: int | None = None
-    gpus: tuple[str, ...] = ()
+    jobs: PositiveInt | None
+    gpus: tuple[Gpu, ...]
+    retry_failed: bool
 
-    def with_jobs_of(self, hardware: Sequence[HardwareConfig]) -> Options:
-        """With GPUs named and no number of jobs: as many jobs at a time as there are slots. Raises ConfigError if a job
-        uses no GPU, or more than are named.
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def names(cls, typed: Any) -> Any:
+        return typed.strip("[]").split(",") if isinstance(typed, str) else typed
+
+    def for_jobs(self, hardware: Sequence[HardwareConfig]) -> Self:
+        """With GPUs and no number of jobs: as many jobs at a time as there are slots; not more than there are in the
+        sweep, so that each has as many threads when few are left to do. Raises ConfigError if a job uses no GPU, or
+        more than are named.
         """
-        if not self.gpus:
-            return self
-        without = next((machine for machine in hardware if machine.accelerator != "gpu"), None)
-        if without is not None:
-            raise ConfigError(f"gpus: hardware={without.name} uses none; leave gpus out, or choose hardware=1xgpu")
-        devices, named = max(machine.devices for machine in hardware), len({*self.gpus})
-        if devices > named:
-            raise ConfigError(f"gpus: {named} named, but a job needs {devices}; name more, or hardware=1xgpu")
-        return self if self.jobs is not None else self._replace(jobs=len(self.gpus) // devices)
+        named = len({*self.gpus})
+        for machine in hardware if self.gpus else ():
+            used = machine.devices if machine.accelerator == "gpu" else 0
+            if not 0 < used <= named:
+                raise ConfigError(
+                    f"gpus: {named} named, but a job with hardware={machine.name} uses {used}; change one"
+                )
+        slots = len(self.gpus) // max(machine.devices for machine in hardware)
+        return self.model_copy(update={"jobs": min(self.jobs or slots or 1, len(hardware))})
 
     @property
     def concurrent_jobs(self) -> int:
@@ -51,28 +58,11 @@ class Options(NamedTuple):
         return max(map(self.gpus.count, self.gpus)) if self.gpus else self.jobs or 1
 
 
-ALONE = Options()
-
-
-class Slots(NamedTuple):
-    """A job's GPUs, and the descriptors of their locks, which its processes inherit."""
-
-    gpus: tuple[str, ...]
-    descriptors: tuple[int, ...]
-
-
-def parse_gpus(typed: str) -> tuple[str, ...]:
-    """`0,0,1` as names of GPUs; raises ConfigError if one is invalid."""
-    gpus = tuple(word.strip() for word in typed.strip("[]").split(","))
-    if not all(map(GPU.fullmatch, gpus)):
-        raise ConfigError(Problem("gpus", typed, "expected GPUs as nvidia-smi -L lists them", "e.g. gpus=0,1"))
-    return gpus
-
-
 @contextmanager
-def take_slots(gpus: Sequence[str], count: int, folder: Path | None = None) -> Iterator[Slots]:
-    """Lock slots of `count` different GPUs for one job; waits until that many are free, and says so. A lock ends with
-    the last process that holds it. `folder` has the lock files: by default one folder for each user of the machine.
+def take_slots(gpus: Sequence[str], count: int, folder: Path | None = None) -> Iterator[dict[str, int]]:
+    """Lock slots of `count` different GPUs for one job; waits until that many are free, and says so. Yields the job's
+    GPUs with the descriptors of their locks, which its processes inherit: a lock ends with the last process that holds
+    it. `folder` has the lock files: by default one folder for each user of the machine.
     """
     folder = folder or Path(tempfile.gettempdir()) / f"rpr-gpus-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +70,7 @@ def take_slots(gpus: Sequence[str], count: int, folder: Path | None = None) -> I
         with ExitStack() as stack:
             taken = _lock_free(gpus, count, folder, stack)
             if len(taken) == count:
-                yield Slots(tuple(taken), tuple(taken.values()))
+                yield taken
                 return
         if attempt == 0:
             note(f"gpus: waiting for {count} of the GPUs {', '.join(dict.fromkeys(gpus))}, which other jobs use")

@@ -71,7 +71,7 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
         "parent": os.getpid(),
         "config": job.config.model_dump(mode="json"),
         "command": command,
-        "concurrent_jobs": options.concurrent_jobs if options.gpus else at_once,
+        "concurrent_jobs": min(options.concurrent_jobs, at_once),
         "gpus": options.gpus,
     }
     environment = for_child()
@@ -156,12 +156,12 @@ def as_problem(error: Exception) -> RunError:
 def _train(request: Mapping[str, Any]) -> None:
     config = config_from_record(request["config"])
     with contextlib.ExitStack() as stack:
-        descriptors: tuple[int, ...] = ()
+        taken: dict[str, int] = {}
         if request["gpus"]:
-            gpus, descriptors = stack.enter_context(take_slots(request["gpus"], config.hardware.devices))
+            taken = stack.enter_context(take_slots(request["gpus"], config.hardware.devices))
             # Before CUDA is first used; its own order, where a machine has several kinds, is not that of nvidia-smi.
-            os.environ |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        job = train.SweepJob(request["concurrent_jobs"], keep_open=descriptors)
+            os.environ |= {"CUDA_VISIBLE_DEVICES": ",".join(taken), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        job = train.SweepJob(request["concurrent_jobs"], keep_open=[*taken.values()])
         train.run(config, command=request["command"], sweep_job=job)
 
 

@@ -1,5 +1,5 @@
-"""Fills gaps in submitit's SLURM support: whether a job is still queued, how a job ends when one of its nodes fails,
-and what submitit's errors mean.
+"""The jobs of a sweep in SLURM, by submitit: what they request, whether they are still queued, how a job ends when one
+of its nodes fails, and what submitit's errors mean.
 """
 
 import os
@@ -7,16 +7,132 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rpr.compose import hydra_bridge
+from rpr.compose.composition import override_key
+from rpr.config.train import HardwareConfig, config_from_record
 from rpr.environment import MEMORY_VARIABLES
-from rpr.errors import RunError
+from rpr.errors import BusyError, ConfigError, RunError
 from rpr.io.escape import note
-from rpr.paths import SCHEMES_DIR
+from rpr.paths import SCHEMES_DIR, user_path
+from rpr.sweep import pool
+from rpr.sweep.status import Job
 
+_OF_MACHINE = ("hardware", "hardware.devices", "hardware.num_nodes", "runs_dir")
 _POLL_SECONDS = 10.0  # between queries of the queue, which one process makes for all of its jobs
 _SILENT_SECONDS = 3600.0  # for which squeue may fail: a controller may be restarted
+
+
+def request(
+    job: Sequence[str], typed: Sequence[str], hardware: Sequence[HardwareConfig], config_dir: Path | None
+) -> dict[str, Any]:
+    """What each job asks SLURM for, as hydra.launcher has it: by the hardware of a job (hardware=slurm_8xgpu brings its
+    launcher) and the settings `typed` for Hydra; empty if the jobs run on this machine. Raises ConfigError for another
+    launcher, or for several requests.
+    """
+    from omegaconf import OmegaConf
+
+    words = [word for word in job if override_key(word) in _OF_MACHINE]
+    launcher = hydra_bridge.compose("train", [*words, *typed], config_dir, with_hydra=True).hydra.launcher
+    if launcher["_target_"].endswith("BasicLauncher"):
+        return {}
+    if not launcher["_target_"].endswith("SlurmLauncher"):
+        raise ConfigError("hydra/launcher: jobs run on this machine or in SLURM; choose submitit_slurm")
+    if len({(machine.name, machine.devices, machine.num_nodes) for machine in hardware}) > 1:
+        raise ConfigError("hardware: all jobs of a sweep request the same SLURM nodes; give one command for each value")
+    asked: dict[str, Any] = OmegaConf.to_container(launcher, resolve=True)  # type: ignore[assignment]
+    return asked
+
+
+def executor(asked: Mapping[str, Any]) -> Any:
+    """Submitit's executor of such jobs; raises ConfigError without SLURM. A job ends as a whole when one of its nodes
+    fails, else the first node would wait for the others. It runs the code of this process also where SLURM passes no
+    environment on.
+    """
+    from submitit.slurm.slurm import SlurmExecutor, SlurmJob
+
+    class Executor(SlurmExecutor):  # type: ignore[misc, unused-ignore]
+        @property
+        def _submitit_command_str(self) -> str:
+            """What srun runs on each node, where the job's script calls submitit's module by srun and its flags."""
+            kept = ("PYTHONPATH", SCHEMES_DIR, *MEMORY_VARIABLES)
+            own = {"PYTHONSAFEPATH": "1", "SUBMITIT_EXECUTOR": "slurm", **{name: os.environ.get(name) for name in kept}}
+            variables = [f"{name}={value}" for name, value in own.items() if value]
+            python = [sys.executable, "-u", "-m", "submitit.core._submit", str(self.folder)]
+            # Which srun does not take from the job's request (SLURM 22.05 to 23.02).
+            cores = [f"--cpus-per-task={number}"] if (number := self.parameters.get("cpus_per_task")) else []
+            return shlex.join(["--kill-on-bad-exit=1", *cores, "/usr/bin/env", *variables, *python])
+
+    watched: Any = SlurmJob
+    watched.watcher = Queue()
+    parameters = {name: value for name, value in asked.items() if value is not None and name != "_target_"}
+    folder, limit = user_path(parameters.pop("submitit_folder")), parameters.pop("max_num_timeout")
+    try:
+        made = Executor(folder, max_num_timeout=limit)
+    except RuntimeError as error:
+        raise ConfigError(f"hydra/launcher: {error} Start this command there, or choose another hardware=") from None
+    made.update_parameters(**made._convert_parameters(parameters))
+    return made
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a SLURM job runs on each of its nodes; when it is requeued, it is called again, and the run resumes."""
+
+    config: Mapping[str, Any]
+    command: str
+    title: str
+
+    def __call__(self) -> RunError | None:
+        """Returns the one-line error of a job without a result."""
+        from rpr.commands import train
+
+        try:
+            config = config_from_record(self.config)
+            print(f"{self.title}: {config.run_dir_name}", file=sys.stderr, flush=True)
+            train.run(config, command=self.command, sweep_job=train.SweepJob(in_launcher=True))
+        except Exception as error:
+            problem = pool.as_problem(error)
+            if self.config["hardware"]["num_nodes"] > 1:
+                note(str(problem))
+                raise SystemExit(train.FAULT_EXIT) from None  # ends the SLURM job, whose other nodes wait for this one
+            # In use by another process: reported at the end, with its holder.
+            return None if isinstance(error, BusyError) else problem
+        return None
+
+    def checkpoint(self) -> Any:
+        """For submitit, before SLURM's time limit."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def run(jobs: Sequence[Job], commands: Sequence[str], executor: Any, sweep: str) -> dict[tuple[str, ...], RunError]:
+    """Submit all jobs, each with its command for its record, and wait for them; a failed or lost job does not stop the
+    others. Returns the one-line error of each job that did not succeed. How far a run has come is in its record.
+    """
+    try:
+        with executor.batch():
+            submitted = [
+                executor.submit(Task(job.config.model_dump(mode="json"), command, f"sweep {sweep}: job {number}"))
+                for number, (job, command) in enumerate(zip(jobs, commands, strict=True), start=1)
+            ]
+    except Exception as error:  # of sbatch
+        note(f"SLURM: {format_error(error)}")
+        return {}
+    problems = {}
+    for job, waited in zip(jobs, submitted, strict=True):
+        try:
+            problem = waited.results()[0]
+        except Exception as error:  # of a lost job, or of the queue
+            problem = RunError(format_error(error))
+        if problem is not None:
+            problems[job.overrides] = problem
+    return problems
 
 
 class Queue:
@@ -74,42 +190,8 @@ class Queue:
             )
 
 
-def follow_jobs() -> None:
-    """From now on this process follows its submitted jobs by the queue, a job without a result has failed without
-    ending the wait for the others, and a job ends as a whole when one of its nodes fails: otherwise the first node
-    would wait for the others. A job runs the code of this process also where SLURM passes no environment on.
-    """
-    from hydra.core.utils import JobReturn, JobStatus
-    from submitit.slurm.slurm import SlurmExecutor, SlurmJob
-
-    job: Any = SlurmJob
-    executor: Any = SlurmExecutor
-    results = job.results
-
-    def results_or_failure(self: Any) -> list[Any]:
-        try:
-            return list(results(self))
-        except Exception as error:
-            return [JobReturn(status=JobStatus.FAILED, _return_value=RunError(format_error(error)))]
-
-    job.results = results_or_failure
-    job.watcher = Queue()
-    executor._submitit_command_str = property(_job_command)
-
-
-def _job_command(executor: Any) -> str:
-    """What srun runs on each node, where the job's script calls submitit's module by srun and its flags."""
-    kept = ("PYTHONPATH", SCHEMES_DIR, *MEMORY_VARIABLES)  # also where SLURM passes no environment on
-    own = {"PYTHONSAFEPATH": "1", "SUBMITIT_EXECUTOR": "slurm", **{name: os.environ.get(name) for name in kept}}
-    variables = [f"{name}={value}" for name, value in own.items() if value]
-    python = [sys.executable, "-u", "-m", "submitit.core._submit", str(executor.folder)]
-    # Which srun does not take from the job's request (SLURM 22.05 to 23.02).
-    cores = [f"--cpus-per-task={asked}"] if (asked := executor.parameters.get("cpus_per_task")) else []
-    return shlex.join(["--kill-on-bad-exit=1", *cores, "/usr/bin/env", *variables, *python])
-
-
 def format_error(error: Exception) -> str:
-    """A launcher's error in one line; for a job without a result, with the last message in its nodes' logs."""
+    """An error of submitit's in one line; for a job without a result, with the last message in its nodes' logs."""
     lines = str(error).splitlines()
     if len(lines) < 2 or not lines[1].startswith("has not produced any output"):
         return " ".join(str(error).split())[:300]

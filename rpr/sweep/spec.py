@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import yaml
 
-from rpr.compose.composition import override_key, typed_choices
-from rpr.config.data import NAME, DataConfig
+from rpr.compose.composition import override_key
+from rpr.config.data import DataConfig
 from rpr.errors import ConfigError, did_you_mean
 from rpr.paths import sweep_files, user_path
 
 _KEYS = ("description", "overrides", "jobs", "by_size", "best_of", "baseline", "paper")
-_NOT_TEXT = ("null", "true", "false", "nan", "inf")  # in Hydra's overrides
 
 
 @dataclass(frozen=True)
@@ -62,54 +61,31 @@ def read(name: str) -> SweepSpec:
     path = user_path(name) if name.endswith((".yaml", ".yml")) else files.get(name)
     if path is None:
         raise ConfigError(f"sweep: no such sweep {name!r}" + did_you_mean(name, files))
-    check_name(path.stem, f"{path}: the sweep is named after its file")
     try:
         text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
+        content = yaml.safe_load(text) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
-        raise ConfigError(f"{path}: cannot be read as a sweep ({reason}); give a file like those in sweeps/") from None
+        raise ConfigError(f"{path}: cannot be read as a sweep ({error}); give a file like those in sweeps/") from None
     known = files.get(path.stem, path)
     if known.read_text(encoding="utf-8") != text:
         raise ConfigError(f"{path}: {known} is another sweep of this name, which records name it by; rename the file")
     # 2. Its keys, and the rows of overrides.
-    content = content if isinstance(content, dict) else {}
+    content = content if isinstance(content, dict) else {"a list or a text": content}
     if unknown := [str(key) for key in content if key not in _KEYS]:
         raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], _KEYS))
-    overrides, jobs = content.get("overrides") or [], content.get("jobs") or [None]
-    lists = isinstance(overrides, list) and isinstance(jobs, list)
-    if not lists or not all(isinstance(line, str) for line in [*overrides, *jobs]):
-        raise ConfigError(
-            f"{path}: overrides and jobs must be lists of strings, e.g. 'position=none seed=1,2', and jobs not empty"
-        )
+    overrides, jobs = content.get("overrides") or [], content.get("jobs") or [""]
     try:
+        if not (isinstance(overrides, list) and isinstance(jobs, list)):
+            raise TypeError("no list")
         common, *lines = map(shlex.split, [" ".join(overrides), *jobs])
         by_size = tuple(SizeRow(**row) for row in content.get("by_size", ()))
         limits = [row.up_to for row in by_size]
         if limits != sorted({*limits}) or ("by_size" in content and limits[-1:] != [float("inf")]):
-            raise ValueError("up_to must grow from row to row and end with .inf")
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: jobs or by_size: {error}") from None
-    for row in (common, *lines):
-        reject_repeated(row, f"{path}: ")
+            raise ValueError("up_to of by_size must grow from row to row and end with .inf")
+    except (AttributeError, TypeError, ValueError) as error:
+        rule = f"overrides and jobs are lists of strings, e.g. 'position=none seed=1,2', by_size of rows ({error})"
+        raise ConfigError(f"{path}: {rule}; correct the file") from None
     return SweepSpec(path.stem, str(content.get("description", "")), tuple((*common, *row) for row in lines), by_size)
-
-
-def reject_repeated(overrides: Sequence[str], where: str = "") -> None:
-    """Raises a ConfigError that begins with `where` if a setting is there twice: Hydra would use the last alone."""
-    given: dict[str, str] = {}
-    for word in [typed_choices([override])[0] for override in overrides]:
-        if not word.startswith("-") and (first := given.setdefault(override_key(word), word)) is not word:
-            raise ConfigError(
-                f"{where}{override_key(word)}: there twice, as {first} and as {word}; keep one, or sweep over both: "
-                f"{override_key(word)}=A,B"
-            )
-
-
-def check_name(name: str, problem: str) -> None:
-    """Raise a ConfigError that begins with `problem` unless sweep=NAME can select a sweep of this name."""
-    if not NAME.fullmatch(name) or not name[0].isalpha() or name.lower() in _NOT_TEXT:
-        raise ConfigError(f"{problem}; start with a letter, and use letters, digits, '.', '_' and '-'")
 
 
 def settings_by_size(rows: Sequence[SizeRow], data: DataConfig, typed: Sequence[str]) -> tuple[list[str], str]:

@@ -10,13 +10,12 @@ import functools
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from rpr.commands.printing import window
-from rpr.compose.composition import train_command
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
@@ -34,13 +33,14 @@ _LAST_LINES = 5
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep: its overrides, the folder where it is or will be, and its status when it was read. A new one
-    has no `record`; `holder` is the process of a running one.
+    """One run of a sweep: its overrides, the folder where it is or will be, the command that runs it alone where the
+    sweep does, and its status when it was read. A new one has no `record`; `holder` is the process of a running one.
     """
 
     overrides: tuple[str, ...]
     config: TrainConfig
     run_dir: Path
+    command: str = ""
     state: State = "new"
     record: Record | None = None
     holder: Holder | None = None
@@ -55,40 +55,42 @@ class Job:
         return replace(self, state="running" if holder else "new", record=None, holder=holder)
 
 
-def unique_jobs(made: Iterable[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
-    """The jobs of a sweep, each run once: settings that apply to all jobs can make two of them identical."""
-    jobs: dict[tuple[Path, str], Job] = {}
-    for overrides, config in made:
-        run_dir = user_path(config.runs_dir).absolute() / config.run_dir_name
-        jobs.setdefault((run_dir.parent, config.run_id), Job(tuple(overrides), config, run_dir))
-    return [*jobs.values()]
+def new_job(overrides: Sequence[str], config: TrainConfig, command: str) -> Job:
+    """A job whose status has not been read."""
+    return Job(tuple(overrides), config, user_path(config.runs_dir).absolute() / config.run_dir_name, command)
 
 
-def load_status(sweep: str, made: Sequence[tuple[Sequence[str], TrainConfig]]) -> list[Job]:
-    """Read the status of every job; check that its corpus exists, and that its record, if any, can be read. Raises
+def load_status(sweep: str, listed: Sequence[Job]) -> list[Job]:
+    """Read the status of every job, each once: settings that apply to all can make two of them identical. Raises
     ConfigError if a record is damaged, or a corpus has changed since its run; RecordError if the code of a run's
     positions has changed; DataError if a corpus on disk cannot be read.
     """
     key_of = functools.cache(cache_key)  # once for a corpus, which may have many files
-    for _, config in made:  # one on the hub is checked by the first job that needs it
-        if config.data.path:
-            key_of(config.data)
-    jobs = []
-    for job in unique_jobs(made):
+    jobs: dict[tuple[Path, str], Job] = {}
+    for job in listed:
+        key = job.run_dir.parent, job.config.run_id
+        if key in jobs:
+            continue
+        if job.config.data.path:  # one on the hub is checked by the first job that needs it
+            key_of(job.config.data)
         try:
-            now = job.read()
+            jobs[key] = now = job.read()
         except RecordError as error:
             raise ConfigError(f"{error}; or move {job.run_dir} away to start its job from scratch") from None
         if job.config.again and now.state != "running":
-            now = job
+            jobs[key] = job
         elif now.record is not None:
             check_same_code(job.config.position, now.record)
             if now.state == "finished":
                 lifecycle.check_same_corpus(job.config, job.run_dir, now.record, key_of)
-        jobs.append(now)
-    if repeated := len(made) - len(jobs):
-        _print(f"sweep {sweep}: {repeated} of its {len(made)} jobs are duplicates of others")
-    return jobs
+    if repeated := len(listed) - len(jobs):
+        _print(f"sweep {sweep}: {repeated} of its {len(listed)} jobs are duplicates of others")
+    return [*jobs.values()]
+
+
+def _command(job: Job) -> str:
+    """Also after it has failed; in SLURM it is a sweep of its own."""
+    return f"{job.command} retry_failed=true" if job.state == "failed" and " -m " in job.command else job.command
 
 
 def print_cautions(unfinished: Sequence[TrainConfig]) -> None:
@@ -104,34 +106,23 @@ def prepare_launch(sweep: str, jobs: Sequence[Job], *, retry_failed: bool) -> li
     return [job for job in jobs if job.state in ("new", "interrupted") or (retry_failed and job.state == "failed")]
 
 
-def _command(job: Job, of_launcher: Sequence[str], config_dir: Path | None) -> str:
-    """The command that runs this job alone where the sweep runs it, also after it has failed: `of_launcher` are the
-    launcher's words, with which it is a sweep of its own.
-    """
-    again = ["retry_failed=true"] if of_launcher and job.state == "failed" else []
-    return train_command([*of_launcher, *job.overrides, *again], config_dir)
-
-
-def commands(jobs: Sequence[Job], of_launcher: Sequence[str], config_dir: Path | None) -> list[str]:
+def commands(jobs: Sequence[Job]) -> list[str]:
     """The commands of the jobs, below a comment each with its status; at the end what those not finished will cost."""
     lines = []
     for number, job in enumerate(jobs, start=1):
-        lines.append(f"# {number} of {len(jobs)}, {job.state}")
-        lines.append(_command(job, of_launcher, config_dir))
+        lines += [f"# {number} of {len(jobs)}, {job.state}", _command(job)]
     left = [job.config for job in jobs if job.state != "finished"]
     return [*lines, f"# {_counts(jobs)}", *([f"# {cost_line(left)}"] if left else [])]
 
 
-def print_summary(
-    sweep: str,
-    before: Sequence[Job],
-    problems: Mapping[tuple[str, ...], RunError],
-    of_launcher: Sequence[str],
-    config_dir: Path | None,
-) -> int:
-    """Print a line and the last output of each unfinished job, then the counts. Returns the exit code of the sweep: 0
-    when every job is finished. `problems` are the launcher's errors of jobs, by their overrides.
+def print_summary(sweep: str, before: Sequence[Job], problems: Mapping[tuple[str, ...], RunError]) -> int:
+    """Print a line and the last output of each unfinished job, then the counts and the ranked tables. Returns the exit
+    code of the sweep: 0 when every job is finished. `problems` are the errors of the jobs' processes, by overrides.
     """
+    from rpr.report.groups import run_groups
+    from rpr.report.page import ranked_groups
+
+    # 1. Each job without a result.
     jobs = [job.read() for job in before]
     _add_finished_runs(sweep, jobs)  # those that another process has finished in the meantime
     elsewhere = failures = 0
@@ -146,28 +137,20 @@ def print_summary(
             note(f"{how}: {job.run_dir.name}: {_reason(job.record, problem)}")
             for line in last_lines(job.run_dir):
                 _print(f"    {line}")
-            _print(f"  to retry: {_command(job, of_launcher, config_dir)}")
+            _print(f"  to retry: {_command(job)}")
+    # 2. All of them.
     _print(f"sweep {sweep}: {_counts(jobs)}")
     if any(job.state == "failed" for job in jobs):
         _print("  retry_failed=true runs failed jobs again, from their last checkpoint")
     if elsewhere:
         _print("  the sweep is incomplete while another process runs its jobs; rerun the command later")
-    _print_ranked(sweep, jobs)
-    return 1 if failures or elsewhere else 0
-
-
-def _print_ranked(sweep: str, jobs: Sequence[Job]) -> None:
-    """The ranked tables of the finished jobs, and the command for the page."""
-    from rpr.report.groups import run_groups
-    from rpr.report.page import ranked_groups
-
-    finished = [job.record.shown() for job in jobs if job.record is not None and job.state == "finished"]
-    if finished:
+    if finished := [job.record.shown() for job in jobs if job.record is not None and job.state == "finished"]:
         width, height = window()
         print("\n".join(["", *ranked_groups(run_groups(finished), width, height - 4)]))
         runs_dir = jobs[0].config.runs_dir
         where = "" if runs_dir == "runs" else f" runs_dir={shlex.quote(runs_dir)}"
         print(f"\nrpr-cli report sweep={sweep}{where}")
+    return 1 if failures or elsewhere else 0
 
 
 def last_lines(run_dir: Path) -> list[str]:
@@ -179,8 +162,8 @@ def last_lines(run_dir: Path) -> list[str]:
 
 
 def _reason(record: Record | None, problem: RunError | None) -> str:
-    """Why a job has no result: what the launcher reports now, rather than what its record says of an earlier attempt;
-    but the record's, if the launcher knows no more than that the process ended.
+    """Why a job has no result: what its process reports now, rather than what its record says of an earlier attempt;
+    but the record's, if no more is known than that the process ended.
     """
     recorded = record.error if record else None
     if problem is not None and not (recorded and isinstance(problem, ProcessEnded)):

@@ -12,7 +12,7 @@ from typing import Any
 
 from rpr.config.train import LoggerConfig
 from rpr.errors import ConfigError
-from rpr.kinds import KINDS, TEXT, TRANSLATION, Kind
+from rpr.kinds import KINDS, TEXT, Kind
 from rpr.records.scores import METRIC_NAMES, SPLITS
 from rpr.tracking import naming
 from rpr.tracking.wandb_client import first_line, has_key, tear_down, without_login
@@ -27,30 +27,28 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
     """
     if importlib.util.find_spec("wandb_workspaces") is None:
         raise ConfigError("dashboard: wandb-workspaces is not installed; pip install wandb-workspaces")
-    if logger.mode != "online":
-        raise ConfigError(f"logger.mode: {logger.mode}: a dashboard is saved on W&B's server; use logger=wandb")
     import wandb
 
     try:
         settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
-        if settings.mode in ("offline", "dryrun", "disabled"):
-            raise ConfigError(f"WANDB_MODE: {settings.mode}: a dashboard is saved on W&B's server; unset it")
+        if logger.mode != "online" or settings.mode in ("offline", "dryrun", "disabled"):
+            mode = f"logger.mode {logger.mode}, WANDB_MODE {settings.mode}"
+            raise ConfigError(f"logger: a dashboard is saved on W&B's server ({mode}); use logger=wandb online")
         if not has_key(settings):
             raise ConfigError("logger: no W&B key found; set WANDB_API_KEY, or run `wandb login`")
         api = wandb.Api(timeout=TIMEOUT_SECONDS)
         entity = str(logger.entity or api.settings["entity"] or api.default_entity)  # WANDB_ENTITY, as for runs
         of_sweep = {} if sweep is None else {"group": sweep}
         runs = api.runs(f"{entity}/{logger.project}", filters=of_sweep, order="-created_at")
-        names = [{*run.summary.keys()} for run in itertools.islice(runs, MAX_RUNS_READ)]
-        if not names:  # W&B would create an empty project
-            what = "logger.project" if sweep is None else f"sweep: {sweep}"
-            raise ConfigError(f"{what}: {entity}/{logger.project} has no such runs; train with logger=wandb first")
+        names = {name for run in itertools.islice(runs, MAX_RUNS_READ) for name in run.summary.keys()}  # noqa: SIM118
+        scored = [(kind, [split for split in SPLITS if naming.score_name(split, kind.metric) in names])
+                  for kind in KINDS[::-1]]  # fmt: skip
         # Tasks have BLEU too, which stands last.
-        scored = {kind: [split for split in SPLITS if naming.score_name(split, kind.metric) in set[str]().union(*names)]
-                  for kind in KINDS[::-1]}  # fmt: skip
-        kind = next((kind for kind in KINDS[::-1] if scored[kind]), TRANSLATION)
-        about = (entity, logger.project, sweep, title, kind, scored[kind] or ["test"])
-        return without_login(report(*about).save().url)
+        kind, splits = next((found for found in scored if found[1]), (None, []))
+        if kind is None:  # W&B would create an empty project
+            what = "logger.project" if sweep is None else f"sweep: {sweep}"
+            raise ConfigError(f"{what}: {entity}/{logger.project} has no scored runs; train with logger=wandb first")
+        return without_login(report(entity, logger.project, sweep, title, kind, splits).save().url)
     except ConfigError:
         raise
     except Exception as error:  # no network, a rejected key, no such project, a server of another version, ...

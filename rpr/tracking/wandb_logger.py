@@ -78,12 +78,13 @@ class WandbMirror(WandbLogger):
 
     def log_results(self) -> None:
         """Log the scores of a finished run, with tables; call it once its record has them."""
-        self._jobs.put(self._log_results)
 
-    def _log_results(self) -> None:
-        record = read_record(self.run_dir / RECORD_NAME)
-        self._log(final_row(record), record.steps or self._next_step)
-        self._log(_tables(record, self.run_dir), record.steps or self._next_step)
+        def log() -> None:
+            record = read_record(self.run_dir / RECORD_NAME)
+            for row in (final_row(record), _tables(record, self.run_dir)):
+                self._log(row, record.steps or self._next_step)
+
+        self._jobs.put(log)
 
     def finish(self, summary: Mapping[str, Any], *, failed: bool) -> None:
         """Write the summary and close the run, so that this process can start another; returns within its
@@ -109,13 +110,15 @@ def _tables(record: Record, run_dir: Path) -> dict[str, Any]:
     """The scores, and evenly spaced translations, the same ones in every run on the same corpus."""
     import wandb
 
+    if not record.scores:
+        return {}
     columns: Any = ["split", "test set", "metric", "score", "low", "high", scored_items(record.scores), "checkpoint"]
     rows = []
     for of in record.scores:
         ends = (of.interval.low, of.interval.high) if of.interval else (None, None)
         rows.append([of.split, of.test_set, of.metric, of.score, *ends, of.num_sentences, of.checkpoint, of.signature])
-    tables = {"results/scores": wandb.Table(columns=[*columns, "signature"], data=rows)} if rows else {}
-    if rows and record.kind is not TEXT:
+    tables = {"results/scores": wandb.Table(columns=[*columns, "signature"], data=rows)}
+    if record.kind is not TEXT:
         split = next((name for name in SPLITS if record.score(name)), record.scores[0].split)
         sentences = enumerate(zip(*read_translations(run_dir / RECORD_NAME, split), strict=True), start=1)
         shown = [[split, line, *texts] for line, texts in evenly_spaced([*sentences], MAX_TRANSLATIONS)]
@@ -140,20 +143,18 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
             return None
         # 2. Online, if nothing speaks against it.
         if config.logger.mode == "online":
-            if settings.mode in ("offline", "dryrun"):
-                problem = "offline by WANDB_MODE or `wandb offline`"
-            elif not has_key(settings):
-                problem = "no key found (WANDB_API_KEY, or `wandb login`)"
-            else:
-                parts = _parts(run_dir)
-                try:
-                    return _mirror(config, run_dir, synthetic, online=True)
-                except Exception as error:  # no network, a wrong key, no write access, ...
-                    problem = first_line(error)
-                tear_down()  # its service process holds the run's ID and would reject it
-                for part in _parts(run_dir) - parts:  # empty: `wandb sync` must not find it
-                    shutil.rmtree(part, ignore_errors=True)
-            _report(f"{problem}; the run is logged offline")
+            parts = _parts(run_dir)
+            try:
+                if settings.mode in ("offline", "dryrun"):
+                    raise RuntimeError("offline by WANDB_MODE or `wandb offline`")
+                if not has_key(settings):
+                    raise RuntimeError("no key found (WANDB_API_KEY, or `wandb login`)")
+                return _mirror(config, run_dir, synthetic, online=True)
+            except Exception as error:  # no network, a wrong key, no write access, ...
+                _report(f"{first_line(error)}; the run is logged offline")
+            tear_down()  # its service process holds the run's ID and would reject it
+            for part in _parts(run_dir) - parts:  # empty: `wandb sync` must not find it
+                shutil.rmtree(part, ignore_errors=True)
         # 3. Else on disk.
         return _mirror(config, run_dir, synthetic, online=False)
     except Exception as error:
@@ -167,31 +168,24 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
 
     commit = git_state().commit
     names = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
-    init = partial(
-        wandb.init,
-        project=config.logger.project,
-        entity=config.logger.entity,
-        name=config.label,
-        dir=str(run_dir),
-        mode="online" if online else "offline",
-        group=config.sweep,
-        job_type="train",
-        tags=[*(name[:LONGEST_TAG] for name in names), *config.logger.tags],
-        settings=wandb.Settings(
-            silent=True,
-            console="off",
-            x_disable_stats=not config.logger.system_metrics,
-            save_code=False,
-            disable_code=True,  # no patch of uncommitted changes either
-            # Of the checkout of this package, not of one around the current folder; no remote URL.
-            **({"disable_git": True} if commit is None else {"git_commit": commit, "git_remote_url": ""}),
-            program="rpr-cli",
-            init_timeout=INIT_TIMEOUT_SECONDS,
-            finish_timeout=config.logger.finish_timeout_seconds,
-            finish_timeout_raises=True,
-            x_transaction_log_flush_interval=FLUSH_SECONDS,
-        ),
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        x_disable_stats=not config.logger.system_metrics,
+        save_code=False,
+        disable_code=True,  # no patch of uncommitted changes either
+        # Of the checkout of this package, not of one around the current folder; no remote URL.
+        **({"disable_git": True} if commit is None else {"git_commit": commit, "git_remote_url": ""}),
+        program="rpr-cli",
+        init_timeout=INIT_TIMEOUT_SECONDS,
+        finish_timeout=config.logger.finish_timeout_seconds,
+        finish_timeout_raises=True,
+        x_transaction_log_flush_interval=FLUSH_SECONDS,
     )
+    given: dict[str, Any] = {"project": config.logger.project, "entity": config.logger.entity, "name": config.label}
+    given |= {"dir": str(run_dir), "mode": "online" if online else "offline", "group": config.sweep}
+    tags = [*(name[:LONGEST_TAG] for name in names), *config.logger.tags]
+    init = partial(wandb.init, **given, job_type="train", tags=tags, settings=settings)
     # Of an earlier start each part has a log that is named by the run's ID, in a folder named by time.
     logs = [log for part in _parts(run_dir) for log in part.glob(f"run-{config.run_id}*.wandb")]
     newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=Path(f"run-{config.run_id}"))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from rpr import __version__
 from rpr.cli import app
@@ -43,14 +42,6 @@ def test_help_and_version(cli):
     assert cli("--version").out == f"rpr-cli {__version__}\n"
     assert "  quick " in cli("sweep", "quick", "--help").out
     assert cli(code=2).out.startswith("usage: ")
-
-
-def test_cfg_job_prints_the_composed_configuration(cli, started):
-    out, err = cli("train", "--cfg", "job", "--resolve", "model=big", "hardware=8xgpu")
-    shown = yaml.safe_load(out)
-    assert err == "" and started == []
-    assert shown["optim"]["max_steps"] == 300_000 and shown["position"]["clip_distance"] == 8
-    assert "hydra" not in shown
 
 
 @pytest.mark.parametrize("words, path, value", [
@@ -87,13 +78,6 @@ def test_help_wraps_at_the_window_and_stays_complete(cli, monkeypatch):
     wrapped = cli("train", "--help").out
     assert max(map(len, wrapped.splitlines())) <= 70 < max(map(len, whole.splitlines()))
     assert wrapped.split() == whole.split()
-
-
-def test_help_shows_the_settings_of_the_choices(cli):
-    out = cli("train", "--help", "model=big", "position=rope", "hardware=slurm_8xgpu").out
-    shown = ["[big]", "[rope], ", "  num_heads: 16 ", "  max_steps: 300000 ", "position.encoder: ", "  precision: "]
-    shown += ["[wmt14_en_de]", "data.* of data=wmt14_en_de"]  # the corpus that model=big selects
-    assert [text for text in shown if text not in out] == [] and "_vectors" not in out
 
 
 def test_recorded_command_repeats_the_whole_run(started):
@@ -176,20 +160,6 @@ def test_a_run_whose_folder_was_moved_ends_in_one_line(tmp_path):
     with pytest.raises(RunError, match=message), train._failure_recorded(gone):
         raise RunError("metrics.jsonl: cannot be written")
     assert not gone.exists()
-
-
-def test_dry_run_lists_the_commands_of_a_sweep(capfd, cli, started):
-    Path("mine.yaml").write_text("overrides: [model=tiny]\njobs: [position=absolute, position=none]")
-    out, err = cli("sweep", "mine.yaml", "--dry-run", "seed=3")
-    listed = out.splitlines()[1:4:2]
-    assert err == "" and started == []
-    assert out.startswith("# 1 of 2, new") and "\n# 2 jobs: 2 new" in out
-    assert listed == [f"rpr-cli train model=tiny position={one} seed=3 sweep=mine" for one in ("absolute", "none")]
-    assert app.main(["sweep", "mine.yaml", "seed=3"]) == 1
-    assert started == [line.removesuffix(" sweep=mine") for line in listed]
-    assert capfd.readouterr().err.count(": never started\n") == 2
-    assert app.main(listed[0].split()[1:]) == 0  # each line is a command
-    assert len(started) == 3
 
 
 TORCH = "torch pytorch_lightning lightning wandb datasets matplotlib "

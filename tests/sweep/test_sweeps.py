@@ -13,8 +13,9 @@ from rpr.report.published import published
 from rpr.runs.locks import acquire, current_holder, with_killed_runs
 from rpr.sweep import spec, status
 from rpr.sweep.cost import cost_line
-from rpr.sweep.status import Job, last_lines, unique_jobs
-from tests.fake_records import fake_document, make_run
+from rpr.sweep.status import Job, last_lines, new_job
+from tests.data.helpers import write_lines
+from tests.fake_records import make_run
 
 NEED_A_PATH = ("shakespeare", "compare_k", "compare_schemes")
 
@@ -81,6 +82,32 @@ def test_two_sweeps_of_one_name_are_refused(tmp_path):
         spec.read(str(own))
 
 
+# --- settings by the size of the data
+
+ROWS = [
+    {"up_to": 3, "settings": "optim.max_steps=10 seed=7", "takes": "a minute"},
+    {"up_to": float("inf"), "settings": "optim.max_steps=20", "takes": "an hour"},
+]
+
+
+@pytest.mark.parametrize("pairs, steps", [(3, "10"), (4, "20")])
+def test_row_is_that_of_the_number_of_training_pairs(tmp_path, pairs, steps):
+    for split, count in (("train", pairs), ("validation", 1), ("test", 1)):
+        write_lines(tmp_path / split, [(f"one {split} {n}", "eins") for n in range(count)])
+    data = composition.compose_train(["data=custom", f"data.path={tmp_path}", f"data.cache_dir={tmp_path}/cache"]).data
+    rows, setting = [spec.SizeRow(**row) for row in ROWS], f"optim.max_steps={steps}"
+    settings, line = spec.settings_by_size(rows, data, [])
+    assert setting in settings and line.startswith(f"{pairs} training pairs: {setting}")
+    assert setting not in spec.settings_by_size(rows, data, ["optim.max_steps=99"])[0]
+
+
+@pytest.mark.parametrize("rows", [[], [ROWS[0]], [ROWS[1], ROWS[0]], [{"up_to": float("inf")}], "all"])
+def test_rows_out_of_order_or_without_an_end_are_refused(tmp_path, rows):
+    (tmp_path / "mine.yaml").write_text(f"jobs: [seed=1]\nby_size: {rows}".replace("inf", ".inf"))
+    with pytest.raises(ConfigError, match="by_size"):
+        spec.read(str(tmp_path / "mine.yaml"))
+
+
 # --- the state of a job
 
 
@@ -114,10 +141,11 @@ def test_job_state_without_a_record_or_with_a_damaged_one(tiny_config, tmp_path)
         job.read()
 
 
-def test_duplicate_jobs_are_removed(tiny_config):
-    pairs = [((f"seed={seed}",), tiny_config(f"seed={seed}")) for seed in (1, 2)]
-    named = (("seed=1", "name=x"), tiny_config("seed=1", "name=x"))
-    assert [job.overrides for job in unique_jobs([*pairs, named, pairs[1]])] == [("seed=1",), ("seed=2",)]
+@pytest.mark.usefixtures("in_tmp_path")
+def test_duplicate_jobs_are_removed():
+    words = [("seed=1",), ("seed=2",), ("seed=1", "name=x"), ("seed=2",)]
+    made = [new_job(job, configured(*job), "") for job in words]
+    assert [job.overrides for job in status.load_status("mine", made)] == words[:2]
 
 
 @pytest.mark.usefixtures("in_tmp_path")
@@ -132,18 +160,14 @@ def test_dry_run_lists_jobs_with_their_status_and_what_the_others_cost(cli):
     assert commented[5] == "rpr-cli train seed=3 position=none sweep=mine"
     assert total == "# 3 jobs: 1 new, 1 finished, 1 interrupted"
     assert cost.startswith("# 2 jobs, 0.73 M parameters: ") and cost.endswith(" GB of checkpoints")
+    in_slurm = ("hardware=slurm_8xgpu", "hydra.launcher.partition=gpu", "--dry-run")
+    assert "\nrpr-cli train -m hydra.launcher.partition=gpu seed=" in cli("sweep", "mine.yaml", *in_slurm).out
 
 
-def test_cost_is_a_range_by_arithmetic_or_the_speed_of_runs_like_them(tmp_path):
+def test_cost_is_a_range_by_arithmetic():
     """6 x 48.2 M parameters x 3.28 G tokens, and 2% for attention, at 9 to 36% of 312 TFLOP/s; 20 checkpoints."""
-    config = configured("model=base", "hardware=1xgpu", f"runs_dir={tmp_path}")
+    config = configured("model=base", "hardware=1xgpu")
     assert cost_line([config] * 9) == "9 jobs, 48 M parameters: 22 to 86 GPU hours, 104 GB of checkpoints"
-    speed = fake_document()["training"] | {"steps_per_second": 1.0, "cores_used": None}
-    make_run(config, status="finished", training=speed)
-    known = "28 GPU hours, 1 of them at the speed of runs like them"
-    assert cost_line([configured("model=base", "hardware=1xgpu", f"runs_dir={tmp_path}", "seed=2")]) == (
-        f"1 job, 48 M parameters: {known}, 11.6 GB of checkpoints"
-    )
 
 
 @pytest.mark.usefixtures("in_tmp_path")
@@ -163,16 +187,11 @@ def test_settings_select_the_rows_that_have_them(given, seeds_and_steps, cli):
     lines = cli("sweep", "mine.yaml", *given.split(), "--dry-run").out.splitlines()
     found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
     assert sorted(f"{one['seed']} {one['optim.max_steps']}" for one in found if "seed" in one) == seeds_and_steps
+    refused = cli("sweep", "mine.yaml", "seed=1", "optim.max_steps=5", "--dry-run", code=2).err
+    assert refused.startswith("rpr-cli: seed=1 and optim.max_steps=5: no row of the sweep has them together; ")
 
 
-@pytest.mark.usefixtures("in_tmp_path")
-def test_settings_that_no_row_has_together_are_refused(cli):
-    Path("mine.yaml").write_text("overrides: [model=tiny]\njobs: [seed=1 optim.max_steps=3, seed=2 optim.max_steps=5]")
-    message = cli("sweep", "mine.yaml", "seed=1", "optim.max_steps=5", "--dry-run", code=2).err
-    assert message.startswith("rpr-cli: seed=1 and optim.max_steps=5: no row of the sweep has them together; ")
-
-
-# --- what is said before a launch
+# --- the final summary
 
 
 def test_last_lines_of_a_log(tmp_path):
@@ -182,11 +201,9 @@ def test_last_lines_of_a_log(tmp_path):
     assert last_lines(tmp_path) == ["line 8998", "line 8999", "bar 2%", "  last", "�"]
 
 
-# --- the final summary
-
-
 def sweep_jobs(*seeds):
-    return status.load_status("mine", [((f"seed={seed}",), configured(f"seed={seed}")) for seed in seeds])
+    words = [(f"seed={seed}",) for seed in seeds]
+    return status.load_status("mine", [new_job(one, configured(*one), f"rpr-cli train -m {one[0]}") for one in words])
 
 
 @pytest.mark.usefixtures("in_tmp_path")
@@ -194,14 +211,14 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
     make_run(configured("seed=1"), status="finished")
     other = make_run(configured("seed=2"))
     with acquire(other):
-        assert status.print_summary("mine", sweep_jobs(1, 2), {}, (), None) == 1
+        assert status.print_summary("mine", sweep_jobs(1, 2), {}) == 1
         assert capsys.readouterr().err.splitlines() == [
             f"rpr-cli: {other.name}: in use by {current_holder(other)}",
             "sweep mine: 2 jobs: 1 finished, 1 running",
             "  the sweep is incomplete while another process runs its jobs; rerun the command later",
         ]
     make_run(configured("seed=2"), status="finished")
-    assert status.print_summary("mine", sweep_jobs(1, 2), {}, (), None) == 0
+    assert status.print_summary("mine", sweep_jobs(1, 2), {}) == 0
     assert capsys.readouterr().err == "sweep mine: 2 jobs: 2 finished\n"
     assert all("mine" in read_record(path).sweeps for path in Path("runs").glob("*/record.json"))
 
@@ -217,28 +234,12 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
 )
 def test_summary_of_a_failed_job(capsys, problem, printed):
     failed = make_run(configured("seed=1"), status="failed", error="step 7: the gradient is not finite")
-    assert (
-        status.print_summary("mine", sweep_jobs(1, 2), {} if problem is None else {("seed=1",): problem}, (), None) == 1
-    )
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == f"rpr-cli: failed: {failed.name}: {printed}"
-    assert lines[2] == f"rpr-cli: failed: {configured('seed=2').run_dir_name}: never started"
-    assert lines[-2:] == [
+    assert status.print_summary("mine", sweep_jobs(1, 2), {} if problem is None else {("seed=1",): problem}) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"rpr-cli: failed: {failed.name}: {printed}",
+        "  to retry: rpr-cli train -m seed=1 retry_failed=true",
+        f"rpr-cli: failed: {configured('seed=2').run_dir_name}: never started",
+        "  to retry: rpr-cli train -m seed=2",
         "sweep mine: 2 jobs: 1 new, 1 failed",
         "  retry_failed=true runs failed jobs again, from their last checkpoint",
     ]
-
-
-@pytest.mark.usefixtures("in_tmp_path")
-def test_commands_of_one_job_run_where_the_sweep_does(capsys):
-    """Without its launcher's words, a job of SLURM would train on the login node."""
-    make_run(configured("seed=1"), status="failed", error="out of memory")
-    jobs = sweep_jobs(1, 2)
-    of_launcher = ("-m", "hydra.launcher.partition=gpu")
-    again = "rpr-cli train -m hydra.launcher.partition=gpu seed="
-    shown = status.commands(jobs, of_launcher, None)
-    assert [line for line in shown if line[0] != "#"] == [f"{again}1 retry_failed=true", f"{again}2"]
-    for words, start, retry in ((of_launcher, again, " retry_failed=true"), ((), "rpr-cli train seed=", "")):
-        assert status.print_summary("mine", jobs, {}, words, None) == 1
-        hints = [line for line in capsys.readouterr().err.splitlines() if "to retry" in line]
-        assert hints == [f"  to retry: {start}1{retry}", f"  to retry: {start}2"]

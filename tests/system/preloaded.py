@@ -2,7 +2,7 @@
 
 from rpr.commands import evaluate, export, train, translate  # noqa: F401
 from rpr.compose.composition import compose_train
-from rpr.sweep import launcher  # noqa: F401
+from rpr.sweep import slurm  # noqa: F401
 from rpr.training import fit  # noqa: F401
 
 compose_train([])

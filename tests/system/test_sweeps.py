@@ -1,5 +1,5 @@
 """Sweeps that are repeated, interrupted, killed, run by two processes, or have jobs that fail. The processes are forks;
-those of parallel jobs that a killed sweep leaves none of: tests/sweep/test_launcher.py.
+those of parallel jobs that a killed sweep leaves none of: tests/sweep/test_pool.py.
 """
 
 import json

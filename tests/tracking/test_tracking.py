@@ -131,18 +131,10 @@ def test_another_training_of_the_same_settings_is_a_run_of_its_own(tiny_config, 
     assert ids[0] == config.run_id and ids[1].startswith(f"{config.run_id}-"), ids
 
 
-@pytest.mark.parametrize("mode, configured, line", [
-    ("disabled", "wandb", "disabled by WANDB_MODE; only the local record is written"),
-    ("dryrun", "wandb", "offline by WANDB_MODE or `wandb offline`"),
-    ("Offlien", "wandb_offline", "the run continues without W&B"),
-])  # fmt: skip
-def test_wandb_mode_is_respected(mode, configured, line, tiny_config, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WANDB_MODE", mode)
-    logger = start(tiny_config(*RECIPE, f"logger={configured}"), tmp_path / "run")
-    if logger is not None:
-        logger.finish({}, failed=True)
-        assert read_back(tmp_path / "run")["exit"] == 1
-    assert (logger is not None) == (mode == "dryrun") and line in messages(capsys)[0]
+def test_wandb_mode_is_respected(tiny_config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert start(tiny_config(*RECIPE), tmp_path / "run") is None
+    assert messages(capsys) == ["disabled by WANDB_MODE; only the local record is written"]
 
 
 def test_unreachable_server_falls_back_to_offline(tiny_config, tmp_path, monkeypatch, capsys):
@@ -158,15 +150,6 @@ def test_unreachable_server_falls_back_to_offline(tiny_config, tmp_path, monkeyp
     assert line.endswith("; the run is logged offline") and last == where_it_is(run_dir)
     found = read_back(run_dir, "*run-*")  # the online part was removed
     assert found["run"].run_id == config.run_id and [row["_step"] for row in found["history"]] == [25]
-
-
-@pytest.mark.parametrize("overrides, variant", [
-    (["position=relative_keys", "position.clip_distance=0"], "keys only, k = 0"),
-    (["position.tables=shared_by_heads"], "relative, k = 16, shared by heads"),
-    (["position.absolute=learned", "position.name=mine"], "mine (learned + relative, k = 16)"),
-])  # fmt: skip
-def test_variant_names(overrides, variant, tiny_config):
-    assert naming.variant(tiny_config(*overrides)) == variant
 
 
 def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):

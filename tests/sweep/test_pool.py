@@ -1,60 +1,101 @@
-"""The launcher of a sweep, the GPUs of its jobs, and their processes on this machine. No test here trains."""
+"""The jobs of a sweep on this machine: their GPUs, a slot each, and their processes. No test here trains."""
 
-import contextlib
 import os
 import signal
+import subprocess
 import sys
+import threading
+import time
+from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
-from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
 
 from rpr.cli import app
 from rpr.commands import train
-from rpr.compose import composition
-from rpr.errors import ConfigError, RprError, RunError
+from rpr.compose.composition import compose_train
+from rpr.errors import ConfigError
 from rpr.records.record import RECORD_NAME, read_record, write_record
 from rpr.runs import runtime
 from rpr.signals import exit_on_sigterm
-from rpr.sweep import launcher, pool, status
+from rpr.sweep import gpus, pool, status
 from rpr.sweep.gpus import Options, take_slots
-from rpr.sweep.launcher import Launcher
 from rpr.sweep.status import Job
 from rpr.training.launch import ended
 from tests.fake_records import fake_record
 from tests.system.faults import forked_jobs
 
+HOLD_GPUS = """
+import sys
+from pathlib import Path
+from rpr.sweep.gpus import take_slots
+with take_slots(("0", "1", "2"), 2, Path(sys.argv[1])) as taken:
+    print(",".join(taken), flush=True)
+    sys.stdin.read()
+"""
 
-@pytest.mark.parametrize("word", ["hydra/launcher=submitit_slurm", "hardware=slurm_8xgpu"])
-def test_missing_launcher_is_an_error(word, monkeypatch, cli):
-    composition.compose("train", [])  # reads Hydra's plug-ins
-    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], "submitit_slurm.yaml")
-    err = cli("train", "-m", word, "model=base", "seed=1,2", code=2).err
-    assert err == "rpr-cli: hydra/launcher: SLURM's is not installed; pip install hydra-submitit-launcher\n"
+
+def options(jobs=None, gpus=()):
+    return Options(jobs=jobs, gpus=gpus, retry_failed=False)
 
 
 def test_number_of_jobs_follows_from_the_gpus():
-    words = (["hardware=1xgpu"], ["hardware=8xgpu"], [])
-    one_gpu, eight_gpus, cpu = (composition.compose_train(each).hardware for each in words)
-    four = Options(gpus=("0", "1", "2", "3"))
-    assert four.with_jobs_of([one_gpu, one_gpu]).jobs == 4
-    assert four.with_jobs_of([one_gpu.model_copy(update={"devices": 2}), one_gpu]).jobs == 2
-    assert Options(1, four.gpus).with_jobs_of([one_gpu]).jobs == 1
-    assert Options(gpus=("0", "0", "1")).with_jobs_of([one_gpu]).jobs == 3
-    assert Options().with_jobs_of([cpu]) == Options()
-    with pytest.raises(ConfigError, match="gpus: 4 named, but a job needs 8; name more"):
-        four.with_jobs_of([one_gpu, eight_gpus])
+    one, eight, cpu = (compose_train([f"hardware={name}"]).hardware for name in ("1xgpu", "8xgpu", "cpu"))
+    two = one.model_copy(update={"devices": 2})
+    four = options(gpus="[0,1,GPU-1a2b,MIG-3/4]")
+    assert four.gpus == ("0", "1", "GPU-1a2b", "MIG-3/4")
+    assert [four.for_jobs([machine] * 9).jobs for machine in (one, two)] == [4, 2]
+    assert options(1, four.gpus).for_jobs([one] * 9).jobs == 1
+    assert options(gpus="0,0,1").for_jobs([one] * 9).jobs == 3
+    assert options().for_jobs([cpu]).jobs == 1 and options(4).for_jobs([cpu, cpu]).jobs == 2
+    for machine, message in ((eight, "4 named, but a job with hardware=8xgpu uses 8"), (cpu, "hardware=cpu uses 0")):
+        with pytest.raises(ConfigError, match=message):
+            four.for_jobs([one, machine])
 
 
-def test_launcher_decides_where_jobs_run(tmp_path):
-    jobs = [[f"seed={seed}", f"runs_dir={tmp_path}"] for seed in (1, 2)]
-    assert Launcher(jobs, ["hydra/launcher=basic"], Options(2))._local
-    assert not Launcher(jobs, ["hydra/launcher=submitit_local"])._local
-    setting = "data.task.num_train=200"  # in a group that varies
-    assert Launcher([[f"data={name}", setting, f"runs_dir={tmp_path}"] for name in ("reverse", "copy")], [])._local
+def test_gpus_are_exclusive_and_freed_by_a_kill(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpus, "_POLL_SECONDS", 0.05)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD_GPUS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None and other.stdout.readline() == "0,1\n"
+    with take_slots(("0", "1", "2"), 1, tmp_path) as taken:
+        assert [*taken] == ["2"]
+    capsys.readouterr()
+    threading.Timer(0.3, other.kill).start()
+    began = time.monotonic()
+    with take_slots(("0", "1", "2"), 3, tmp_path) as taken:  # waits for two
+        assert [*taken] == ["0", "1", "2"] and time.monotonic() - began > 0.2
+    assert capsys.readouterr().err == "rpr-cli: gpus: waiting for 3 of the GPUs 0, 1, 2, which other jobs use\n"
+    other.communicate()
+
+
+def test_two_processes_that_need_all_gpus_do_not_deadlock(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpus, "_POLL_SECONDS", 0.01)
+    assigned = []
+
+    def take(order):
+        for _ in range(5):
+            with take_slots(order, 2, tmp_path) as taken:
+                assigned.append([*taken])
+
+    threads = [threading.Thread(target=take, args=(order,)) for order in (("0", "1"), ("1", "0"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(assigned) == 10
+
+
+def test_a_gpu_named_twice_takes_two_jobs(tmp_path):
+    named = ("0", "0", "1")
+    with ExitStack() as jobs:
+        assigned = [[*jobs.enter_context(take_slots(named, 1, tmp_path))] for _ in range(3)]
+        assert assigned == [["0"], ["1"], ["0"]], "the first slot of each GPU first"
+        assert gpus._lock_free(named, 1, tmp_path, jobs) == {}
+    with take_slots(named, 2, tmp_path) as both, take_slots(named, 1, tmp_path) as other:
+        assert [*both] == ["0", "1"] and [*other] == ["0"]
 
 
 def test_each_job_gets_a_gpu_and_its_lock(monkeypatch, tmp_path):
@@ -79,9 +120,9 @@ def test_each_job_gets_a_gpu_and_its_lock(monkeypatch, tmp_path):
     assert app.main(["sweep", "mine.yaml", "gpus=5,7", "jobs=1"]) == 1  # without a record
     assert assigned.read_text() == "1: 5 of 1, 2: 5 of 1, "
     assigned.unlink()
-    with take_slots(("5",), 1) as other:  # of another sweep
+    with take_slots(("5",), 1):  # of another sweep
         assert app.main(["sweep", "mine.yaml", "gpus=5,7,7", "jobs=1"]) == 1
-        assert other.gpus == ("5",) and assigned.read_text() == "1: 7 of 2, 2: 7 of 2, "
+        assert assigned.read_text() == "1: 7 of 1, 2: 7 of 1, "
 
 
 def test_the_last_jobs_of_a_sweep_have_as_many_threads_as_all(monkeypatch, tmp_path, tiny_config):
@@ -92,13 +133,10 @@ def test_the_last_jobs_of_a_sweep_have_as_many_threads_as_all(monkeypatch, tmp_p
     monkeypatch.setattr(pool, "_problem", lambda *_: None)
     monkeypatch.setattr(pool.resources, "num_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    job = Job((), tiny_config(), tmp_path)
-    for jobs in (1, 4, 8):
-        Launcher([[f"seed={seed}"] for seed in range(4)], [], Options(jobs)).run([job], "mine")
-    assert [env.get("OMP_NUM_THREADS") for env in environments] == [None, "2", "2"]
-    ranks = Job((), tiny_config("hardware=2xcpu"), tmp_path)
-    Launcher([["seed=1"], ["seed=2"]], [], Options(2)).run([ranks], "mine")
-    assert "OMP_NUM_THREADS" not in environments[-1], "as many for each rank as without a sweep"
+    for words, jobs in (([], 1), ([], 4), ([], 8), (["hardware=2xcpu"], 2)):
+        config = tiny_config(*words)
+        pool.run([Job((), config, tmp_path)], [""], options(jobs).for_jobs([config.hardware] * 4), "mine")
+    assert [env.get("OMP_NUM_THREADS") for env in environments] == [None, "2", "2", None], "ranks: as without a sweep"
 
 
 def test_job_has_its_request_and_is_known_before_a_signal_acts(monkeypatch, tmp_path, tiny_config):
@@ -107,22 +145,9 @@ def test_job_has_its_request_and_is_known_before_a_signal_acts(monkeypatch, tmp_
     monkeypatch.setattr(pool.subprocess, "Popen", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM) or process)
     monkeypatch.setattr(pool, "_problem", lambda *_: None)
     with pytest.raises(SystemExit, match="143"), exit_on_sigterm():
-        pool.run([Job((), tiny_config(), tmp_path)], [""], Options(1), "mine")
+        pool.run([Job((), tiny_config(), tmp_path)], [""], options(1), "mine")
     process.stdin.write.assert_called_once()
     process.send_signal.assert_called_once_with(signal.SIGTERM)
-
-
-@pytest.mark.parametrize(
-    "error", [ConfigError("a"), RunError("b"), OSError(28, "No space left"), MemoryError()], ids=repr
-)
-def test_an_error_on_one_of_several_nodes_ends_the_job_of_all(error, tiny_config, monkeypatch):
-    """submitit takes what is raised for a result, and the other nodes would wait for this one."""
-    monkeypatch.setattr(HydraConfig, "get", lambda: SimpleNamespace(job=SimpleNamespace(num=0)))
-    monkeypatch.setattr(train, "run", MagicMock(side_effect=error))
-    for nodes in (1, 2):
-        config = tiny_config("hardware=2xcpu", f"hardware.num_nodes={nodes}").model_dump(mode="json")
-        with contextlib.nullcontext() if nodes == 1 else pytest.raises(SystemExit, match="2"):
-            assert isinstance(launcher._task("mine", [config], [""], 1)(None), RprError)
 
 
 @pytest.mark.parametrize("before", ["failed", "interrupted"])
@@ -168,16 +193,3 @@ def test_two_jobs_at_a_time_end_when_the_sweep_is_killed(tmp_path, wait_for, pro
     process.communicate()
     started = dict(path.name.split(" of ") for path in tmp_path.glob("* of *"))
     assert started.keys() == {"1", "2"} and len({*started.values()}) == 2  # the third was not started
-
-
-def test_dry_run_says_what_each_job_asks_slurm_for(cli, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").write_text("jobs: [model=base seed=1]")
-    given = ("mine.yaml", "hardware=slurm_8xgpu", "hardware.num_nodes=2", "hydra.launcher.partition=gpu")
-    *commands, total, request = cli("sweep", *given, "--dry-run").out.splitlines()
-    assert commands[1].startswith("rpr-cli train -m hydra.launcher.partition=gpu model=base ")
-    asked = "partition=gpu, nodes=2, gpus_per_node=8, cpus_per_task=32, timeout_min=4320"
-    assert total.startswith("# 1 job") and request.startswith(f"# each in a SLURM job of its own: {asked}; ")
-    _, command, *_, total = cli("sweep", "mine.yaml", "hydra/launcher=submitit_local", "--dry-run").out.splitlines()
-    assert command.startswith("rpr-cli train -m hydra/launcher=submitit_local model=base ")
-    assert total.startswith("# 1 job"), "other launchers than SLURM's have no request in words"
