@@ -133,7 +133,7 @@ def test_report_of_unfinished_run_with_learned_positions(small_run, tmp_path, ru
     assert err.startswith("rpr-cli: learned: still running, or killed") and "in its last checkpoint\n" in err
     assert out.startswith("learned: absolute (learned) | step 4 | not finished | synthetic data\n")
     page = (run / "positions.svg").read_text()
-    assert "relative tables" not in page and "learned absolute tables" in page and ">Mine" in page
+    assert "norm of each relative" not in page and "norm of each learned" in page and ">Mine" in page
     document = json.loads((run / "positions.json").read_text())
     assert (document["num_sentences"], document["max_distance"], document["tables"]) == (5, 6, [])
     assert [len(entry["absolute"]) for entry in document["absolute"]] == [1024, 1024]

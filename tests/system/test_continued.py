@@ -136,7 +136,7 @@ def test_refused(rope, small_run, refused, tmp_path, cache_dir, monkeypatch):
     scored = small_run("evaluation.test_splits=[validation]", "position=rope")
     parent = Path(shutil.copytree(scored, tmp_path / "parent"))
     checkpoints(parent / "checkpoints")[0][1].unlink()
-    fewer = "was scored with average of 2 (steps 2 to 4, 50% of the training), but its checkpoints now give step 4; "
+    fewer = "was scored with average of 2 (steps 2 to 4, 50% of the training), but has step 4 now; "
     assert fewer in refusal(f"from={parent}")
     sizes = refusal(f"from={rope}", "model.d_ff=32", "model.activation=gelu")
     assert sizes.endswith("give this one its settings, too: model.d_ff=64 model.activation=relu")

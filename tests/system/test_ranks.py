@@ -28,20 +28,17 @@ from rpr.commands import train
 from rpr.compose.composition import compose_train
 train.run(compose_train(sys.argv[1:]), command="rpr-cli train")
 """
-SIGNALLED = {
-    "kill command": (COMMAND, signal.SIGKILL, -signal.SIGKILL),
-    "terminate command": (COMMAND, signal.SIGTERM, 143),
-    "Ctrl-C": (COMMAND, signal.SIGINT, 130),
-    "kill torchrun": (TORCHRUN, signal.SIGKILL, 2),
-    "kill rank": (RANK, signal.SIGKILL, 2),
-}
-REPORTED = {signal.SIGKILL: None, signal.SIGTERM: "SIGTERM; the", signal.SIGINT: "Ctrl-C; the"}  # of the command
+KILLED = "the training process was ended by SIG"
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and dying with a parent is Linux's")
-@pytest.mark.parametrize("target, sign, code", SIGNALLED.values(), ids=SIGNALLED)
-def test_no_process_outlives_run(target, sign, code, tiny, tiny_config, small_data, processes, wait_for):
+@pytest.mark.parametrize("target, sign, code, reason", [
+    (COMMAND, signal.SIGKILL, -signal.SIGKILL, None), (COMMAND, signal.SIGTERM, 143, "SIGTERM; the"),
+    (COMMAND, signal.SIGINT, 130, "Ctrl-C; the"), (TORCHRUN, signal.SIGKILL, 2, KILLED),
+    (RANK, signal.SIGKILL, 2, KILLED),
+])  # fmt: skip
+def test_no_process_outlives_run(target, sign, code, reason, tiny, tiny_config, small_data, processes, wait_for):
     config = tiny_config(*ENDLESS)
     run_dir = Path(config.runs_dir) / config.run_dir_name
     process = processes.start("train", *tiny, *ENDLESS)
@@ -51,7 +48,6 @@ def test_no_process_outlives_run(target, sign, code, tiny, tiny_config, small_da
     assert process.wait(40) == code
     assert wait_for(lambda: not processes.alive(), 15), processes.alive()
     err, record = process.stderr.read().decode(), read_record(run_dir / "record.json")
-    reason = REPORTED[sign] if target == COMMAND else "the training process was ended by SIG"
     if reason is None:
         assert record.status == "running" and "or killed" in record.outcome
     else:
