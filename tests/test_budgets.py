@@ -21,7 +21,7 @@ ROOMS = {
     "rpr/scoring": 1_190,
     "rpr/sweep": 1_070,
     "rpr/tracking": 490,
-    "rpr/training": 1_170,
+    "rpr/training": 1_160,
     "tests": 2_200,
     "tests/checks": 390,
     "tests/cli": 450,
@@ -41,7 +41,7 @@ ROOMS = {
     "tests/sweep": 590,
     "tests/system": 3_310,
     "tests/tracking": 390,
-    "tests/training": 740,
+    "tests/training": 730,
 }
 
 

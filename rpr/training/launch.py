@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rpr.config.train import HardwareConfig
 from rpr.environment import for_child
-from rpr.errors import ConfigError, InterruptedRun, ProcessEnded, RunError, TimeLimitReached
+from rpr.errors import ConfigError, InterruptedRun, ProcessEnded, TimeLimitReached
 from rpr.signals import SIGTERM_EXIT, die_with_parent, exit_on_sigterm, unhandled_sigcont
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ GRACE_SECONDS = 15
 TORCHRUN_GRACE_SECONDS = 45  # torchrun itself kills ranks that have not ended within 30 seconds
 NODES_WAIT_SECONDS = 3600  # for each other: the first node may be preparing the corpus
 _RESUMES = "the same command resumes from the last checkpoint, if any"
-_NODES_APART_EXIT = 75  # of torchrun, which has waited so long
 
 
 def run_worker(
@@ -40,7 +39,7 @@ def run_worker(
     first, it ends the worker, too. Returns 0 or the exit code of the first rank that failed; as in a shell, 128 + N
     means killed by signal N. The worker inherits the file descriptors `keep_open` (locks); its output goes to `log`, or
     to that of this process. Raises ConfigError for several nodes unless SLURM has started this process on each,
-    RunError if they did not connect to each other in time, TimeLimitReached at SLURM's.
+    TimeLimitReached at its time limit.
     """
     command, environment, grace = [sys.executable, "-P", "-m", module, str(job)], for_child(), GRACE_SECONDS
     if hardware.num_ranks > 1:
@@ -65,12 +64,6 @@ def run_worker(
     finally:
         if worker.poll() is None:
             terminate([worker], grace)
-    if code == _NODES_APART_EXIT and hardware.num_nodes > 1:
-        raise RunError(
-            f"hardware.num_nodes: the {hardware.num_nodes} nodes did not connect to each other within "
-            f"{NODES_WAIT_SECONDS / 60:g} minutes; a node failed, is still preparing the corpus (rpr-cli prepare does "
-            "it before the job), is behind a firewall, or cannot resolve the names of others"
-        )
     return code if code >= 0 else 128 - code
 
 
@@ -153,8 +146,6 @@ def _torchrun_without_traceback(arguments: list[str]) -> int:
     except SignalException:
         return SIGTERM_EXIT
     except DistError as error:  # before any rank has started
-        if "timed out" in str(error).lower():
-            return _NODES_APART_EXIT
         print(f"rpr-cli: torchrun: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
         return 1
     return 0

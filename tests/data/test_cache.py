@@ -76,6 +76,13 @@ def test_complete_cache_opens_without_reading_the_corpus(copy, monkeypatch):
     assert (again.meta, again.directory, again.built_now) == (copy[1].meta, copy[1].directory, False)
 
 
+def test_a_cache_is_built_under_its_lock(tmp_path, monkeypatch):
+    locked = []
+    monkeypatch.setattr(cache, "lock", lambda descriptor, message: locked.append(message) or True)
+    name = prepare(config(tmp_path)).directory.name
+    assert locked == [f"another process is building {name}"]
+
+
 def test_long_and_empty_pairs_are_dropped_and_counted_also_where_they_are_held_out(tmp_path):
     long = ("word " * 60, "Wort " * 60)
     pairs = [("x", ""), (f"a {long[0]}", long[1]), *PAIRS, ("", "y"), *PAIRS[:8], ("only", ""), long]
@@ -186,6 +193,12 @@ def test_damaged_cache_is_rebuilt_with_a_warning(copy, caplog, file, damage):
 def expected(tmp_path_factory):
     """The files of a build by one process in one chunk."""
     return files_of(prepare(line_config(tmp_path_factory.mktemp("plain"), PAIRS)))
+
+
+def test_files_do_not_depend_on_chunks(tmp_path, expected, monkeypatch):
+    monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", 7)
+    prepared = prepare(line_config(tmp_path, PAIRS))
+    assert prepared.built_now and files_of(prepared) == expected and len(expected) == 2 + 4 + 6 + 6
 
 
 def test_what_a_killed_build_left_is_removed(tmp_path, expected):

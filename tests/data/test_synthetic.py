@@ -1,5 +1,5 @@
-"""The synthetic corpus: sentences of it whose German was checked by hand, and the properties it is designed for: unique
-sources, a longer long split, and targets that a bag of words does not determine.
+"""The properties that the synthetic corpus is designed for: unique sources, a longer long split, and targets that a bag
+of words does not determine. Its sentences are frozen by tests/golden/generators.json.
 """
 
 from collections import defaultdict
@@ -15,26 +15,6 @@ SIZES = {"num_train": 8_000, "num_validation": 300, "num_test": 300, "num_long":
 @pytest.fixture(scope="module")
 def corpus():
     return generate(seed=1, **SIZES)
-
-
-BY_HAND = """
-the friendly doctor saw a nun | der freundliche Arzt hat eine Nonne gesehen
-at night an old child called a small calf | nachts hat ein altes Kind ein kleines Kalb gerufen
-the young tired lamb pushed a fox | das junge müde Lamm hat einen Fuchs gestoßen
-the stupid woman found a friendly girl | die dumme Frau hat ein freundliches Mädchen gefunden
-the wild duck pushed a witch although the bird slept | \
-die wilde Ente hat eine Hexe gestoßen , obwohl der Vogel geschlafen hat
-yesterday the dog kissed a baker although a wild cat slept | \
-gestern hat der Hund einen Bäcker geküsst , obwohl eine wilde Katze geschlafen hat
-a lamb heard the wolf here and a big tired goat slept in the garden | \
-ein Lamm hat hier den Wolf gehört , und eine große müde Ziege hat im Garten geschlafen
-"""
-
-
-def test_translations(corpus):
-    german_of = {pair.source: pair.target for pair in corpus["train"]}
-    by_hand = [line.split(" | ") for line in BY_HAND.strip().splitlines()]
-    assert [[english, german_of.get(english)] for english, _ in by_hand] == by_hand
 
 
 def test_split_sizes_and_unique_sources_and_lengths(corpus):
