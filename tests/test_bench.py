@@ -40,12 +40,19 @@ def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
     assert timings == {"a": ([2.0, 4.0, 1.0], 7 * warm), "b": ([4.0, 16.0, 1.0], 7 * 2 * warm)}
 
 
-def test_a_step_without_memory_has_no_timing_and_the_others_have():
-    def too_much():
-        raise torch.OutOfMemoryError
+def test_a_variant_without_memory_has_no_figures_and_without_the_baseline_none_has(monkeypatch):
+    def step_of(_config, position, *_):
+        def step():
+            if position.name == "absolute":
+                raise torch.OutOfMemoryError
+            torch.empty(9)
 
-    steps = {"a": lambda: None, "b": too_much, "c": lambda: None}
-    assert [*take_turns(steps, rounds=1, steps_per_round=1, device=CPU)] == ["a", "c"]
+        return step
+
+    monkeypatch.setattr(benchmark, "training_step", step_of)
+    for names, problems in ((("absolute", "none"), 2), (("none", "absolute"), 1)):
+        rows = benchmark.measure(bench("rounds=1"), "step", 5, positions(*names), 1.0, CPU)
+        assert [row.get("problem") for row in rows].count("out of memory") == problems
 
 
 def test_peak_bytes_of_live_tensors():
@@ -73,19 +80,6 @@ def test_peak_bytes_of_live_tensors():
         torch.autograd.grad(y, x, torch.ones(1000))
 
     assert peak_bytes(backward, CPU) == 3 * 4000  # y, the ones, the gradient
-
-
-def test_matmul_rate_is_the_median_after_warm_up(monkeypatch):
-    clock, durations = SimpleNamespace(now=0.0), iter([9.0, 9.0, 9.0, *[1.0] * 4, *[2.0] * 2, *[4.0] * 4])
-
-    def product(a, b):
-        assert a.shape == b.shape == (8, 8) and a.dtype == torch.bfloat16
-        clock.now += next(durations)
-
-    monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    monkeypatch.setattr(torch, "mm", product)
-    hardware = bench("hardware.precision=bf16").hardware
-    assert benchmark.matmul_rate(hardware, CPU, 8) == 2 * 8**3 / 2.0
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,11 @@ def test_different_results_are_shown_and_exit_with_1(original, call_rerun, chang
     assert re.search(r"\ngit.commit +feed +0123456789abcdef\n", out) and "\ncorpus.key " in out
     assert re.search(r"\ntest/sacrebleu +99\.000 \(.*\) .* -[\d.]+\n", out)
     assert "rerun - record" in out
+    # A logged loss alone.
+    source = changed({}, "other/record.json")
+    losses = (original / "metrics.jsonl").read_text().replace('"train/loss": ', '"train/loss": 1', 1)
+    source.with_name("metrics.jsonl").write_text(losses)
+    assert "its results differ from" in call_rerun(source, code=1).err
 
 
 def test_recorded_configuration_is_run_in_the_given_folders(original, call_rerun, changed, started, tmp_path):
@@ -139,13 +144,8 @@ def test_folder_of_a_rerun(original, call_rerun, changed, started, tmp_path):
     assert folder_of(original) == "-rerun3"
     unfinished(changed, f"{original.name}-rerun3")
     assert folder_of(original) == "-rerun3"
-
-
-def test_unfinished_run_can_be_repeated(call_rerun, changed, started):
-    source = unfinished(changed, "interrupted")
-    out, err = call_rerun(source)
-    assert f"rpr-cli: {source}: interrupted: SIGTERM; it has no results to compare with\n" in err
-    assert (out, len(started)) == ("", 1)
+    printed = call_rerun(unfinished(changed, "interrupted"))
+    assert "interrupted: SIGTERM; it has no results to compare with\n" in printed.err and printed.out == ""
 
 
 def test_another_place_of_the_corpus(call_rerun, changed, started, tmp_path):

@@ -241,14 +241,6 @@ def test_bench_by_length_and_with_windows(cli):
     )
 
 
-def test_bench_out_of_memory_says_so_in_each_row(cli, monkeypatch):
-    def out_of_memory(*_args, **_options):
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(bench, "take_turns", out_of_memory)
-    assert cli(*BENCH).out.count("out of memory") == 16
-
-
 def test_positional_arguments_are_not_parsed_by_hydra():
     """Most of these characters mean something in its grammar."""
     names = ["it's.txt", "a,b [c] {d} $e ${f}.txt", "back\\slash.txt", "end\\", "\\'", "\\${Füße}.txt"]
