@@ -26,7 +26,7 @@ ROOMS = {
     "tests/checks": 390,
     "tests/cli": 440,
     "tests/config": 300,
-    "tests/data": 1_460,
+    "tests/data": 1_450,
     "tests/decode": 340,
     "tests/export": 560,
     "tests/golden": 390,

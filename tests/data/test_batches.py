@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
+from rpr.data import batches
 from rpr.data.batches import Batch, BatchSpec, TrainingBatches, TranslationDataset
 from rpr.data.cache import TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD
@@ -78,6 +79,12 @@ def test_data_loader_batches_equal_those_of_the_dataset(split, num_workers):
         assert isinstance(batch, Batch) and batch[3:] == expected[3:]
         assert all((one == other).all() for one, other in zip(batch[:3], expected[:3], strict=True))
         assert batch.num_target_tokens == int((batch.target_output_BT != PAD).sum())
+
+
+def test_cells_and_microbatches_do_not_depend_on_chunks(monkeypatch):
+    whole = batches.planned(*sentence_lengths(1000), 512, joined=False)
+    monkeypatch.setattr(batches, "PAIRS_AT_ONCE", 7)
+    assert all(map(np.array_equal, batches.planned(*sentence_lengths(1000), 512, joined=False), whole))
 
 
 @pytest.mark.parametrize("number", [1, 3000])

@@ -134,13 +134,6 @@ def test_pointers_of_git_lfs_are_refused_in_every_format(tmp_path, name):
         fingerprint(data_config(tmp_path))
 
 
-def test_files_that_may_be_data_are_noted(tmp_path):
-    more = dict.fromkeys(("a.zip", "b.csv.zst", "train.log", "README.md", "words", "test.de.1", "test2.csv"), b"x")
-    write(tmp_path / "pairs", lines("train", "test") | more)
-    left = [file.name for file in corpus_files(data_config(tmp_path)).left_over]
-    assert left == ["a.zip", "b.csv.zst", "test.de.1", "test2.csv"]
-
-
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "arrow", "csv.gz", "jsonl.gz"])
 def test_every_format_holds_the_same_rows(tmp_path, suffix):
     """Strings that look like dates and numbers stay text."""
