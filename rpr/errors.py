@@ -5,6 +5,7 @@ The command line turns them into exit code 2.
 
 import difflib
 import errno
+import reprlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ class Problem(NamedTuple):
     remedy: str = ""
 
     def __str__(self) -> str:
-        line = f"{self.setting}: invalid value {self.value!r}: {self.rule}"
+        value = reprlib.repr(self.value) if isinstance(self.value, list) else repr(self.value)  # a list may be huge
+        line = f"{self.setting}: invalid value {value}: {self.rule}"
         return f"{line}; {self.remedy}" if self.remedy else line
 
 

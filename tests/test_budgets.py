@@ -24,7 +24,7 @@ ROOMS = {
     "rpr/training": 1_160,
     "tests": 2_200,
     "tests/checks": 390,
-    "tests/cli": 440,
+    "tests/cli": 430,
     "tests/config": 300,
     "tests/data": 1_450,
     "tests/decode": 340,

@@ -51,8 +51,7 @@ class ModelConfig(StrictModel):
 
     def problems(self) -> Iterator[str | Problem]:
         if self.d_model % self.num_heads:
-            divisors = ", ".join(str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0)
-            yield Problem("num_heads", self.num_heads, f"must divide d_model = {self.d_model}", f"try {divisors}")
+            yield Problem("num_heads", self.num_heads, f"must divide d_model = {self.d_model}")
         if self.d_model % 2:
             yield Problem("d_model", self.d_model, "must be even, as sinusoids come in pairs")
 
@@ -101,8 +100,8 @@ class OptimConfig(StrictModel):
     @property
     def kept_checkpoints(self) -> int:
         """How many a finished run has."""
-        every = self.checkpoint_every_n_steps
-        return self.keep_checkpoints if every is None else min(self.keep_checkpoints, -(-self.max_steps // every))
+        every = self.checkpoint_every_n_steps or 1
+        return min(self.keep_checkpoints, -(-self.max_steps // every))
 
     @property
     def rate_setting(self) -> str:
@@ -256,16 +255,15 @@ class TrainConfig(StrictModel):
         """One stack has one scheme. With schemes that add no positions it would be exactly zero at a zero BOS without a
         source before it, where each norm multiplies gradients by 1 / sqrt(epsilon): there BOS has a vector of its own.
         """
-        sections = settings if isinstance(settings, Mapping) else {}
-        model, position, data = (sections.get(name) or {} for name in ("model", "position", "data"))
-        if not all(isinstance(section, Mapping) for section in (model, position, data)):
+        names = ("model", "position", "data")
+        if not isinstance(settings, Mapping) or not all(isinstance(settings.get(name), Mapping) for name in names):
             return settings
+        model, position, data = (settings[name] for name in names)
         sides = [side for side in ("encoder", "decoder") if position.get(side)]
         if sides and model.get("architecture") == "decoder_only":
             raise ValueError(f"position.{sides[0]}: model.architecture=decoder_only has one stack; choose position=...")
-        if model.get("bos_vector", "") is not None:
-            return settings
-        return {**sections, "model": {**model, "bos_vector": "zero" if data.get("text") is None else "learned"}}
+        chosen = {"bos_vector": "zero" if data.get("text") is None else "learned"}
+        return settings if model.get("bos_vector", "") is not None else {**settings, "model": {**model, **chosen}}
 
     def problems(self) -> Iterator[str | Problem]:
         parts = {"data.name": self.data.name, "model.name": self.model.name, "position.name": self.position.name}

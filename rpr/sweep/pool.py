@@ -1,5 +1,5 @@
-"""The jobs of a sweep on this machine, N at a time. Each is a process of its own, which runs this file as a module, so
-that W&B, peak memory and random state are the run's own.
+"""The jobs of a sweep on this machine, N at a time, each a process of its own, which runs this file as a module: W&B,
+peak memory and random state are the run's own.
 """
 
 import contextlib
@@ -114,10 +114,10 @@ def _problem(process: subprocess.Popen[bytes], job: Job, otherwise: RunError) ->
         return None
     if reported:
         return RunError(reported.decode())
-    path, is_earlier = job.run_dir / RECORD_NAME, False
-    if path.exists():
+    is_earlier = False
+    if (job.run_dir / RECORD_NAME).exists():
         with contextlib.suppress(RprError), locks.acquire(job.run_dir):
-            is_earlier = read_record(path) == job.record
+            is_earlier = read_record(job.run_dir / RECORD_NAME) == job.record
             lifecycle.mark_stopped(job.run_dir, otherwise, is_earlier=is_earlier)
     return RunError(str(otherwise)) if is_earlier else otherwise
 

@@ -1,32 +1,47 @@
 """Sweep files, from sweeps/ or the user's own, and the settings and flags of `rpr-cli sweep`."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import yaml
+from pydantic import Field
 
 from rpr.compose.composition import override_key
 from rpr.config.data import DataConfig
-from rpr.errors import ConfigError, did_you_mean
+from rpr.errors import ConfigError, Problem, did_you_mean
 from rpr.paths import sweep_files, user_path
+from rpr.validation import StrictModel, validate
 
-_KEYS = ("description", "overrides", "jobs", "by_size", "best_of", "baseline", "paper")
 
-
-@dataclass(frozen=True)
-class SizeRow:
+class SizeRow(StrictModel):
     """A row of `by_size` in a sweep's file: settings for training data of up to `up_to` sentence pairs, or bytes of
     text; `takes` says how long jobs take.
     """
 
-    up_to: float
+    up_to: float = Field(allow_inf_nan=True)
     settings: str
     takes: str
 
 
-@dataclass(frozen=True)
-class SweepSpec:
+class SweepFile(StrictModel):
+    """The keys of a sweep's file; the last three are the report's."""
+
+    description: str
+    overrides: tuple[str, ...]
+    jobs: tuple[str, ...]
+    by_size: tuple[SizeRow, ...] | None
+    best_of: tuple[str, ...] | None
+    baseline: str | None
+    paper: bool | None
+
+    def problems(self) -> Iterator[str | Problem]:
+        limits = [row.up_to for row in self.by_size or ()]
+        if self.by_size is not None and (limits != sorted({*limits}) or limits[-1:] != [float("inf")]):
+            yield "by_size: up_to must grow from row to row and end with .inf"
+
+
+class SweepSpec(NamedTuple):
     """A sweep as rows of overrides; the comma lists in a row are swept over (their product)."""
 
     name: str
@@ -70,22 +85,14 @@ def read(name: str) -> SweepSpec:
     if known.read_text(encoding="utf-8") != text:
         raise ConfigError(f"{path}: {known} is another sweep of this name, which records name it by; rename the file")
     # 2. Its keys, and the rows of overrides.
-    content = content if isinstance(content, dict) else {"a list or a text": content}
-    if unknown := [str(key) for key in content if key not in _KEYS]:
-        raise ConfigError(f"{path}: {unknown[0]}: no such key of a sweep" + did_you_mean(unknown[0], _KEYS))
-    overrides, jobs = content.get("overrides") or [], content.get("jobs") or [""]
+    given = content if isinstance(content, dict) else {"jobs": content}
+    usual = dict.fromkeys(SweepFile.model_fields) | {"description": "", "overrides": (), "jobs": ("",)}
+    file = validate(SweepFile, usual | {key: value for key, value in given.items() if value is not None}, at=str(path))
     try:
-        if not (isinstance(overrides, list) and isinstance(jobs, list)):
-            raise TypeError("no list")
-        common, *lines = map(shlex.split, [" ".join(overrides), *jobs])
-        by_size = tuple(SizeRow(**row) for row in content.get("by_size", ()))
-        limits = [row.up_to for row in by_size]
-        if limits != sorted({*limits}) or ("by_size" in content and limits[-1:] != [float("inf")]):
-            raise ValueError("up_to of by_size must grow from row to row and end with .inf")
-    except (AttributeError, TypeError, ValueError) as error:
-        rule = f"overrides and jobs are lists of strings, e.g. 'position=none seed=1,2', by_size of rows ({error})"
-        raise ConfigError(f"{path}: {rule}; correct the file") from None
-    return SweepSpec(path.stem, str(content.get("description", "")), tuple((*common, *row) for row in lines), by_size)
+        rows = [tuple(shlex.split(" ".join([*file.overrides, job]))) for job in file.jobs]
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}; correct its quotes") from None
+    return SweepSpec(path.stem, file.description, tuple(rows), file.by_size or ())
 
 
 def settings_by_size(rows: Sequence[SizeRow], data: DataConfig, typed: Sequence[str]) -> tuple[list[str], str]:

@@ -212,25 +212,17 @@ def test_bench(tmp_path, capsys):
     assert baseline["target_tokens_per_second"] == pytest.approx(24 * baseline["steps_per_second"])
 
 
-BENCH = [
-    "bench",
-    "model.architecture=decoder_only",
-    "model.num_layers=1",
-    "model.d_model=32",
-    "model.d_ff=32",
-    "data.vocabulary_size=50",
-    "variants=[none,cope]",
-    "parts=[context,attention]",
-    "context.lengths=[4,16]",
-    "context.positions=16",
-    "rounds=1",
-    "steps_per_round=1",
-    "context.windows=[2]",
-]
-
-
 def test_bench_by_length_and_with_windows(cli):
-    document = json.loads(cli(*BENCH, "format=json").out)
+    sizes = ["model.num_layers=1", "model.d_model=32", "model.d_ff=32", "data.vocabulary_size=50"]
+    work = [
+        "parts=[context,attention]",
+        "context.lengths=[4,16]",
+        "context.positions=16",
+        "rounds=1",
+        "steps_per_round=1",
+    ]
+    words = ["bench", "model.architecture=decoder_only", *sizes, *work, "variants=[none,cope]", "context.windows=[2]"]
+    document = json.loads(cli(*words, "format=json").out)
     rows = [(row["length"], row["batch"], row["variant"]) for row in document["context"]]
     names = ("none", "cope", "none, window 2", "cope, window 2")
     assert rows == [(length, 16 // length, name) for length in (4, 16) for name in names]
