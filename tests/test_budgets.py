@@ -39,7 +39,7 @@ ROOMS = {
     "tests/runs": 410,
     "tests/scoring": 550,
     "tests/sweep": 590,
-    "tests/system": 3_310,
+    "tests/system": 3_300,
     "tests/tracking": 390,
     "tests/training": 730,
 }

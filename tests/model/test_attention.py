@@ -102,16 +102,18 @@ def test_all_forms_match_loops_forward_and_reference_backward(case):
     ((129, 50, 3), {"keys": 16, "values": 0}),
     ((200, 7), {"keys": 300, "values": 16, "bias": 3}),
     ((97, 97), {"keys": 16, "values": 4, "causal": True}),
-    ((70, 70), {"keys": 64, "values": 4, "mask": "K"}),
     ((260, 260), {"keys": None, "values": None, "key_bias": True, "causal": True}),
-    ((150, 150), {"keys": 64, "values": 3, "bias": 2, "causal": True, "heads": 1}),
     ((210, 210), {"keys": None, "values": None, "bias": 130, "causal": True}),
     ((200, 200), {"keys": 140, "values": None, "bias": 199, "queries": 2, "causal": True, "mask": "K"}),
     ((301, 301), {"keys": 16, "values": 300, "causal": True, "window": 140, "sink": True}),
-    ((333, 333), {"keys": 200, "values": 140, "bias": 130, "causal": True, "window": 135, "heads": 1, "sink": True}),
     ((270, 270), {"keys": 16, "values": 64, "bias": 3, "window": 33, "mask": "BK", "sink": True}),
-    ((260, 260), {"keys": None, "values": None, "key_bias": True, "causal": True, "window": 70, "sink": True}),
     ((140, 300, 160), {"keys": 4, "values": None, "bias": 300, "causal": True, "window": 20}),
+    *(pytest.param(lengths, options, marks=pytest.mark.slow) for lengths, options in (
+        ((70, 70), {"keys": 64, "values": 4, "mask": "K"}),
+        ((150, 150), {"keys": 64, "values": 3, "bias": 2, "causal": True, "heads": 1}),
+        ((333, 333), {"keys": 200, "values": 140, "bias": 130, "causal": True, "window": 135, "sink": True}),
+        ((260, 260), {"keys": None, "values": None, "key_bias": True, "causal": True, "window": 70, "sink": True}),
+    )),
 ])  # fmt: skip
 def test_all_forms_match_reference_on_longer_sentences(lengths, options):
     assert_all_forms_agree(Case(*lengths, **options))
@@ -159,7 +161,7 @@ def test_on_a_gpu_the_kernel_for_tables_is_chosen_where_it_is_faster(kernel, cha
     assert attention._kernel_is_faster(AttentionInputs(**of, k=k, v=v)) is kernel
 
 
-@pytest.mark.parametrize("dtype, largest", [(torch.float64, 1e-11), (torch.float32, 2e-4), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize("dtype, largest", [(torch.float64, 1e-11), (torch.bfloat16, 0.02)])
 @pytest.mark.parametrize("linear", [True, False])
 def test_a_bias_of_keys_is_columns_of_them(linear, dtype, largest, monkeypatch):
     """As on a GPU: in bfloat16, too, which holds neither all positions nor running sums."""

@@ -34,7 +34,7 @@ def test_running_sums_as_key_bias_are_not_rounded_by_autocast(monkeypatch):
     assert (plain - exact).abs().max() < 1e-4 and (rounded - exact).abs().max() < 0.02
 
 
-@pytest.mark.parametrize("more", [{}, {"window": 90, "sink": True}])
+@pytest.mark.parametrize("more", [{}, pytest.param({"window": 90, "sink": True}, marks=pytest.mark.slow)])
 def test_running_sums_as_key_bias_are_exact_in_bfloat16(more):
     """bfloat16 rounds sums of hundreds by whole units, also where their differences are small."""
     inputs, options = Case(400, 400, keys=None, values=None, key_bias=True, causal=True, width=8, **more).inputs()

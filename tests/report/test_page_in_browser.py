@@ -52,8 +52,7 @@ def browser():
         started.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width, height", [(1280, 900), (390, 844)])
+@pytest.mark.parametrize("scheme, width, height", [("light", 1280, 900), ("dark", 390, 844)])
 def test_page_in_a_browser(browser, path, scheme, width, height):
     context = browser.new_context(offline=True, viewport={"width": width, "height": height}, color_scheme=scheme)
     page, wrong = context.new_page(), []

@@ -28,12 +28,11 @@ def numbers_of(**settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("changes, counts", [
     ({"num_heads": 2, "clip_distance": 1},
      {NORMS: 1, "encoder layer 1": 2, "decoder layer 2": 2, ABSOLUTE: 0}),
-    ({"num_heads": 2, "clip_distance": 0, "num_layers": 1}, {NORMS: 1, "encoder layer 1": 2}),
     ({"num_heads": 1, "clip_distance": 1, "tables": "shared_by_heads_and_layers"},
      {"encoder layers 1, 2, shared": 1, "encoder layer 1": 1}),
     ({**NO_TABLES, "num_heads": 2, "num_layers": 7, "absolute": "learned"},
      {NORMS: 0, "encoder layer 1": 1, "decoder layer 7": 1, ABSOLUTE: 1, "source positions": 1}),
-], ids=["tables", "k_0", "shared", "absolute"])  # fmt: skip
+], ids=["tables", "shared", "absolute"])  # fmt: skip
 def test_panels_of_a_figure(changes, counts):
     """Of norms and attention per layer; many layers wrap, so that the width is bounded. Warnings are errors."""
     with warnings.catch_warnings():

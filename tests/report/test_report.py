@@ -116,7 +116,7 @@ def test_summary_names_runs_without_a_result_and_what_removes_them(built, runs):
 
 
 @pytest.mark.usefixtures("unrendered")
-@pytest.mark.parametrize("width, height", [(80, 24), (140, 50)])
+@pytest.mark.parametrize("width, height", [(80, 24), pytest.param(140, 50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("folder, pinned", [
     ("multi30k", ("absolute (sinusoidal)", "relative, k = 16", "RoPE", "T5", "Transformer-XL", "SHAPE")),
     ("length_generalisation", ("absolute (sinusoidal)", "relative, k = 16")), ("lm_length", ("RoPE",)), ("fair", ()),
