@@ -10,6 +10,7 @@ from typing import IO
 from rpr.commands.line_streams import batches
 from rpr.config.commands import TranslateConfig
 from rpr.data.files import check_text
+from rpr.decode.engine import translate_sources
 from rpr.decode.translator import Translator
 from rpr.errors import ConfigError
 from rpr.io.escape import note
@@ -45,9 +46,10 @@ def run(config: TranslateConfig) -> None:
                     check_text(name, b"".join(lines), lines=False)
                 texts = [line.decode("utf-8", errors="replace") for line in lines]
                 # 3. Their translations, and what a reader must know of them.
-                translations = translator.translate_encoded(translator.encode(texts), translator.search)
-                rows = zip(lines, texts, translations, strict=True)
-                for number, (line, text, (translation, finished)) in enumerate(rows, done + 1):
+                sources = translator.encode(texts)
+                translated = translate_sources(translator.engine, sources, translator.vocabulary, translator.search)
+                rows = zip(lines, texts, *translated, strict=True)
+                for number, (line, text, translation, finished) in enumerate(rows, done + 1):
                     if text.encode("utf-8", "surrogatepass") != line:
                         warn(number, "not valid UTF-8; invalid bytes are read as U+FFFD")
                     if not finished:
@@ -55,7 +57,7 @@ def run(config: TranslateConfig) -> None:
                     if not translation and text.strip():
                         warn(number, "an empty translation; min_length=1 requires at least one token")
                 # 4. Whole lines: what an interruption leaves in the buffer is written when it is closed.
-                output.write("".join(f"{translation}\n" for translation, _ in translations).encode())
+                output.write("".join(f"{text}\n" for text in translated.texts).encode())
                 output.flush()
                 done += len(lines)
                 if shows:

@@ -73,41 +73,50 @@ class Engine:
         """log p of each token of the targets (given without EOS) and of the final EOS, with teacher forcing; on the
         CPU.
         """
-        scores: list[Tensor] = [torch.empty(0)] * len(sources)
-        device = self.model.embedding_VM.device
-        lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-        with self.evaluating(), torch.inference_mode():
-            for batch in length_batches(lengths, max_tokens, progress):
-                inputs_BT = pad_rows([[BOS, *targets[index]] for index in batch], device)
-                outputs_BT = pad_rows([[*targets[index], EOS] for index in batch], device)
-                hidden_BTM = self.model(pad_rows([sources[index] for index in batch], device), inputs_BT)
-                log_p_BTV = self.model.logits(hidden_BTM).log_softmax(dim=-1)
-                log_p_BT = log_p_BTV.gather(-1, outputs_BT[..., None])[..., 0].cpu()
-                for row, index in enumerate(batch):
-                    scores[index] = log_p_BT[row, : len(targets[index]) + 1]
-        return scores
+
+        def log_p(source_BS: Tensor, inputs_BT: Tensor) -> Tensor:
+            return self.model.logits(self.model(source_BS, inputs_BT)).log_softmax(dim=-1)
+
+        with self.evaluating():
+            return target_scores(log_p, sources, targets, max_tokens, self.model.embedding_VM.device, progress)
+
+
+def target_scores(
+    log_p: Callable[[Tensor, Tensor], Tensor],
+    sources: Rows,
+    targets: Rows,
+    max_tokens: int,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> list[Tensor]:
+    """As `Engine.score`, of any program: `log_p` is [B, T, V] of sources [B, S] and decoder inputs [B, T]."""
+    scores: list[Tensor] = [torch.empty(0)] * len(sources)
+    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
+    with torch.inference_mode():
+        for batch in length_batches(lengths, max_tokens, progress):
+            source_BS, inputs_BT = pad_pairs([(sources[index], [*targets[index], EOS]) for index in batch], device)
+            outputs_BT = pad_rows([[*targets[index], EOS] for index in batch], device)
+            log_p_BT = log_p(source_BS, inputs_BT).gather(-1, outputs_BT[..., None])[..., 0].cpu()
+            for row, index in enumerate(batch):
+                scores[index] = log_p_BT[row, : len(targets[index]) + 1]
+    return scores
 
 
 class Translated(NamedTuple):
-    """The best translation of each source, in order; and how many of them ended at the length limit, before EOS."""
+    """The best translation of each source, and which of them ended within the length limit, with EOS."""
 
     texts: list[str]
-    unfinished: int
+    finished: list[bool]
 
 
 def translate_sources(
-    engine: Engine,
-    sources: Sequence[list[int]],
-    vocabulary: Vocabulary,
-    search: Search,
-    progress: Progress | None = None,
+    engine: Engine, sources: Rows, vocabulary: Vocabulary, search: Search, progress: Progress | None = None
 ) -> Translated:
-    """The arguments are as for Engine.search."""
-    for index, source in enumerate(sources):
-        assert source[-1:] == [EOS], f"source {index} does not end with EOS"
-    best = [n_best[0] for n_best in engine.search(sources, search, progress=progress)]
-    unfinished = sum(not hypothesis.finished for hypothesis in best)
-    return Translated([vocabulary.decode(hypothesis.pieces) for hypothesis in best], unfinished)
+    """The arguments are as for Engine.search; a source without tokens has an empty translation."""
+    n_best_lists = iter(engine.search([source for source in sources if source], search, progress=progress))
+    best = [next(n_best_lists)[0] if source else None for source in sources]
+    texts = ["" if hypothesis is None else vocabulary.decode(hypothesis.pieces) for hypothesis in best]
+    return Translated(texts, [hypothesis is None or hypothesis.finished for hypothesis in best])
 
 
 def engine_of(model: Transformer, hardware: HardwareConfig, matmul_precision: str) -> Engine:

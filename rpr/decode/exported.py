@@ -4,13 +4,12 @@ card.json says what it is.
 
 import importlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from pydantic import NonNegativeInt, PositiveInt, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_model
 from torch import Tensor
 
 from rpr.data.vocabulary import Vocabulary
@@ -27,7 +26,6 @@ from rpr.version import __version__
 Kind = Literal["safetensors", "ctranslate2", "transformers"]
 FORMAT, VERSION = "rpr-export", 4
 CARD_NAME, SETTINGS_NAME, WEIGHTS_NAME = "card.json", "config.json", "model.safetensors"
-CONFIG_ADAPTER = TypeAdapter(TransformerConfig)
 REMEDY = "export the run again (rpr-cli export)"
 
 
@@ -49,7 +47,7 @@ class Settings(StrictModel):
     format: Literal["rpr-export"]
     version: int
     rpr: str
-    shape: dict[str, Any]
+    shape: TransformerConfig
     schemes: dict[str, str]
     beam_size: PositiveInt
     length_penalty: float
@@ -57,23 +55,17 @@ class Settings(StrictModel):
     max_tokens_per_batch: PositiveInt
     min_length: NonNegativeInt
 
+    @property
+    def search(self) -> Search:
+        """The run's."""
+        return Search(**{name: getattr(self, name) for name in SEARCH_SETTINGS})
 
-@dataclass(frozen=True)
-class Exported:
-    """An export whose weights are not read yet."""
-
-    folder: Path
-    settings: Settings
-    config: TransformerConfig
-    search: Search
-
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self, folder: Path) -> Vocabulary:
         """Raises DataError if it is missing, damaged, or does not match the model's vocabulary size."""
-        path = self.folder / VOCABULARY_NAME
-        vocabulary = Vocabulary.load(path, REMEDY)
-        if len(vocabulary) != self.config.vocabulary_size:
+        vocabulary = Vocabulary.load(path := folder / VOCABULARY_NAME, REMEDY)
+        if len(vocabulary) != self.shape.vocabulary_size:
             raise DataError(
-                f"{path}: has {len(vocabulary)} pieces but the model has {self.config.vocabulary_size}; {REMEDY}"
+                f"{path}: has {len(vocabulary)} pieces but the model has {self.shape.vocabulary_size}; {REMEDY}"
             )
         return vocabulary
 
@@ -86,7 +78,7 @@ def is_export(folder: Path) -> bool:
         return False
 
 
-def read_export(folder: Path) -> Exported:
+def read_export(folder: Path) -> Settings:
     """The settings of a safetensors export. Raises DataError if the folder is no such export, or one that is damaged or
     of another version.
     """
@@ -100,37 +92,29 @@ def read_export(folder: Path) -> Exported:
                 f"{path}: format version {version} by rpr {document.get('rpr')}; rpr {__version__} reads {VERSION}: "
                 f"use that version, or {REMEDY}"
             )
-        settings = Settings.model_validate(document)
-        if unknown := sorted(settings.schemes.keys() - SCHEMES.keys()):
+        if unknown := sorted(document["schemes"].keys() - SCHEMES.keys()):
             raise DataError(f"{path}: needs the position scheme {unknown[0]}; give its folder as schemes_dir=DIR")
-        config = CONFIG_ADAPTER.validate_json(json.dumps(settings.shape), strict=True)
-    except (OSError, ValidationError, AttributeError, TypeError, ValueError) as error:
+        return Settings.model_validate(document)
+    except (OSError, ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({reason_of(error)}); {REMEDY}") from None
-    search = Search(**{name: getattr(settings, name) for name in SEARCH_SETTINGS})
-    return Exported(folder, settings, config, search)
 
 
 def load_exported_model(folder: Path) -> Transformer:
-    """The model of a safetensors export, on the CPU and in evaluation mode. Raises DataError as `read_export`, if the
-    code of its positions has changed, or if weights are missing, damaged, or do not match the settings.
+    """The model of a safetensors export, on the CPU, in evaluation mode and in the precision of the file. Raises
+    DataError as `read_export`, if the code of its positions has changed, or if the weights are damaged.
     """
-    exported, path = read_export(folder), folder / WEIGHTS_NAME
-    if changes := changed_code([stack.scheme for stack in exported.config.stacks()], exported.settings.schemes):
+    settings, path = read_export(folder), folder / WEIGHTS_NAME
+    if changes := changed_code([stack.scheme for stack in settings.shape.stacks()], settings.schemes):
         raise DataError(
-            f"{folder}: {changes[0]} since the export; restore it as it was with rpr {exported.settings.rpr}, or train "
-            "the run again and export it"
+            f"{folder}: {changes[0]} since the export; restore it as it was with rpr {settings.rpr}, or train the run "
+            "again and export it"
         )
-    model = build_model(exported.config)
-    tensors = stored_tensors(model)
     try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path}: cannot be read ({reason_of(error)}); {REMEDY}") from None
-    for name in sorted(tensors.keys() | weights.keys()):
-        stored, ours = (list(side[name].shape) if name in side else "absent" for side in (weights, tensors))
-        if stored != ours:
-            raise DataError(f"{path}: does not match {SETTINGS_NAME}: {name} is {stored}, expected {ours}; {REMEDY}")
-        tensors[name].data = weights[name].clone()  # keeps the precision of the file
+        with safe_open(path, "pt") as file:
+            model = build_model(settings.shape).to(file.get_tensor("embedding_VM").dtype)
+        load_model(model, path)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise DataError(f"{path}: does not fit {SETTINGS_NAME}, or is damaged ({reason_of(error)}); {REMEDY}") from None
     return model.eval().requires_grad_(False)
 
 
@@ -148,4 +132,4 @@ def reason_of(error: Exception) -> str:
         return first_problem(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split())[:150]
+    return " ".join(str(error).split())[:250]

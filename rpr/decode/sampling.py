@@ -66,20 +66,16 @@ def continuations(
 ) -> list[list[Continuation]]:
     """The `num_samples` continuations of each prompt, in order. With `on_text`, which gets their text piece by piece,
     they are made one after another, otherwise in batches. The prompts are all that the model reads before, from BOS or
-    with it: at least one token ID each.
-
-    Raises ConfigError if a prompt is too long for the positions or, with `max_new_tokens`, for those that are learned,
-    or `top_k` is more than the vocabulary, RunError if the model gives no finite probability.
+    with it: at least one token ID each. Raises ConfigError if a prompt is too long for the positions or, with
+    `max_new_tokens`, for those that are learned, RunError if the model gives no finite probability.
     """
-    _check(engine.model, len(vocabulary), prompts, sampling)
+    _check(engine.model, prompts, sampling)
     by_prompt = [[Continuation() for _ in range(sampling.num_samples)] for _ in prompts]
     rows = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(sampling.num_samples)]
     lengths = [len(prompts[prompt]) + sampling.max_new_tokens for prompt, _ in rows]
-    batches = [[row] for row in range(len(rows))]
-    if on_text is None:
-        batches = [*length_batches(lengths, max_tokens_per_batch)]
+    alone = ([row] for row in range(len(rows)))
     with engine.evaluating(), torch.inference_mode():
-        for batch in batches:
+        for batch in length_batches(lengths, max_tokens_per_batch) if on_text is None else alone:
             of_batch = [rows[index] for index in batch]
             for step in _steps(engine.model, [prompts[prompt] for prompt, _ in of_batch], of_batch, sampling):
                 if not bool(step.log_p_B.isfinite().all()):
@@ -135,9 +131,7 @@ def _whole_characters(pieces: Sequence[int], vocabulary: Vocabulary) -> str:
     return vocabulary.decode(pieces).rstrip("\ufffd")
 
 
-def _check(model: Transformer, vocabulary: int, prompts: Rows, sampling: SamplingConfig) -> None:
-    if sampling.top_k is not None and sampling.top_k > vocabulary:
-        raise ConfigError(f"top_k: {sampling.top_k} is more than the vocabulary of {vocabulary} tokens; lower it")
+def _check(model: Transformer, prompts: Rows, sampling: SamplingConfig) -> None:
     rows, longest = model.config.decoder_positions.num_learned, max(map(len, prompts), default=0)
     for stack in model.config.stacks():
         if problem := stack.too_long(longest, "a prompt"):

@@ -19,7 +19,7 @@ from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig, check_attention
 from rpr.data.pairs import normalise
 from rpr.data.vocabulary import EOS, TextVocabulary, Vocabulary
-from rpr.decode.engine import Engine, engine_of, search_of
+from rpr.decode.engine import Engine, engine_of, search_of, translate_sources
 from rpr.decode.exported import is_export, load_exported_model, read_export
 from rpr.errors import ConfigError, Problem, RecordError, did_you_mean
 from rpr.kinds import TEXT
@@ -73,7 +73,7 @@ class Translator:
                 if getattr(config, name) is not None:
                     raise ConfigError(f"{name}: {folder} is an export of one model with its vocabulary; leave it out")
             exported = read_export(folder)
-            vocabulary, search = exported.vocabulary(), exported.search
+            vocabulary, search = exported.vocabulary(folder), exported.search
             if isinstance(vocabulary, TextVocabulary):
                 raise ConfigError(f"run: {folder} is a language model of documents, which does not translate")
             runtime.set_up(hardware)
@@ -104,18 +104,12 @@ class Translator:
         if isinstance(sentences, str):
             raise TypeError("sentences: expected a sequence of strings, not one string")
         search = _changed(self.search, beam_size=beam_size, length_penalty=length_penalty)
-        return [text for text, _ in self.translate_encoded(self.encode(sentences), search)]
+        return translate_sources(self.engine, self.encode(sentences), self.vocabulary, search).texts
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Token IDs with EOS; none of an empty sentence."""
         encoded = self.vocabulary.encode_batch([normalised(sentence) for sentence in sentences])
         return [[*pieces, EOS] if pieces else [] for pieces in encoded]
-
-    def translate_encoded(self, sources: Sequence[Sequence[int]], search: Search) -> list[tuple[str, bool]]:
-        """The best translation of each source from `encode`, and whether it ended within the length limit."""
-        hypotheses = iter(self.engine.search([source for source in sources if source], search))
-        best = [next(hypotheses)[0] if source else None for source in sources]
-        return [(self.vocabulary.decode(row.pieces), row.finished) if row else ("", True) for row in best]
 
 
 def translate_config(path: str | Path, hardware: str | HardwareConfig | None, **arguments: Any) -> TranslateConfig:

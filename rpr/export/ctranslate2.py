@@ -24,7 +24,7 @@ from rpr.model.beam_search import Search
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.positions import Scheme, Tables
 from rpr.model.positions.alibi import Alibi
-from rpr.model.stack import SelfAttention
+from rpr.model.stack import Layer, SelfAttention
 from rpr.model.transformer import StackModules, Transformer
 
 Greedy = tuple[tuple[int, ...], bool]  # the token IDs of a translation, and whether it is finished
@@ -40,40 +40,52 @@ DIFFERENCES = (  # of CTranslate2 from rpr, for model cards and pages
 )
 
 
+_NAMES = {  # of the parts of a layer
+    "norm_1": "self_attention.layer_norm", "qkv": "self_attention.linear.0", "output": "self_attention.linear.1",
+    "norm_2": "ffn.layer_norm", "inner": "ffn.linear_0", "outer": "ffn.linear_1", "norm_cross": "attention.layer_norm",
+    "query": "attention.linear.0", "key_value": "attention.linear.1", "output_cross": "attention.linear.2",
+}  # fmt: skip
+
+
+def parts_of(layer: Layer) -> dict[str, nn.Module]:
+    """The norms and matrices of a layer, for the names that a program has for them."""
+    attention, cross, network = layer.self_attention, layer.cross_attention, layer.feed_forward
+    parts: dict[str, nn.Module] = {
+        "norm_1": layer.around_attention.norm, "norm_2": layer.around_feed_forward.norm, "qkv": attention.qkv,
+        "output": attention.output, "inner": network.inner, "outer": network.outer,
+    }  # fmt: skip
+    if cross is not None and layer.around_cross_attention is not None:
+        parts |= {"norm_cross": layer.around_cross_attention.norm, "query": cross.query}
+        parts |= {"key_value": cross.key_value, "output_cross": cross.output}
+    return parts
+
+
 def unrepresentable(config: TransformerConfig, _tokenizer: str = "") -> str | None:
     """One line on why CTranslate2 cannot represent a model of this shape; None if it can."""
     if refused := config.block_refused("CTranslate2"):
         return refused
     for stack in config.stacks():
-        scheme, site = stack.scheme, stack.site
-        rotation = scheme.rotation(site)
-        reasons = {
-            "has no windows or sinks (position.window, position.sink)": scheme.windowed,
-            "has one scheme for all layers": len(scheme.parts) > 1,
-            f"has one table for a layer's heads: {site.num_heads - 1} of {site.num_heads} would be lost (train with "
-            "position.tables=shared_by_heads)": scheme.sharing == "per_head",
-            "has no YaRN, Llama 3's or LongRoPE's scaling, and no proportion of rotated pairs": rotation is not None
-            and (any(rotation[5:]) or rotation.proportion != 1),
-            "cannot change queries and keys in this way": scheme.changes_queries
-            and rotation is None
-            and scheme.query_scale(site) is None,
-            "reads prompts of decoder-only models with wrong distances": scheme.has_bias
-            and site.causal
-            and not stack.cross
-            and not isinstance(scheme, Alibi),
-            "cannot scale queries by their position (query_log_scale)": bool(scheme.query_log_scale),
-            "has keys of one token each (key_offset)": scheme.key_offset != "none",
-            # With an absolute form they are a table of positions.
-            "has no embeddings of a scheme's own": scheme.has_own_embeddings and scheme.absolute == "none",
-            "cannot project the input of each layer, or change the scores": scheme.has_projections
-            or scheme.has_scores
-            or scheme.has_angles,
-            f"would omit position.absolute={scheme.absolute} beside {scheme.TITLE}": scheme.absolute != "none"
-            and (scheme.has_tables or scheme.changes_queries),
-        }
-        for reason, holds in reasons.items():
-            if holds:
-                return f"position: {scheme.name} cannot be exported, as CTranslate2 {reason}; use format=safetensors"
+        scheme, site, rotation = stack.scheme, stack.site, stack.scheme.rotation(stack.site)
+        if scheme.sharing == "per_head":
+            return (
+                f"position: {scheme.name} cannot be exported, as CTranslate2 has one table for a layer's heads: "
+                f"{site.num_heads - 1} of {site.num_heads} would be lost (train with position.tables=shared_by_heads); "
+                "use format=safetensors"
+            )
+        scaled = rotation is not None and (rotation.proportion != 1 or any(rotation[5:]))
+        wrong = (
+            scheme.windowed or len(scheme.parts) > 1 or bool(scheme.query_log_scale) or scheme.offsets_keys,
+            scheme.has_projections or scheme.has_scores or scheme.has_angles,
+            # Queries and keys rotated in another way than RoPE's of plain frequencies, or not only scaled.
+            scaled or (scheme.changes_queries and rotation is None and scheme.query_scale(site) is None),
+            # A prompt of a decoder-only model is read with wrong distances.
+            scheme.has_bias and site.causal and not stack.cross and not isinstance(scheme, Alibi),
+            # Absolute positions are omitted beside others; without their form there is no table of positions.
+            scheme.absolute != "none" and (scheme.has_tables or scheme.changes_queries),
+            scheme.absolute == "none" and scheme.has_own_embeddings,
+        )
+        if any(wrong):
+            return f"position: {scheme.label} has no exact form in CTranslate2; use format=safetensors"
     return None
 
 
@@ -89,13 +101,11 @@ def position_rows(config: TransformerConfig, longest: int = 0) -> int | None:
 
 
 def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Path, longest: int = 0) -> None:
-    """Write model.bin, config.json and a vocabulary (the text of each piece, as the embedding's rows) to an existing
-    `folder`, for ctranslate2.Translator, whose sources end with EOS; a decoder-only model for
-    ctranslate2.Generator, which reads the source with EOS, if there is one, BOS and the target. The model has at least
-    `longest` positions. flash_attention would ignore the decoder's tables.
+    """Write model.bin, config.json and a vocabulary (the text of each piece) to an existing `folder`, with at least
+    `longest` positions: for ctranslate2.Translator, whose sources end with EOS, or for ctranslate2.Generator, which
+    reads the source with EOS, if there is one, BOS and the target. flash_attention would ignore the decoder's tables.
     """
     assert len(vocabulary_tokens) == model.config.vocabulary_size
-    assert unrepresentable(model.config) is None
     stacks, tokens = [_stack(model, stack, longest) for stack in model.stacks()], list(vocabulary_tokens)
     if len(stacks) == 1:
         spec = library("ctranslate2").specs.TransformerDecoderModelSpec(*stacks)
@@ -150,22 +160,9 @@ def _stack(model: Transformer, stack: StackModules, longest: int) -> Any:
     # 3. The layers, by the names of their parts; queries, keys and values are in the same order as ours.
     exact = max(POSITION_ROWS, longest, (scheme.reach or 0) + 1)
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
-        attention, cross = layer.self_attention, layer.cross_attention
-        modules: dict[str, nn.Module] = {
-            "self_attention.linear.0": attention.qkv,
-            "self_attention.linear.1": attention.output,
-            "self_attention.layer_norm": layer.around_attention.norm,
-            "ffn.linear_0": layer.feed_forward.inner,
-            "ffn.linear_1": layer.feed_forward.outer,
-            "ffn.layer_norm": layer.around_feed_forward.norm,
-        }
-        if cross is not None and layer.around_cross_attention is not None:
-            parts = (cross.query, cross.key_value, cross.output)
-            modules |= {f"attention.linear.{number}": part for number, part in enumerate(parts)}
-            modules["attention.layer_norm"] = layer.around_cross_attention.norm
-        for name, module in modules.items():
-            _set(layer_spec, name, module)
-        _set_distances(layer_spec.self_attention, attention, stack.shape, exact)
+        for part, module in parts_of(layer).items():
+            _set(layer_spec, _NAMES[part], module)
+        _set_distances(layer_spec.self_attention, layer.self_attention, stack.shape, exact)
     if config.norm == "pre":
         _set(spec, "layer_norm", stack.norm)
     return spec
@@ -227,9 +224,7 @@ def _as_buckets(bias_HR: Tensor, exact: int, *, causal: bool) -> Tensor:
 
 def input_embedding(model: Transformer) -> Tensor:
     """The embedding, with a zero vector for BOS if its input is one, [V, M]; the output projection keeps the original.
-
-    (CTranslate2's flag start_from_zero_embedding would avoid this copy, but with return_alternatives it zeroes the
-    whole target_prefix: observed with 4.8.5.)
+    (CTranslate2's start_from_zero_embedding with return_alternatives zeroes the whole target_prefix: 4.8.5.)
     """
     embedding_VM = model.embedding_VM.detach().clone()
     if model.config.zero_bos:
@@ -291,7 +286,6 @@ class TranslatorScorer(_Scorer):
         return [(tuple(row[:-1]), True) if row[-1:] == [EOS] else (tuple(row), False) for row in rows]
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
-        """As Scorer.score."""
         return self._scores(max_tokens, sources, targets)
 
 
@@ -301,7 +295,6 @@ class GeneratorScorer(_Scorer):
     program = "Generator"
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
-        """As Scorer.score."""
         rows = [(*source, BOS, *target, EOS) for source, target in zip(sources, targets, strict=True)]
         scores = self._scores(max_tokens, rows)  # of every token but the first
         return [of_row[len(source) :] for source, of_row in zip(sources, scores, strict=True)]

@@ -18,25 +18,26 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rpr.data.vocabulary import BOS, EOS, FIRST, PAD, UNK, ByteVocabulary
-from rpr.decode.engine import Rows, length_batches, pad_rows
+from rpr.decode.engine import Rows, target_scores
 from rpr.decode.exported import library
 from rpr.errors import RunError
-from rpr.export.ctranslate2 import POSITION_ROWS, input_embedding, position_table
+from rpr.export.ctranslate2 import POSITION_ROWS, input_embedding, parts_of, position_table
 from rpr.model.config import TransformerConfig
+from rpr.model.linear import Linear
 from rpr.model.positions.scheme import Rotation, Site
 from rpr.model.transformer import Transformer
 
-# Names of the embedding, its projection to scores, the last norm and the layers; of a layer's norms before attention
-# and feed-forward, of its projection to q, k and v, of that of the heads, and of its feed-forward matrices.
-_GPT2 = [
-    "transformer.wte", "lm_head", "transformer.ln_f", "transformer.h", "ln_1", "ln_2", "attn.c_attn", "attn.c_proj",
-    "mlp.c_fc", "mlp.c_proj",
-]  # fmt: skip
-_NEOX = [
-    "gpt_neox.embed_in", "embed_out", "gpt_neox.final_layer_norm", "gpt_neox.layers", "input_layernorm",
-    "post_attention_layernorm", "attention.query_key_value", "attention.dense", "mlp.dense_h_to_4h",
-    "mlp.dense_4h_to_h",
-]  # fmt: skip
+# Names of the embedding, its projection to scores, the last norm and the layers; and of the parts of a layer.
+_GPT2 = (
+    ("transformer.wte", "lm_head", "transformer.ln_f", "transformer.h"),
+    {"norm_1": "ln_1", "norm_2": "ln_2", "qkv": "attn.c_attn", "output": "attn.c_proj", "inner": "mlp.c_fc",
+     "outer": "mlp.c_proj"},
+)  # fmt: skip
+_NEOX = (
+    ("gpt_neox.embed_in", "embed_out", "gpt_neox.final_layer_norm", "gpt_neox.layers"),
+    {"norm_1": "input_layernorm", "norm_2": "post_attention_layernorm", "qkv": "attention.query_key_value",
+     "output": "attention.dense", "inner": "mlp.dense_h_to_4h", "outer": "mlp.dense_4h_to_h"},
+)  # fmt: skip
 _SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 
 
@@ -44,21 +45,17 @@ def unrepresentable(config: TransformerConfig, tokenizer: str) -> str | None:
     """One line on why transformers has no exact form of this model; None if it has."""
     if refused := config.block_refused("GPT-2 and GPT-NeoX"):
         return refused
-    stack = config.stacks()[-1]
-    scheme, rotation = stack.scheme, stack.scheme.rotation(stack.site)
-    no_form = any(part.acts_in_layers for part in scheme.parts) and rotation is None
-    if rotation is not None and (rotation.llama3 or rotation.longrope):
-        no_form = True
-    elif rotation is not None and rotation.proportion != 1:  # of whole heads alone, and not with YaRN
-        no_form = rotation.yarn is not None or rotation.width != stack.site.d_head
+    scheme, site = config.stacks()[-1][1:3]
+    rotation = scheme.rotation(site)
+    no_form = rotation is None and any(part.acts_in_layers for part in scheme.parts)
+    if rotation is not None:  # a proportion is of whole heads alone, and not with YaRN
+        of_part = rotation.proportion != 1 and (rotation.yarn is not None or rotation.width != site.d_head)
+        no_form = of_part or bool(rotation.llama3 or rotation.longrope or scheme.absolute != "none")
     reasons = {
         f"model.architecture: {config.architecture}": config.architecture != "decoder_only",
         f"data.tokenizer: {tokenizer}": tokenizer != "bytes",
         f"model.norm: {config.norm}": config.norm != "pre",
-        f"position.window or sink of {scheme.name}": scheme.windowed,
-        f"position: {scheme.name}": no_form,
-        f"position.absolute: {scheme.absolute} together with {scheme.TITLE}": scheme.changes_queries
-        and scheme.absolute != "none",
+        f"position: {scheme.label}": scheme.windowed or no_form,
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     return None if reason is None else f"{reason} has no exact form in transformers; use format=safetensors"
@@ -148,31 +145,25 @@ def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, long
 
 
 def _weights(model: Transformer, rotation: Rotation | None, rows: int | None) -> dict[str, Tensor]:
-    (stack,) = model.stacks()
-    embedding, projection, last_norm, layers, *names = _GPT2 if rotation is None else _NEOX
-    width = model.config.d_model
-    weights = {
-        f"{embedding}.weight": input_embedding(model) * math.sqrt(width),
-        f"{projection}.weight": model.embedding_VM,
-        **_named(last_norm, stack.norm),
+    (stack,), width = model.stacks(), model.config.d_model
+    (embedding, projection, last_norm, layers), names = _GPT2 if rotation is None else _NEOX
+    modules: dict[str, nn.Module] = {last_norm: stack.norm}
+    for number, layer in enumerate(stack.layers):
+        modules |= {f"{layers}.{number}.{names[part]}": module for part, module in parts_of(layer).items()}
+    weights: dict[str, Tensor] = {
+        f"{prefix}.{name}": weight for prefix, part in modules.items() for name, weight in part.named_parameters()
     }
+    for prefix, module in modules.items():
+        if isinstance(module, Linear) and rotation is None:  # GPT-2's are transposed, and all have a bias
+            weights[f"{prefix}.weight"] = module.weight.T
+            weights.setdefault(f"{prefix}.bias", torch.zeros(module.out_features))
+        elif rotation is not None and prefix.endswith(names["qkv"]):
+            weights[f"{prefix}.weight"] = _by_head(weights[f"{prefix}.weight"], rotation, stack.shape.site)
     if rows is not None:
         table = torch.zeros(rows, width) if stack.positions is None else position_table(model, stack.positions, rows)
         weights["transformer.wpe.weight"] = table
-    for number, layer in enumerate(stack.layers):
-        attention, feed_forward = layer.self_attention, layer.feed_forward
-        linears = (attention.qkv, attention.output, feed_forward.inner, feed_forward.outer)
-        parts = (layer.around_attention.norm, layer.around_feed_forward.norm, *linears)
-        prefixes = [f"{layers}.{number}.{name}" for name in names]
-        for prefix, part in zip(prefixes, parts, strict=True):
-            weights |= _named(prefix, part)
-        if rotation is not None:
-            weights[f"{prefixes[2]}.weight"] = _by_head(attention.qkv.weight, rotation, stack.shape.site)
-            continue
-        for prefix, linear in zip(prefixes[2:], linears, strict=True):  # GPT-2's are transposed, and all have a bias
-            weights[f"{prefix}.weight"] = linear.weight.T
-            weights.setdefault(f"{prefix}.bias", torch.zeros(linear.out_features))
-    return weights
+    inputs, outputs = input_embedding(model) * math.sqrt(width), model.embedding_VM
+    return weights | {f"{embedding}.weight": inputs, f"{projection}.weight": outputs}
 
 
 def _by_head(weight: Tensor, rotation: Rotation, site: Site) -> Tensor:
@@ -181,10 +172,6 @@ def _by_head(weight: Tensor, rotation: Rotation, site: Site) -> Tensor:
     qkv_3HDM = weight.detach().clone().view(3, site.num_heads, site.d_head, site.d_model)
     qkv_3HDM[:2, :, :width] = qkv_3HDM[:2][:, :, order]
     return qkv_3HDM.transpose(0, 1).reshape(-1, site.d_model)
-
-
-def _named(prefix: str, module: nn.Module) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": parameter for name, parameter in module.named_parameters()}
 
 
 def _tokenizer() -> dict[str, Any]:
@@ -231,11 +218,10 @@ class TransformersScorer:
             reason = f"transformers {transformers.__version__} cannot load it ({' '.join(str(error).split())[:200]})"
             raise RunError(f"export: {reason}; the export was removed: update transformers") from None
 
-    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[Tensor]:
         """As Scorer.score; the sources are empty. Raises RunError if the exported tokenizer does not give these targets
         from their text.
         """
-        scores: list[list[float]] = [[] for _ in targets]
         for target in targets:
             text = ByteVocabulary().decode_bytes(target).decode("utf-8", "ignore")  # a window may cut a character
             expected = [BOS, *ByteVocabulary().encode(text)]
@@ -244,13 +230,10 @@ class TransformersScorer:
                     "export: the exported tokenizer does not reproduce the pieces of the data; the export was removed: "
                     "report this with the run's record"
                 )
-        with torch.inference_mode():
-            for batch in length_batches([len(target) + 1 for target in targets], max_tokens):
-                pieces_BL = pad_rows([[BOS, *targets[index], EOS] for index in batch])
-                inputs_BL = pieces_BL[:, :-1]
-                logits_BLV = self._model(inputs_BL, attention_mask=torch.ones_like(inputs_BL), use_cache=False).logits
-                log_p_BLV = logits_BLV.double().log_softmax(-1)
-                log_p_BL = log_p_BLV.gather(-1, pieces_BL[:, 1:, None])[..., 0]
-                for row, index in enumerate(batch):
-                    scores[index] = log_p_BL[row, : len(targets[index]) + 1].tolist()
-        return scores
+
+        def log_p(_: Tensor, inputs_BL: Tensor) -> Tensor:
+            output = self._model(inputs_BL, attention_mask=torch.ones_like(inputs_BL), use_cache=False)
+            log_p_BLV: Tensor = output.logits.double().log_softmax(-1)
+            return log_p_BLV
+
+        return target_scores(log_p, sources, targets, max_tokens)

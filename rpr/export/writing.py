@@ -30,7 +30,7 @@ from rpr.records.scores import score_digits
 from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from rpr.version import __version__
 
-README_NAME, CARD_VERSION = "README.md", 3
+README_NAME, CARD_VERSION = "README.md", 4
 _TEMPLATES = Environment(
     loader=PackageLoader("rpr.export"),
     undefined=StrictUndefined,
@@ -43,8 +43,8 @@ _PROGRAMS: dict[str, Any] = {"ctranslate2": ctranslate2, "transformers": transfo
 
 
 def check_supported(kind: Kind, config: TransformerConfig, tokenizer: str, out: Path | None = None) -> None:
-    """Before anything is computed: raises ConfigError if `out` exists and is not an export, if the other program cannot
-    represent the model or the pieces of data.tokenizer, or is not installed.
+    """Before anything is computed: raises ConfigError if `out` exists and is no export, or the program cannot represent
+    the model or the pieces of data.tokenizer, or is not installed.
     """
     if out is not None and out.exists() and not exported.is_export(out):
         raise ConfigError(
@@ -85,9 +85,7 @@ def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | No
 
 
 def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
-    """Write everything except the card and README to an empty folder; raises OSError if it cannot be written.
-    `check_supported` must have passed.
-    """
+    """Write all but the card and README to an empty folder, after `check_supported`; raises OSError if it cannot be."""
     model, vocabulary = trained.model, trained.vocabulary
     vocabulary.save(folder / VOCABULARY_NAME)
     if kind != "safetensors":
@@ -104,25 +102,23 @@ def write_files(kind: Kind, folder: Path, trained: TrainedModel) -> None:
         version=exported.VERSION,
         rpr=__version__,
         schemes=codes(stack.scheme for stack in model.config.stacks()),
-        shape=exported.CONFIG_ADAPTER.dump_python(model.config, mode="json"),
+        shape=model.config,
         **{name: getattr(trained.config.evaluation, name) for name in SEARCH_SETTINGS},
     )
-    (folder / exported.SETTINGS_NAME).write_text(json.dumps(settings.model_dump(), indent=1) + "\n", "utf-8")
+    (folder / exported.SETTINGS_NAME).write_text(settings.model_dump_json(indent=1) + "\n", "utf-8")
 
 
 def prove(kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | None = None) -> Parity:
-    """Read the files in `folder` back and compare them with the model.
-
-    A safetensors export must have bit-identical weights, and the same translations and log p in float64, up to
-    rounding, on the model's device.
+    """Read the files in `folder` back and compare them with the model. A safetensors export must have bit-identical
+    weights, and the same translations and log p in float64, up to rounding, on the model's device.
     """
     model, search = trained.model, search_of(trained.config.evaluation, greedy=True)
     sentences = (trained.sources, trained.references, search)
     if kind == "safetensors":
         copied = exported.load_exported_model(folder).to(model.embedding_VM.device)
-        pairs = zip(stored_tensors(model).items(), stored_tensors(copied).values(), strict=True)
-        for (name, weight), other in pairs:
-            if weight.dtype != other.dtype or not torch.equal(weight, other):
+        theirs = stored_tensors(copied)
+        for name, weight in stored_tensors(model).items():
+            if weight.dtype != theirs[name].dtype or not torch.equal(weight, theirs[name]):
                 raise RunError(
                     f"export: {name} read back from safetensors differs from the model; the export was removed: report "
                     "this with the run's record"

@@ -6,7 +6,7 @@ remain alive.
 """
 
 # Shape suffixes: B sentences still searched, S source length, T pieces so far, N hypotheses of one sentence (the beam),
-# C = 2N candidates, P sentences of a part, V vocabulary, split into W columns of G pieces and a remainder.
+# C = 2N candidates, P sentences of a part, V vocabulary, K pieces of one hypothesis.
 
 import itertools
 import math
@@ -21,7 +21,6 @@ from rpr.model.cache import DecoderState
 from rpr.model.transformer import Transformer
 
 NEVER = -math.inf
-HEIGHT = 32  # pieces per column
 ROWS = 512  # hypotheses whose vocabulary scores are held at once, which bounds their memory
 
 
@@ -251,39 +250,16 @@ def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
 
 
 def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best one-piece extensions, sorted: total log p (float64), parent and piece, [B, C] each.
-
-    If fewer than C exist, the others have a log p of minus infinity. The vocabulary is read once: piece v belongs to
-    column v // G, the best C columns over all rows of a sentence contain its best C pieces, and only these are sorted.
+    """The best one-piece extensions, sorted: total log p (float64), parent and piece, [B, C] each. If fewer than C
+    exist, the others have a log p of minus infinity.
     """
-    vocabulary = log_p_BNV.shape[2]
-    height = max(1, min(HEIGHT, vocabulary // num_candidates))
-    width = vocabulary // height
-    split = height * width
-    whole_BNWG = log_p_BNV[..., :split].view(*log_p_BNV.shape[:2], width, height)
-    columns_BNW = torch.cat([whole_BNWG.amax(dim=3), log_p_BNV[..., split:]], dim=2)
-    # First within each row, then over all rows, so that earlier rows win ties, which topk does not guarantee.
-    best_BNC, columns_BNC = columns_BNW.topk(min(num_candidates, columns_BNW.shape[2]), dim=2)
-    _, chosen_BC = _best((best_BNC + alive_BN[..., None]).flatten(1), num_candidates)
-    parents_BC, columns_BC = chosen_BC // columns_BNC.shape[2], columns_BNC.flatten(1).gather(1, chosen_BC)
-    # A column of the remainder is one piece, any other has G.
-    steps_G = torch.arange(height, device=log_p_BNV.device)
-    is_rest = (columns_BC >= width)[..., None]
-    pieces_BCG = torch.where(is_rest, (columns_BC + split - width)[..., None], height * columns_BC[..., None] + steps_G)
-    places_BCG = parents_BC[..., None] * vocabulary + pieces_BCG
-    log_p_BCG = (
-        log_p_BNV.flatten(1).gather(1, places_BCG.flatten(1)).view_as(places_BCG)
-        + alive_BN.gather(1, parents_BC)[..., None]
-    )
-    log_p_BCG[..., 1:].masked_fill_(is_rest, NEVER)
-    log_p_BC, order_BC = log_p_BCG.flatten(1).topk(min(num_candidates, log_p_BCG[0].numel()), dim=1)
-    # Ties are in arbitrary order so far; sorting by position is sorting by parent and piece.
-    places_BC, order_BC = places_BCG.flatten(1).gather(1, order_BC).sort(dim=1)
-    log_p_BC, order_BC = _best(log_p_BC.gather(1, order_BC), num_candidates)
-    places_BC = places_BC.gather(1, order_BC)
+    best_BNK, pieces_BNK = log_p_BNV.topk(min(num_candidates, log_p_BNV.shape[2]), dim=2)
+    pieces_BNK, order_BNK = pieces_BNK.sort(dim=2)  # of equal sums the lower piece is first
+    sums_BNK = best_BNK.gather(2, order_BNK) + alive_BN[..., None]
+    log_p_BC, places_BC = _best(sums_BNK.flatten(1), num_candidates)
     missing = num_candidates - log_p_BC.shape[1]
     log_p_BC, places_BC = F.pad(log_p_BC, (0, missing), value=NEVER), F.pad(places_BC, (0, missing))
-    return log_p_BC, places_BC // vocabulary, places_BC % vocabulary
+    return log_p_BC, places_BC // sums_BNK.shape[2], pieces_BNK.flatten(1).gather(1, places_BC)
 
 
 def _best(scores: Tensor, number: int) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ INITIAL_CAPACITY = 128  # slots of a new cache, and distances that its tables co
 
 class KVCache:
     """Keys and values of one layer's self-attention, in a buffer with spare capacity; with a window of the last slots
-    alone, which move to its start when it is full, so that it has at most twice as many.
+    alone, which move to a new one when it is full.
     """
 
     def __init__(self) -> None:
@@ -52,14 +52,14 @@ class KVCache:
             before = bias_BHN[..., :0] if self.bias_BHK is None else self.bias_BHK[:batch]
             self.bias_BHK = torch.cat([before, bias_BHN], dim=2)[..., -slots:]
         both = self._both_2BHKD
-        capacity, least = 0 if both is None else both.shape[3], max(INITIAL_CAPACITY, 2 * slots)
-        if both is None or self.used + more > capacity or capacity > 2 * least:  # the last after a long prompt
-            kept, old = max(0, slots - more), both
-            if both is None or not least <= capacity <= 2 * least:
-                both = k_BHND.new_empty(2, batch, heads, least, width)
-            if old is not None:
-                both[:, :batch, :, :kept] = old[:, :batch, :, self.used - kept : self.used]
-            self.used, self._both_2BHKD = kept, both
+        least, held = max(INITIAL_CAPACITY, 2 * slots), self.used
+        # Another buffer if this one is full, or, after a long prompt, far too large for a window.
+        if both is None or held + more > both.shape[3] or both.shape[3] > 2 * least:
+            self.used = max(0, slots - more)
+            self._both_2BHKD = k_BHND.new_empty(2, batch, heads, least, width)
+            if both is not None:
+                self._both_2BHKD[..., : self.used, :] = both[:, :batch, :, held - self.used : held]
+            both = self._both_2BHKD
         self.used += more
         for part, new in zip(both, (k_BHND, v_BHND), strict=True):
             part[:batch, :, self.used - more : self.used] = new

@@ -13,9 +13,9 @@ from torch import Tensor
 from rpr.errors import ConfigError, RprError
 from rpr.model.cache import float32_matmuls
 from rpr.model.config import TransformerConfig
-from rpr.model.layer_positions import LayerPositions
-from rpr.model.positions import Scheme, Site
+from rpr.model.positions import Scheme, Site, Tables
 from rpr.model.transformer import EncoderDecoder, Transformer, build_model
+from rpr.model.vectors import rows_of
 
 PROMPTS, FED = torch.tensor([5, 3, 1]), 4  # pieces of three prompts, and those fed one by one after each
 FAR = 300  # tokens; at least so far tables are tried
@@ -44,15 +44,10 @@ def check_hooks(scheme: Scheme, site: Site, longest: int = 0) -> None:
 
 
 def _problems(scheme: Scheme, site: Site, farthest: int) -> Iterator[str]:
-    # 1. Two models of one layer, with the scheme on this side alone, and texts: two for each prompt, padded.
-    none = Scheme(
-        name="nothing", scheme="nothing", absolute="none", max_positions=1, query_log_scale=0.0, query_log_floor=1,
-        random_positions=None,
-    )  # fmt: skip
+    # 1. Two models of one layer, and texts: two for each prompt, padded.
     config = TransformerConfig(
         vocabulary_size=40, num_layers=1, d_model=site.d_model, num_heads=site.num_heads, d_ff=8, dropout=0.0,
-        norm="pre", norm_epsilon=1e-6, encoder_positions=None if site.causal else scheme,
-        decoder_positions=scheme if site.causal else none,
+        norm="pre", norm_epsilon=1e-6, encoder_positions=None if site.causal else scheme, decoder_positions=scheme,
         architecture="decoder_only" if site.causal else "encoder_decoder",
     )  # fmt: skip
     torch.manual_seed(1)
@@ -67,13 +62,10 @@ def _problems(scheme: Scheme, site: Site, farthest: int) -> Iterator[str]:
     # 2. Gradients at the initial values, in training mode.
     layer, hidden_XLM = stack.layers[0].self_attention.tables, _at_once(model, texts_XL)
     learned = {name: value for part in (layer, stack.positions) if part for name, value in part.named_parameters()}
-    cotangent_XLM = torch.randn(hidden_XLM.shape)
-    gradients = (
-        torch.autograd.grad(hidden_XLM, [*learned.values()], cotangent_XLM, allow_unused=True) if learned else ()
-    )
-    for name, gradient in zip(learned, gradients, strict=True):
-        if gradient is None or not bool(gradient.isfinite().all()):
-            yield f"the parameter {name!r} gets {'no' if gradient is None else 'an infinite'} gradient"
+    torch.autograd.backward(hidden_XLM, torch.randn(hidden_XLM.shape))
+    for name, value in learned.items():
+        if value.grad is None or not bool(value.grad.isfinite().all()):
+            yield f"the parameter {name!r} gets {'no' if value.grad is None else 'an infinite'} gradient"
     with torch.inference_mode():
         # 3. Finite, and the same from saved weights and alone, at other values: zeros may hide something.
         for value in learned.values():
@@ -96,8 +88,17 @@ def _problems(scheme: Scheme, site: Site, farthest: int) -> Iterator[str]:
                 at_X = torch.arange(len(whole_XLM)), prompts_B.repeat_interleave(2) + step
                 if _differ(model.next_hidden(texts_XL[at_X][:, None], state), whole_XLM[at_X]):
                     yield "token by token, with cached keys, it gives other values than at once; a hook reads others"
-        # 5. Tables of long texts.
-        yield from () if layer is None else _far_tables(layer, farthest)
+        # 5. Tables of long texts have the rows of shorter ones.
+        whole = Tables() if layer is None else layer.at(farthest, torch.device("cpu"))
+        for reached in (9, 18, 36, 72, FAR, 600, 1200, 2400):
+            distances = torch.arange(-reached, 1 if site.causal else reached + 1)
+            for name, table in whole._asdict().items():
+                if table is None or layer is None or reached > farthest:
+                    continue
+                both = (table, getattr(layer.at(reached, torch.device("cpu")), name))
+                rows = (part[..., None] if name == "bias" else part for part in both)
+                if _differ(*(part[..., rows_of(distances, part.shape[-2]), :] for part in rows)):
+                    yield f"distance_tables returns {name} that depend on max_distance, not on each distance alone"
 
 
 def _at_once(model: Transformer, texts_XL: Tensor) -> Tensor:
@@ -105,22 +106,6 @@ def _at_once(model: Transformer, texts_XL: Tensor) -> Tensor:
         return model.encode(texts_XL).memory_BSM
     hidden_XLM: Tensor = model(texts_XL[:, :0], texts_XL)
     return hidden_XLM
-
-
-def _far_tables(layer: LayerPositions, farthest: int) -> Iterator[str]:
-    known: dict[tuple[str, int], Tensor] = {}  # the row of a distance
-    for reached in sorted({*(9 << power for power in range(farthest.bit_length() - 3)), FAR, farthest}):
-        for name, table in layer.at(reached, torch.device("cpu"))._asdict().items():
-            if table is None:
-                continue
-            rows = table[..., None] if name == "bias" else table
-            half = rows.shape[-2] // 2
-            for distance in {sign * near for near in (0, 9, 18, FAR, reached) for sign in (-1, 1)}:
-                if abs(distance) > reached or (layer.site.causal and distance > 0):
-                    continue
-                row = rows[..., half + max(-half, min(half, distance)), :]
-                if _differ(known.setdefault((name, distance), row), row):
-                    yield f"distance_tables returns {name} that depend on max_distance, not on each distance alone"
 
 
 def _differ(result: Tensor, other: Tensor) -> bool:

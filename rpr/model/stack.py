@@ -43,9 +43,10 @@ class Reading(NamedTuple):
     mask: Tensor | None = None  # bool, broadcastable to [B, H, T, T]; False hides a key
     memories: Sequence[tuple[Tensor, Tensor]] | None = None  # keys and values of the source [B, H, S, D], of each layer
     memory_mask: Tensor | None = None  # bool [B, 1, 1, S]
-    caches: Sequence[KVCache] | None = None  # get the keys and values of each layer; still empty
+    caches: Sequence[KVCache] | None = None  # get the keys and values of each layer; empty without a `state`
     given: GivenPositions | None = None  # the positions; None: 0, 1, ...
     packing: Packing | None = None  # of rows that are several documents each
+    state: DecoderState | None = None  # given, the input is one piece of each hypothesis, after those in the caches
 
 
 class RMSNorm(nn.RMSNorm):
@@ -83,7 +84,7 @@ class SelfAttention(nn.Module):
         self.tables = positions  # the name in all existing checkpoints
 
     def forward(self, x_BQM: Tensor, qkv_BQX: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
-        """Of x and its projection `qkv`. `cache`, still empty, gets the keys and values."""
+        """Of x and its projection `qkv`. `cache` gets the keys and values."""
         if reading.packing is not None:
 
             def of_documents(x_PTM: Tensor, qkv_PTX: Tensor) -> Tensor:
@@ -91,6 +92,8 @@ class SelfAttention(nn.Module):
                 return _join(attention_of(self.inputs(x_PTM, None, given, qkv=qkv_PTX), self.implementation))
 
             z_BQM = reading.packing.apart(of_documents, x_BQM, qkv_BQX)
+        elif reading.state is not None and cache is not None:
+            z_BQM = _of_newest(self.newest_inputs(x_BQM, qkv_BQX, cache, reading.state))
         else:
             inputs = self.inputs(x_BQM, reading.mask, reading.given, cache, qkv_BQX)
             if cache is not None:
@@ -127,16 +130,15 @@ class SelfAttention(nn.Module):
             k_BHPD = self.tables.offset_keys("after_norm", k_BHPD, starts, running)
         return q_BHPD, k_BHPD
 
-    def step(self, x_BNM: Tensor, qkv_BNX: Tensor, cache: KVCache, state: DecoderState) -> Tensor:
-        """The same for the newest piece of each hypothesis."""
+    def newest_inputs(self, x_BNM: Tensor, qkv_BNX: Tensor, cache: KVCache, state: DecoderState) -> AttentionInputs:
+        """As `inputs`, of the newest piece of each hypothesis, which `cache` gets."""
         # 1. Of one position of each row, [X, H, 1, D].
         x_X1M, newest_X = x_BNM.flatten(0, 1)[:, None], state.newest_X()
         q, k, v = qkv_BNX.view(len(x_X1M), 3, self.num_heads, 1, -1).unbind(1)
         if self.changes_heads:
             q, k = self._changed(q, k, (newest_X == 0)[:, None, None, None], cache.running)
         # 2. Positions. Each row has one of its own, so `prepare` gets all rows as one sentence, [1, H, X, D].
-        tables, queries, bias, change = Tables(), None, None, None
-        slots = state.slots_within(self.window)
+        tables, queries, bias = Tables(), None, None
         if (positions := self.tables) is not None:
             if positions.scheme.has_angles:
                 q, k = positions.rotate(x_X1M, q, k, None, cache.running)
@@ -145,20 +147,16 @@ class SelfAttention(nn.Module):
                 q, k = (part.transpose(0, 2) for part in prepared)
             tables = state.tables(positions)
             queries, bias = positions.of_input(x_X1M, newest_X[:, None], state.bias_of_parents(cache))
-        # 3. Attention of the hypotheses of each sentence, [B, H, N, D].
+        # 3. The hypotheses of each sentence, [B, H, N, D], and the slots that they see.
         q, k, v = (_of_sentences(part, len(x_BNM)) for part in (q, k, v))
-        if positions is not None:
-            change = positions.change_scores(q, *state.positions(slots))
-        key_bias_BHN = None if bias is None else _of_sentences(bias, len(x_BNM))[..., 0]
         queries = None if queries is None else _of_sentences(queries, len(x_BNM))
-        keys_and_values = cache.add(k, v, key_bias_BHN, slots)
-        given = AttentionInputs(
-            q, *keys_and_values, *tables, queries, cache.bias_BHK, self.sink, change_scores=change, **state.seen(slots)
+        key_bias_BHN = None if bias is None else _of_sentences(bias, len(x_BNM))[..., 0]
+        slots = state.slots_within(self.window)
+        keys, values = cache.add(k, v, key_bias_BHN, slots)
+        change = None if positions is None else positions.change_scores(q, *state.positions(slots))
+        return AttentionInputs(
+            q, keys, values, *tables, queries, cache.bias_BHK, self.sink, change_scores=change, **state.seen(slots)
         )
-        with small_products_exact(q):
-            z_BNM = _join(composed(given))
-        out_BNM: Tensor = self.output(z_BNM)
-        return out_BNM
 
 
 class CrossAttention(nn.Module):
@@ -171,36 +169,21 @@ class CrossAttention(nn.Module):
         self.key_value = _projection(config.d_model, 2)
         self.output = _projection(config.d_model, 1)
 
-    def forward(self, q_BTM: Tensor, memory: tuple[Tensor, Tensor], mask_B11S: Tensor | None) -> Tensor:
-        """Of queries, and of the keys and values of the source."""
-        out: Tensor = self.output(_join(attend(_split(q_BTM, self.num_heads), *memory, mask=mask_B11S)))
+    def forward(
+        self, q_BTM: Tensor, memory: tuple[Tensor, Tensor], mask_B11S: Tensor | None, *, newest: bool = False
+    ) -> Tensor:
+        """Of queries, of all positions or of the newest pieces, and of the keys and values of the source."""
+        q_BHTD = _split(q_BTM, self.num_heads)
+        if newest:
+            z_BTM = _of_newest(AttentionInputs(q_BHTD, *memory, mask=mask_B11S))
+        else:
+            z_BTM = _join(attend(q_BHTD, *memory, mask=mask_B11S))
+        out: Tensor = self.output(z_BTM)
         return out
 
     def weights(self, q_BTM: Tensor, memory: tuple[Tensor, Tensor], mask_B11S: Tensor | None) -> Tensor:
         """The attention weights [B, H, T, S] from the arguments of `forward`."""
         return weights(_split(q_BTM, self.num_heads), memory[0], mask=mask_B11S)
-
-    def step(self, q_BNM: Tensor, memory_2BHSD: Tensor, state: DecoderState) -> Tensor:
-        """The same for the newest piece of each hypothesis."""
-        q_BHND = _split(q_BNM, self.num_heads)
-        with small_products_exact(q_BHND):
-            k_BHSD, v_BHSD = memory_2BHSD[:, : len(q_BNM)]
-            z_BNM = _join(composed(AttentionInputs(q_BHND, k_BHSD, v_BHSD, mask=state.mask_B11S)))
-        out_BNM: Tensor = self.output(z_BNM)
-        return out_BNM
-
-
-def projected_memories(memory_BSM: Tensor, layers: Sequence[CrossAttention]) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of the source, [B, H, S, D] each, of all layers; on a GPU by one product."""
-    if devices.on_gpu(memory_BSM):
-        parts = F.linear(memory_BSM, torch.cat([layer.key_value.weight for layer in layers])).chunk(len(layers), dim=-1)
-    else:
-        parts = tuple(layer.key_value(memory_BSM) for layer in layers)
-    halves = (part.chunk(2, dim=-1) for part in parts)
-    return [
-        (_split(k_BSM, layer.num_heads), _split(v_BSM, layer.num_heads))
-        for layer, (k_BSM, v_BSM) in zip(layers, halves, strict=True)
-    ]
 
 
 class FeedForward(nn.Module):
@@ -279,21 +262,25 @@ class Layer(nn.Module):
         if (cross := self.cross_attention) is not None and (around_cross := self.around_cross_attention) is not None:
             assert memory is not None
             x_BTM, _, q_BTM = around_cross.before(x_BTM, cross.query)
-            x_BTM = around_cross.after(x_BTM, cross(q_BTM, memory, reading.memory_mask))
+            newest = reading.state is not None
+            x_BTM = around_cross.after(x_BTM, cross(q_BTM, memory, reading.memory_mask, newest=newest))
         x_BTM, _, inner_BTF = self.around_feed_forward.before(x_BTM, self.feed_forward.inner)
         return self.around_feed_forward.after(x_BTM, self.feed_forward(inner_BTF))
 
-    def step(self, x_BNM: Tensor, cache: KVCache, memory_2BHSD: Tensor | None, state: DecoderState) -> Tensor:
-        """The same for the newest piece of each hypothesis."""
-        around, attention = self.around_attention, self.self_attention
-        x_BNM, read_BNM, qkv_BNX = around.before(x_BNM, attention.qkv)
-        x_BNM = around.after(x_BNM, attention.step(read_BNM, qkv_BNX, cache, state))
-        if (cross := self.cross_attention) is not None and (around_cross := self.around_cross_attention) is not None:
-            assert memory_2BHSD is not None
-            x_BNM, _, q_BNM = around_cross.before(x_BNM, cross.query)
-            x_BNM = around_cross.after(x_BNM, cross.step(q_BNM, memory_2BHSD, state))
-        x_BNM, _, inner_BNF = self.around_feed_forward.before(x_BNM, self.feed_forward.inner)
-        return self.around_feed_forward.after(x_BNM, self.feed_forward(inner_BNF))
+
+def projected_memories(memory_BSM: Tensor, layers: Sequence[Layer]) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values of the source, [B, H, S, D] each, of all layers; on a GPU by one product."""
+    readers = [layer.cross_attention for layer in layers if layer.cross_attention is not None]
+    if devices.on_gpu(memory_BSM):
+        weights = torch.cat([reader.key_value.weight for reader in readers])
+        parts = F.linear(memory_BSM, weights).chunk(len(readers), dim=-1)
+    else:
+        parts = tuple(reader.key_value(memory_BSM) for reader in readers)
+    halves = (
+        [_split(half, reader.num_heads) for half in part.chunk(2, -1)]
+        for reader, part in zip(readers, parts, strict=True)
+    )
+    return [(k_BHSD, v_BHSD) for k_BHSD, v_BHSD in halves]
 
 
 @contextmanager
@@ -341,6 +328,12 @@ def _split(x_BTM: Tensor, num_heads: int) -> Tensor:
 def _join(x_BHTD: Tensor) -> Tensor:
     """[B, H, T, D] -> [B, T, M]."""
     return x_BHTD.transpose(1, 2).flatten(-2)
+
+
+def _of_newest(inputs: AttentionInputs) -> Tensor:
+    """Attention of the newest pieces, [B, N, M]: exact, so that no sentence depends on the others of its batch."""
+    with small_products_exact(inputs.q):
+        return _join(composed(inputs))
 
 
 def _of_sentences(x_XH1D: Tensor, batch: int) -> Tensor:

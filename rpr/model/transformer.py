@@ -34,6 +34,13 @@ class StackModules(NamedTuple):
     layers: Sequence[Layer]
     norm: nn.Module
 
+    def through(self, x_BLM: Tensor, reading: Reading) -> Tensor:
+        """What the layers make of their input, before the last norm, [B, L, M]."""
+        for number, layer in enumerate(self.layers):
+            cache, memory = (part[number] if part else None for part in (reading.caches, reading.memories))
+            x_BLM = layer(x_BLM, reading, cache, memory)
+        return x_BLM
+
 
 class Transformer(nn.Module, ABC):
     """A model of any architecture (`build_model` builds it): hidden states of the target from a source and a target, at
@@ -109,9 +116,9 @@ class Transformer(nn.Module, ABC):
         state.advance(len(pieces_X1) // len(state.visible_BNK))
         vectors = None if stack.positions is None else state.position_vectors(stack.positions, pieces_X1)
         x_BNM = self._embed(pieces_X1, vectors).view(len(state.visible_BNK), -1, self.config.d_model)
-        for number, layer in enumerate(stack.layers):
-            x_BNM = layer.step(x_BNM, state.caches[number], state.memories[number] if state.memories else None, state)
-        hidden_XM: Tensor = stack.norm(x_BNM).flatten(0, 1)
+        memories = [(k_BHSD[: len(x_BNM)], v_BHSD[: len(x_BNM)]) for k_BHSD, v_BHSD in state.memories]
+        reading = Reading(None, memories, state.mask_B11S, state.caches, state=state)
+        hidden_XM: Tensor = stack.norm(stack.through(x_BNM, reading)).flatten(0, 1)
         return hidden_XM
 
     def _hidden(self, stack: StackModules, pieces_BL: Tensor, reading: Reading) -> Tensor:
@@ -125,11 +132,7 @@ class Transformer(nn.Module, ABC):
             if packing is not None:
                 at = packing.places_BL if given is None else given.positions_P[packing.places_BL]
             vectors = stack.positions(at, pieces_BL)
-        x_BLM, reading = self._embed(pieces_BL, vectors), reading._replace(given=given)
-        for number, layer in enumerate(stack.layers):
-            cache, memory = (None if part is None else part[number] for part in (reading.caches, reading.memories))
-            x_BLM = layer(x_BLM, reading, cache, memory)
-        return x_BLM
+        return stack.through(self._embed(pieces_BL, vectors), reading._replace(given=given))
 
     def _embed(self, pieces_BL: Tensor, vectors: Tensor | None) -> Tensor:
         """The input of a stack, [B, L, M], with the vectors of the pieces' positions, if any."""
@@ -168,20 +171,15 @@ class EncoderDecoder(Transformer):
             source_BS = F.pad(source_BS, (shift, 0), value=self.config.pad)
         memory_BSM, mask_B11S = self.encode(source_BS) if padded or shift else self.encode(source_BS, padded=False)
         _, decoder = self.stacks()
-        reading = Reading(memories=self._memories(memory_BSM), memory_mask=mask_B11S)
+        reading = Reading(memories=projected_memories(memory_BSM, decoder.layers), memory_mask=mask_B11S)
         hidden_BTM: Tensor = decoder.norm(self._hidden(decoder, target_input_BT, reading))
         return hidden_BTM
-
-    def _memories(self, memory_BSM: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of the source, [B, H, S, D], of each layer of the decoder."""
-        layers = (layer.cross_attention for layer in self.stacks()[1].layers)
-        return projected_memories(memory_BSM, [layer for layer in layers if layer is not None])
 
     def start_decoding(self, source_BS: Tensor) -> DecoderState:
         memory_BSM, mask_B11S = self.encode(source_BS)
         _, decoder = self.stacks()
         state = DecoderState.begin(len(source_BS), len(decoder.layers), source_BS.device)
-        state.memories += [torch.stack(memory) for memory in self._memories(memory_BSM)]
+        state.memories += [torch.stack(memory) for memory in projected_memories(memory_BSM, decoder.layers)]
         assert mask_B11S is not None
         state.mask_B11S = None if bool(mask_B11S.all()) else mask_B11S
         return state

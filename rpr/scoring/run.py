@@ -126,7 +126,7 @@ def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, r
         language, tokenizer = config.data.target_language, evaluation.bleu_tokenizer
         scored[split] = all_scores(best.texts, texts.references, language, metrics, tokenizer)
         for metric in scored[split]:
-            cut = {"empty_hypotheses": metric.empty, "unfinished_hypotheses": best.unfinished}
+            cut = {"empty_hypotheses": metric.empty, "unfinished_hypotheses": best.finished.count(False)}
             scores.append(_score(config, data, split, metric, system, **cut))
     return RunScores(tuple(scores), _by_length(config, data, scored, system))
 

@@ -8,8 +8,6 @@ import torch
 
 from rpr.checks.positions import attention_weights, measure, table_numbers
 from rpr.data.vocabulary import BOS, EOS
-from rpr.model.positions import Tables
-from rpr.model.vectors import relative_table, rows_of
 from rpr.report.plots import label
 from tests import small_models
 from tests.model import test_transformer
@@ -100,13 +98,6 @@ def test_table_norms_by_hand():
     assert table_numbers(torch.stack([table, table.flip(0)]))["norms"] == [[5.0, 5.0, 2.0], [2.0, 5.0, 5.0]]
 
 
-def test_expected_initial_norm():
-    torch.manual_seed(5)
-    found = table_numbers(relative_table(2, 8, 2000))
-    mean_square = sum(norm**2 for head in found["norms"] for norm in head) / (2000 * 5)
-    assert math.sqrt(mean_square) == pytest.approx(found["expected_initial_norm"], rel=0.02)
-
-
 def test_tables_by_sharing(pairs):
     per_head = measured(make_model(), pairs)["tables"]
     assert [label(entry) for entry in per_head] == LAYERS
@@ -117,20 +108,6 @@ def test_tables_by_sharing(pairs):
     assert [entry["values"] for entry in shared] == [None, None]
     keys = model.decoder[1].self_attention.tables.keys
     assert shared[1]["keys"]["norms"] == [pytest.approx([float((row**2).sum().sqrt()) for row in keys])]
-
-
-def test_tables_with_a_row_for_each_distance_are_measured_up_to_the_clip_distance(pairs, monkeypatch):
-    model = make_model(clip_distance=2)
-    clipped, kind = measured(model, pairs)["tables"], type(model.config.decoder_positions)
-    hook = kind.distance_tables
-
-    def of_all_distances(scheme, parameters, site, max_distance, device):
-        tables = hook(scheme, parameters, site, max_distance, device)
-        rows = rows_of(torch.arange(-max_distance, max_distance + 1), 5)
-        return Tables(*(None if table is None else table[..., rows, :] for table in tables))
-
-    monkeypatch.setattr(kind, "distance_tables", of_all_distances)
-    assert measured(model, pairs)["tables"] == clipped
 
 
 def test_absolute_positions(pairs):

@@ -155,7 +155,7 @@ def mix_sentences(encode: Any, source_BS: Tensor) -> Encoded:
     return Encoded(memory_BSM + 0.3 * memory_BSM.mean(dim=(0, 1)), mask)
 
 
-def test_wrong_cache_mask_and_positions_fail():
+def test_wrong_cache_mask_positions_and_batches_fail():
     assert_outcome(cached_decoding(wrong("next_logits", forget_a_piece), PAIRS, 200, "cached decoding"), "failed")
     assert_outcome(padding_invariance(wrong("encode", see_padding), PAIRS, 200), "failed")
     assert_outcome(shift_invariance(wrong("encode", see_padding), PAIRS), "failed")

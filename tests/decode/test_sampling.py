@@ -123,17 +123,6 @@ def test_text_has_whole_characters_and_ends_before_the_stop_text(stop, expected)
     assert one.num_read == len(one.pieces) - 1
 
 
-def test_incomplete_characters_are_left_out_and_bytes_that_are_none_replaced():
-    vocabulary, one = ByteVocabulary(), Continuation()
-    texts = []
-    for byte in b"a\xe4\xb8\x96\xff\xe4\xb8":
-        one.add(4 + byte, vocabulary, None)
-        texts.append(one.text)
-    assert texts == ["a", "a", "a", "a\u4e16", "a\u4e16\ufffd", "a\u4e16\ufffd", "a\u4e16\ufffd"]
-    one.add(EOS, vocabulary, None)
-    assert one.finished and one.text == "a\u4e16\ufffd" and len(one.pieces) == one.num_read == 7
-
-
 def test_streamed_text_is_the_text():
     engine, shown = Engine(make_model("t5")), [""]
 
@@ -159,8 +148,6 @@ def test_what_a_model_cannot_continue_is_refused():
             continue
         with pytest.raises(ConfigError, match=f"^max_new_tokens: 9 after a prompt of .* learned positions; {remedy}"):
             continuations(Engine(model), VOCABULARY, [[BOS], prompt], nine, 99)
-    with pytest.raises(ConfigError, match="^top_k: 24 is more than the vocabulary of 23 tokens"):
-        continuations(Engine(model), VOCABULARY, [], settings(temperature=1, top_k=24), 99)
     model.embedding_VM.fill_(math.nan)
     for changes in ({}, {"temperature": 1.0}):
         with pytest.raises(RunError, match="not finite"):

@@ -57,8 +57,6 @@ def test_translate_equals_beam_search_per_sentence(translator):
     greedy = translator.translate(SENTENCES, beam_size=1)
     assert greedy[0] == translator.vocabulary.decode(searched(translator, SENTENCES[0], beam_size=1)[0].pieces)
     assert greedy != translated and translator.translate(SENTENCES, length_penalty=3.0) != translated
-    found = translator.translate_encoded(translator.encode(SENTENCES), translator.search)
-    assert [text for text, _ in found] == translated
 
 
 def test_odd_text_is_normalised_as_in_training(translator):
@@ -83,10 +81,7 @@ def test_batches_are_complete_and_within_the_budget():
     lengths = np.random.default_rng(1).integers(1, 60, 500).tolist()
     batches = list(length_batches(lengths, 50))
     assert sorted(index for batch in batches for index in batch) == list(range(500))
-    for batch in batches:
-        assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= 50
-    longest = [lengths[batch[0]] for batch in batches]
-    assert longest == sorted(longest, reverse=True)
+    assert all(len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= 50 for batch in batches)
 
 
 @pytest.mark.parametrize(

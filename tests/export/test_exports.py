@@ -6,7 +6,6 @@ The engine of CTranslate2 exports is an independent one, in C++, which computes 
 import dataclasses
 import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from rpr.data.vocabulary import EOS, Vocabulary, count_words
 from rpr.decode.engine import Engine
-from rpr.decode.exported import VERSION, is_export, load_exported_model, read_export, stored_tensors
+from rpr.decode.exported import VERSION, is_export, load_exported_model, read_export
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
 from rpr.export.ctranslate2 import TranslatorScorer, unrepresentable
-from rpr.export.parity import Flip, Parity, in_float64, parity
+from rpr.export.parity import Parity, in_float64, parity
 from rpr.export.writing import export
 from rpr.model.beam_search import Search
 from rpr.model.positions import Scheme
@@ -68,15 +67,6 @@ def test_safetensors_round_trip_is_exact(changes, export_inputs, tmp_path):
     assert len({*map(id, copied.parameters())}) == len({*map(id, model.parameters())})  # shared as before
 
 
-def test_what_positions_save_beside_parameters_is_exported_too():
-    """As random draws of embeddings of a user's own."""
-    model = make_model(tables="shared_by_heads_and_layers")
-    model.register_buffer("drawn", torch.arange(3.0))
-    model.register_buffer("computed", torch.ones(2), persistent=False)
-    tensors = stored_tensors(model)
-    assert [*tensors] == [*(name for name, _ in model.named_parameters()), "drawn"]
-
-
 GRID = {
     "keys_and_values-k_3-post_norm": {},
     "keys-k_0-pre_norm": {"relative_values": False, "clip_distance": 0, "norm": "pre"},
@@ -93,8 +83,7 @@ def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_pat
     inputs = export_inputs(make_model(**changes), 16)
     proven = export("ctranslate2", tmp_path / "out", inputs)
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == CTRANSLATE2
-    assert proven.identical + len(proven.near_ties) == 16 and proven.identical >= 15
-    assert proven.different == ()
+    assert proven.identical + len(proven.margins) == 16 and proven.identical >= 15 and not proven.different
     assert 0 < proven.largest_difference < proven.tolerance < 5e-4  # another engine: not exact
     rows = max(2048, changes.get("max_positions", 0)) if "absolute" in changes else None
     assert json.loads((tmp_path / "out" / "card.json").read_text())["position_rows"] == rows
@@ -127,34 +116,28 @@ def test_ctranslate2_searches_within_the_models_limits(extra, min_length, export
 
 
 def test_positions_that_ctranslate2_has_not_are_refused(monkeypatch):
-    for changes, message in (
-        ({"tables": "per_head"}, "CTranslate2 has one table for a layer's heads: 3 of 4 would be lost"),
-        ({"absolute": "learned"}, "CTranslate2 would omit position.absolute=learned beside relative tables"),
-    ):
-        assert message in unrepresentable(make_model(**changes).config)
+    """Those of single schemes: test_language_models.py."""
+    per_head = unrepresentable(make_model(tables="per_head").config)
+    assert "CTranslate2 has one table for a layer's heads: 3 of 4 would be lost" in per_head
+    assert "use format=safetensors" in unrepresentable(make_model(absolute="learned").config)
     config = make_model(**NO_TABLES).config
     assert unrepresentable(config) is None
     monkeypatch.setattr(Scheme, "has_own_embeddings", True)
-    assert "CTranslate2 has no embeddings of a scheme's own" in unrepresentable(config)
+    assert "use format=safetensors" in unrepresentable(config)
 
 
 def test_contents_of_an_export(exported, export_inputs):
     read = read_export(exported)
     assert is_export(exported) and not is_export(exported.parent)
-    assert (read.config, read.search) == (BASIC, Search(4, 0.6, 10, 400))
-    assert read.vocabulary().digest == export_inputs(make_model()).vocabulary.digest
+    assert (read.shape, read.search) == (BASIC, Search(4, 0.6, 10, 400))
+    assert read.vocabulary(exported).digest == export_inputs(make_model()).vocabulary.digest
     card = json.loads((exported / "card.json").read_text())
     record = card["record"]
     assert (record["name"], record["run_id"], card["checkpoint"]) == ("some-run", "0123abcd", "step 7")
     assert record["git"]["commit"] == "c0ffee" and record["scores"][0]["signature"] == "nrefs:1|case:mixed"
     text = (exported / "README.md").read_text()
-    for part in (
-        "# some-run", "Translates en to de.", "commit c0ffee", "rpr-cli train model=tiny\n", "(synthetic)",
-        "| some test | sacrebleu | 12.35 | 3 | step 7 | 4 | 0.6 | nrefs:1\\|case:mixed |",
-        "Of 12 sentences of validation: 12 greedy translations are identical to the model's",
-    ):  # fmt: skip
-        assert part in text
-    assert "Differences from rpr" not in text
+    assert "| some test | sacrebleu | 12.35 | 3 | step 7 | 4 | 0.6 | nrefs:1\\|case:mixed |" in text
+    assert "Of 12 sentences of validation: 12 greedy translations are identical to the model's" in text
 
 
 def test_repeated_export_is_identical_and_replaces_the_earlier_one(exported, export_inputs):
@@ -227,21 +210,10 @@ def test_parity_with_rounding_and_with_another_model():
     change_one_row(other)
     wrong = parity(model, Engine(other), *rows, SEARCH)
     assert not wrong.passed and wrong.different and wrong.largest_difference > 0.1
-    assert wrong.identical + len(wrong.different) + len(wrong.near_ties) == 4
+    assert wrong.identical + len(wrong.margins) == 4
     lenient = parity(model, Engine(other), *rows, SEARCH, tolerance=100.0)
-    assert lenient.passed and {*lenient.near_ties} == {*wrong.near_ties, *wrong.different}
-    assert f"{len(lenient.near_ties)} differ at a tie within rounding, 0 by more; log p" in str(lenient)
-
-
-@pytest.mark.parametrize("error, passes", [(2.1e-15, True), (1e-7, False)])
-def test_safetensors_export_may_differ_by_rounding(error, passes, export_inputs, tmp_path, monkeypatch):
-    class Off(Engine):
-        def score(self, *given):
-            return [row + error for row in super().score(*given)]
-
-    monkeypatch.setattr(writing, "Engine", Off)
-    with nullcontext() if passes else pytest.raises(RunError, match="does not match the model .*tolerance: 1e-08"):
-        export("safetensors", tmp_path / "out", export_inputs(make_model(), 4))
+    assert lenient.passed and lenient.margins == wrong.margins
+    assert f"{len(lenient.margins)} differ at a tie within rounding, 0 by more; log p" in str(lenient)
 
 
 def test_nan_and_shorter_translations_fail_parity():
@@ -252,7 +224,7 @@ def test_nan_and_shorter_translations_fail_parity():
     model = make_model()
     exact = in_float64(model)
     assert not parity(model, Broken(exact), SOURCES[:4], TARGETS[:4], SEARCH).passed
-    assert not Parity(10, 10, (), (), float("inf"), float("inf")).passed, "nothing is within what is not finite"
+    assert not Parity(10, 10, (), float("inf"), float("inf")).passed, "nothing is within what is not finite"
 
     class Short(Engine):
         def search(self, sources, search, **more):
@@ -260,15 +232,13 @@ def test_nan_and_shorter_translations_fail_parity():
 
     short = parity(model, Short(exact), SOURCES[:4], TARGETS[:4], SEARCH)
     assert not short.passed and short.different and short.largest_difference == 0
-    assert "(sentence 4, piece 2: log p differs by 2.5e-01)" in str(Parity(10, 9, (), (Flip(3, 1, 0.25),), 0.5, 1e-3))
 
 
 @pytest.mark.parametrize("changes, message", [
     ({"version": VERSION + 1, "rpr": "9.9"}, f"format version {VERSION + 1} by rpr 9.9; rpr .* reads {VERSION}: use"),
     ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
-    ({"shape": {}}, "damaged \\(vocabulary_size: missing"),
-    ({"format": "other"}, "is no safetensors export, which alone rpr reads; export the run again"),
+    ({"shape": {}}, "damaged \\(shape.vocabulary_size: missing"),
 ])  # fmt: skip
 def test_invalid_settings_are_errors(changes, message, exported):
     path = exported / "config.json"
@@ -282,9 +252,9 @@ TABLE = "decoder.0.self_attention.tables.keys"
 
 
 @pytest.mark.parametrize("weight, message", [
-    (torch.zeros(6, 8), rf"{TABLE} is \[6, 8\], expected \[7, 8\]"),
-    (None, rf"{TABLE} is absent, expected \[7, 8\]; export"),
-    ("cut", r"model.safetensors: cannot be read \(.+\); export the run again \(rpr-cli e"),
+    (torch.zeros(6, 8), rf"size mismatch for {TABLE}"),
+    (None, rf"Missing key.*{TABLE}"),
+    ("cut", r"model.safetensors: does not fit config.json, or is damaged \(.+\); export the run again \(rpr-cli e"),
 ])  # fmt: skip
 def test_damaged_weights_are_an_error(weight, message, exported):
     path = exported / "model.safetensors"
@@ -300,4 +270,4 @@ def test_damaged_weights_are_an_error(weight, message, exported):
 def test_damaged_vocabulary_is_an_error(exported):
     Vocabulary.learn(count_words(["ab abc b c"]), 8).save(exported / "vocabulary.model")
     with pytest.raises(DataError, match="vocabulary.model: has 8 pieces but the model has 100; export the run again"):
-        read_export(exported).vocabulary()
+        read_export(exported).vocabulary(exported)

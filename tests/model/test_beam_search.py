@@ -214,13 +214,3 @@ def test_best_extensions_match_a_full_sort(hypotheses, vocabulary, candidates):
     assert not real[:, exist:].any()
     places = (parents * vocabulary + pieces)[:, :exist]
     assert torch.equal(places[real[:, :exist]], expected.indices[:, :exist][real[:, :exist]])
-
-
-def test_log_probabilities_of_a_bfloat16_model_are_float32():
-    model = build().to(torch.bfloat16)
-    hidden_NM = torch.randn(3, 8).to(torch.bfloat16)
-    log_p_NV = module._log_probabilities(model, hidden_NM, [PAD, BOS])
-    exact_NV = model.logits(hidden_NM).double().log_softmax(-1)
-    assert log_p_NV.dtype == torch.float32
-    usable = [UNK, EOS, 4, 5]
-    assert torch.allclose(log_p_NV[:, usable].double(), exact_NV[:, usable], rtol=0, atol=1e-6)

@@ -44,7 +44,7 @@ def test_documents_of_a_row_are_each_alone(kind):
 
 
 @pytest.mark.parametrize("kind", ["relative", "sinusoidal", "rope_window"])
-def test_positions_drawn_in_training_are_of_the_longest_document(kind):
+def test_positions_drawn_in_training_alone_are_of_the_longest_document(kind):
     model = make_model(kind)
     positions = model.config.decoder_positions.model_copy(update={"random_positions": 40})
     model = make_model(kind, decoder_positions=positions).train()
@@ -53,3 +53,5 @@ def test_positions_drawn_in_training_are_of_the_longest_document(kind):
     torch.manual_seed(3)
     longest = model(ROWS[1:, :0], ROWS[1:, 4:])
     torch.testing.assert_close(packed[1:, 4:], longest, rtol=1e-9, atol=1e-9)
+    model.eval()
+    assert torch.equal(model(ROWS[:, :0], ROWS), model(ROWS[:, :0], ROWS))

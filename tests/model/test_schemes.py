@@ -4,13 +4,11 @@ every implementation of attention; known faults of other implementations; labels
 
 import cmath
 import math
-from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 
-from rpr.model.attention.composition import spread
 from rpr.model.layer_positions import (
     GivenPositions,
     LayerPositions,
@@ -312,44 +310,6 @@ def test_learned_positions_start_with_the_standard_deviation_given():
     assert scheme("rope", initial_std=1.0).identity() == scheme("rope").identity()
 
 
-@pytest.mark.parametrize("choice", ["pope", "selective_rope"])
-def test_angles_and_sums_are_float32_in_half_precision(choice):
-    """Of 2,000 tokens: bfloat16 angles would be off by whole radians."""
-    torch.manual_seed(0)
-    exact = LayerPositions(scheme(choice), site(True)).double()
-    shapes = ((1, 2000, HEADS * WIDTH), *[(1, HEADS, 2000, WIDTH)] * 2)
-    x, q, k = (torch.randn(shape, dtype=torch.float64).bfloat16().double() for shape in shapes)
-    expected = exact.inputs(x, q, k, k)
-    coarse = LayerPositions(scheme(choice), site(True))
-    coarse.load_state_dict(exact.state_dict())
-    with torch.autocast("cpu", torch.bfloat16):
-        found = coarse.inputs(x.float(), q.bfloat16(), k.bfloat16(), k.bfloat16())
-    for one, other in zip(found[:2], expected[:2], strict=True):
-        assert one.dtype == torch.bfloat16
-        torch.testing.assert_close(one.double(), other, rtol=2**-7, atol=2**-6)
-
-
-def test_docs_print_the_keys_of_every_key_offset():
-    """k_i = (i + 1) (1 .. 8), two documents of two tokens: those of the second one (the model's: test_readable.py)."""
-
-    def normed(key):
-        return [x / math.sqrt(sum(y * y for y in key) / 8) for x in key]
-
-    def written(key):
-        return "(" + " ".join(f"{x:.3g}" for x in key) + ")"
-
-    page = Path(__file__).parents[2].joinpath("docs", "positions.md").read_text(encoding="utf-8")
-    plain = [[(i + 1.0) * d for d in range(1, 9)] for i in (2, 3)]
-    for half, moved in {"second_half": (4, 5, 6, 7), "slow_pairs": (2, 3, 6, 7)}.items():
-        for norm in ("none", "before_norm", "after_norm"):
-            keys = [normed(key) for key in plain] if norm == "after_norm" else plain
-            own, following = keys
-            zero = [0.0 if d in moved else x for d, x in enumerate(own)]
-            following = [own[d] if d in moved else x for d, x in enumerate(following)]
-            found = [normed(key) if norm == "before_norm" else key for key in (own, zero, following)]
-            assert f"| `{half}` | {norm} | {' | '.join(map(written, found))} |" in page
-
-
 @pytest.mark.parametrize("choice", ["absolute", "learned", "shape", "centred"])
 def test_embeddings_of_given_positions_are_their_rows(choice):
     module = scheme(choice).embeddings(8).eval()
@@ -366,55 +326,6 @@ def test_rotation_leaves_the_gradient_that_it_receives_as_it_was():
     torch.autograd.backward(rotate(x, cos, sin, interleaved=False) + y, gradient)
     assert torch.equal(gradient, given) and torch.equal(y.grad, given)
     assert torch.autograd.gradcheck(lambda x: rotate(x, cos, sin, interleaved=True), x)
-
-
-@pytest.mark.parametrize("kind", ["llama3", "longrope", "yarn", "linear"])
-def test_scaling_is_that_of_transformers(kind):
-    utilities = pytest.importorskip("transformers.modeling_rope_utils")
-    llama = pytest.importorskip("transformers").LlamaConfig
-    factors = [1.0 + pair / 4 for pair in range(16)]
-    given = scheme("rope", scaling=kind, scaling_factor=4.0, trained_length=512, long_factors=factors)
-    own = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}, "longrope": {"long_factor": factors}}
-    own["longrope"]["short_factor"] = [1.0] * 16
-    rope = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 512}
-    config = llama(
-        hidden_size=64, num_attention_heads=2, max_position_embeddings=2048, original_max_position_embeddings=512,
-        rope_parameters=rope | own.get(kind, {}),
-    )  # fmt: skip
-    expected, temperature = utilities.ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=2048)
-    at = torch.tensor([0, 1, 7])
-    cos, sin = angles(at, given._rotation(site(True, heads=2, width=32)), torch.float32)
-    torch.testing.assert_close(cos, (at[:, None] * expected).cos() * temperature, rtol=0, atol=1e-5)
-    torch.testing.assert_close(sin, (at[:, None] * expected).sin() * temperature, rtol=0, atol=1e-5)
-
-
-def test_clips_and_log_scale_are_those_of_inkling_2():
-    """It computes in float32."""
-    module = pytest.importorskip("transformers.models.inkling2.modeling_inkling2")
-    config = pytest.importorskip("transformers.models.inkling2.configuration_inkling2").Inkling2TextConfig(
-        hidden_size=HEADS * WIDTH, d_rel=3, log_scaling_n_floor=3, rel_l2_clip_threshold=0.6, qk_l2_clip_threshold=2.0
-    )
-    settings = {"rank": 3, "extent": 4, "clip_logits": 0.6, "clip_queries": 2.0}
-    given = scheme("relative_logits", **settings, query_log_scale=0.1, query_log_floor=3)
-    positions, x = LayerPositions(given, site(True)), torch.randn(1, LENGTH, HEADS * WIDTH)
-    theirs = module.Inkling2RelativePositionBias(config, HEADS, 4, log_scaling=True)
-    queries = module.Inkling2LogScaledL2Clip(config, HEADS, WIDTH, 2.0)
-    with torch.no_grad():
-        for parameter in positions.parameters():
-            parameter.copy_(torch.randn_like(parameter))
-        theirs.linear.weight.copy_(positions.w_r)
-        theirs.proj.copy_(positions.p.flip(0).T)
-        theirs.norm.scale.copy_(positions.r_scale)
-        queries.scale.copy_(positions.q_scale)
-        q, k, v, _ = (part.float() for part in inputs())
-        places = torch.arange(LENGTH)
-        expected = theirs(x, (places[:, None] - places)[None, None], places[None])
-        found = positions.inputs(x, q, k, v)
-        shown = torch.ones(LENGTH, LENGTH).tril().bool()
-    torch.testing.assert_close(found.q, queries(q.transpose(1, 2), places[None]).transpose(1, 2), rtol=0, atol=1e-6)
-    torch.testing.assert_close(found.k, module.Inkling2L2Clip(2.0)(k), rtol=0, atol=1e-6)
-    r_times_p = spread(found.distance_queries, found.key_table, LENGTH)
-    torch.testing.assert_close(r_times_p[..., shown], expected[..., shown], rtol=0, atol=1e-6)
 
 
 # --- known faults of other implementations

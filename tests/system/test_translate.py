@@ -11,7 +11,9 @@ import sys
 import pytest
 
 from rpr.cli import app
+from rpr.commands import translate
 from rpr.decode import translator
+from rpr.decode.engine import Translated, translate_sources
 from rpr.decode.translator import Translator
 
 SENTENCES = ["The old dog runs.", "A cat sings.", "My fox laughs here.", "The doctor sees a cow.", "Every bird sleeps."]
@@ -87,14 +89,15 @@ def test_input_that_is_not_text_is_refused(run_translate, content, kind):
 
 def test_translations_without_an_end_or_empty_ones_are_said(model, run_translate, monkeypatch):
     """Those of empty lines aside."""
-    translations = model.translate_encoded(model.encode(SENTENCES), model.search)
-    cut = [number for number, (_, finished) in enumerate(translations, 1) if not finished]
+    translated = translate_sources(model.engine, model.encode(SENTENCES), model.vocabulary, model.search)
+    cut = [number for number, finished in enumerate(translated.finished, 1) if not finished]
     assert 0 < len(cut) < len(SENTENCES)
     places = [f"line {cut[0]}", *([f"{len(cut)} lines"] if len(cut) > 1 else [])]
     assert run_translate(lines_of(SENTENCES), "lines_per_batch=2")[1] == [
         f"rpr-cli: warning: input DIR/in.txt, {place}: {NO_END}; the translation is cut off there" for place in places
     ]
-    monkeypatch.setattr(Translator, "translate_encoded", lambda _self, sources, _search: [("", True) for _ in sources])
+    empty = lambda _, sources, *others: Translated(["" for _ in sources], [True for _ in sources])  # noqa: E731
+    monkeypatch.setattr(translate, "translate_sources", empty)
     out, [line] = run_translate(b"\n \na b\n")
     assert out == "\n\n\n" and line.endswith(f"line 3: {EMPTY}; min_length=1 requires at least one token")
 

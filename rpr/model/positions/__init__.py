@@ -22,7 +22,7 @@ from rpr.model.positions.scheme import Site as Site
 from rpr.model.positions.scheme import Tables as Tables
 from rpr.model.positions.source import code_of
 from rpr.paths import schemes_dir
-from rpr.validation import StrictModel, one_of, validate
+from rpr.validation import StrictModel, one_of
 
 
 def _discover() -> None:
@@ -44,9 +44,8 @@ def _discover() -> None:
             raise
         except Exception as error:  # of code that is not ours
             file = Path(str(module.module_finder.path), f"{module.name}.py")  # type: ignore[union-attr]
-            raise ConfigError(
-                f"{file}: cannot be imported ({type(error).__name__}: {' '.join(str(error).split())})"
-            ) from error
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"{file}: cannot be imported ({type(error).__name__}: {reason})") from error
     for scheme in REGISTERED.values():  # read now: a file may be edited before a run's record names its code
         code_of(scheme)
 
@@ -150,34 +149,16 @@ def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> 
     Raises:
         ConfigError: neither side has such a setting, or a value is invalid.
     """
-    from rpr.model.positions.pattern import Pattern  # imported after all schemes
-
-    of_entries: Mapping[str, Any] = changes.get("entries") or {}
-    own = {name: value for name, value in changes.items() if name != "entries"}
-    given = {*own, *(f"entries.{name}.{setting}" for name, settings in of_entries.items() for setting in settings)}
-    used: set[str] = set()
-
-    def changed(scheme: Scheme, settings: Mapping[str, Any], section: str = "") -> Scheme:
-        if isinstance(scheme, Pattern):
-            entries = {
-                name: changed(changed(entry, settings), of_entries.get(name, {}), f"entries.{name}.")
-                for name, entry in scheme.entries.items()
-            }
-            return scheme.model_copy(update={"entries": entries})
-        known = {name: value for name, value in settings.items() if name in scheme.AFTER_TRAINING}
-        used.update(f"{section}{name}" for name in known)
-        return validate(type(scheme), {**scheme.model_dump(), **known}, at="position") if known else scheme
-
-    encoder, decoder = (changed(side, own) for side in (positions.encoder, positions.decoder))
-    for name in sorted(given - used):
-        known = frozenset[str]().union(
-            *(part.AFTER_TRAINING for side in (positions.encoder, positions.decoder) for part in side.parts)
-        )
+    sides = (positions.encoder, positions.decoder)
+    known = {name for side in sides for name in side.may_change}
+    of_entries = [
+        f"entries.{name}.{setting}" for name, own in (changes.get("entries") or {}).items() for setting in own
+    ]
+    for name in sorted({*changes, *of_entries} - known - {"entries"}):
         available = did_you_mean(name, known) if known else "; these positions have no setting that can"
         raise ConfigError(f"position.{name}: cannot be changed after training" + available)
-    if isinstance(positions, Sides):
-        return positions.model_copy(update={"encoder": encoder, "decoder": decoder})
-    return decoder
+    encoder, decoder = (side.changed(changes) for side in sides)
+    return positions.model_copy(update={"encoder": encoder, "decoder": decoder}) if positions.kind == MIXED else decoder
 
 
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ every fourth (SmolLM3, Llama 4; Yang et al. 2025, arXiv 2501.18795).
 Imported after all other schemes, of which its entries are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny
 
+from rpr.errors import Problem
 from rpr.model.positions.scheme import REGISTERED, Scheme, Site, register
 from rpr.validation import one_of
 
@@ -32,41 +33,21 @@ class Pattern(Scheme):
     repeat: bool
     entries: dict[str, SerializeAsAny[AnyEntry]]
 
-    @model_validator(mode="before")
-    @classmethod
-    def repeats_once(cls, settings: Any) -> Any:
-        """[a, b, a, b] is [a, b]. A tuple, as strict validation takes no list after a validator of one's own."""
-        layers = settings.get("layers") if isinstance(settings, Mapping) else None
-        if not layers or not isinstance(layers, list | tuple):
-            return settings
-        layers = tuple(layers)
-        periods = (size for size in range(1, len(layers)) if settings.get("repeat") is True and len(layers) % size == 0)
-        size = next((size for size in periods if layers == layers[:size] * (len(layers) // size)), None)
-        return {**settings, "layers": layers[:size]}
-
-    @model_validator(mode="after")
-    def the_entries_are_those_of_the_layers(self) -> Self:
+    def problems(self) -> Iterable[str | Problem]:
         for name in self.layers:
             if name not in self.entries:
-                raise ValueError(f"layers: {name} is none of position.entries ({', '.join(self.entries) or 'none'})")
+                yield f"layers: {name} is none of position.entries ({', '.join(self.entries) or 'none'})"
         for name, entry in self.entries.items():
             if name not in self.layers:
-                raise ValueError(f"entries.{name}: is not in position.layers=[{','.join(self.layers)}]; leave it out")
+                yield f"entries.{name}: is not in position.layers=[{','.join(self.layers)}]; leave it out"
             if entry.random_positions:
-                raise ValueError(
-                    f"entries.{name}.random_positions: is of the whole stack; give it as position.random_positions"
-                )
+                yield f"entries.{name}.random_positions: is of the whole stack; give it as position.random_positions"
             if entry.absolute != "none" or entry.has_own_embeddings:
-                raise ValueError(
+                yield (
                     f"entries.{name}: adds positions to the embeddings, which all layers read; name another scheme, "
                     "and give the pattern position.absolute=sinusoidal or learned"
                 )
-        if len({str(identity) for identity in self._identities().values()}) == 1:
-            raise ValueError(
-                f"layers: [{','.join(self.layers)}] have the same positions in every layer; name two, or choose "
-                f"position={self.entries[self.layers[0]].name}"
-            )
-        return self
+        yield from super().problems()
 
     def __hash__(self) -> int:  # which a mapping has not
         return hash((self.layers, self.repeat, frozenset(self.entries.items())))
@@ -79,6 +60,17 @@ class Pattern(Scheme):
         named = len(self.layers)
         places = (layer % named if self.repeat else layer * named // num_layers for layer in range(num_layers))
         return [self.entries[self.layers[place]] for place in places]
+
+    @property
+    def may_change(self) -> frozenset[str]:
+        by_name = {name: entry.AFTER_TRAINING for name, entry in self.entries.items()}
+        of_one = (f"entries.{name}.{setting}" for name, settings in by_name.items() for setting in settings)
+        return frozenset(of_one).union(*by_name.values())
+
+    def changed(self, settings: Mapping[str, Any]) -> Scheme:
+        of_one = settings.get("entries") or {}
+        entries = {name: entry.changed(settings).changed(of_one.get(name, {})) for name, entry in self.entries.items()}
+        return self.model_copy(update={"entries": entries})
 
     @property
     def label(self) -> str:

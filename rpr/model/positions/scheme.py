@@ -1,22 +1,22 @@
 """The interface of a position scheme: its settings, names and hooks through which it enters the Transformer.
 
 The command line, the records and the reports import the scheme modules and must not wait for torch: hooks use that of
-`rpr.model.lazy_torch`, or import it locally.
+`rpr.model.lazy_torch`, or import it locally. docs/your-scheme.md says when each hook is called.
 """
 
 # Shape suffixes: B batch, H heads, P positions, D head width, M model width, L positions, R = 2 max_distance + 1 rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from rpr.errors import ConfigError, did_you_mean
+from rpr.errors import ConfigError, Problem, did_you_mean
 from rpr.model.lazy_torch import Tensor, nn, torch
-from rpr.validation import StrictModel
+from rpr.validation import StrictModel, validate
 
 Absolute = Literal["none", "sinusoidal", "learned"]
 ByName = Mapping[str, "Tensor"]  # a scheme's parameters, or projections of a layer's input
@@ -38,10 +38,8 @@ class Site:
 
 
 class Tables(NamedTuple):
-    """The tables that attention adds by distance; row r is for distance r - max_distance, key minus query position.
-
-    They are arguments of `rpr.model.attention.attend`; None adds nothing. In causal attention the rows of positive
-    distances are never read.
+    """The tables that attention adds by distance; row r is for distance r - max_distance, key minus query position. In
+    causal attention the rows of positive distances are never read.
     """
 
     keys: Tensor | None = None  # [R, D] or [H, R, D]; with `distance_queries` [R, X] or [H, R, X]
@@ -77,11 +75,8 @@ class Rotation(NamedTuple):
 
 
 def register(scheme: type[Scheme]) -> type[Scheme]:
-    """Register a scheme under the value of its `scheme` field.
-
-    Raises:
-        ConfigError: the class lacks its name, title or colour, has the name of another scheme, or has a public
-            attribute that is none of the interface (a misspelt hook).
+    """Register a scheme under the value of its `scheme` field. Raises ConfigError for a class without name, title or
+    colour, with the name of another scheme, or with a public attribute that is no part of the interface.
     """
     if (problem := _wrong(scheme)) is not None:
         raise ConfigError(f"{scheme.__module__}: the position scheme {scheme.__name__} {problem}")
@@ -90,38 +85,41 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
 
 
 def _wrong(scheme: type[Scheme]) -> str | None:
-    # 1. What every scheme needs.
+    # 1. What every scheme needs, and a name that is not of another one; the same class may be defined again.
     names = get_args(scheme.model_fields["scheme"].annotation)
     if len(names) != 1 or not hasattr(scheme, "TITLE") or not (hasattr(scheme, "COLOUR") or "colours" in vars(scheme)):
         return 'needs scheme: Literal["..."], TITLE = "..." for tables and COLOUR = "#rrggbb" for plots'
-    # 2. What the class, and those between it and Scheme, define.
-    decorators = scheme.__pydantic_decorators__
-    private = {*decorators.model_validators, *decorators.field_validators, *Scheme.__annotations__}
-    own = {name: value for kind in scheme.__mro__ if Scheme in kind.__mro__[1:] for name, value in vars(kind).items()}
-    for name, value in own.items():
-        if name.startswith(("_", "model_")) or name in private:
-            continue
-        if (known := vars(Scheme).get(name)) is None:
-            hint = did_you_mean(name, [name for name in (*vars(Scheme), *Scheme.__annotations__) if name[0] != "_"])
-            return f"has {name}, which is no part of the interface{hint}; a helper's name begins with an underscore"
-        if isinstance(known, property) != isinstance(value, property):
-            return f"defines {name} {'without' if isinstance(known, property) else 'with'} @property"
-    if "projections" not in own and (uncalled := {"distance_queries", "key_bias"} & own.keys()):
-        return f"defines {min(uncalled)} without projections, from which alone it is computed"
-    # 3. A name or kind of another scheme; the same class may be defined again.
     others = [registered for registered in REGISTERED.values() if repr(registered) != repr(scheme)]
     known_names = {"sides", "mixed"}.union(*({other.scheme_name(), *other.colours()} for other in others))
     if taken := known_names & {scheme.scheme_name(), *scheme.colours()}:
         return f"has the name {min(taken)!r} of another scheme; choose another one"
+    # 2. What the class, and those between it and Scheme, define: hooks alone, as what is misspelt would do nothing.
+    decorators = scheme.__pydantic_decorators__
+    settings = {name for name in Scheme.__annotations__ if not isinstance(vars(Scheme).get(name), property)}
+    private = {*decorators.model_validators, *decorators.field_validators, *settings}
+    own = {name: value for kind in scheme.__mro__ if Scheme in kind.__mro__[1:] for name, value in vars(kind).items()}
+    for name in sorted(own.keys() - private):
+        if name.startswith(("_", "model_")):
+            continue
+        if (known := vars(Scheme).get(name)) is None:
+            hint = did_you_mean(name, [name for name in (*vars(Scheme), *Scheme.__annotations__) if name[0] != "_"])
+            return f"has {name}, which is no part of the interface{hint}; a helper's name begins with an underscore"
+        if isinstance(known, property) != isinstance(own[name], property):
+            return f"defines {name} {'without' if isinstance(known, property) else 'with'} @property"
+    if "projections" not in own and (uncalled := {"distance_queries", "key_bias"} & own.keys()):
+        return f"defines {min(uncalled)} without projections, from which alone it is computed"
     return None
 
 
-class Scheme(StrictModel):
-    """A position scheme of one stack: a subclass in a module of this package, decorated with `@register`, and a file in
-    conf/position/.
+def _defines(hook: str) -> Any:
+    """A property: whether a scheme defines this hook, and not `Scheme` alone."""
+    return property(lambda scheme: getattr(type(scheme), hook) is not getattr(Scheme, hook))
 
-    A subclass defines `scheme` (a Literal of its own), `TITLE` and `COLOUR`, its settings as fields, and overrides the
-    hooks that it needs. Every hook is a pure function of the settings and its arguments.
+
+class Scheme(StrictModel):
+    """A position scheme of one stack: a subclass decorated with `@register`, and a file in conf/position/. It has
+    `scheme` (a Literal of its own), `TITLE` and `COLOUR`, its settings as fields, and the hooks that it needs, each a
+    pure function of the settings and its arguments.
     """
 
     TITLE: ClassVar[str]
@@ -156,15 +154,13 @@ class Scheme(StrictModel):
         (name,) = get_args(cls.model_fields["scheme"].annotation)
         return str(name)
 
-    @model_validator(mode="after")
-    def the_name_is_not_of_another_kind(self) -> Self:
+    def problems(self) -> Iterable[str | Problem]:
         known = {kind for scheme in REGISTERED.values() for kind in scheme.colours()}
         if self.name in known and self.name != self.kind:
-            raise ValueError(
+            yield (
                 f"name: {self.name} does not match these settings, which are {self.kind}; "
                 f"use position={self.kind}, or choose another name (position.name=...)"
             )
-        return self
 
     # --- names
 
@@ -199,19 +195,29 @@ class Scheme(StrictModel):
 
     def common_details(self) -> list[str]:
         """As `details`, of the settings that every scheme has."""
-        details = []
-        if self.query_log_scale:
-            details.append(f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))")
-        if self.initial_std is not None and self.num_learned is not None:
-            details.append(f"initial std {self.initial_std:g}")
-        if self.key_offset != "none":
-            norm = self.key_offset_at.replace("_", " the ")
-            how = f"{self.key_offset.replace('_', ' ')}, the first {self.key_offset_first}, {norm}"
-            details.append(f"half of each key from the token before ({how})")
-        if self._draws:
-            details.append(f"random positions below {self.random_positions} in training")
-        details += [f"window {self.window}"] * (self.window is not None) + ["sink"] * self.sink
-        return details
+        return [words for _, read, words in self._common() if read and words]
+
+    def _common(self) -> list[tuple[set[str], bool, str]]:
+        """Settings that every scheme has, whether they have an effect, and that in words if it is to be shown."""
+        norm = self.key_offset_at.replace("_", " the ")
+        offset = f"{self.key_offset.replace('_', ' ')}, the first {self.key_offset_first}, {norm}"
+        growth = f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))"
+        spread = "" if self.initial_std is None else f"initial std {self.initial_std:g}"
+        drawn = f"random positions below {self.random_positions} in training"
+        embeds = self.absolute != "none" or self.has_own_embeddings
+        drawn_for = bool(self.random_positions) and (embeds or any(part.uses_positions for part in self.parts))
+        return [
+            ({"query_log_scale", "query_log_floor"}, self.query_log_scale > 0, growth),
+            ({"max_positions", "initial_std"}, self.num_learned is not None, spread),
+            (
+                {"key_offset_first", "key_offset_at"},
+                self.offsets_keys,
+                f"half of each key from the token before ({offset})",
+            ),
+            ({"random_positions"}, drawn_for, drawn),
+            ({"window"}, self.window is not None, f"window {self.window}"),
+            ({"sink"}, self.sink, "sink"),
+        ]
 
     @property
     def num_learned(self) -> int | None:
@@ -230,27 +236,23 @@ class Scheme(StrictModel):
 
     def identity(self, site: Site | None = None) -> dict[str, Any]:
         """The settings that affect results, at this site: runs that agree in them have the same positions."""
-        unread = {"name"}
-        if self.num_learned is None:
-            unread |= {"max_positions", "initial_std"}
-        if not self.query_log_scale:
-            unread |= {"query_log_scale", "query_log_floor"}
-        if not self._draws:
-            unread.add("random_positions")
-        if self.key_offset == "none":
-            unread |= {"key_offset_first", "key_offset_at"}
+        unread = {"name"}.union(*(settings for settings, read, _ in self._common() if not read))
         return self.model_dump(mode="json", exclude=unread)
-
-    @property
-    def _draws(self) -> bool:
-        """Whether positions are random in training, and something depends on them."""
-        embeds = self.absolute != "none" or self.has_own_embeddings
-        return bool(self.random_positions) and (embeds or any(part.uses_positions for part in self.parts))
 
     @property
     def tracked(self) -> Mapping[str, Any]:
         """The settings by which runs are filtered and grouped in W&B, in addition to the name."""
         return self.identity()
+
+    @property
+    def may_change(self) -> frozenset[str]:
+        """The settings that a trained model may change, those of a pattern's entries as `entries.NAME.SETTING`, too."""
+        return self.AFTER_TRAINING
+
+    def changed(self, settings: Mapping[str, Any]) -> Scheme:
+        """With those of the settings that it may change; raises ConfigError for a value that is invalid."""
+        known = {name: value for name, value in settings.items() if name in self.AFTER_TRAINING}
+        return validate(type(self), {**self.model_dump(), **known}, at="position") if known else self
 
     # --- layers
 
@@ -270,7 +272,7 @@ class Scheme(StrictModel):
             return False
         return None if self.query_log_scale else self.SHIFT_INVARIANT
 
-    # --- hooks
+    # --- what is asked of a scheme
 
     @property
     def ordered(self) -> bool:
@@ -279,7 +281,7 @@ class Scheme(StrictModel):
 
     def problem(self, site: Site) -> str | None:
         """Why the scheme cannot be used at this site, as `setting: reason; remedy`; None if it can."""
-        if self.key_offset != "none" and site.d_head % 4:
+        if self.offsets_keys and site.d_head % 4:
             return f"key_offset: a head's {site.d_head} dimensions are no multiple of 4; choose another model.num_heads"
         if site.causal or not self.CAUSAL_ONLY:
             return None
@@ -301,9 +303,7 @@ class Scheme(StrictModel):
         return self.problem(site)
 
     def untrained(self, window: int, longest: int) -> str | None:
-        """The learned positions, or distances, of a text of `longest` tokens that none of `window` has in training, so
-        that they stay as they were initialised. None: there are none.
-        """
+        """What a text of `longest` tokens reads and none of `window` trains, so that it stays as it was initialised."""
         first = max(window, self.random_positions or 0)
         if longest > first and self.num_learned is not None:
             return f"the learned positions from {first} on"
@@ -332,18 +332,20 @@ class Scheme(StrictModel):
     def acts_in_layers(self) -> bool:
         """Whether it changes self-attention, and not the embeddings alone."""
         hooks = (self.has_tables, self.changes_queries, self.has_projections, self.has_scores, self.has_angles)
-        return any(hooks) or self.query_log_scale > 0 or self.key_offset != "none"
+        return any(hooks) or self.query_log_scale > 0 or self.offsets_keys
 
     @property
     def not_fused(self) -> str | None:
         """What the fused kernel, which knows only tables by distance and windows, cannot compute."""
-        by_what = {
+        by_what: dict[str, bool] = {
             "bias of keys": any(part.has_key_bias for part in self.parts),
             "changed scores": any(part.has_scores for part in self.parts),
             "sink": any(part.sink for part in self.parts),
             "random positions": self.random_positions is not None and any(part.has_tables for part in self.parts),
         }
         return next((what for what, present in by_what.items() if present), None)
+
+    # --- hooks, and whether a scheme has each, which a subclass may make depend on its settings
 
     def embeddings(self, d_model: int) -> nn.Module | None:
         """A module whose output is added to the embeddings: called with (first, pieces [B, L]), it returns [L, M] or
@@ -355,10 +357,7 @@ class Scheme(StrictModel):
             return SinusoidalPositions(d_model)
         return None if self.num_learned is None else LearnedPositions(self.num_learned, d_model, self.initial_std)
 
-    @property
-    def has_own_embeddings(self) -> bool:
-        """Whether `embeddings` is not that of `absolute` alone."""
-        return type(self).embeddings is not Scheme.embeddings
+    has_own_embeddings: ClassVar[Any] = _defines("embeddings")
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         """The initial values of the scheme's parameters in one self-attention layer, by name."""
@@ -369,42 +368,33 @@ class Scheme(StrictModel):
         """Whether all layers of a stack share the parameters."""
         return False
 
-    @property
-    def has_tables(self) -> bool:
-        """Whether `distance_tables` returns any."""
-        return type(self).distance_tables is not Scheme.distance_tables
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+        """Of sentences whose positions are at most max_distance apart; a table may have fewer rows, 2k+1, if all
+        distances beyond k share the outermost ones.
+        """
+        return Tables()
+
+    has_tables: ClassVar[Any] = _defines("distance_tables")
 
     @property
     def has_bias(self) -> bool:
         """Whether `distance_tables` returns a bias."""
-        return self.has_tables
+        return bool(self.has_tables)
 
     @property
     def reach(self) -> int | None:
         """The distance from which on the tables are constant; None if there is none."""
         return self.k
 
-    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
-        """The tables for sentences whose positions are at most max_distance apart.
-
-        A table may have fewer rows, 2k+1, if all distances beyond k share the outermost ones.
-        """
-        return Tables()
-
     def slopes(self, site: Site) -> tuple[float, ...] | None:
-        """The factor of each head, if the only table is a bias in proportion to the distance key minus query position,
-        for keys up to the query's own; else None.
-        """
+        """Of each head, if the only table is a bias in proportion to the distance of keys up to the query's own."""
         return None
 
     def projections(self, site: Site) -> dict[str, Tensor]:
         """The initial weights, [width, M], of learned projections of the layer's input, by name."""
         return {}
 
-    @property
-    def has_projections(self) -> bool:
-        """Whether the layer's input is projected."""
-        return type(self).projections is not Scheme.projections
+    has_projections: ClassVar[Any] = _defines("projections")
 
     def distance_queries(self, projected: ByName, parameters: ByName, site: Site) -> Tensor | None:
         """What multiplies the rows of the key tables in place of the queries, [B, H, P, X], from the projections of the
@@ -417,24 +407,13 @@ class Scheme(StrictModel):
         """Whether `query_log_scale` multiplies what `distance_queries` returns, too."""
         return False
 
-    @property
-    def has_key_bias(self) -> bool:
-        """Whether `key_bias` is added."""
-        return type(self).key_bias is not Scheme.key_bias
-
     def key_bias(self, projected: ByName, parameters: ByName, site: Site, before: Tensor) -> Tensor:
-        """What is added to the scaled scores of each key, [B, H, P], from the projections of the layer's input; 0 where
-        no scheme overrides it, as attention then does not ask.
-
-        A key's bias may be a running sum: `before` is that of the key before the first, [B, H], in float32 (float64 in
-        a model of that), or 0. It is cached, for each hypothesis.
+        """What is added to the scaled scores of each key, [B, H, P], from the projections of the layer's input. It may
+        be a running sum: `before` is that of the key before the first, [B, H], in float32 or wider, or 0.
         """
-        return before.new_zeros((*before.shape, 1))
+        raise NotImplementedError  # attention asks only a scheme that has it
 
-    @property
-    def has_scores(self) -> bool:
-        """Whether `scores` changes any."""
-        return type(self).scores is not Scheme.scores
+    has_key_bias: ClassVar[Any] = _defines("key_bias")
 
     def scores(self, pairs: Pairs, parameters: ByName, site: Site) -> Tensor:
         """Other scores [B, H, Q, K], for what no other hook can do: attention then holds all of them, forward and
@@ -442,38 +421,28 @@ class Scheme(StrictModel):
         """
         return pairs.scores
 
-    @property
-    def changes_queries(self) -> bool:
-        """Whether `prepare` does anything."""
-        return type(self).prepare is not Scheme.prepare
+    has_scores: ClassVar[Any] = _defines("scores")
 
     def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
-        """Transform queries and keys [B, H, P, D] at these positions (int64 [P]) before their product. Both may get
-        another width, [B, H, P, E] (values keep theirs): the product is scaled by 1/sqrt(D) all the same, and key
-        tables have that width. In decoding all rows come as one sentence, [1, H, X, D], with a position each, [X].
-
-        Prepared keys are cached, so a key's transformation may depend only on its own position.
+        """Queries and keys [B, H, P, D] at these positions (int64 [P]) for their product: of another width, if both are
+        and key tables have it, too. In decoding all rows come as one sentence, [1, H, X, D], with a position each.
+        Prepared keys are cached, so each may depend on its own position alone.
         """
         return q, k
 
-    # How many positions before the first `angles` reads: the history of a convolution.
-    HISTORY: ClassVar[int] = 0
+    changes_queries: ClassVar[Any] = _defines("prepare")
 
-    @property
-    def has_angles(self) -> bool:
-        """Whether `angles` rotates queries and keys."""
-        return type(self).angles is not Scheme.angles
+    HISTORY: ClassVar[int] = 0  # positions before the first that `angles` reads, as a convolution does
 
     def angles(self, projected: ByName, parameters: ByName, site: Site, before: Tensor) -> Tensor:
         """Angles [B, H, P, W] by which the pairs (i, i + W) of queries and keys are rotated, before `prepare`; W is at
         most D / 2. They may run over the text: `before` is those of the position before the first, [B, H, W], or
-        zeros [B, H, 1] at its start.
-
-        `projected` has the projections of the layer's input by name, [B, HISTORY + P, width], and the input itself as
-        "x", [B, HISTORY + P, M]; of positions before the text zeros. All is float32 (float64 in a model of that). In
-        decoding P is 1. The last angle and inputs of each hypothesis are cached.
+        zeros [B, H, 1] at its start. `projected` has the projections of the layer's input by name, and the input itself
+        as "x", [B, HISTORY + P, width]; of positions before the text zeros. All is float32 or wider.
         """
-        return before.new_zeros((*before.shape[:2], 1, 1))
+        raise NotImplementedError  # as `key_bias`
+
+    has_angles: ClassVar[Any] = _defines("angles")
 
     # --- exports
 
