@@ -14,7 +14,7 @@ ROOMS = {
     "rpr/decode": 590,
     "rpr/export": 920,
     "rpr/io": 300,
-    "rpr/model": 6_590,
+    "rpr/model": 6_690,
     "rpr/records": 1_360,
     "rpr/report": 2_860,
     "rpr/runs": 910,

@@ -15,8 +15,7 @@ LEVELS = 2**16
 class Dropout(nn.Module):
     """Zero each element with probability p < 1 and scale the others by 1 / (1 - p), in training only.
 
-    On a CPU torch draws its mask element by element, which takes up to a sixth of a small model's training step;
-    splitting 64 random bits into four 16-bit levels needs a quarter of the draws. p is then exact to 1 / 65,536.
+    On a CPU 64 random bits are four 16-bit levels: a quarter of torch's draws. p is then exact to 1 / 65,536.
     """
 
     def __init__(self, p: float) -> None:
@@ -39,9 +38,6 @@ class Dropout(nn.Module):
         dropped_levels = min(round(self.p * LEVELS), LEVELS - 1)  # one level is kept: no division by 0
         out: Tensor = _DropAndAdd.apply(residual, x, dropped_levels)  # type: ignore[no-untyped-call]
         return out
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
 
 
 class _DropAndAdd(torch.autograd.Function):

@@ -46,6 +46,12 @@ def consecutive(length: int, device: torch.device) -> GivenPositions:
         return GivenPositions(torch.arange(length, device=device), length - 1)
 
 
+@lru_cache(maxsize=4)  # the same tensor for all layers, which compute once what they need of it
+def _column(positions_P: Tensor) -> Tensor:
+    with torch.inference_mode(False):
+        return positions_P[:, None]
+
+
 def positions_in_training(scheme: Scheme, length: int, device: torch.device) -> GivenPositions | None:
     """A random subset of positions for one forward pass (Ruoss et al. 2023, arXiv 2305.16843); None: 0, 1, ..."""
     if scheme.random_positions is None:
@@ -111,9 +117,7 @@ class LayerPositions(nn.Module):
         if self.scheme.changes_queries:
             dtype = q_BHPD.dtype  # which a scheme may leave for float32
             prepared = self.scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
-            width, (q_BHPD, k_BHPD) = q_BHPD.shape[-1], (x.to(dtype) for x in prepared)
-            if q_BHPD.shape[-1] != width:  # attention scales by the width of what it gets
-                q_BHPD = q_BHPD * (q_BHPD.shape[-1] / width) ** 0.5
+            q_BHPD, k_BHPD = (x.to(dtype) for x in prepared)
         if self.scheme.query_log_scale:
             q_BHPD = q_BHPD * self._growth(positions_P)[:, None].to(q_BHPD.dtype)
         return q_BHPD, k_BHPD
@@ -123,13 +127,16 @@ class LayerPositions(nn.Module):
         growth = ((positions + 1).double() / self.scheme.query_log_floor).clamp(min=1).log()
         return 1 + self.scheme.query_log_scale * growth
 
-    def offset_keys(self, at: str, k_BHPD: Tensor, starts: Tensor, running: Running) -> Tensor:
+    def offset_keys(self, at: str, k_BHPD: Tensor, starts: Tensor, running: Running | None) -> Tensor:
         """Keys of which half of the dimensions are those of the key before, after what ran before, where no text starts
         (bool, broadcastable to [B, 1, P, 1]); unchanged if `key_offset` is not `at` this place.
         """
         if not self.scheme.offsets_keys or self.scheme.key_offset_at != at:
             return k_BHPD
-        previous_BHPD = running.extended("key", 1, k_BHPD.transpose(1, 2))[:, :-1].transpose(1, 2)
+        if running is None:
+            previous_BHPD = F.pad(k_BHPD, (0, 0, 1, -1))
+        else:
+            previous_BHPD = running.extended("key", 1, k_BHPD.transpose(1, 2))[:, :-1].transpose(1, 2)
         first = k_BHPD if self.scheme.key_offset_first == "own" else torch.zeros_like(k_BHPD)
         width = k_BHPD.shape[-1]
         dimensions_D = torch.arange(width, device=k_BHPD.device)
@@ -138,22 +145,24 @@ class LayerPositions(nn.Module):
         return torch.where(dimensions_D >= width // 2, torch.where(starts, first, previous_BHPD), k_BHPD)
 
     def rotate(
-        self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, hidden: Tensor | None, running: Running
-    ) -> tuple[Tensor, Tensor]:
+        self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, hidden: Tensor | None, running: Running | None
+    ) -> tuple[Tensor, ...]:
         """Rotate queries and keys by the angles that run over the text: over x but for what is hidden (bool [B, P, 1];
-        None: nothing), after what ran before.
+        None: nothing), after what ran before (None: nothing did).
         """
         scheme, history = self.scheme, self.scheme.HISTORY
         wide = torch.promote_types(x_BPM.dtype, torch.float32)
         with torch.autocast(x_BPM.device.type, enabled=False):
             x_BPM = x_BPM.to(wide) if hidden is None else x_BPM.to(wide).masked_fill(hidden, 0.0)
-            x_BLM = running.extended("input", history, x_BPM)
+            x_BLM = F.pad(x_BPM, (0, 0, history, 0)) if running is None else running.extended("input", history, x_BPM)
             learned = {name: value.to(wide) for name, value in self._learned.items()}
             projected = {name: F.linear(x_BLM, learned[name]) for name in self._projections} | {"x": x_BLM}
-            before_B1H = running.last("angle", 1, x_BPM.new_zeros(len(x_BPM), 1, self.site.num_heads, 1))
-            angles_BHPW = scheme.angles(projected, learned, self.site, before_B1H[:, 0])
-            running.extended("angle", 1, angles_BHPW.transpose(1, 2))
-            return rotate_by(q_BHPD, angles_BHPW), rotate_by(k_BHPD, angles_BHPW)
+            before_B1H1 = x_BPM.new_zeros(len(x_BPM), 1, self.site.num_heads, 1)
+            before_B1H1 = before_B1H1 if running is None else running.last("angle", 1, before_B1H1)
+            angles_BHPW = scheme.angles(projected, learned, self.site, before_B1H1[:, 0])
+            if running is not None:
+                running.extended("angle", 1, angles_BHPW.transpose(1, 2))
+            return rotate_by(q_BHPD, k_BHPD, angles_BHPW)
 
     def of_input(
         self, x_BPM: Tensor, positions_BP: Tensor, before_BH: Tensor | None = None
@@ -206,8 +215,11 @@ class LayerPositions(nn.Module):
         """
         positions_P, max_distance = given = given or consecutive(x_BPM.shape[1], x_BPM.device)
         if self.scheme.has_angles:
-            q_BHPD, k_BHPD = self.rotate(x_BPM, q_BHPD, k_BHPD, hidden, running or Running())
+            q_BHPD, k_BHPD = self.rotate(x_BPM, q_BHPD, k_BHPD, hidden, running)
         q_BHPD, k_BHPD = self.prepare(q_BHPD, k_BHPD, positions_P)
+        changes = self.scheme.has_scores and not self.scheme.ADDS_TO_SCORES
+        if changes and q_BHPD.shape == v_BHPD.shape:  # each product would copy heads of a projection
+            q_BHPD, k_BHPD, v_BHPD = torch.stack([q_BHPD, k_BHPD, v_BHPD])
         tables = self.at(max_distance, x_BPM.device)
         return AttentionInputs(
             q_BHPD,
@@ -216,8 +228,9 @@ class LayerPositions(nn.Module):
             *tables,
             *self.of_input(x_BPM, positions_P[None]),
             labels=given.rows(tables),
-            change_scores=self.change_scores(q_BHPD, positions_P[:, None], positions_P),
+            change_scores=self.change_scores(q_BHPD, _column(positions_P), positions_P),
             slopes=self.scheme.slopes(self.site),
+            change_adds=self.scheme.ADDS_TO_SCORES,
         )
 
     @property

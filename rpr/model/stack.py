@@ -112,7 +112,7 @@ class SelfAttention(nn.Module):
     ) -> AttentionInputs:
         """What attention is computed from: x projected (already: `qkv`) and prepared, and the tables for its length."""
         q, k, v = split_heads(self.qkv(x_BQM) if qkv is None else qkv, self.num_heads)
-        running = Running() if cache is None else cache.running
+        running = None if cache is None else cache.running
         if self.changes_heads:
             q, k = self._changed(q, k, _starts(mask, k), running)
         inputs, hidden_BP1 = AttentionInputs(q, k, v), None if mask is None else ~mask[:, 0, 0, :, None]
@@ -120,7 +120,9 @@ class SelfAttention(nn.Module):
             inputs = self.tables.inputs(x_BQM, q, k, v, given, hidden_BP1, running)
         return inputs._replace(mask=mask, causal=self.causal, window=self.window, sink=self.sink)
 
-    def _changed(self, q_BHPD: Tensor, k_BHPD: Tensor, starts: Tensor, running: Running) -> tuple[Tensor, Tensor]:
+    def _changed(
+        self, q_BHPD: Tensor, k_BHPD: Tensor, starts: Tensor, running: Running | None
+    ) -> tuple[Tensor, Tensor]:
         """Each head of queries and keys by its root mean square, with a learned gain; keys offset before or after."""
         if self.tables is not None:
             k_BHPD = self.tables.offset_keys("before_norm", k_BHPD, starts, running)

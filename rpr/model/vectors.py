@@ -4,9 +4,11 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 def rows_of(distances: Tensor, num_rows: int) -> Tensor:
@@ -18,13 +20,9 @@ def rows_of(distances: Tensor, num_rows: int) -> Tensor:
 
 
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
-    """Sinusoidal positions: sine half and cosine half concatenated (tensor2tensor's layout of Vaswani et al. 2017).
-
-    Wavelengths are geometric from 2 pi to 10,000 * 2 pi, so the d_model / 2 frequencies run from 1 to 1 / 10,000;
-    d_model is even.
-
-    Returns:
-        float32, [L, M].
+    """Sinusoidal positions, float32 [L, M]: sine half and cosine half concatenated (tensor2tensor's layout of Vaswani
+    et al. 2017). Wavelengths are geometric from 2 pi to 10,000 * 2 pi, so the d_model / 2 frequencies run from 1 to
+    1 / 10,000; d_model is even.
     """
     half = d_model // 2
     frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(10_000.0) / max(1, half - 1)))
@@ -78,8 +76,7 @@ class SinusoidalPositions(nn.Module):
 class LearnedPositions(nn.Module):
     """One learned vector for each absolute position.
 
-    Positions from num_positions on share the last vector, so a model can be scored on sentences longer than its table
-    (badly, which is what such a comparison should show).
+    Positions from num_positions on share the last vector, so a model can be scored on longer sentences (badly).
     """
 
     def __init__(self, num_positions: int, d_model: int, initial_std: float | None = None) -> None:
@@ -93,6 +90,62 @@ class LearnedPositions(nn.Module):
         if isinstance(positions, int):
             positions = torch.arange(positions, positions + pieces_BL.shape[1], device=pieces_BL.device)
         return self.weight_LM[positions.clamp(max=self.weight_LM.shape[0] - 1)]
+
+
+class _Units(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=1e-12)
+        unit: Tensor = x / norms
+        ctx.save_for_backward(unit, norms)
+        return unit
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        unit, norms = ctx.saved_tensors
+        along = (gradient * unit).sum(-1, keepdim=True)
+        return torch.addcmul(gradient, unit, along, value=-1).div_(norms)
+
+
+def units(x: Tensor) -> Tensor:
+    """Vectors [..., D] divided by their Euclidean norms; of 0, 0."""
+    unit: Tensor = _Units.apply(x)  # type: ignore[no-untyped-call]
+    return unit
+
+
+class _OfCounts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores_BHQK: Tensor, visible: Tensor, products_BHQL: Tensor) -> Tensor:
+        last = products_BHQL.shape[-1] - 1
+        gates = scores_BHQK.sigmoid().mul_(visible)
+        counts = gates.flip(-1).cumsum(-1).flip(-1).clamp_(max=last)
+        below = counts.long()
+        above = (below + 1).clamp_(max=last)
+        share = counts.sub_(below)
+        lower, upper = products_BHQL.gather(-1, below), products_BHQL.gather(-1, above)
+        slope = upper - lower
+        ctx.save_for_backward(gates, below, above, share, slope)
+        ctx.like = products_BHQL.shape[-1], products_BHQL.dtype
+        return torch.addcmul(lower, share, slope)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
+        gates, below, above, share, slope = ctx.saved_tensors  # at the last vector the slope is 0
+        of_scores = torch.ops.aten.sigmoid_backward(torch.cumsum(gradient * slope, -1), gates)
+        of_upper = gradient * share
+        of_products = gradient.new_zeros(*gradient.shape[:-1], ctx.like[0])
+        of_products.scatter_add_(-1, above, of_upper).scatter_add_(-1, below, gradient - of_upper)
+        return of_scores, None, of_products.to(ctx.like[1])
+
+
+def of_counts(scores_BHQK: Tensor, visible: Tensor, products_BHQL: Tensor) -> Tensor:
+    """For each pair the product of its query with vector c, interpolated between two of L: c is the sum of
+    sigmoid(score) over this key and all later ones that the query sees, at most L - 1.
+    """
+    added: Tensor = _OfCounts.apply(scores_BHQK, visible, products_BHQL)  # type: ignore[no-untyped-call]
+    return added
 
 
 def relative_table(clip_distance: int, d_head: int, num_heads: int | None) -> Tensor:

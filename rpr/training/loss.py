@@ -27,9 +27,8 @@ def label_smoothed_loss(hidden_NM: Tensor, embedding_VM: Tensor, targets_N: Tens
     """Sum over N of the cross entropy of softmax(hidden embedding^T) against 1 - smoothing on the target and
     smoothing / (V - 1) on every other piece.
 
-    As in tensor2tensor. Scores are summed in float32, or in float64 if the inputs are; under autocast the products are
-    bfloat16. The gradients, if needed, are computed in the forward pass, chunk by chunk with the loss; they cannot be
-    differentiated again.
+    As in tensor2tensor. Scores are summed in float32, or in float64 if the inputs are. The gradients, if needed, are
+    computed in the forward pass, chunk by chunk with the loss; they cannot be differentiated again.
     """
     if not torch.is_grad_enabled():  # else autograd would ask for the gradient of a parameter even here
         embedding_VM = embedding_VM.detach()
@@ -56,7 +55,7 @@ class _ProjectedLoss(torch.autograd.Function):
         embedding_sum_M = embedding_VM.sum(dim=0)
         wanted = any(ctx.needs_input_grad[:2])
         grad_hidden_NM = torch.empty_like(hidden_NM, dtype=wide) if wanted else None
-        grad_embedding_VM = torch.zeros_like(embedding_VM) if wanted else None
+        grad_embedding_VM = None if len(hidden_NM) else torch.zeros_like(embedding_VM)
         total = torch.zeros((), dtype=wide, device=hidden_NM.device)
         rows = chunk_rows(hidden_NM, vocabulary_size)
         for start in range(0, hidden_NM.shape[0], rows):
@@ -69,12 +68,14 @@ class _ProjectedLoss(torch.autograd.Function):
             sum_C1 = powers_CV.sum(dim=1, keepdim=True)
             total += (largest_C1 + sum_C1.log() - target * of_target_C1).sum()
             total -= other * (hidden_CM.to(wide) @ embedding_sum_M.to(wide)).sum()
-            if grad_hidden_NM is None or grad_embedding_VM is None:
+            if grad_hidden_NM is None:
                 continue
             expected_CM = (powers_CV.to(narrow_VM.dtype) @ narrow_VM) / sum_C1
             grad_hidden_NM[chunk] = expected_CM - target * embedding_VM[targets_C1[:, 0]] - other * embedding_sum_M
             powers_CV.scatter_add_(1, targets_C1, -target * sum_C1)  # one element of each row: no collisions
-            grad_embedding_VM += powers_CV.to(narrow_VM.dtype).T @ (hidden_CM / sum_C1).to(narrow_VM.dtype)
+            of_chunk_VM = powers_CV.to(narrow_VM.dtype).T @ (hidden_CM / sum_C1).to(narrow_VM.dtype)
+            of_earlier_VM = grad_embedding_VM
+            grad_embedding_VM = of_chunk_VM.to(wide) if of_earlier_VM is None else of_earlier_VM.add_(of_chunk_VM)
         if grad_embedding_VM is not None:
             grad_embedding_VM -= other * hidden_NM.sum(dim=0, dtype=wide)
         ctx.save_for_backward(grad_hidden_NM, grad_embedding_VM)

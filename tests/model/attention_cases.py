@@ -156,6 +156,8 @@ def blockwise(
 def fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Torch's kernel, as on a GPU, for all that it computes; else `attend`."""
     given = AttentionInputs(q, k, v, **options)
+    if given.change_adds and given.positions == {"change_scores"} and given.sink is None:
+        return attention._with_bias_of_pairs(given)
     fits = not given.positions and not given.windowed
     return attention._fused(given) if fits else attend(q, k, v, **options)
 

@@ -117,7 +117,7 @@ def test_attention_of_every_scheme_in_bfloat16_is_near_float64(kind):
         learned = [] if attention.tables is None else attention.tables.parameters()
         return z, *torch.autograd.grad(z, [x, attention.qkv.weight, *learned], cotangent.to(z.dtype))
 
-    most = (0.03, 0.06, 0.06, *[0.2] * 5)  # a few parameters, each the sum over all pairs, are less exact
+    most = (0.03, 0.06, 0.06, *[0.4] * 5)  # a few parameters, each a sum over all pairs that cancels, are less exact
     for scheme in set(model.config.decoder_positions.of_layers(4)):
         at = model.config.decoder_positions.of_layers(4).index(scheme)
         expected = attended(exact.decoder[at].self_attention, x.double())

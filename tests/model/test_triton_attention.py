@@ -78,31 +78,31 @@ class TestInterpreted:
     __test__ = INTERPRETED
 
     @pytest.mark.parametrize("case", [
-        # Tiles are 16 x 16. Here each query has tiles to the left, near and to the right.
         Case(16, 66, 31, keys=3, values=3, batch=1, heads=1),
-        Case(20, 20, keys=3, values=None, causal=True, mask="K", batch=1),
+        Case(20, 20, keys=3, values=None, causal=True, mask="K", batch=1, heads=1),
         pytest.param(Case(20, 20, keys=None, values=3, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
-        Case(5, 20, keys=None, values=None, mask="BK"),
-        Case(20, 20, keys=1, values=0, batch=1, heads=1),
+        Case(5, 20, keys=None, values=None, mask="BK", heads=1),
+        Case(5, 20, keys=1, values=0, batch=1, heads=1),
         pytest.param(Case(20, 20, keys=0, values=2, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
-        Case(3, 20, 15, keys=40, values=16, causal=True, mask="BQK", per_head=(False, False)),
+        Case(3, 20, 15, keys=40, values=16, causal=True, mask="BQK", per_head=(False, False), heads=1),
         Case(1, 7, 6, keys=2, values=4, causal=True, batch=1, heads=1),
         pytest.param(Case(20, 37, 17, keys=2, values=4, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
-        Case(20, 20, 22, keys=5, mask="HQ", batch=1, per_head=(True, True)),
+        Case(5, 20, 22, keys=5, mask="HQ", batch=1, per_head=(True, True)),
         Case(2, 1, 9, values=4, batch=1, heads=1),
-        Case(37, 37, keys=None, values=None, bias=40, causal=True),
-        Case(20, 37, 3, keys=2, values=1, bias=5, mask="K", batch=3),
+        Case(37, 37, keys=None, values=None, bias=40, causal=True, batch=1, heads=1),
+        Case(5, 20, 3, keys=2, values=1, bias=5, mask="K", batch=3, heads=1),
+        pytest.param(Case(20, 37, 3, keys=2, values=1, bias=5, mask="K", batch=3), marks=pytest.mark.slow),
         pytest.param(Case(40, 20, keys=None, values=None, bias=0, batch=1), marks=pytest.mark.slow),
-        Case(37, 37, keys=40, values=None, bias=7, queries=5, causal=True, batch=1),
+        Case(20, 20, keys=40, values=None, bias=7, queries=5, causal=True, batch=1),
         Case(50, 50, keys=2, values=3, bias=9, window=17, causal=True, batch=1, heads=1),
-        Case(50, 40, 3, keys=4, values=None, bias=30, window=5, mask="QK", batch=1, heads=1),
+        Case(20, 20, 3, keys=4, values=None, bias=30, window=5, mask="QK", batch=1, heads=1),
+        pytest.param(Case(50, 40, 3, keys=4, values=None, bias=30, window=5, batch=1), marks=pytest.mark.slow),
         pytest.param(Case(70, 70, keys=20, values=20, window=18, batch=1, heads=1), marks=pytest.mark.slow),
     ], ids=str)  # fmt: skip
     def test_matches_reference(self, case):
         assert_equals_reference(replace(case, width=8))
 
-    def test_byte_mask_matches_reference(self):
-        # In float64, as above, masks are converted to int32.
+    def test_byte_mask_matches_reference(self):  # in float64, as above, masks are converted to int32
         assert_equals_reference(Case(7, 9, values=3, mask="QK", batch=1), dtype=torch.float32, tolerance=1e-4)
 
     def test_fully_masked_queries_have_output_0_and_no_gradient(self):
@@ -146,13 +146,11 @@ class TestInterpreted:
         inputs, _ = Case(6, 6, values=3, batch=1).inputs()
         z = fused(*inputs[:3], key_table=inputs[3], value_table=inputs[4])
         assert z.transpose(1, 2).flatten(-2).data_ptr() == z.data_ptr()
-        # The gradient of a sum has strides of 0; the last axis of `turned` is not contiguous.
         ones = torch.ones(1, 1, 1, 1, dtype=torch.float64).expand_as(z)
         turned = [*(x.mT.contiguous().mT for x in inputs[:3]), *inputs[3:]]
         assert_same(results(fused, turned, ones), results(reference, inputs, ones), "strided", 1e-11)
 
     def test_results_do_not_change_if_hooks_make_saved_tensors_contiguous(self):
-        # As torch.autograd.graph.save_on_cpu(pin_memory=True) does: z is not contiguous, the mask has strides of 0.
         inputs, _ = Case(6, 6, batch=1).inputs()
         runs = []
         for pack in (lambda x: x, lambda x: x.clone(memory_format=torch.contiguous_format)):
@@ -187,7 +185,6 @@ class TestInterpreted:
         pytest.param(torch.float32, 2e-6, marks=pytest.mark.slow), (torch.float16, 2e-3)
     ])  # fmt: skip
     def test_rounding_error_forward_and_in_all_gradients(self, dtype, largest_error):
-        # The tables' gradients are sums over all queries in float32.
         inputs, _ = Case(100, 100, keys=16, values=16, batch=1, heads=1, width=32).inputs()
         large = ((64, 64), (64, 64), (64, 64))  # fewer tiles to interpret
         exact = results(reference, inputs, inputs[0])
@@ -197,7 +194,6 @@ class TestInterpreted:
             assert (actual.double() - expected).norm() < largest_error * expected.norm()
 
     def test_rounding_of_the_output_does_not_add_up_in_the_rows_of_far_keys(self):
-        # Values with a mean: the sum over keys that the softmax's gradient subtracts is large, and so its rounding.
         inputs, _ = Case(100, 100, keys=16, values=16, batch=1, heads=1, width=32).inputs()
         inputs[2] = (inputs[2] + 8).half().double()
         exact = results(reference, inputs, inputs[0])
@@ -240,18 +236,22 @@ def compile_cases(capability):
     triton.runtime.driver.set_active(Driver())
     JITFunction.__getitem__ = compile_only
     for case in ALL_CASES:
-        dtype, precision, width, on_keys, on_values, causal, masked = case
+        dtype, precision, width, on_keys, on_values, causal, masked, *biased = case
         torch.set_float32_matmul_precision(precision)
         q, k, v = (x.transpose(1, 2).requires_grad_() for x in torch.randn(2, 100, 3, 4, width).to(dtype).unbind(2))
         table = torch.randn(4, 33, width, requires_grad=True)
         mask = {"no_mask": None, "by_key": torch.ones(2, 1, 1, 100), "by_query": torch.ones(100, 100)}[masked]
         tables = {"key_table": table if on_keys else None, "value_table": table if on_values else None}
         mask = None if mask is None else mask.bool()
+        if biased:
+            tables |= {"bias_table": torch.randn(4, 33, requires_grad=True), "window": 20}
         triton_attention.fused_attention(AttentionInputs(q, k, v, **tables, causal=causal, mask=mask)).sum().backward()
 
 
 HALF_OR_SINGLE, ON, EACH = (torch.bfloat16, torch.float32), (True,), (True, False)
-ALL_CASES = [  # dtype, precision, width, keys, values, causal, mask
+BIASED = [*itertools.product(HALF_OR_SINGLE, ("high",), (64, 128), EACH, (False,), EACH, ("no_mask",), ("bias",))]
+ALL_CASES = [  # dtype, precision, width, keys, values, causal, mask; with a bias in a window, which has a fourth kernel
+    *BIASED,
     *itertools.product((*HALF_OR_SINGLE, torch.float16), ("highest",), (64,), EACH, EACH, EACH, ("no_mask",)),
     *itertools.product(HALF_OR_SINGLE, ("high",), (64,), ON, ON, EACH, ("by_key", "by_query")),
     *itertools.product(HALF_OR_SINGLE, ("highest", "high"), (8, 80, 128, 256), ON, ON, (False,), ("by_key",)),
@@ -266,7 +266,7 @@ ALL_CASES = [  # dtype, precision, width, keys, values, causal, mask
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 def test_all_variants_of_the_kernels_compile(tmp_path, capability):
     printed = run_python([__file__, capability], 3500, TRITON_CACHE_DIR=str(tmp_path))
-    assert len(printed.splitlines()) == 3 * len(ALL_CASES)
+    assert len(printed.splitlines()) == 3 * len(ALL_CASES) + len(BIASED)
 
 
 if __name__ == "__main__":  # started by run_python

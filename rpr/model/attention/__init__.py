@@ -1,15 +1,9 @@
 """Attention with relative positions: the paper's equations, and the implementation in use.
 
-Pure functions with the same result, forward and backward:
-
-- `reference` follows equations 3 and 4 with a_ij written out; for tests and for reading.
-- `composed` projects onto the table first and spreads the result over the keys, in differentiable torch operations
-  that `torch.compile` can fuse and autograd can differentiate twice.
-- `attend` is the one to call: by device and length it selects torch's kernels for plain attention, ours for a GPU, the
-  hand-written passes of `rpr.model.attention.blocks`, or `composed` under `torch.compile`.
-
-They take `AttentionInputs` (`attend` its fields) and return z [B, H, Q, D], empty if q is. A query that sees no key
-gets finite but meaningless values and finite gradients.
+`reference` follows equations 3 and 4; `attend` is the one to call: by device and length it selects torch's kernels for
+plain attention, ours for a GPU, the hand-written passes of `rpr.model.attention.blocks`, or `composed`. All take
+`AttentionInputs` (`attend` its fields) and return z [B, H, Q, D], empty if q is. A query that sees no key gets finite
+but meaningless values and finite gradients.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
@@ -32,7 +26,7 @@ from rpr.model import devices
 from rpr.model.attention.blocks import SplitHeads, blockwise
 from rpr.model.attention.composition import composed as composed
 from rpr.model.attention.composition import weights as weights
-from rpr.model.attention.equations import masked_score
+from rpr.model.attention.equations import masked_score, seen_keys
 from rpr.model.attention.equations import reference as reference
 from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.attention.tables import Layout
@@ -54,16 +48,14 @@ CAUSAL = 128  # from this many keys on, blocks of causal attention on a CPU leav
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, implementation: Implementation = "auto", **others: Any) -> Tensor:
-    """Attention as used in training and decoding.
+    """Attention as used in training and decoding, of the fields of `AttentionInputs`.
 
     Args:
-        q, k, v, others: the fields of `AttentionInputs`.
         implementation: `auto` selects one; `dense` stores the weights [B, H, Q, K] for the backward pass, `blockwise`
             computes them again block by block of queries; `composed` is the function of that name; `triton` is the
             fused kernel for a GPU (no bias of keys, no sink).
 
-    Raises:
-        ValueError: tables, biases, distance queries or labels that do not fit.
+    Raises ValueError for tables, biases, distance queries or labels that do not fit.
     """
     return attention_of(AttentionInputs(q, k, v, **others), implementation)
 
@@ -86,6 +78,8 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
     auto = implementation == "auto"
     if auto and _fused_is_faster(given):
         return _fused(given)
+    if auto and _bias_alone(given):
+        return _with_bias_of_pairs(given)
     if auto and _columns_are_faster(given):
         return _with_bias_as_columns(given)
     if implementation == "triton" and not _in_kernel(given):
@@ -98,7 +92,8 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
 
         return fused_attention(given)
     # 3. Torch's operations, differentiated by autograd or by hand.
-    if implementation == "composed" or given.dense_alone or (auto and _composed_is_better(q_BHQD)):
+    few = torch.compiler.is_compiling() or _few_queries(q_BHQD)  # it fuses them; of a cache, which is not copied
+    if implementation == "composed" or given.dense_alone or (auto and few):
         return composed(given)
     stored = implementation == "dense" or (auto and _stores_weights(given))
     whole = stored and given.window is None and not _leaves_out_later_keys(given)
@@ -149,16 +144,13 @@ def _kernel_is_faster(given: AttentionInputs) -> bool:
 @cache
 def _kernels_compile_here() -> bool:
     """Triton compiles a launcher in C for each kernel. Says once what is missing."""
-    missing = []
-    if find_spec("triton") is None:
-        missing.append("triton")
-    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
-        missing.append("a C compiler")
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        missing.append("Python's headers")
-    if torch.cuda.get_device_capability() < (8, 0):
-        missing.append("a GPU of compute capability 8.0 or newer")
-    if missing:
+    needed = {
+        "triton": find_spec("triton"),
+        "a C compiler": os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"),
+        "Python's headers": Path(sysconfig.get_path("include"), "Python.h").exists(),
+        "a GPU of compute capability 8.0 or newer": torch.cuda.get_device_capability() >= (8, 0),
+    }
+    if missing := [what for what, present in needed.items() if not present]:
         log.warning("attention: without the fused kernel, which is faster; missing: %s", ", ".join(missing))
     return not missing
 
@@ -188,10 +180,8 @@ def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def _fused_is_faster(given: AttentionInputs) -> bool:
-    """Whether torch's fused kernels for attention were measured to be faster than our passes.
-
-    On a GPU always. On a CPU the kernel gains little from bfloat16 matmuls (sweeps/measured/speed.md), and of later
-    keys it leaves out only blocks of 512.
+    """Whether torch's fused kernels were measured to be faster than our passes (sweeps/measured/speed.md): on a CPU
+    they gain little from bfloat16 matmuls, and of later keys they leave out only blocks of 512.
     """
     num_keys = given.k.shape[2]
     if given.windowed or given.positions:
@@ -203,6 +193,22 @@ def _fused_is_faster(given: AttentionInputs) -> bool:
     )
     skips = given.causal and given.q.shape[2] == num_keys and _stores_weights(given)
     return num_keys >= (LONG if through_bfloat16 or skips else 256)
+
+
+def _bias_alone(given: AttentionInputs) -> bool:
+    """Whether the scores are changed by a bias of all pairs alone, which torch's kernels for a GPU take."""
+    alone = given.change_adds and given.positions == {"change_scores"} and given.sink is None
+    return alone and devices.on_gpu(given.q)
+
+
+def _with_bias_of_pairs(given: AttentionInputs) -> Tensor:
+    assert given.change_scores is not None
+    visible, dtype = seen_keys(given), given.q.dtype
+    bias = _bias_of_mask(visible, dtype, torch.promote_types(dtype, torch.float32))
+    batch = bias.shape[0] if bias.dim() == 4 else 1
+    bias = bias.expand(batch, given.q.shape[1], given.q.shape[2], given.k.shape[2])
+    bias = given.change_scores(bias, visible).to(dtype)
+    return F.scaled_dot_product_attention(*given[:3], attn_mask=bias, scale=given.scale)
 
 
 def _columns_are_faster(given: AttentionInputs) -> bool:
@@ -230,7 +236,7 @@ def _with_bias_as_columns(given: AttentionInputs) -> Tensor:
     wider. That of distances, slope (j - i), is slope j but for what all keys of a query share. Where products round
     to bfloat16, numbers are split into several that it holds: j into 256 a + b, others into their leading bits.
     """
-    q, k, scale = given.q, given.k, given.q.shape[3] ** -0.5
+    q, k, scale = given.q, given.k, given.scale
     if given.slopes is not None:
         of_queries, of_keys = _columns_of_slopes(given.slopes, scale, k.shape[2], _exact(q), q.dtype, q.device)
         q = torch.cat([q, of_queries.expand(*q.shape[:3], -1)], dim=-1)
@@ -276,31 +282,30 @@ def _columns(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     return columns if len(parts) == 1 else F.pad(columns, (0, 8 - len(parts)))
 
 
-def _composed_is_better(q_BHQD: Tensor) -> bool:
-    """Under torch.compile, which fuses it, and for a few queries to a cache, which it does not copy."""
-    return torch.compiler.is_compiling() or _few_queries(q_BHQD)
-
-
 def _few_queries(q_BHQD: Tensor) -> bool:
     return q_BHQD.shape[2] <= 16 and not torch.is_grad_enabled()
 
 
 def _fused(given: AttentionInputs) -> Tensor:
-    if (wider := given.q.shape[3] - given.v.shape[3]) > 0:  # the kernels that hold no weights have one width
-        return _fused(given._replace(v=F.pad(given.v, (0, wider))))[..., :-wider]
+    q, k, v, scale = *given[:3], given.scale
+    if q.shape[3] > v.shape[3]:  # the kernels that hold no weights have one width
+        v = F.pad(v, (0, q.shape[3] - v.shape[3]))
     if given.mask is None and (given.only_causal or not given.causal):
-        return F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=given.causal)
-    if given.causal:
+        bias = None
+    elif given.causal:
         layout = Layout(given.mask, given.causal, given.first_query, None)
         (whole,) = layout.blocks(given.q.shape[2], given.k.shape[2])
         bias = layout.mask_bias(whole, like=given.q)
     else:
-        bias = _bias_of_mask(given.mask, given.q.dtype)
-    return F.scaled_dot_product_attention(given.q, given.k, given.v, attn_mask=bias)
+        bias = _bias_of_mask(given.mask, given.q.dtype, given.q.dtype)
+    causal = given.causal and bias is None
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, scale=scale)
+    return z[..., : given.v.shape[3]]
 
 
 @lru_cache(maxsize=4)  # a tensor is its own key: once for all layers
-def _bias_of_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """An additive mask: a boolean one gives NaN for queries that see no key."""
-    zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
-    return zeros.masked_fill_(~mask, masked_score(dtype))
+def _bias_of_mask(mask: Tensor, dtype: torch.dtype, wide: torch.dtype) -> Tensor:
+    """An additive mask for scores of `dtype`: a boolean one gives NaN for queries that see no key."""
+    with torch.inference_mode(False):
+        zeros = torch.zeros(mask.shape, dtype=wide, device=mask.device)
+        return zeros.masked_fill_(~mask, masked_score(dtype))

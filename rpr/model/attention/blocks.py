@@ -1,14 +1,11 @@
 """Attention with relative positions, computed in parts, with a hand-written backward pass.
 
-The same mathematics as `rpr.model.attention.reference`, arranged for few passes over memory: apart from their narrow
-matmuls, the cost of relative positions on a CPU is memory traffic. Heads come first, so that a matmul with one table
-per head is a single batched matmul; the scale is applied while copying q, the anchor's vector while copying v; scores,
-softmax and their gradients share one buffer; results are written directly into the caller's layout. A part is a slice
-of the heads and sentences, which bounds the size of the buffers.
-
-Longer sequences are also split into blocks of queries, which need only the keys up to their end if causal, and those of
-their window. For long ones the backward pass recomputes each block's weights: nothing of size [B, H, Q, K] is ever
-stored.
+Few passes over memory, which is the cost of relative positions on a CPU. Heads come first, so that a matmul
+with one table per head is a single batched matmul; the scale is applied while copying q, the anchor's vector while
+copying v; scores, softmax and their gradients share one buffer; results are written into the caller's layout. A part is
+a slice of the heads and sentences, which bounds the size of the buffers. Longer sequences are split into blocks of
+queries, which need only the keys up to their end if causal, and those of their window; for long ones the backward pass
+recomputes each block's weights, so that nothing of size [B, H, Q, K] is stored.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R table rows, W table rows that occur,
@@ -49,7 +46,7 @@ def _with_sink(given: AttentionInputs, z_BHQD: Tensor, sums_BHQ: Tensor) -> Tens
     if table is not None:
         edges = Distances.between(*lengths, table.shape[-2], causal=given.causal, window=given.window)
         if edges.anchor is not None:
-            x_BHQX = given.q * given.q.shape[-1] ** -0.5 if given.distance_queries is None else given.distance_queries
+            x_BHQX = given.q * given.scale if given.distance_queries is None else given.distance_queries
             anchor = table[..., edges.anchor, :].to(wide)
             sums_BHQ = sums_BHQ + (x_BHQX * (anchor if anchor.dim() == 1 else anchor[:, None])).sum(-1)
     share_BHQ = torch.sigmoid(sums_BHQ - given.sink.to(wide)[:, None])
@@ -60,9 +57,8 @@ class BlockwiseAttention(torch.autograd.Function):
     """apply(the differentiable fields of `AttentionInputs` but the sink in their order, layout) -> z_BHQD; with
     `layout.with_sums` also [B, H, Q], the logarithm of each query's sum of exponentials, relative as `_with_sink` says.
 
-    q, k, v may be any views; tables are [R, D] or [H, R, D], the bias [H, R]; a table and its edges may be None. In
-    memory z is [B, Q, H, D], and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D]. Deterministic,
-    and differentiable once.
+    In memory z is [B, Q, H, D], and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D].
+    Deterministic, and differentiable once.
     """
 
     @staticmethod
@@ -144,7 +140,7 @@ def _forward(
     """z of a part, [G, Q, D]; the logarithms of its sums of exponentials are written into `log_sums_BHQ`."""
     keys, values, bias = tables
     q_BHQD = given.q[at]
-    q_GQD = _heads_first(torch.mul, q_BHQD, q_BHQD.shape[-1] ** -0.5)  # both terms of equation 5 are scaled
+    q_GQD = _heads_first(torch.mul, q_BHQD, given.scale)  # both terms of equation 5 are scaled
     k_GKD = _heads_first(None, given.k[at])
     anchor = None if values is None else values.anchor
     v_GKD = _heads_first(None if anchor is None else torch.add, given.v[at], anchor)
@@ -178,7 +174,7 @@ def _backward(
     """The gradients of a part: of q, k, v, the distance queries and the key bias, [G, ...]; of its tables."""
     keys, values, bias = tables
     q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, sums_GQW, stored = kept
-    scale = q_GQD.shape[-1] ** -0.5
+    scale = v_GKD.shape[-1] ** -0.5
     dz_GQD = _heads_first(None, dz_BHQD)
     projected_GQW = None if values is None else values.project(dz_GQD)
     dq_GQD, dk_GKD, dv_GKD = torch.empty_like(q_GQD), torch.empty(0), torch.empty(0)

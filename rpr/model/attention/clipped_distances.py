@@ -1,9 +1,8 @@
 """Which table row each (query, key) pair uses, and the two maps between pairs and rows that attention needs.
 
-`add_to_scores` maps matmuls with the table's rows, [G, Q, W], to the pairs, [G, Q, K]; `sum_weights` sums pairs into
-rows. Each is the other's adjoint. For clipped distances neither gathers nor scatters: viewed with rows of K + 1
-elements, the scores have every distance in a column of its own (`_diagonals`), and the pairs beyond the clip distance
-form rectangles and triangles. So the result does not depend on the order of threads, on any device.
+`add_to_scores` maps matmuls with the table's rows, [G, Q, W], to the pairs, [G, Q, K]; its adjoint `sum_weights` sums
+pairs into rows. Neither gathers nor scatters: viewed with rows of K + 1 elements, the scores have every distance in a
+column of its own (`_diagonals`), and the pairs beyond the clip distance form rectangles and triangles.
 """
 
 # Shape suffixes: G batch and heads in one axis, Q queries, K keys, R table rows, W rows that occur,
@@ -41,8 +40,6 @@ def scores_buffer(num_products: int, num_queries: int, num_keys: int, like: Tens
 class Distances:
     """row(i, j) = clip(j - i, k) + k, with query i at position first_query + i (Shaw et al. 2018, section 3.2).
 
-    With `causal` only keys up to the query's own position are visible, so rows right of the diagonal are never read;
-    with a window no distance beyond it occurs.
     If distances are clipped, one of the outermost rows is the anchor, which needs no column and no triangle: it is left
     out of the matmuls, and the others are taken relative to it. The softmax is invariant to a constant added to all
     keys of a query, and P sums to 1 over the keys. So the scores need only q_i . (w_r - w_anchor), and the values

@@ -52,7 +52,7 @@ def weights(q_BHQD: Tensor, k_BHKD: Tensor, **others: Any) -> Tensor:
 def weights_of(given: AttentionInputs) -> Tensor:
     """As `weights`."""
     # Scaling q covers both terms of equation 5 and touches Q*D numbers instead of Q*K.
-    q_BHQD = given.q * (given.q.shape[-1] ** -0.5)
+    q_BHQD = given.q * given.scale
     scores_BHQK = q_BHQD @ given.k.transpose(-2, -1)
     num_queries, num_keys = scores_BHQK.shape[2:]
     labels, bias_table = given.labels, given.bias_table

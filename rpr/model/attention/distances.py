@@ -64,8 +64,7 @@ def sum_edges(by_distance_BHQC: Tensor, left: int, right: int) -> Tensor:
 def distances_to_keys(by_distance_BHQC: Tensor, num_keys: int) -> Tensor:
     """Column of distance j - i -> column of key j, a view of other strides.
 
-    Row i needs its columns from Q-1-i on. In flat order, element (i, j) is at i*C + (j - i + Q-1) = i*(C-1) + j + Q-1.
-    Reshapes would do, too, but torch.compile takes minutes to simplify their divisions by C-1.
+    In flat order, element (i, j) is at i*C + (j - i + Q-1) = i*(C-1) + j + Q-1.
     """
     num_queries = by_distance_BHQC.shape[-2]
     if num_queries == 1:

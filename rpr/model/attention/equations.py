@@ -2,7 +2,7 @@
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
 
-import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def reference(given: AttentionInputs) -> Tensor:
     edges_BHQKD = k_BHKD[:, :, None, :, :].expand(-1, -1, num_queries, -1, -1)
     if given.key_table is not None and given.distance_queries is None:
         edges_BHQKD = edges_BHQKD + _edges(given, given.key_table)
-    scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) / math.sqrt(q_BHQD.shape[-1])
+    scores_BHQK = torch.einsum("bhqd,bhqkd->bhqk", q_BHQD, edges_BHQKD) * given.scale
     if given.key_table is not None and given.distance_queries is not None:
         scores_BHQK = scores_BHQK + (given.distance_queries[:, :, :, None] * _edges(given, given.key_table)).sum(-1)
     if given.bias_table is not None:
@@ -33,34 +33,39 @@ def reference(given: AttentionInputs) -> Tensor:
     return torch.einsum("bhqk,bhqkd->bhqd", weights_BHQK, values_BHQKD)
 
 
-def visible_keys(given: AttentionInputs) -> Tensor | None:
-    """The mask without what causality and the window hide; None if every key is visible."""
-    num_queries, num_keys, mask = given.q.shape[2], given.k.shape[2], given.mask
-    for near_QK in (
-        earlier_keys(given.first_query, num_queries, num_keys, given.q.device) if given.causal else None,
-        keys_within(given.window, given.first_query, num_queries, num_keys, given.q.device),
-    ):
-        if near_QK is not None:
-            mask = near_QK if mask is None else mask & near_QK
-    return mask
+def seen_keys(given: AttentionInputs) -> Tensor:
+    """Which keys a query sees, bool, broadcastable to the scores."""
+    visible, _ = visible_keys(given)
+    return torch.ones(1, 1, dtype=torch.bool, device=given.q.device) if visible is None else visible
 
 
-def earlier_keys(first_query: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
-    """The keys up to each query's own, bool [Q, K]; None if they are all."""
-    if first_query + 1 >= num_keys:  # one query at the end of a cache sees everything
-        return None
-    queries = first_query + torch.arange(num_queries, device=device)
-    return torch.arange(num_keys, device=device) <= queries[:, None]
+def visible_keys(given: AttentionInputs) -> tuple[Tensor | None, Tensor | None]:
+    """The mask without what causality and the window hide, and its inverse; None if every key is visible."""
+    lengths = given.first_query, given.q.shape[2], given.k.shape[2], given.q.device
+    near_QK, far_QK = near_keys(given.causal, given.window, *lengths)
+    if given.mask is None:
+        return near_QK, far_QK
+    visible = given.mask if near_QK is None else given.mask & near_QK
+    return visible, ~visible
 
 
-def keys_within(
-    window: int | None, first_query: int, num_queries: int, num_keys: int, device: torch.device
-) -> Tensor | None:
-    """The keys at distances below `window` from each query, bool [Q, K]; None if they are all."""
-    if window is None or window > max(first_query + num_queries, num_keys - first_query) - 1:
-        return None
-    queries = first_query + torch.arange(num_queries, device=device)
-    return (torch.arange(num_keys, device=device) - queries[:, None]).abs() < window
+@lru_cache(maxsize=4)  # the same for all layers
+def near_keys(
+    causal: bool, window: int | None, first_query: int, num_queries: int, num_keys: int, device: torch.device
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """The keys up to each query's own (causal), at distances below the window, bool [Q, K], and the others; None if
+    there are no others.
+    """
+    lowest, highest = 1 - first_query - num_queries, num_keys - 1 - first_query
+    first = lowest if window is None else max(lowest, 1 - window)
+    last = min(highest, 0 if causal else highest, highest if window is None else window - 1)
+    if (first, last) == (lowest, highest):  # one query at the end of a cache sees everything
+        return None, None
+    with torch.inference_mode(False):
+        queries_Q1 = first_query + torch.arange(num_queries, device=device)[:, None]
+        distances_QK = torch.arange(num_keys, device=device) - queries_Q1
+        near_QK = (distances_QK >= first) & (distances_QK <= last)
+        return near_QK, ~near_QK
 
 
 def masked_score(dtype: torch.dtype) -> float:
@@ -74,16 +79,16 @@ def weights_from(scores_BHQK: Tensor, given: AttentionInputs) -> Tensor:
     elif given.key_bias is not None:
         relative = given.sink is not None
         scores_BHQK = scores_BHQK + bias_of_keys(given.key_bias, given.first_query, scores_BHQK, relative=relative)
-    visible = visible_keys(given)
+    dtype = scores_BHQK.dtype
     if given.change_scores is not None:
-        every_key = torch.ones(1, 1, dtype=torch.bool, device=scores_BHQK.device)
-        scores_BHQK = given.change_scores(scores_BHQK, every_key if visible is None else visible)
-    return softmax(scores_BHQK, visible, given.sink)
+        wide_BHQK = scores_BHQK.to(torch.promote_types(dtype, torch.float32))
+        scores_BHQK = given.change_scores(wide_BHQK, seen_keys(given))
+    return softmax(scores_BHQK, visible_keys(given)[1], given.sink).to(dtype)
 
 
-def softmax(scores_BHQK: Tensor, visible: Tensor | None = None, sink_H: Tensor | None = None) -> Tensor:
-    if visible is not None:
-        scores_BHQK = scores_BHQK.masked_fill(~visible, masked_score(scores_BHQK.dtype))
+def softmax(scores_BHQK: Tensor, hidden: Tensor | None = None, sink_H: Tensor | None = None) -> Tensor:
+    if hidden is not None:
+        scores_BHQK = scores_BHQK.masked_fill(hidden, masked_score(scores_BHQK.dtype))
     if sink_H is not None:  # one more key, whose value is zero
         column = sink_H.to(scores_BHQK.dtype)[:, None, None].expand(*scores_BHQK.shape[:-1], 1)
         return softmax(torch.cat([scores_BHQK, column], dim=-1))[..., :-1]

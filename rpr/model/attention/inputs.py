@@ -16,7 +16,7 @@ class AttentionInputs(NamedTuple):
 
     Args:
         q, k, v: x W^Q [B, H, Q, D], x W^K and x W^V [B, H, K, D], unscaled; k and v of batch size 1 are broadcast; q
-            and k may have another width than v. Scores are scaled by theirs.
+            and k may have another width than v, by whose D scores are scaled, 1/sqrt(D).
         key_table, value_table: w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; None: no such
             term. The two may have different k.
         bias_table: a bias b for each head and row, [H, R], added to the scaled score; of any k.
@@ -35,6 +35,7 @@ class AttentionInputs(NamedTuple):
         window: the query at position p sees only keys at distances below it: p - window + 1 .. p + window - 1.
         change_scores: called with the scaled scores [B, H, Q, K], all terms included, and with which keys are visible
             (bool, broadcastable to them), returns other scores; computed by `composed`.
+        change_adds: `change_scores` adds what depends on neither scores nor queries.
         slopes: of each head, if `bias_table` is slope (j - i) at distances j - i <= 0: causal attention may leave the
             table unread.
     """
@@ -55,6 +56,11 @@ class AttentionInputs(NamedTuple):
     window: int | None = None
     change_scores: ChangeScores | None = None
     slopes: tuple[float, ...] | None = None
+    change_adds: bool = False
+
+    @property
+    def scale(self) -> float:
+        return float(self.v.shape[-1] ** -0.5)
 
     @property
     def positions(self) -> set[str]:

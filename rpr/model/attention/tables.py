@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rpr.model.attention.clipped_distances import Distances
 from rpr.model.attention.distances import bias_of_pairs, sum_by_row
-from rpr.model.attention.equations import earlier_keys, keys_within, masked_score
+from rpr.model.attention.equations import masked_score, near_keys
 
 
 class Block(NamedTuple):
@@ -93,12 +93,12 @@ def _bias_of_distances(
 ) -> Tensor | None:
     lengths = first_query, num_queries, num_keys, device
     bias: Tensor | None = None
-    for visible, value in (
-        (keys_within(window, *lengths), masked_score(dtype)),
-        (earlier_keys(*lengths) if causal else None, -torch.inf),
+    for (_, hidden), value in (
+        (near_keys(False, window, *lengths), masked_score(dtype)),
+        (near_keys(causal, None, *lengths), -torch.inf),
     ):
-        if visible is not None:
-            of_hidden = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(~visible, value)
+        if hidden is not None:
+            of_hidden = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, value)
             bias = of_hidden if bias is None else bias + of_hidden
     return bias
 
@@ -155,10 +155,8 @@ class Table:
         return self.of_all_rows(occurring_TWD, x_TND if weights_sum_to_one else None)
 
     def of_all_rows(self, occurring_TWD: Tensor, x_TND: Tensor | None = None) -> Tensor:
-        """The gradient of the table from that of the rows that occur; with `x_TND`, for weights that sum to one.
-
-        The anchor gets the remainder of the sum over all rows. That sum is the sum of x for P, whose rows sum to 1, and
-        0 for the scores' gradient, whose rows sum to 0.
+        """The gradient of the table from that of the rows that occur. The anchor gets the remainder of the sum over all
+        rows: of the sum of x for P, whose rows sum to 1, and of 0 for the scores' gradient, whose rows sum to 0.
         """
         rows, anchor, num_rows = self.edges.rows, self.edges.anchor, self.table.shape[-2]
         # The rows that occur and the adjacent anchor are contiguous; all others get zeros.

@@ -9,10 +9,8 @@ Dao et al. 2022, with equations 3 and 4 of Shaw et al. 2018):
 A query's distances with |j - i| < k belong to one key each, so their cells of S and dR are plain stores. All keys
 further left or right share one row: their sums travel with the running sum of the softmax. A bias by distance is read
 as it is; its gradient sums tiles at equal offsets from the diagonal, then their diagonals. Nothing is added atomically.
-The small matmuls with the tables are torch's.
-
-The kernels' arithmetic is tested in Triton's interpreter, they compile to machine code for A100 and H100, and they have
-run on an H200 (sweeps/measured/gpu.md), before the sums of far keys in dR were corrected, biases and windows.
+The small matmuls with the tables are torch's. The kernels have run on an H200 (sweeps/measured/gpu.md), before the sums
+of far keys in dR were corrected, biases and windows.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows (k+1 with a causal mask);
@@ -52,10 +50,9 @@ class Tiles(NamedTuple):
     num_stages: int = 1
 
 
-# By matmul precision and D: the largest tiles tried whose registers (nearly) all fit, as ptxas counts them for an H100;
-# shared memory is at most 80 KiB, in float64 twice that (an A100 has 163). On an H200 none of 13 others for heads of 64
-# and of 5 for 128 was faster by more than a tenth. A table instead of timing at start-up: another tile size adds in
-# another order, so results would depend on how busy the GPU was.
+# By matmul precision and D: the largest tiles tried whose registers (nearly) all fit an H100; shared memory is at most
+# 80 KiB, in float64 twice that (an A100 has 163). On an H200 none of 13 others for heads of 64 and of 5 for 128 was
+# faster by more than a tenth. No timing at start-up: another tile size adds in another order.
 TILES = {
     ("half", 64): Tiles((64, 32), (64, 32), (32, 64), num_stages=3),
     ("half", 128): Tiles((64, 32), (64, 32), (16, 64), num_stages=2),
@@ -76,13 +73,9 @@ def fused_attention(given: AttentionInputs, tiles: Tiles | None = None) -> Tenso
     A query that sees no key gets zeros and gives no gradient (`reference` gives it the mean of the values). float32
     matmuls use TF32 only if `torch.set_float32_matmul_precision` allows it.
 
-    Args:
-        given: q, k and v of one dtype, D at most 256; views are read in place where D is contiguous. Matmuls with the
-            tables use q's dtype and sum in float32 (or float64). The mask is never expanded in memory.
-        tiles: None: from TILES.
-
-    Returns:
-        z: [B, H, Q, D], laid out so that z.transpose(1, 2).flatten(-2) is a view.
+    q, k and v are of one dtype, D at most 256; views are read in place where D is contiguous. Matmuls with the tables
+    use q's dtype and sum in float32 (or float64). The mask is never expanded in memory. z is laid out so that
+    z.transpose(1, 2).flatten(-2) is a view.
     """
     q_BHQD, mask, bias = given.q, given.mask, given.bias_table
     assert q_BHQD.dtype == given.k.dtype == given.v.dtype, (q_BHQD.dtype, given.k.dtype, given.v.dtype)

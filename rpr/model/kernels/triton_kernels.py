@@ -1,6 +1,5 @@
-"""The kernels that triton_attention.py describes and launches: forward, backward by query, by key, and of the bias.
-
-A program handles one (sentence, head) and one tile of queries or keys, and loops over tiles of the other. The loop is
+"""The kernels that triton_attention.py describes and launches: forward, backward by query, by key, and of the bias. A
+program handles one (sentence, head) and one tile of queries or keys, and loops over tiles of the other. The loop is
 written once and compiled for each SIDE, so that only the tiles near the diagonal gather and compare.
 """
 

@@ -40,13 +40,7 @@ class Cope(Scheme):
         return {"vectors": torch.zeros(self.num_positions, site.d_head)}
 
     def scores(self, pairs: Pairs, parameters: ByName, site: Site) -> Tensor:
-        scores, q = pairs.scores, pairs.q
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        gates = scores.to(wide).sigmoid() * pairs.visible
-        counts = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.num_positions - 1)
-        products_BHQL = (q @ parameters["vectors"].to(q.dtype).T).to(wide) * site.d_head**-0.5
-        below = counts.detach().long()
-        above = (below + 1).clamp(max=self.num_positions - 1)
-        share = counts - below
-        added: Tensor = (1 - share) * products_BHQL.gather(-1, below) + share * products_BHQL.gather(-1, above)
-        return scores + added.to(scores.dtype)
+        from rpr.model.vectors import of_counts
+
+        products_BHQL = pairs.q @ (parameters["vectors"] * site.d_head**-0.5).to(pairs.q.dtype).T
+        return pairs.scores + of_counts(pairs.scores, pairs.visible, products_BHQL)

@@ -9,6 +9,7 @@ MLP, the same for all keys, would cancel in the softmax and is left out.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
@@ -26,6 +27,7 @@ class Fire(Scheme):
     COLOUR = "#e0701b"
     CAUSAL_ONLY = True
     SHIFT_INVARIANT = None  # up to the threshold
+    ADDS_TO_SCORES = True
 
     scheme: Literal["fire"]
     hidden_width: PositiveInt
@@ -51,11 +53,20 @@ class Fire(Scheme):
     def scores(self, pairs: Pairs, parameters: ByName, site: Site) -> Tensor:
         with torch.autocast(pairs.q.device.type, enabled=False):
             c = parameters["c"].abs()
-            distances = (pairs.query_positions - pairs.key_positions).clamp(min=0) * c
-            threshold = (parameters["threshold"] * self.initial_threshold).abs()
-            longest = torch.maximum(pairs.query_positions.to(c.dtype), threshold) * c
-            share = torch.log1p(distances) / torch.log1p(longest)
-            share = share.reshape(-1, *share.shape[-2:])  # [1, Q, K], or [B, Q, K] where sentences differ
-            inner_W = (share[..., None] * parameters["inner_weight"] + parameters["inner_bias"]).relu()
-            bias_BQKH = torch.nn.functional.linear(inner_W, parameters["outer_weight"])
-        return pairs.scores + bias_BQKH.permute(0, 3, 1, 2).to(pairs.scores.dtype)
+            distances, queries = _distances(pairs.query_positions, pairs.key_positions, c.dtype)
+            longest = torch.maximum(queries, (parameters["threshold"] * self.initial_threshold).abs())
+            share = torch.log1p(distances * c) / torch.log1p(longest * c)
+            inner_WN = torch.addmm(
+                parameters["inner_bias"][:, None], parameters["inner_weight"][:, None], share.view(1, -1)
+            ).relu()
+            bias_HN = parameters["outer_weight"] @ inner_WN
+        # [1, Q, K], or [B, Q, K] where sentences differ.
+        bias_BHQK: Tensor = bias_HN.view(site.num_heads, -1, *share.shape[-2:]).transpose(0, 1)
+        return pairs.scores + bias_BHQK.to(pairs.scores.dtype)
+
+
+@lru_cache(maxsize=4)  # the same for all layers; a tensor is its own key
+def _distances(queries: Tensor, keys: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Of keys before queries, and the positions of the queries."""
+    with torch.inference_mode(False):
+        return (queries - keys).clamp(min=0).to(dtype), queries.to(dtype)

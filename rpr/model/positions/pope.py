@@ -11,6 +11,7 @@ has its edge there, above which there is no gradient.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import Field
@@ -37,10 +38,18 @@ class Pope(Scheme):
         return {"delta": torch.zeros(site.num_heads, site.d_head)}
 
     def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
-        wide, width = torch.promote_types(q.dtype, torch.float32), site.d_head
-        frequencies_D = self.base ** -(torch.arange(width, device=q.device, dtype=torch.float64) / width)
-        angles_PD = (positions.double()[:, None] * frequencies_D).remainder(2 * math.pi).to(wide)
-        shifted_HPD = angles_PD + parameters["delta"].to(wide)[:, None]
-        q, k = (torch.nn.functional.softplus(x.to(wide)) for x in (q, k))
-        q = torch.cat([q * angles_PD.cos(), q * angles_PD.sin()], dim=-1)
-        return q, torch.cat([k * shifted_HPD.cos(), k * shifted_HPD.sin()], dim=-1)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        delta_2HD = torch.nn.functional.pad(parameters["delta"].to(wide)[None], (0, 0, 0, 0, 1, 0))  # of q 0
+        turn_2HP2D = (_angles(self.base, site.d_head, positions, wide) + delta_2HD[:, :, None, None]).cos()
+        sizes_2BHPD = torch.nn.functional.softplus(torch.stack([q, k]).to(wide))
+        q, k = (sizes_2BHPD[..., None, :] * turn_2HP2D[:, None]).flatten(-2).to(q.dtype)
+        return q, k
+
+
+@lru_cache(maxsize=4)  # the same for all layers; a tensor is its own key
+def _angles(base: float, width: int, positions_P: Tensor, dtype: torch.dtype) -> Tensor:
+    """[P, 2, D]: those of the cosine, and of the sine, which is the cosine a quarter turn before."""
+    with torch.inference_mode(False):
+        frequencies_D = base ** -(torch.arange(width, device=positions_P.device, dtype=torch.float64) / width)
+        angles_PD = positions_P.double()[:, None] * frequencies_D
+        return torch.stack([angles_PD, angles_PD - math.pi / 2], dim=1).remainder(2 * math.pi).to(dtype)

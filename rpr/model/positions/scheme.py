@@ -134,6 +134,7 @@ class Scheme(StrictModel):
     # Whether the model's output is unchanged when all positions of a sentence are shifted; None: up to some position.
     SHIFT_INVARIANT: ClassVar[bool | None] = True
     CAUSAL_ONLY: ClassVar[bool] = False  # not defined for an encoder
+    ADDS_TO_SCORES: ClassVar[bool] = False  # `scores` adds what depends on no score and no query
 
     name: str
     scheme: str

@@ -10,6 +10,7 @@ default. For causal attention.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
@@ -52,15 +53,24 @@ class SelectiveRope(Scheme):
         return matrices | {"kernel": uniform(angles, self.HISTORY + 1)} | (gate if self.gate else {})
 
     def angles(self, projected: ByName, parameters: ByName, site: Site, before: Tensor) -> Tensor:
+        from rpr.model.vectors import units
+
         x_BLM, shape = projected["x"], (site.num_heads, site.d_head // 2)
         x_BLHD = x_BLM.view(*x_BLM.shape[:2], site.num_heads, site.d_head)
-        x_BLM = torch.nn.functional.normalize(x_BLHD, dim=-1).flatten(-2)
+        x_BLM = units(x_BLHD).flatten(-2)
         c_BLY = x_BLM @ parameters["down"].T @ parameters["up"].T
         c_BPY = (c_BLY.unfold(1, self.HISTORY + 1, 1) * parameters["kernel"]).sum(-1)
         c_BPHW = c_BPY.view(*c_BPY.shape[:2], *shape)
         if self.gate:
             gate_BLH = (x_BLM @ parameters["gate"].T + parameters["gate_bias"]).sigmoid()
             c_BPHW = c_BPHW * gate_BLH[:, self.HISTORY :, :, None]
-        pairs_W = torch.arange(shape[1], device=before.device, dtype=before.dtype)
-        tau_W: Tensor = self.base ** (-pairs_W / shape[1])
-        return before[:, :, None] + (c_BPHW.transpose(1, 2) * tau_W).cumsum(2)
+        tau_W = _frequencies(self.base, shape[1], before.dtype, before.device)
+        sums_BPHW: Tensor = (c_BPHW * tau_W).cumsum(1)
+        return before[:, :, None] + sums_BPHW.transpose(1, 2)
+
+
+@lru_cache(maxsize=4)  # the same for all layers
+def _frequencies(base: float, pairs: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        frequencies_W: Tensor = base ** (-torch.arange(pairs, device=device, dtype=dtype) / pairs)
+        return frequencies_W
