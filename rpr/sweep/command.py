@@ -39,15 +39,13 @@ def run(arguments: list[str]) -> int:
     if unknown := flags - {"--dry-run"}:
         raise ConfigError(f"sweep: unknown flag {min(unknown)}; give settings or --dry-run")
     overrides = [word for word in rest if word not in flags]
-    of_file = [override_key(word) for row in sweep.rows for word in row]
-    if "sweep" in {*map(override_key, overrides), *of_file}:
+    keys = [override_key(word) for row in sweep.rows for word in row]
+    if "sweep" in {*map(override_key, overrides), *keys}:
         raise ConfigError("sweep: cannot be set, as a sweep is named after its file; copy the file to another name")
-    for key in of_file:  # which may come from someone else: the settings of SLURM's jobs take shell commands
-        if "hydra" in re.split(r"\W", key):
-            raise ConfigError(
-                f"{name}: {key}: a sweep's file cannot configure Hydra itself, since that can run code; "
-                "type it after the sweep's name, or choose hardware=..."
-            )
+    # A file may come from someone else, and the settings of SLURM's jobs take shell commands.
+    if key := next((key for key in keys if "hydra" in re.split(r"\W", key)), None):
+        rule = "a sweep's file cannot configure Hydra itself, since that can run code"
+        raise ConfigError(f"{name}: {key}: {rule}; type it after the sweep's name, or choose hardware=...")
     return _run(sweep, overrides, dry_run=bool(flags))
 
 

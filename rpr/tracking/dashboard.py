@@ -41,14 +41,12 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
         of_sweep = {} if sweep is None else {"group": sweep}
         runs = api.runs(f"{entity}/{logger.project}", filters=of_sweep, order="-created_at")
         names = {name for run in itertools.islice(runs, MAX_RUNS_READ) for name in run.summary.keys()}  # noqa: SIM118
-        scored = [(kind, [split for split in SPLITS if naming.score_name(split, kind.metric) in names])
-                  for kind in KINDS[::-1]]  # fmt: skip
-        # Tasks have BLEU too, which stands last.
-        kind, splits = next((found for found in scored if found[1]), (None, []))
-        if kind is None:  # W&B would create an empty project
-            what = "logger.project" if sweep is None else f"sweep: {sweep}"
-            raise ConfigError(f"{what}: {entity}/{logger.project} has no scored runs; train with logger=wandb first")
-        return without_login(report(entity, logger.project, sweep, title, kind, splits).save().url)
+        for kind in KINDS[::-1]:  # tasks have BLEU too, which stands last
+            if splits := [split for split in SPLITS if naming.score_name(split, kind.metric) in names]:
+                return without_login(report(entity, logger.project, sweep, title, kind, splits).save().url)
+        # W&B would create an empty project.
+        what = "logger.project" if sweep is None else f"sweep: {sweep}"
+        raise ConfigError(f"{what}: {entity}/{logger.project} has no scored runs; train with logger=wandb first")
     except ConfigError:
         raise
     except Exception as error:  # no network, a rejected key, no such project, a server of another version, ...

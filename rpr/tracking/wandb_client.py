@@ -17,12 +17,11 @@ def has_key(settings: Any) -> bool:
     if os.environ.get("WANDB_API_KEY") or settings.identity_token_file:
         return True
     server = urlparse(settings.base_url).netloc  # as `wandb login` writes it: with the port
-    servers = [server, *(["api.wandb.ai"] if server == "api.forge.coreweave.com" else [])]  # its name until wandb 0.30
-    try:
+    names = {server, server.replace("api.forge.coreweave.com", "api.wandb.ai")}  # its name until wandb 0.30
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
         known = netrc.netrc(os.path.expanduser(os.environ.get("NETRC", "~/.netrc")))
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return any(known.authenticators(server) for server in servers)
+        return any(map(known.authenticators, names))
+    return False
 
 
 def tear_down() -> None:
@@ -47,11 +46,10 @@ def service() -> subprocess.Popen[bytes] | None:
     import wandb
 
     session: Any = wandb.setup()
-    try:
+    with contextlib.suppress(AttributeError):
         process: subprocess.Popen[bytes] = session._connection._proc._process
-    except AttributeError:
-        return None
-    return process
+        return process
+    return None
 
 
 def first_line(error: Exception) -> str:
