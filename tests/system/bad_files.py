@@ -18,7 +18,6 @@ SWEEPS = {
     "notalist": "jobs: seed=1",
     "environment": "overrides: [+hydra.job.env_set.PYTHONPATH=evil]\njobs: [seed=1]",
     "target": "_target_: os.system\njobs: [seed=1]",
-    "null": "jobs: [seed=1]",
     "pytag": 'jobs: !!python/object/apply:os.system ["touch pwned"]',
 }
 WHO, DOES, WHAT = (
