@@ -22,7 +22,7 @@ ROOMS = {
     "rpr/sweep": 1_070,
     "rpr/tracking": 490,
     "rpr/training": 1_160,
-    "tests": 2_200,
+    "tests": 2_140,
     "tests/checks": 370,
     "tests/cli": 430,
     "tests/config": 300,
