@@ -101,9 +101,7 @@ class Beside(NamedTuple):
     documents: Mapping[str, Sequence[DocumentNats]] = MappingProxyType({})
 
     def fall(self) -> tuple[float, float] | None:
-        """By how much the validation loss fell over the last tenth of the steps, as a share and in nats a piece,
-        interpolated linearly between validations; None if no validation was before that.
-        """
+        """The fall of the validation loss over the last tenth of the steps, a share and nats a piece, where known."""
         losses = self.curves.get("validation/loss") or {}
         steps = sorted(losses)
         if not steps or steps[0] > (start := steps[-1] * (1 - LAST_PART)):
@@ -161,9 +159,7 @@ class Variant:
         return self.measured((split, self.group.kind.metric))
 
     def unlearned(self, key: Key | None = None) -> str:
-        """Why it counts as not learned; empty if it learned. Text is judged by the score of `key`, which is by default
-        that of the findings; all else by its score on test, for tasks within the training lengths, where known.
-        """
+        """Why it counts as not learned, else empty: text by the score of `key`, all else by its score on test."""
         group, test = self.group, ("test", self.group.kind.metric)
         if group.kind is not TEXT or key is None:
             key = test if test in group.keys else group.key
@@ -174,9 +170,7 @@ class Variant:
         return group.kind.unlearned(score, cut_off=cut_off, unigram=group.unigram)
 
     def change(self, key: Key) -> Measurement:
-        """The change of the score from the baseline's, with the interval of the model of the table
-        (rpr.report.verdicts), or why there is none.
-        """
+        """The change of the score from the baseline's with the interval of `verdicts`, or why there is none."""
         baseline = self.group.baseline
         score, its = self.measured(key), baseline.measured(key)
         if score.value is None:
@@ -398,9 +392,7 @@ def variants_of(records: Sequence[Record], beside: ByRun = _NOTHING) -> list[Var
 
 
 def sweep_files_of(runs: Iterable[Record]) -> list[dict[str, Any]]:
-    """The files of the sweeps that these runs belong to, as far as a sweep of the name has one. Raises RecordError if
-    one cannot be read.
-    """
+    """The files, where there are any, of the sweeps of these runs. Raises RecordError if one cannot be read."""
     paths = sweep_files()  # never a path: a record could name any
     names = dict.fromkeys(name for run in runs for name in run.sweeps if name in paths)
     return [_read(paths[name], paths[name].stat().st_mtime_ns) for name in names]
@@ -417,18 +409,14 @@ def _read(path: Path, _changed: int) -> dict[str, Any]:
 
 
 def usual_baseline(runs: Sequence[Record]) -> str:
-    """What runs that are trained alike are compared with: sinusoids, else what the file of their sweep names, else the
-    paper's row.
-    """
+    """What runs are compared with: sinusoids, else what the file of their sweep names, else the paper's row."""
     of_files = (str(name) for file in sweep_files_of(runs) if (name := file.get("baseline")))
     papers = f"relative-k{paper.MODELS[paper.size_of(runs[0].model_name)].clip_distance}"
     return next((name for name in ("absolute", *of_files, papers) if called(name, runs)), "absolute")
 
 
 def named_in(files: Iterable[dict[str, Any]], *settings: str) -> set[str]:
-    """The values of these settings that sweeps' files name: published figures stand beside the corpora of a file that
-    says so, and seeds were fixed before any run.
-    """
+    """The values of these settings that sweeps' files name."""
     parts = (part for file in files for key in ("overrides", "jobs") if isinstance(part := file.get(key), list))
     words = (word for part in parts for line in part if isinstance(line, str) for word in line.split())
     pairs = (word.partition("=") for word in words)

@@ -157,9 +157,7 @@ def ranked_groups(groups: Sequence[Group], width: int, room: int) -> list[str]:
 
 
 def _ranked_text(table: Grid, width: int, room: int) -> list[str]:
-    """The rows with runs, the best first, in at most `room` lines of at most `width` characters: the baseline, the
-    paper's row, the best and the worst, and then the others from the best on.
-    """
+    """The rows with runs, the best first, in a window; the baseline, the paper's, the best and the worst are pinned."""
     page, rows = layout(table, 0), list[Line](table.rows)
     # 1. Which rows.
     known, first = [at for at, line in enumerate(rows) if line.variant.finished], rows[0].group
@@ -198,9 +196,7 @@ POLICY = (
 
 
 def html_page(report: Report) -> str:
-    """The whole page, with the largest table first. The same report gives the same bytes, so it contains no times
-    except those of the runs.
-    """
+    """The whole page, with the largest table first; the same report gives the same bytes."""
     chapters, sections = {id(chapter.group): chapter for chapter in report.chapters}, {**report.tables.sections}
     families = []
     for grid, groups in zip(sections.pop("scores", ()), alike([one.group for one in report.chapters]), strict=True):
@@ -275,9 +271,8 @@ def build_report(
         drawn = plots.all_plots(group, path_of) if draws else []
         contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
         contents |= {f"{plot.name}{suffix}.pdf": plots.rendered(plot.figure(), "pdf") for plot in drawn if pdf}
-        chapters.append(
-            Chapter(group, findings(group), drawn, samples(group, path_of), _learned(group, path_of), suffix)
-        )
+        beside_group = samples(group, path_of), _learned(group, path_of)
+        chapters.append(Chapter(group, findings(group), drawn, *beside_group, suffix))
     # 3. The files.
     unfinished = [_unfinished(run, path_of(run)) for run in without]
     report = Report(title, out_dir, chapters, tables, unusable, remarks, unfinished)
@@ -314,9 +309,7 @@ def _read_beside(path: Path, record: Record, problems: list[str]) -> Beside:
 
 
 def samples(group: Group, path_of: PathOf) -> tuple[Sample, ...]:
-    """Evenly spaced lines of each test split, for at most MOST_VARIANTS variants that have translations of its first
-    one's sources.
-    """
+    """Evenly spaced lines of each test split, of the drawn variants with translations of the first one's sources."""
     sentences: list[Sample] = []
     for split, count in (SAMPLES_PER_SPLIT | dict.fromkeys(group.own_splits, SAMPLES_PER_OWN_SPLIT)).items():
         every = {variant.label: texts_of(variant.finished, split, path_of) for variant in lines_of(group)[0]}
@@ -362,9 +355,7 @@ def unusable_records(problems: Sequence[str]) -> str:
 
 
 def read_remarks(root: Path, records: Records = ()) -> list[str]:
-    """What records cannot say of themselves: the lines of remarks.txt in `root` and, after the name of the folder, of
-    those beside the records below it. Raises RecordError if one cannot be read.
-    """
+    """The lines of remarks.txt in `root` and, after its folder's name, of those beside records. Raises RecordError."""
     paths = dict.fromkeys([root / _REMARKS, *(path.with_name(_REMARKS) for path, _ in records)])
     texts = ((path.parent.relative_to(root).as_posix(), read_text(path)) for path in paths if own_file(path))
     lines = ((folder, line) for folder, text in texts for line in text.splitlines() if line.strip())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import cycle
+from itertools import cycle, pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -149,16 +149,12 @@ def all_plots(group: Group, path_of: PathOf) -> list[Plot]:
 
 
 def lines_of(group: Group) -> tuple[list[Variant], str]:
-    """The variants that get a line in plots with one line per variant, and a line on the others."""
+    """The variants that get a line each, and a remark on the others."""
     return selected(group, group.variants, MOST_VARIANTS)
 
 
 def selected(group: Group, variants: Sequence[Variant], most: int) -> tuple[list[Variant], str]:
-    """At most `most` of the variants, in their order, and a remark if others are left out.
-
-    The baseline and the paper's own row are always among them; then come the best and the worst, the best of each kind,
-    and the others.
-    """
+    """At most `most` of the variants, in their order, and a remark if others are left out, which says who is chosen."""
     if len(variants) <= most:
         return list(variants), ""
     scores = {variant: score for variant in variants if (score := variant.score(group.split).value) is not None}
@@ -198,10 +194,10 @@ def _ends(figure: Measurement) -> tuple[float, float]:
 
 
 def scores_by_position(group: Group) -> Plot | None:
-    """A dot for each row with its 95% bar, best first, and published figures to compare the order with; none without
-    at least two, nor of rows scored in another way than the baseline. Rows far below the others would press these
-    together: they are arrows at the end of the axis.
+    """A dot for each row scored as the baseline, best first, with its 95% bar, and published figures to compare the
+    order with; none of fewer than two. Rows far from the others are arrows at the end of the axis.
     """
+    # 1. The rows, and the published figures of some.
     key, kind, colours = group.key, group.kind, variant_colours(group.variants)
     known = [row for row in group.variants if row.score(group.split).value is not None]
     known = [row for row in known if OTHERWISE not in str(row.change(key).reason)]
@@ -212,15 +208,23 @@ def scores_by_position(group: Group) -> Plot | None:
     rows.sort(key=lambda row: kind.best_first(row[1].value or 0.0))
     published = published_figures(group)
     figures = {variant.label: figure for of_source in published.values() for variant, figure in of_source}
-    low, high = _limits(rows, group)
+    # 2. The limits of the axis: beyond them are rows several times farther from the best than half of the rows.
+    values = [score.value or 0.0 for _, score in rows]
+    far = _FAR * abs(values[0] - median(values)) if len(rows) > 4 else math.inf
+    bars = [_ends(score) for variant, score in rows
+            if variant is group.baseline or abs(values[0] - (score.value or 0.0)) <= far]  # fmt: skip
+    low, high = min(low for low, _ in bars), max(high for _, high in bars)
+    margin = 0.04 * (high - low) or 1.0
+    low, high = (-2.0, 102.0) if kind.shares else (low - margin, high + margin)
+    # 3. The dots, each with room for the lines of its label.
     labels = [folded(variant.label, 24) for variant, _ in rows]
     room = [0.1 + LINE * (label.count("\n") + 1) for label in labels]
 
     def draw(panels: Sequence[Axes]) -> None:
         [axes] = panels
         places = [sum(room[:row]) + height / 2 for row, height in enumerate(room)]
-        for place, (variant, score) in zip(places, rows, strict=True):
-            value, colour = score.value or 0.0, colours[variant.label]
+        for place, value, (variant, score) in zip(places, values, rows, strict=True):
+            colour = colours[variant.label]
             if (other := figures.get(variant.label)) is not None:
                 axes.plot([other], [place], color=PAPER, marker="D", ms=5, zorder=2)
             within = low <= value <= high
@@ -239,8 +243,9 @@ def scores_by_position(group: Group) -> Plot | None:
         axes.tick_params(axis="y", length=0, pad=9)
         axes.spines["left"].set_visible(False)
 
+    # 4. What the marks mean.
     marks = [BARS, *(f"Dashed: {row.label}." for row in shown if row is group.baseline)]
-    marks += ["Arrows: beyond the axis."] * any(not low <= (score.value or 0.0) <= high for _, score in rows)
+    marks += ["Arrows: beyond the axis."] * any(not low <= value <= high for value in values)
     marks += ["Hollow: not learned."] * any(row.unlearned() for row in shown)
     if published:
         marks.append(f"Grey diamonds: {'; '.join(source.citation for source in published)}; compare the order only.")
@@ -249,111 +254,82 @@ def scores_by_position(group: Group) -> Plot | None:
     return Plot("scores_by_position", title, group.heading, draw, 1, 0.4 + sum(room), remark, " ".join(marks))
 
 
-def _limits(rows: Sequence[tuple[Variant, Measurement]], group: Group) -> tuple[float, float]:
-    """Those of the axis, which leaves out rows that are several times farther from the best than half of them are, but
-    never the baseline.
-    """
-    if group.kind.shares:
-        return -2.0, 102.0
-    values = [score.value or 0.0 for _, score in rows]
-    most = _FAR * abs(values[0] - median(values)) if len(rows) > 4 else math.inf
-    bars = [_ends(score) for (variant, score), value in zip(rows, values, strict=True)
-            if abs(values[0] - value) <= most or variant is group.baseline]  # fmt: skip
-    low, high = min(low for low, _ in bars), max(high for _, high in bars)
-    margin = 0.04 * (high - low) or 1.0
-    return low - margin, high + margin
-
-
 # Lines
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """A panel with a line for each label, over numbers or over the places of `names`, which have equal room."""
+def _line_plot(
+    name: str, title: str, group: Group, panels: Mapping[tuple[str, str], Mapping[str, Points]], xlabel: str,
+    caption: str, names: Sequence[str] = (), beyond: int | None = None,
+) -> Plot | None:  # fmt: skip
+    """Panels below each other, by the label of their y axis and their title, with a line for each label, over numbers
+    or over the places of `names`, which have equal room and are shaded from the first one `beyond` training on. None
+    without lines.
+    """
+    panels = {words: curves for words, curves in panels.items() if any(curves.values())}
+    labels, colours = next(iter(panels.values()), {}), variant_colours(group.variants)
+    marks: Any = zip(labels, cycle(MARKERS), cycle(DASHES), strict=False)
+    looks = {label: {"color": colours[label], "marker": mark, "ls": dashes} for label, mark, dashes in marks}
+    height, count = max(3.0, 0.16 * len(labels) + 1), len(names)
 
-    ylabel: str
-    curves: Mapping[str, Points]
-    names: Sequence[str] = ()
-    beyond: int | None = None  # the first of the places beyond training, which are shaded
-    title: str = ""
-    limits: tuple[float, float] | None = None
-
-    def draw(self, axes: Axes, looks: Mapping[str, Mapping[str, Any]]) -> None:
-        """The lines with their 95% bars, through the points that are not missing, and the label of each beside its
-        end, at the right edge of the axes. Labels that would overlap are moved apart.
-        """
-        # 1. The axes.
-        axes.set_ylabel(self.ylabel)
-        axes.set_title(self.title, loc="left", fontsize=10)
-        if self.names:
-            self._set_places(axes)
-        # 2. The lines.
+    def draw_panel(axes: Axes, ylabel: str, heading: str, curves: Mapping[str, Points]) -> None:
+        # 1. The axes, with as many names as fit.
+        axes.set_ylabel(ylabel)
+        axes.set_title(heading, loc="left", fontsize=10)
+        if names:
+            longest = max(len(line) for name in names for line in name.split("\n"))
+            every = math.ceil(0.11 * longest * count / (WIDTH - 2.2))
+            axes.set_xticks(range(0, count, every), names[::every])
+            axes.set_xlim(-0.5, count - 0.5)
+            axes.grid(visible=False, axis="x")
+        if beyond is not None:
+            axes.axvspan(beyond - 0.5, count - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
+            axes.axvline(beyond - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
+        # 2. The lines through the points that are not missing, with their 95% bars.
         ends: dict[str, tuple[float, float]] = {}
-        for label, measured in self.curves.items():
+        for label, measured in curves.items():
             known = [(at, figure.value, _ends(figure)) for at, figure in measured if figure.value is not None]
             if known:
                 places, values, bars = map(np.array, zip(*known, strict=True))
-                every = 1 if self.names else -(-len(known) // _MOST_MARKS)
+                every = 1 if names else -(-len(known) // _MOST_MARKS)
                 axes.plot(places, values, **looks[label], lw=1.6, ms=4, markevery=every)
                 wide = bars[:, 0] < bars[:, 1]
                 lengths = np.abs(bars.T - values)[:, wide]
                 bar: Any = {"ecolor": looks[label]["color"], "elinewidth": 1.2, "capsize": 2.5, "zorder": 5}
                 axes.errorbar(places[wide], values[wide], lengths, fmt="none", **bar)
                 ends[label] = known[-1][:2]
-        if self.limits:
-            axes.set_ylim(*self.limits)
-        elif self.names and 0 < 2 * axes.dataLim.y0 < axes.dataLim.y1 and self.ylabel.startswith("bits"):
+        if names and group.kind.shares:
+            axes.set_ylim(-3.0, 104.0)  # of percent no bar says more than 100
+        elif names and 0 < 2 * axes.dataLim.y0 < axes.dataLim.y1 and ylabel.startswith("bits"):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}")
-        # 3. Places of the labels as shares of the height: neighbours that overlap give way to each other.
+        # 3. The labels at the right edge, each with a thin line to its end: neighbours that overlap give way.
         axes.get_ylim()  # matplotlib sets the limits only now
         to_axes = axes.transData + axes.transAxes.inverted()
-        shares = {label: float(to_axes.transform(end)[1]) for label, end in ends.items()}
-        order = sorted(ends, key=shares.__getitem__)
-        figure: Any = axes.get_figure()
-        height = figure.get_figheight() / len(figure.axes) - 0.9  # inches
-        room = [(folded(label, 22).count("\n") + 1) * LINE * 0.87 / height for label in order]
-        at_edge = [shares[label] for label in order]
-        for at in [*range(len(order) - 1)] * 200:
-            overlap = max(0.0, (room[at] + room[at + 1]) / 2 - (at_edge[at + 1] - at_edge[at]))
-            at_edge[at : at + 2] = at_edge[at] - overlap / 2, at_edge[at + 1] + overlap / 2
-        shift = (min(0.0, 1.02 - at_edge[-1]) or max(0.0, -0.05 - at_edge[0])) if order else 0.0
-        # 4. The labels, each with a thin line to its end.
-        for label, share in zip(order, at_edge, strict=True):
+        at_edge = {label: float(to_axes.transform(end)[1]) for label, end in ends.items()}
+        order = sorted(ends, key=at_edge.__getitem__)
+        inches = height + 0.6 / len(panels) - 0.9
+        room = {label: (folded(label, 22).count("\n") + 1) * LINE * 0.87 / inches for label in order}
+        for low, high in [*pairwise(order)] * 200:
+            overlap = max(0.0, (room[low] + room[high]) / 2 - (at_edge[high] - at_edge[low]))
+            at_edge[low], at_edge[high] = at_edge[low] - overlap / 2, at_edge[high] + overlap / 2
+        shift = (min(0.0, 1.02 - at_edge[order[-1]]) or max(0.0, -0.05 - at_edge[order[0]])) if order else 0.0
+        for label in order:
             colour = looks[label]["color"]
             leader = {"arrowstyle": "-", "lw": 0.7, "color": colour, "shrinkB": 3, "alpha": 0.7, "relpos": (0, 0.5)}
             about: dict[str, Any] = {"color": colour, "va": "center", "fontsize": 8.5, "annotation_clip": False}
             about |= {"textcoords": "axes fraction", "arrowprops": leader}
-            axes.annotate(plain(folded(label, 22)), ends[label], (1.04, share + shift), **about)
-        if not self.names:
+            axes.annotate(plain(folded(label, 22)), ends[label], (1.04, at_edge[label] + shift), **about)
+        if not names:
             axes.set_xlim(left=0)
 
-    def _set_places(self, axes: Axes) -> None:
-        """As many names are printed as fit."""
-        count, longest = len(self.names), max(len(line) for name in self.names for line in name.split("\n"))
-        every = math.ceil(0.11 * longest * count / (WIDTH - 2.2))
-        axes.set_xticks(range(0, count, every), self.names[::every])
-        axes.set_xlim(-0.5, count - 0.5)
-        axes.grid(visible=False, axis="x")
-        if self.beyond is not None:
-            axes.axvspan(self.beyond - 0.5, count - 0.5, color=GRID, alpha=0.7, lw=0, zorder=0)
-            axes.axvline(self.beyond - 0.5, color=MUTED, lw=1.0, ls=DASHED, zorder=1)
-
-
-def _line_plot(name: str, title: str, group: Group, panels: Sequence[_Lines], xlabel: str, caption: str) -> Plot:
-    """Panels with lines of the same variants below each other."""
-    labels, colours = panels[0].curves, variant_colours(group.variants)
-    marks = zip(labels, cycle(MARKERS), cycle(DASHES), strict=False)
-    looks = {label: {"color": colours[label], "marker": mark, "ls": dashes} for label, mark, dashes in marks}
-
     def draw(every: Sequence[Axes]) -> None:
-        for axes, panel in zip(every, panels, strict=True):
-            panel.draw(axes, looks)
+        for axes, (words, curves) in zip(every, panels.items(), strict=True):
+            draw_panel(axes, *words, curves)
         every[-1].set_xlabel(xlabel)
 
-    height = max(3.0, 0.16 * len(labels) + 1)
-    return Plot(name, title, group.heading, draw, len(panels), height, lines_of(group)[1], caption)
+    remark = lines_of(group)[1]
+    return Plot(name, title, group.heading, draw, len(panels), height, remark, caption) if panels else None
 
 
 def _curves(group: Group, keys: Sequence[Key], spread: float = 0.0) -> dict[str, Points]:
@@ -365,72 +341,58 @@ def _curves(group: Group, keys: Sequence[Key], spread: float = 0.0) -> dict[str,
 
 
 def scores_by_length(group: Group) -> Plot | None:
-    """sacreBLEU by source length (for tasks exact match by task length), one line per variant; None without
-    any. Lengths beyond all training examples are shaded.
-    """
+    """sacreBLEU by source length (for tasks exact match by task length), one line per variant; None without any."""
     columns = buckets(group)
-    curves = _curves(group, [(group.kind.metric, *bucket.key) for bucket in columns], _ROOM)
-    if not curves:
+    scored = next((run.by_length for run in group.finished if run.by_length is not None), None)
+    if scored is None:
         return None
-    by_length = next(run.by_length for run in group.finished if run.by_length is not None)
+    curves = _curves(group, [(group.kind.metric, *bucket.key) for bucket in columns], _ROOM)
     beyond = next((place for place, bucket in enumerate(columns) if bucket.beyond_training), None)
-    caption = BARS if beyond is None else f"{BARS} Shaded: {by_length.longest_in_words}."
+    caption = BARS if beyond is None else f"{BARS} Shaded: {scored.longest_in_words}."
     names = [f"{bucket.label}\n{count}" for bucket, count in columns.items()]
-    limits = (-3.0, 104.0) if group.kind.shares else None  # of percent no bar says more than 100
-    panel = _Lines(group.kind.heading, curves, names, beyond, limits=limits)
     name, what = ("exact_match", "Exact match by") if group.kind is TASK else ("bleu", "BLEU by source")
-    title, xlabel = f"{what} length, {pooled(by_length.splits)}", f"{by_length.unit}; below: sentences"
-    return _line_plot(f"{name}_by_length", title, group, [panel], xlabel, caption)
+    title, xlabel = f"{what} length, {pooled(scored.splits)}", f"{scored.unit}; below: sentences"
+    panels = {(group.kind.heading, ""): curves}
+    return _line_plot(f"{name}_by_length", title, group, panels, xlabel, caption, names, beyond)
 
 
 def bits_by_context(group: Group) -> Plot | None:
-    """Bits per byte against the length of the context, a panel for each kind of windows; None with fewer than two
-    lengths. Lengths beyond that of training are shaded. Every length gets the same space.
-    """
+    """Bits per byte by length of the context, a panel for each kind of windows; None with fewer than two lengths."""
     scored = by_context(group)
-    keys = context_lengths(scored)
-    lengths = sorted({length for _, length in keys})
+    lengths = sorted({length for _, length in context_lengths(scored)})
     if len(lengths) < 2:
         return None
     trained, names = max(context.training_length for context in scored), [f"{length:,}" for length in lengths]
     beyond = next((at for at, length in enumerate(lengths) if length > trained), None)
     caption = f"Less is better. {BARS}"
     caption += "" if beyond is None else f" Shaded: longer than in training, {trained:,} tokens."
-    panels = [
-        _Lines("bits per byte", curves, names, beyond, f"{kind} windows")
-        for kind in WINDOWS
-        if (curves := _curves(group, [(scored[0].split, kind, length) for length in lengths]))
-    ]
-    return _line_plot("bits_by_context", CONTEXTS, group, panels, "tokens of context", caption)
+    panels = {("bits per byte", f"{kind} windows"): _curves(group, [(scored[0].split, kind, at) for at in lengths])
+              for kind in WINDOWS}  # fmt: skip
+    return _line_plot("bits_by_context", CONTEXTS, group, panels, "tokens of context", caption, names, beyond)
 
 
 def learning_curves(group: Group) -> Plot | None:
-    """Validation loss and BLEU against the step, one line per variant, the mean over its seeds at the steps that all of
-    them have; None without any.
-    """
+    """Validation loss and BLEU by step, the mean over a variant's seeds at the steps of all of them; None without."""
     rows = [row for row in lines_of(group)[0] if any(of_run.curves for of_run in row.beside.values())]
     curved = [run for row in rows for run in row.finished or row.records]
     counts = {str(run.setting("evaluation.validation_sentences")) for run in curved} - {"0"}
-    panels = []
+    panels: dict[tuple[str, str], dict[str, Points]] = {}
     for name in ("loss", "BLEU") if len(counts) < 2 else ("loss",):  # BLEU of other sentences has no mean
-        means: dict[str, Points] = {}
+        means = panels[f"validation {name}", ""] = {}
         for row in rows:
             every = (of_run.curves.get(f"validation/{name.lower()}") for of_run in row.beside.values())
             seeds = [curve for curve in every if curve]
             steps = sorted(set[int]().union(*seeds).intersection(*seeds))
             means[row.label] = [(step, single(fmean(seed[step] for seed in seeds))) for step in steps]
-        panels += [_Lines(f"validation {name}", means)] if any(means.values()) else []
     caption = "A line for each row, the mean over its seeds."
-    return _line_plot("learning_curves", "Learning curves", group, panels, "step", caption) if panels else None
+    return _line_plot("learning_curves", "Learning curves", group, panels, "step", caption)
 
 
 # Cells
 
 
 def recall_map(group: Group, path_of: PathOf) -> Plot | None:
-    """The right answers of data=recall on test and long by the number of pairs and by the distance from a query to its
-    key, a panel for each variant; None of another task, or without answers.
-    """
+    """The right answers of data=recall on test and long by pairs and by distance to the key; None of another task."""
     variants, remark = lines_of(group)
     shares: dict[str, np.ndarray[Any, Any]] = {}
     for variant in variants if group.runs[0].setting("data.task.kind") == "recall" else ():
@@ -438,10 +400,8 @@ def recall_map(group: Group, path_of: PathOf) -> Plot | None:
         cells = [(*place, *counts) for of in texts if of for place, counts in by_pairs_and_distance(*of).items()]
         if cells:
             pairs, distances, right, asked = np.array(cells).T
-            ends: Any = (
-                np.arange(0, pairs.max() + _PAIRS + 1, _PAIRS),
-                np.arange(0, distances.max() + _TOKENS + 1, _TOKENS),
-            )
+            of_axes = (pairs, _PAIRS), (distances, _TOKENS)
+            ends: Any = [np.arange(0, places.max() + step + 1, step) for places, step in of_axes]
             found, every = (np.histogram2d(pairs, distances, ends, weights=counts)[0] for counts in (right, asked))
             shares[variant.label] = np.divide(100 * found, every, out=np.full(found.shape, np.nan), where=every > 0)
 
@@ -512,14 +472,11 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
         subtitle = textwrap.shorten(subtitle, int(11 * size[0]), placeholder=" …")
         figure.suptitle(plain(f"{title}\n{subtitle}"), fontsize=12, fontweight="bold", x=0.01, ha="left")
         # 2. What is light, full and grey.
-        words = (
-            f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. Light: each head; full: "
-        )
-        words += "their mean; grey: the root mean square before training. Vectors never reached stay as they began."
+        words = f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. Light: each head; full:"
+        words += " their mean; grey: the root mean square before training. Vectors never reached stay as they began."
         figure.supxlabel(textwrap.fill(words, int(12 * size[0])), fontsize=9.5, color=MUTED, x=0.01, ha="left")
-        for row, (_, ylabel, xlabel, draw, entries) in zip(
-            figure.subplots(len(panels), columns, squeeze=False, sharey="row"), panels, strict=True
-        ):
+        rows = figure.subplots(len(panels), columns, squeeze=False, sharey="row")
+        for row, (_, ylabel, xlabel, draw, entries) in zip(rows, panels, strict=True):
             for axes in row[len(entries) :]:
                 axes.set_axis_off()
             for axes, entry in zip(row, entries, strict=False):
@@ -542,9 +499,7 @@ def label(entry: Entry) -> str:
     return f"{entry['stack']} layer{'s' * several} {', '.join(map(str, layers))}{', shared' * several}"
 
 
-def _heads(
-    axes: Axes, xs: Sequence[int] | np.ndarray[Any, Any], rows: Any, colour: str, name: str | None = None
-) -> None:
+def _heads(axes: Axes, xs: Any, rows: Any, colour: str, name: str | None = None) -> None:
     marker = "o" if len(xs) <= 3 else ""
     for row in rows if len(rows) > 1 else ():
         axes.plot(xs, row, color=colour, lw=0.7, alpha=0.35, marker=marker, ms=3, zorder=2)

@@ -66,14 +66,12 @@ def published() -> tuple[Published, ...]:
     rows += [Published({**match, "languages": "en_de"}, validation, figure, PAPER) for match, figure in matches]
     document = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
     for name, about in document.items():
-        source, key = (
-            Source(name, about["heading"], about["citation"], about["protocol"]),
-            (about["split"], about["metric"]),
-        )
+        source = Source(name, about["heading"], about["citation"], about["protocol"])
         for facts in about["figures"]:
             [(by, figures)] = [fact for fact in facts.items() if isinstance(fact[1], dict)]
             match = {**about.get("facts", {}), **facts}
-            rows += [Published({**match, by: value}, key, float(figure), source) for value, figure in figures.items()]
+            rows += [Published({**match, by: value}, (about["split"], about["metric"]), float(figure), source)
+                     for value, figure in figures.items()]  # fmt: skip
     return tuple(rows)
 
 
@@ -140,9 +138,7 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(runs: Iterable[Record], size: paper.Size, languages: str) -> list[str]:
-    """How training and decoding of these runs differ from the paper's model of this size, each difference once:
-    `steps 5,000 (100,000)`, with the paper's in brackets.
-    """
+    """How training and decoding of these runs differ from the paper's: `steps 5,000 (100,000)`, the paper's last."""
     papers, texts = papers_settings(size, languages), dict[str, None]()
     for run in runs:
         pairs = {"train pairs": run.data.train_pairs} if run.data else {}

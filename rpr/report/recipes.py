@@ -7,8 +7,6 @@ runs that differ in these alone are one grid.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from rpr.records.measurement import Measurement, missing
 from rpr.records.record import short_names
 from rpr.report.groups import LOSS, Group, Key, Variant, compared, never_run, sweep_files_of
@@ -22,8 +20,8 @@ class Recipes:
 
     `levels`: what settings are chosen by, more is better: of each setting, by its place in `groups`, and each label the
     mean over the seeds of all settings of the label. NaN where a setting was not tried, or scores have other units:
-    signatures and sentences, or vocabularies of the loss. `best`: that of each label, if any; `common`: one recipe for
-    all, the best on average. Without runs of the baseline's positions the first variant takes their place.
+    signatures and sentences, or vocabularies of the loss. `best`: the setting of each label, if any. Without runs of
+    the baseline's positions the first variant takes their place.
     """
 
     def __init__(self, keys: tuple[str, ...], groups: dict[Setting, Group]) -> None:
@@ -53,29 +51,23 @@ class Recipes:
             levels[label] = scored.map(lambda score: score.value).mean() if len(ways) == 1 else pd.Series()
         sign = -1 if key == LOSS or group.kind.lower_is_better else 1
         self.levels = sign * pd.DataFrame(levels, index=range(len(groups)))
-        self.best = {label: self._highest(self.levels[label]) for label in self.variants}
-        self.common = self._highest(self.levels.sum(axis=1, skipna=False))
+        self.best = {label: None if of_label.isna().all() else [*groups][of_label.idxmax()]
+                     for label, of_label in self.levels.items()}  # fmt: skip
 
-    def _highest(self, levels: Any) -> Setting | None:
-        return None if levels.isna().all() else [*self.groups][int(np.nanargmax(levels))]
-
-    def variant(self, label: str, setting: Setting | None) -> Variant:
-        return self.variants[label].get(setting or ()) or never_run(self.group, label)
+    def variant(self, label: str) -> Variant:
+        """The row at its best setting."""
+        return self.variants[label].get(self.best[label] or ()) or never_run(self.group, label)
 
     def key(self, split: str) -> Key:
         """What is compared: the scores of a split or, if validation was not scored, its loss."""
         key = (split, self.group.kind.metric)
         return LOSS if split == "validation" and not any(key in group.keys for group in self.groups.values()) else key
 
-    def changes(self, settings: Mapping[str, Setting | None], split: str) -> Mapping[str, Measurement]:
-        """Of each variant with a score in its setting, the change from the baseline in the baseline's own setting."""
+    def changes(self, split: str) -> Mapping[str, Measurement]:
+        """Of each variant with a score, the change from the baseline, both at their best settings."""
         key = self.key(split)
-        rows = {label: self.variant(label, setting).scores.get(key, {}) for label, setting in settings.items()}
+        rows = {label: self.variant(label).scores.get(key, {}) for label in self.variants}
         return compared(rows, self.baseline, self.group.kind, key).of_rows
-
-    def in_words(self, setting: Setting | None) -> str:
-        names = zip(short_names(self.keys).values(), setting or (), strict=bool(setting))
-        return ", ".join(f"{name} {value}" for name, value in names) or "none"
 
 
 def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
@@ -96,33 +88,30 @@ def recipes(groups: Sequence[Group]) -> Iterator[Recipes]:
 
 
 def recipe_grid(grid: Recipes) -> Grid:
-    """Each variant at its own best setting and under one recipe for all."""
-    own, splits = grid.best, ("validation", "test")
+    """Each variant at its own best setting."""
     by_loss = grid.key("validation") == LOSS
     what, digits = ("validation loss", 3) if by_loss else ("validation", grid.group.kind.digits)
     places = {"validation": (what, digits), "test": ("test", grid.group.kind.digits)}
-    recipe = {("own", "own best"): own, ("one", "one recipe"): dict.fromkeys(grid.variants, grid.common)}
-    changes = {(key, split): grid.changes(settings, split) for (key, _), settings in recipe.items() for split in splits}
+    changes, names = {split: grid.changes(split) for split in places}, short_names(grid.keys).values()
     untried = missing("no seed was scored in the same way on validation in all settings of the row")
 
     def cells_of(label: str) -> Iterator[tuple[Column, Any]]:
-        variant = grid.variant(label, own[label])
+        variant, best = grid.variant(label), grid.best[label]
+        words = ", ".join(f"{name} {value}" for name, value in zip(names, best or (), strict=best is not None))
         yield Column("position", "position", kind="label"), label
         yield Column("settings", "settings"), str(grid.levels[label].count())
         yield Column("n", "n"), str(len(variant.finished))
-        yield Column("best", "best setting", kind="words"), untried if own[label] is None else grid.in_words(own[label])
+        yield Column("best", "best setting", kind="words"), words or untried
         for split, (name, decimals) in places.items():
             yield Column(split, name, decimals), variant.measured(grid.key(split))
-            for key, heading in recipe:
-                change = changes[key, split].get(label, missing("not scored as the baseline"))
-                column = Column(f"{key}_{split}", f"change {name}, {heading}", decimals, signed=True)
-                yield column, "" if label == grid.baseline else change
+            change = changes[split].get(label, missing("not scored as the baseline"))
+            column = Column(f"own_{split}", f"change {name}", decimals, signed=True)
+            yield column, "" if label == grid.baseline else change
 
     notes = [
         *["validation loss: in nats per piece, less is better"] * by_loss,
         f"best setting: of {', '.join(grid.keys)}, by the {what}, over the seeds of all settings of the row",
-        f"change: from {grid.baseline}, each at its own best setting, or both with one recipe, the best on average of "
-        f"those of all rows ({grid.in_words(grid.common)})",
+        f"change: from {grid.baseline}, each at its own best setting",
         "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
     ]
     title = "The best recipe of a grid for each variant, chosen on validation"

@@ -9,7 +9,6 @@ a longer context at all (Press et al. 2022, appendix B); a sliding window shows 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from rpr import paper
 from rpr.data.generated import TASKS
 from rpr.kinds import TASK, TEXT, TRANSLATION
-from rpr.records.measurement import Measurement, mean, missing, single
+from rpr.records.measurement import Measurement, missing, single
 from rpr.records.record import Record, short_names
 from rpr.records.scores import (
     BITS_PER_BYTE,
@@ -85,15 +84,13 @@ class Line:
         return f"{sum(score.value >= SOLVED for score in scores)} of {len(scores)}" if scores else ""
 
     def note(self) -> Cell:
-        """What a reader must know: whether it learned, its seeds without a result, how the others were trained."""
+        """What a reader must know: whether it learned, and seeds without a result or trained otherwise."""
         variant, finished, baseline = self.variant, self.variant.finished, self.group.baseline
-        originals = Counter(run.seed for run in variant.records if run.status == "finished" and run.rerun_of is None)
         planned, chips = named_in(sweep_files_of(finished), "seed"), {run.seed: run.device for run in baseline.finished}
         other = [run for run in finished if run.device != chips.get(run.seed, run.device)]
         of_seeds = [
             *(("incomplete", run.status, run.seed) for run in variant.unfinished),
             *(("uncommitted", "trained from uncommitted changes", run.seed) for run in finished if run.git.dirty),
-            *(("trained again", "the newest of several runs", seed) for seed, times in originals.items() if times > 1),
             *(("more seeds", _MORE, run.seed) for run in finished if planned and str(run.seed) not in planned),
             *(("other chip", f"on {run.device}, {baseline.label} on {chips[run.seed]}", run.seed) for run in other),
         ]
@@ -181,9 +178,7 @@ def _about(first: Group, runs: Sequence[Record]) -> Iterator[str]:
 def score_table(
     name: str, title: str, setting: str, headings: Sequence[str], lines: Sequence[Line], *notes: str
 ) -> Grid:
-    """Rows of scores with their changes, beside the figures of every source that has one for a row. `headings` are of
-    the labels of each line.
-    """
+    """Rows of scores with changes, beside the figures of every source that has one; `headings` are of labels."""
     groups = list({id(line.group): line.group for line in lines}.values())
     shown = all_sources() if any(group.published for group in groups) else []
     sources = [source for source in shown if any(line.figure(source).value is not None for line in lines)]
@@ -312,9 +307,7 @@ def _tables1(groups: Sequence[Group]) -> Iterator[Grid]:
 
 
 def _tables2_and_3(group: Group) -> Iterator[Grid]:
-    """Table 2 of several k; Table 3 for the largest k with a keys-only or values-only variant, for the paper's if only
-    `none` was run.
-    """
+    """Table 2 of several k; Table 3 of the largest k of keys or values alone, of the paper's if only `none` was run."""
     usual, kinds = paper.MODELS[group.size].clip_distance, ("relative_keys", "relative_values")
     positions = [variant.position for variant in group.variants if variant.position.clip_distance is not None]
     by_k = {position.clip_distance or 0 for position in positions if position.kind == "relative"}
@@ -335,9 +328,9 @@ def _tables2_and_3(group: Group) -> Iterator[Grid]:
 # By length and context
 
 
-def _by_key(group: Group, name: str, title: str, columns: Mapping[Key, Column], more: Any = None, **about: Any) -> Grid:
-    """A row for each variant, a column for each key of scores or, in `context_changes`, of changes, and `more` cells.
-    By context a last row is the unigram entropy.
+def _by_key(group: Group, name: str, title: str, columns: Mapping[Key, Column], **about: Any) -> Grid:
+    """A row for each variant, a column for each key of scores or, in `context_changes`, of changes; by context a last
+    row of the unigram entropy.
     """
     changes = name == "context_changes"
     rows = [row for row in group.variants if not (changes and row is group.baseline)]
@@ -350,7 +343,6 @@ def _by_key(group: Group, name: str, title: str, columns: Mapping[Key, Column], 
         yield Column("n", "n"), str(len(row.finished))
         for key, column in columns.items():
             yield column, _figure(row, key, change=changes)
-        yield from more(row) if more else ()
 
     grid = grid_of(name, title, rows, cells_of, setting=group.heading, synthetic=group.synthetic, **about)
     return without_empty_columns(grid) if changes else grid
@@ -399,7 +391,7 @@ def context_lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
 
 
 def context_grids(group: Group) -> Iterator[Grid]:
-    """The tables by length, of its changes, by evaluation and by position; none if no finished run was scored so."""
+    """The tables by length, of its changes and by position; none if no finished run was scored so."""
     if not (scored := by_context(group)):
         return
     first, split, baseline, windows = scored[0], scored[0].split, group.baseline, context_lengths(scored)
@@ -427,39 +419,11 @@ def context_grids(group: Group) -> Iterator[Grid]:
         title = f"{CONTEXTS}: change from {baseline.label}, {split}"
         changes = {key: column._replace(signed=True) for key, column in columns.items()}
         yield _by_key(group, "context_changes", title, changes, notes=[*notes, below], warnings=unlike)
-    # 3. By evaluation, beyond the training length.
-    longest = max(max(context.training_length, context.stride or 0) for context in scored)
-    longer = [length for length in lengths if length > longest and all((kind, length) in windows for kind in WINDOWS)]
-    if len(longer) > 1:
-        ends = longer[0], longer[-1]
-        title = f"Change of bits per byte from {ends[0]:,} to {ends[1]:,} tokens of context by evaluation, {split}"
-        words = "run by run; below zero: fewer bits with longer contexts, or in separate than in sliding windows"
-
-        def more(row: Variant) -> Iterator[tuple[Column, Any]]:
-            for kinds in (WINDOWS[:1], WINDOWS[1:], WINDOWS):
-                column = Column("_less_".join(kinds), " less ".join(kinds), 3, signed=True)
-                yield column, _change_between(row, [(split, kind, end) for kind in kinds for end in ends])
-
-        yield _by_key(group, "by_evaluation", title, {}, more, notes=[words, *notes[1:]], warnings=unlike)
-    # 4. By position.
+    # 3. By position.
     places = {place.last: place.first for context in scored for place in context.by_position}
-    positions: dict[Key, Column] = {}
-    for last, begin in sorted(places.items()):
-        heading = "–".join(f"{place:,}" for place in dict.fromkeys((begin, last)))
-        positions[split, "position", last] = Column(f"position_{last}", heading, 3)
+    ranges = {last: "–".join(f"{place:,}" for place in dict.fromkeys((places[last], last))) for last in sorted(places)}
+    positions = {(split, "position", last): Column(f"position_{last}", text, 3) for last, text in ranges.items()}
     title = f"Bits per byte by position in windows of {lengths[-1]:,} side by side, {split}"
     counts = " or ".join(f"{count:,}" for count in sorted({context.num_tokens // lengths[-1] for context in scored}))
     few = f"a position by itself is {counts} tokens, the same for all seeds: intervals are not over other tokens"
     yield _by_key(group, "by_position", title, positions, notes=[few], warnings=warnings)
-
-
-def _change_between(variant: Variant, keys: Sequence[Key]) -> Cell:
-    """How each run's scores change between two lengths in one kind of windows, or in the first kind less the second."""
-    if lacking := [figure for key in keys if (figure := variant.measured(key)).value is None]:
-        return Cell(lacking[0])
-    by_seed = [variant.scores[key] for key in keys]
-    changes = [
-        sum(sign * scores[seed].value for sign, scores in zip((-1, 1, 1, -1), by_seed, strict=False))
-        for seed in sorted(set.intersection(*map(set, by_seed)))
-    ]
-    return marked(mean(changes) if changes else missing("no seed was scored at all lengths"), len(variant.finished))

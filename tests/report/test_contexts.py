@@ -48,26 +48,6 @@ def test_changes_are_of_the_same_bytes_and_of_a_baseline_below_the_unigram_entro
     assert [column.heading for column in changes.columns[2:]] == ["64", "128", "128, sliding"], "2.75 bits at 256"
 
 
-def test_change_with_length_is_of_either_evaluation_beyond_training_and_within_each_run():
-    bits = {("separate", 128): 3.0, ("separate", 256): 2.0, ("separate", 512): 1.8}
-    bits |= {("sliding", 128): 3.0, ("sliding", 256): 1.5, ("sliding", 512): 1.6, ("separate", 1024): 9.0}
-
-    def run(position: str, seed: int, longer: float) -> Record:
-        """With `longer` more bits in separate windows of 512."""
-        scores = [score(*windows, each + seed + longer * (each == 1.8)) for windows, each in bits.items()]
-        return scored(position, seed, scores=scores)
-
-    records = [run("absolute", 1, 0), run("absolute", 2, 0.2), scored("relative")]
-    grids = {grid.name: grid for grid in context_grids(group_of(records))}
-    grid = grids["by_evaluation"]
-    assert "from 256 to 512 tokens" in grid.title
-    absolute, relative = grid.cells
-    assert [cell.value.value for cell in absolute[2:]] == pytest.approx([-0.1, 0.1, -0.2])
-    assert absolute[2].value.deviation == pytest.approx(0.02**0.5)
-    assert {cell.value.reason for cell in relative[2:]} == {"not scored at this length"}
-    assert "by_evaluation" not in {grid.name for grid in context_grids(group_of([scored("absolute")]))}
-
-
 @pytest.mark.parametrize("change, of_position", [
     ({"num_bytes": 1000}, True), ({"precision": "bf16"}, True),
     ({"scores": [*fields(0.0)["scores"], score("separate", 512, 2.0)]}, True), ({"stride": 32}, False),

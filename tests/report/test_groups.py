@@ -58,12 +58,11 @@ def test_runs_that_started_from_another_are_rows_of_their_own():
 
 
 def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_others():
-    def run(seed, used):
-        return fake_record(seed=seed, **{"training.matmul_precision": used})
-
-    group = group_of([run(1, "medium"), run(2, "medium"), fake_record(seed=3, status="running")])
+    exact, *others = (fake_record(seed=seed, **{"training.matmul_precision": used})
+                      for seed, used in enumerate(("highest", "medium", "medium"), start=1))  # fmt: skip
+    group = group_of([*others, fake_record(seed=4, status="running")])
     assert (len(group.runs), group.distinctly()) == (3, "")
-    found = run_groups([run(1, "highest"), run(2, "medium"), run(3, "medium")])
+    found = run_groups([exact, *others])
     assert [group.distinctly() for group in found] == ["matmul_precision medium", "matmul_precision highest"]
 
 
@@ -125,8 +124,7 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
     group = group_of([absolute, fake_record("relative"), other])
     assert "measured in different ways" in group.get("relative").score("test").reason
     group = group_of([absolute, fake_record("relative", scores=[fake_score("test", 31.0, num_sentences=7)])])
-    change = group.get("relative").change(group.key)
-    assert change.reason == "scored in another way than absolute (sinusoidal)"
+    assert group.get("relative").change(group.key).reason == "scored in another way than absolute (sinusoidal)"
     lengths = [fake_by_length(50.0, 40.0), fake_by_length(50.0, 40.0, longest_training_source=21)]
     runs = [fake_record(kind, by_length=each) for kind, each in zip(("absolute", "relative"), lengths, strict=True)]
     assert "another way" in str(group_of(runs).get("relative").change(("sacrebleu", 1, 10)).reason)
@@ -135,10 +133,9 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
 def test_missing_score_has_a_reason():
     running = fake_record("relative", seed=2, status="running")
     group = group_of([fake_record("none", status="failed"), fake_record("relative"), running])
-    none, relative = group.get("none"), group.get("relative")
-    assert none.score("test").reason == "seed 1 failed: RuntimeError: rank 1 died"
-    assert relative.unfinished == (running,)
-    assert relative.score("test").value == 30.0
+    relative = group.get("relative")
+    assert group.get("none").score("test").reason == "seed 1 failed: RuntimeError: rank 1 died"
+    assert (relative.unfinished, relative.score("test").value) == ((running,), 30.0)
     assert relative.score("long").reason == "not evaluated on long"
 
 

@@ -30,13 +30,8 @@ def test_lines_are_evenly_spaced_from_the_first_finished_run(files):
     write(first, split="long", lines=2, hypothesis="long")
     found = samples(group_of([failed, first, second]), path_of)
     # Of 6 lines one from the middle of each third, of 2 lines both.
-    assert [(one.split, one.number) for one in found] == [
-        ("test", 2),
-        ("test", 4),
-        ("test", 6),
-        ("long", 1),
-        ("long", 2),
-    ]
+    places = [("test", 2), ("test", 4), ("test", 6), ("long", 1), ("long", 2)]
+    assert [(one.split, one.number) for one in found] == places
     assert found[0].hypotheses == (("relative, k = 16", f"{odd} 2"),)
     assert found[0].source == "source 2" and found[0].reference == "reference 2"
 

@@ -108,14 +108,14 @@ def test_notes_of_a_row_are_footnotes(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2']")
     runs = [fake_record("relative", seed=seed) for seed in (1, 2)]
     falling = {run_key(run): Beside({"validation/loss": {900: 3.1, 1000: 3.0}}) for run in runs}
-    rerun = runs[1].model_copy(update={"rerun_of": RerunOf(run_id="b", started=runs[1].started)})
     chips = [fake_record("absolute", seed=seed, device="A") for seed in (1, 2)]
+    rerun = runs[1].model_copy(update={"rerun_of": RerunOf(run_id="b", started=runs[1].started)})
     for others, beside, notes in (
         ([rerun], {}, {}),
         ([], falling, {"still learning": "still learning: the validation loss fell by more than 1% and 0.005 nats"}),
         ([fake_record("relative", seed=3, status="interrupted")], {}, {"incomplete": "seed 3: interrupted"}),
         ([runs[0].model_copy(update={"git": Git(commit="feed", dirty=True), "started": "2026-01-09"})], {},
-         {"uncommitted": "seed 1: trained from uncommitted", "trained again": "seed 1: the newest of several runs"}),
+         {"uncommitted": "seed 1: trained from uncommitted"}),
         ([fake_record("relative", seed=4, sweeps=["mine"])], {}, {"more seeds": "seed 4: not among the seeds of the"}),
         (chips, {}, {"other chip": f"seed 1, 2: on {runs[0].device}, absolute (sinusoidal) on A"}),
     ):  # fmt: skip

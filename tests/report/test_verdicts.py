@@ -74,18 +74,6 @@ def test_changes_of_committed_sweeps_are_those_that_numpy_alone_finds(sweep, spl
             assert figures == pytest.approx([float(golden[name]) for name in ("change", "low", "high")], abs=1e-6)
 
 
-def verdicts(scores, metric="sacrebleu", **settings):
-    """The verdict of each position, by its scores on test in the order of seeds."""
-    records = [
-        fake_record(name, seed=seed, scores=[fake_score("test", value, metric)], **settings)
-        for name, values in scores.items()
-        for seed, value in enumerate(values, start=1)
-    ]
-    group = group_of(records)
-    key = group.key
-    return {variant.position.kind: variant.verdict(key) for variant in group.variants}
-
-
 @pytest.mark.parametrize("absolute, relative, verdict", [
     ([30.0, 30.3, 29.8], [33.0, 33.1, 32.9], "better"), ([30.0, 30.3, 29.8], [27.0, 27.2, 26.9], "worse"),
     ([30.0, 30.3, 29.8], [30.1, 30.2, 29.9], "open"),
@@ -95,18 +83,19 @@ def verdicts(scores, metric="sacrebleu", **settings):
     ([0.0, 0.0], [0.0, 0.0], "not learned"), ([30.0, 30.3, 29.8], [0.9, 0.8, 0.9], "not learned"),
 ])  # fmt: skip
 def test_verdict_of_translations(absolute, relative, verdict):
-    found = verdicts({"absolute": absolute, "relative": relative})
-    assert found["relative"] == verdict
+    scores = {"absolute": absolute, "relative": relative}
+    group = group_of(fake_record(name, seed=seed, scores={"test": score})
+                     for name, values in scores.items() for seed, score in enumerate(values))  # fmt: skip
+    assert group.get("relative").verdict(group.key) == verdict
 
 
 def test_models_that_learned_nothing_have_no_verdict_and_no_change():
     """A sweep of k on few pairs: BLEU 0.0 in two equal seeds was said to agree with the paper."""
     records = [fake_record("relative", k, seed=seed, scores={"test": 0.0}) for k in (0, 2, 16) for seed in (1, 2)]
     group = group_of(records, published=True)
-    key = group.key
     assert group.baseline is group.papers_relative
-    assert {variant.verdict(key) for variant in group.variants} == {"not learned"}
-    assert {variant.change(key).value for variant in group.variants if variant is not group.baseline} == {None}
+    assert {variant.verdict(group.key) for variant in group.variants} == {"not learned"}
+    assert {variant.change(group.key).value for variant in group.variants if variant is not group.baseline} == {None}
 
 
 def test_compare_says_nothing_of_models_that_learned_nothing():
@@ -147,16 +136,19 @@ def test_shares_keep_the_interval_of_their_log_odds():
     assert found.of_rows["b"].interval.high < 100
 
 
-def test_text_above_the_unigram_entropy_is_not_learned():
-    def run(position, seed, bits):
-        scores = [fake_score("test", bits + seed / 100, "bits_per_byte")]
-        settings = {"data.text": {}, "model.architecture": "decoder_only"}
-        return fake_record(position, seed=seed, scores=scores, settings=settings, **{"data.unigram_bits": 4.69})
+def texts(bits):
+    """Three seeds each of language models with about these bits per byte."""
+    settings = {"data.text": {}, "model.architecture": "decoder_only"}
+    return [
+        fake_record(name, seed=seed, scores=[fake_score("test", each + seed / 100, "bits_per_byte")],
+                    settings=settings, **{"data.unigram_bits": 4.69})
+        for name, each in bits.items() for seed in (1, 2, 3)
+    ]  # fmt: skip
 
-    rows = {"absolute": 2.0, "relative": 1.5, "none": 5.0}
-    group = group_of(run(name, seed, bits) for name, bits in rows.items() for seed in (1, 2, 3))
-    key = group.key
-    assert [one.verdict(key) for one in group.variants] == ["baseline", "not learned", "better"]
+
+def test_text_above_the_unigram_entropy_is_not_learned():
+    group = group_of(texts({"absolute": 2.0, "relative": 1.5, "none": 5.0}))
+    assert [one.verdict(group.key) for one in group.variants] == ["baseline", "not learned", "better"]
 
 
 def drawn(draw, seeds, documents, of_seeds, of_documents, of_both):
@@ -181,12 +173,7 @@ def test_documents_alike_leave_the_interval_over_seeds_and_documents_kept_are_in
     found, of_seeds = over_seeds_and_documents(bits, sizes), scipy.stats.ttest_1samp(bits.sum(1) / sizes.sum(), 0.3)
     ends = of_seeds.confidence_interval(0.95)
     assert (found.interval.low, found.interval.high) == pytest.approx((ends.low, ends.high))
-    settings, nats = {"data.text": {}, "model.architecture": "decoder_only"}, {"absolute": 0.7, "relative": 0.5}
-    runs = [
-        fake_record(name, seed=seed, scores=[fake_score("test", each, "bits_per_byte")], settings=settings)
-        for name, each in nats.items()
-        for seed in (1, 2, 3)
-    ]
+    runs = texts(nats := {"absolute": 0.7, "relative": 0.5})
     kept = {
         run_key(run): Beside(documents={"test": [
             DocumentNats(str(n), 10 * n, 10 * n * nats[run.setting("position.name")] + n * run.seed) for n in (1, 2, 3)
