@@ -93,9 +93,10 @@ def test_training_step_does_not_synchronise_with_the_cpu(choice, architecture, p
 def test_resumed_run_equals_uninterrupted_run(choice, architecture, compiled, device, tmp_path):
     small = ["data.synthetic.num_train=2000", "data.synthetic.num_validation=24", "data.vocabulary_size=300"]
     if compiled:  # windows of text have one shape
+        (tmp_path / "text").mkdir()
         for split in ("train", "validation", "test"):
-            (tmp_path / f"{split}.txt").write_text("A man sleeps in the sun, and a dog in the house. " * 40)
-        small = ["data=text", f"data.path={tmp_path}", "data.context_length=32", "model.num_layers=1"]
+            (tmp_path / "text" / f"{split}.txt").write_text("A man sleeps in the sun, and a dog in the house. " * 40)
+        small = ["data=text", f"data.path={tmp_path / 'text'}", "data.context_length=32", "model.num_layers=1"]
     config = composition.compose_train(
         [
             hardware_of(device), f"hardware.compile={compiled}", *settings_of(choice, architecture), *small,
