@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,7 +133,7 @@ def compose(words: list[str]) -> None:
 def first_job(sweep: spec.SweepSpec) -> spec.SweepSpec:
     """The sweep with its first job only; tests/sweep composes all of them."""
     row = tuple(word if "[" in word else word.partition(",")[0] for word in sweep.rows[0])
-    return replace(sweep, rows=(row,))
+    return sweep._replace(rows=(row,))
 
 
 def check(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

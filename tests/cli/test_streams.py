@@ -85,15 +85,6 @@ def test_a_run_outlives_the_reader_of_its_streams(terminal):
     assert process.returncode == 7
 
 
-def test_closed_pipe_keeps_the_exit_code_of_a_failure(monkeypatch):
-    def fail(name, arguments):
-        print("lost")
-        return 1
-
-    monkeypatch.setattr(app, "_run", fail)
-    assert exit_code("train", pipe_without_reader(), monkeypatch) == 1
-
-
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("arguments", ["--help", "train --cfg job"])
 def test_full_disk_is_reported_in_one_line(arguments, monkeypatch, capsys):

@@ -153,14 +153,6 @@ def test_invalid_setting(typed, answer):
     assert "\n" not in line
 
 
-def test_valid_extremes(plain):
-    """Any number of devices that share the microbatches equally; k = 0 as in the paper's Table 2."""
-    validate(TrainConfig, edited(plain, {"position.clip_distance": 0, "model.dropout": 0, "seed": 0}))
-    for devices in (1, 8, 16):
-        validate(TrainConfig, edited(plain, {"hardware.devices": devices, "optim.microbatches_per_step": 8}))
-    assert validate(TrainConfig, edited(plain, {"hardware.precision": 32})).hardware.precision == "32"
-
-
 # --- form
 
 
