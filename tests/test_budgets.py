@@ -16,7 +16,7 @@ ROOMS = {
     "rpr/io": 300,
     "rpr/model": 6_690,
     "rpr/records": 1_360,
-    "rpr/report": 2_740,
+    "rpr/report": 2_730,
     "rpr/runs": 910,
     "rpr/scoring": 1_190,
     "rpr/sweep": 1_070,

@@ -210,7 +210,6 @@ OTHERWISE = "scored in another way than"
 
 
 def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
-    """The mean with an interval within the bounds of a score."""
     if len({score.way for score in scores}) > 1:
         return missing("the seeds were measured in different ways, so they have no mean")
     if len(scores) == 1:
@@ -222,7 +221,7 @@ def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
 
 
 def never_run(group: Group, kind: str, k: int | None = None) -> Variant:
-    """A variant of which there is no record, for rows and baselines that were not run."""
+    """A variant without records, for rows and baselines that were not run."""
     label = kind if k is None else f"{kind}, k = {k}"
     variant = Variant(Position(kind, label, k, None, ""), label)
     variant.group = group
@@ -233,11 +232,8 @@ def compared(rows: Mapping[str, Mapping[int, SeedScore]], baseline: str, kind: K
     """The changes from the baseline of the rows, by label, that were scored in its way; none if it has no score."""
     its = rows.get(baseline) or {}
     way = {score.way for score in its.values()}
-    alike = {
-        label: {seed: score.value for seed, score in scores.items()}
-        for label, scores in rows.items()
-        if its and {score.way for score in scores.values()} == way
-    }
+    alike = {label: {seed: score.value for seed, score in scores.items()} for label, scores in rows.items()
+             if its and {score.way for score in scores.values()} == way}  # fmt: skip
     items = next((score.items for score in its.values()), 0)
     step = 100 / items if items and kind is not TEXT else 0.001
     shares = not SHARES.isdisjoint(key)

@@ -71,9 +71,7 @@ class Chapter(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """A report in `out_dir`, and the files that were written there. `unfinished` are lines about runs without a result,
-    each with the command that removes it; `problems` about files that cannot be read.
-    """
+    """A report in `out_dir`; `unfinished`: lines about runs without a result, `problems`: about unreadable files."""
 
     title: str
     out_dir: Path
@@ -85,9 +83,7 @@ class Report:
     files: list[Path] = field(default_factory=list)
 
     def summary(self, width: int, height: int) -> str:
-        """The ranked tables, at most five lines of findings, and where the rest is, in a window of this size, of which
-        the last line is the prompt's.
-        """
+        """Ranked tables, five lines of findings and the page's address, in a window less a line for the prompt."""
         # 1. The findings of the groups in turn, each with what distinguishes its group.
         several = len(self.chapters) > 1
         of_groups = [[f"{one.group.heading}: " * several + line for line in one.findings] for one in self.chapters]

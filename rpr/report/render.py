@@ -36,9 +36,7 @@ class Cell:
 
 
 class Column(NamedTuple):
-    """One column. `key` is its name in JSON, `heading` everywhere else. A page's first table and LaTeX have the columns
-    of priority 0 and all labels, only JSON has those of 3.
-    """
+    """`key` names it in JSON, `heading` elsewhere; a page's first table and LaTeX have priority 0, JSON alone has 3."""
 
     key: str
     heading: str
@@ -70,9 +68,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: the cells of each of its `rows`. `name` is its kind (`table2`, `lengths`, ...), `setting` describes its
-    runs; warnings must be seen before its figures are used.
-    """
+    """The cells of each of its `rows`; `name` is its kind (`table2`, ...), warnings must be seen before its figures."""
 
     name: str
     title: str

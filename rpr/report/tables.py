@@ -103,9 +103,7 @@ class Line:
 
 
 class Tables:
-    """Every table for which the groups have rows: those of each section of HEADINGS, and those by length, which stand
-    with their group. `rules`: what verdicts mean.
-    """
+    """Every table for which the groups have rows, by section of HEADINGS and by length; `rules`: what verdicts mean."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
         papers = [group for group in groups if group.published and group.kind is TRANSLATION]
@@ -139,10 +137,8 @@ def _figure(variant: Variant, key: Key, *, change: bool = False) -> Cell:
 
 def alike(groups: Sequence[Group]) -> list[list[Group]]:
     """The groups by corpus, model, steps and hardware; those of one list differ in other settings and share a table."""
-    by_setting: dict[str, list[Group]] = {}
-    for group in groups:
-        by_setting.setdefault(group.common_heading, []).append(group)
-    return [*by_setting.values()]
+    headings = dict.fromkeys(group.common_heading for group in groups)
+    return [[group for group in groups if group.common_heading == heading] for heading in headings]
 
 
 def all_rows(groups: Sequence[Group]) -> Grid:

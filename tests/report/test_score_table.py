@@ -36,8 +36,8 @@ def test_rows_are_best_first_with_change_and_verdict_against_one_baseline():
 def test_paper_figures_are_as_printed():
     table1 = {("base", "absolute"): (26.5, 38.2), ("base", "relative"): (26.8, 38.7)}
     table1 |= {("big", "absolute"): (27.9, 41.2), ("big", "relative"): (29.2, 41.5)}
-    german = {(*key, "en_de"): scores[0] for key, scores in table1.items()}
-    assert dict(paper.TABLE1) == german | {(*key, "en_fr"): scores[1] for key, scores in table1.items()}
+    assert dict(paper.TABLE1) == {(*key, pair): score for key, scores in table1.items()
+                                  for pair, score in zip(("en_de", "en_fr"), scores, strict=True)}  # fmt: skip
     ks, figures = (0, 1, 2, 4, 16, 64, 256), (12.5, 25.5, 25.8, 25.9, 25.8, 25.9, 25.8)
     assert dict(paper.TABLE2) == dict(zip(ks, figures, strict=True))
     values_only, keys_only = (True, False), (False, True)
@@ -82,8 +82,6 @@ def test_rows_scored_otherwise_are_a_warning():
     other = fake_record("relative", scores=[fake_score("test", 31.0, beam_size=1)])
     table = grids([fake_record("absolute"), other])["scores"]
     assert [*table.warnings] == ["not comparable: the rows of test were scored in different ways"]
-    group = group_of([fake_record("absolute"), other])
-    assert "another way" in str(group.get("relative").change(group.key).reason)
     assert "test_change" not in {column.key for column in table.columns}, "no empty column"
 
 

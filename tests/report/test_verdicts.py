@@ -32,9 +32,7 @@ def table(rows, seed=0, sizes=(3,), spread=0.3):
 def test_equals_scipy_without_blocks():
     draw = np.random.default_rng(3)
     samples = [draw.normal(30 + row / 3, 0.4, size) for row, size in enumerate((5, 3, 4, 3))]
-    scores = {
-        f"row {row}": {100 * row + at: value for at, value in enumerate(values)} for row, values in enumerate(samples)
-    }
+    scores = {f"row {row}": dict(enumerate(values, 100 * row)) for row, values in enumerate(samples)}
     found = changes(scores, "row 0", 0.01)
     theirs = scipy.stats.dunnett(*samples[1:], control=samples[0], rng=np.random.default_rng(1))
     ends = theirs.confidence_interval(0.95)
