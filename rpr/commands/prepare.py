@@ -9,7 +9,7 @@ from typing import Any
 from rpr.commands.printing import table
 from rpr.config.commands import PrepareConfig
 from rpr.config.data import DataConfig
-from rpr.data.cache import prepare
+from rpr.data import cache
 from rpr.io.resources import resident_peak
 from rpr.kinds import TEXT
 from rpr.progress import bars
@@ -21,7 +21,7 @@ def run(config: PrepareConfig) -> None:
     # 1. Prepare it.
     start = time.monotonic()
     with progress_bars(config.data) as report:
-        data = prepare(config.data, report)
+        data = cache.prepare(config.data, report)
     seconds, documents = time.monotonic() - start, config.data.kind is TEXT
     # 2. Its splits.
     items, splits = "documents" if documents else "pairs", dict[str, dict[str, Any]]()
