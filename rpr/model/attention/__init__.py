@@ -290,16 +290,14 @@ def _fused(given: AttentionInputs) -> Tensor:
     q, k, v, scale = *given[:3], given.scale
     if q.shape[3] > v.shape[3]:  # the kernels that hold no weights have one width
         v = F.pad(v, (0, q.shape[3] - v.shape[3]))
-    if given.mask is None and (given.only_causal or not given.causal):
-        bias = None
-    elif given.causal:
+    bias = None
+    if given.causal and not given.only_causal:
         layout = Layout(given.mask, given.causal, given.first_query, None)
         (whole,) = layout.blocks(given.q.shape[2], given.k.shape[2])
-        bias = layout.mask_bias(whole, like=given.q)
-    else:
+        bias = layout.mask_bias(whole, like=given.q)  # None where the queries see all keys
+    elif not given.causal and given.mask is not None:
         bias = _bias_of_mask(given.mask, given.q.dtype, given.q.dtype)
-    causal = given.causal and bias is None
-    z = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, scale=scale)
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=given.only_causal, scale=scale)
     return z[..., : given.v.shape[3]]
 
 
