@@ -21,7 +21,7 @@ ROOMS = {
     "rpr/scoring": 1_190,
     "rpr/sweep": 1_070,
     "rpr/tracking": 490,
-    "rpr/training": 1_160,
+    "rpr/training": 1_090,
     "tests": 2_140,
     "tests/checks": 370,
     "tests/cli": 420,
@@ -41,7 +41,7 @@ ROOMS = {
     "tests/sweep": 590,
     "tests/system": 3_300,
     "tests/tracking": 390,
-    "tests/training": 730,
+    "tests/training": 710,
 }
 
 

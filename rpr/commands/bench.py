@@ -30,7 +30,7 @@ from rpr.progress import Progress
 from rpr.records.provenance import git_state, versions
 from rpr.report.render import DASH, wrapped
 from rpr.runs import runtime
-from rpr.training.step import compiled_loss_sum, loss_sum
+from rpr.training.loss import compiled_loss_sum, loss_sum
 
 WARM_UP = 3
 TITLES = {  # of parts

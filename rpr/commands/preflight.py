@@ -25,7 +25,7 @@ from rpr.runs.checkpoints import checkpoints, model_weights
 from rpr.scoring.run import evaluated_model, score_run
 from rpr.signals import signals_deferred
 from rpr.training import fit, launch
-from rpr.training.datamodule import LONGEST_STEPS
+from rpr.training.module import LONGEST_STEPS
 
 STEPS = 2 * LONGEST_STEPS
 SENTENCES, EXTRA_TOKENS, PAGE_TOKENS = 10, 10, 1024  # what is translated, each so much longer; or read of documents

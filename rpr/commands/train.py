@@ -187,7 +187,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     from rpr.scoring.run import evaluated_model, score_run, validation_bleu
     from rpr.tracking import tensorboard_logger, wandb_logger
     from rpr.training import fit
-    from rpr.training.callbacks import superseded
+    from rpr.training.callbacks import remove_superseded
 
     # 1. The process, and what a later command needs beside the weights.
     runtime.set_up(config.hardware)
@@ -208,8 +208,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
         if not is_first_rank():
             return
         # 3. Score the weights that the recipe averages.
-        for old in superseded(run_dir / "checkpoints", config.optim):
-            old.unlink(missing_ok=True)  # left by a kill right after the last checkpoint
+        remove_superseded(run_dir / "checkpoints", config.optim)  # after a kill right after the last checkpoint
         model, checkpoint = loading.model_of(config, run_dir, None, len(data.vocabulary))
         scored = score_run(config, data, evaluated_model(config, model, checkpoint), run_dir)
         summary = {f"{score.split}/{score.metric}": score.score for score in scored.scores}

@@ -65,14 +65,6 @@ def average(paths: list[Path]) -> dict[str, Tensor]:
     return {name: (weight / len(paths)).to(kinds[name]) for name, weight in total.items()}
 
 
-def check_resumable(path: Path, own: dict[str, Tensor]) -> None:
-    """Raises DataError if a checkpoint is of another model than the training, whose LightningModule has the state
-    `own`.
-    """
-    if _shapes(load_checkpoint(path, mapped=True)["state_dict"]) != _shapes(own):
-        raise DataError(f"{path}: its weights have other names or sizes than this run's; move it away")
-
-
 def _shapes(weights: dict[str, Any]) -> dict[str, object]:
     return {name: getattr(weight, "shape", None) for name, weight in weights.items()}
 

@@ -8,8 +8,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -26,8 +27,7 @@ from rpr.records.record import METRICS_NAME
 from rpr.runs.checkpoints import checkpoints, load_checkpoint
 from rpr.runs.runtime import device_name, peak_memory
 from rpr.signals import signals_deferred
-from rpr.training.datamodule import TranslationData
-from rpr.training.module import TranslationModule, learning_rate
+from rpr.training.module import TranslationData, TranslationModule, learning_rate
 
 LOG_EVERY = 25  # steps between two lines of metrics.jsonl, and between two reads from a GPU
 WARM_UP_STEPS = 10  # excluded from every speed, while allocators, caches and kernels warm up
@@ -54,39 +54,39 @@ class Stopwatch(StepCallback):
 
     def __init__(self, hardware: HardwareConfig) -> None:
         self.hardware = hardware
-        self.seconds = self.processor_seconds = 0.0  # the latter of all threads of this process
-        self.steps = self.source_tokens = self.target_tokens = self.earlier_peak = 0  # the peak in bytes
-        self._seen = 0
+        # Seconds, those of the processor in all threads of this process, steps, source tokens, target tokens.
+        self._measured: list[Any] = [0.0, 0.0, 0, 0, 0]
+        self._earlier_peak = 0  # bytes
+        self._warming_up = WARM_UP_STEPS
         self._since: tuple[float, float] | None = None  # clock and processor time, which are counted so far
         self._suspended = False  # by Ctrl-Z, in the current step
 
     def state_dict(self) -> dict[str, Any]:
         self.pause()  # until the next step, if it is running
-        names = ("seconds", "processor_seconds", "steps", "source_tokens", "target_tokens")
-        measured = {name: getattr(self, name) for name in names}
-        return measured | {"earlier_peak": self.peak_memory()[0], "device": device_name(self.hardware)}
+        peak, device = self.peak_memory()[0], device_name(self.hardware)
+        return {"measured": self._measured, "earlier_peak": peak, "device": device}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict.pop("device") == device_name(self.hardware):
-            vars(self).update(state_dict)
+        if state_dict["device"] == device_name(self.hardware):
+            self._measured, self._earlier_peak = state_dict["measured"], state_dict["earlier_peak"]
 
     def peak_memory(self) -> tuple[int, str]:
         """Of all parts in bytes, and what was counted."""
         peak, kind = peak_memory(self.hardware)
-        return max(peak, self.earlier_peak), kind
+        return max(peak, self._earlier_peak), kind
 
     def pause(self, *_: Any, **__: Any) -> None:
         self._count(_synchronised())
         self._since = None
 
     def resume(self, *_: Any, **__: Any) -> None:
-        if self._since is None and self._seen >= WARM_UP_STEPS:
+        if self._since is None and not self._warming_up:
             self._since = _synchronised()
 
-    def _count(self, now: tuple[float, float]) -> None:
+    def _count(self, now: tuple[float, float], *of_step: int) -> None:
         if self._since is not None and not self._suspended:
-            self.seconds += now[0] - self._since[0]
-            self.processor_seconds += now[1] - self._since[1]
+            passed = (*(there - here for there, here in zip(now, self._since, strict=True)), *of_step)
+            self._measured = [total + more for total, more in zip_longest(self._measured, passed, fillvalue=0)]
         self._since = self._since and now
 
     on_validation_start = on_train_end = pause  # as hooks they are given what they do not need
@@ -95,31 +95,23 @@ class Stopwatch(StepCallback):
     @property
     def cores_used(self) -> float | None:
         """Mean number of cores used (CPU time over wall time): less than the threads on a shared machine."""
-        return self.processor_seconds / self.seconds if self.seconds > 0 else None
+        seconds, of_processor, *_ = self._measured
+        return of_processor / seconds if seconds > 0 else None
 
     def reading(self) -> tuple[float, int, int, int]:
         """Seconds, steps, source tokens and target tokens measured so far."""
-        return self.seconds, self.steps, self.source_tokens, self.target_tokens
+        seconds, _, steps, source, target = self._measured
+        return seconds, steps, source, target
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGCONT, lambda *_: setattr(self, "_suspended", True))
 
     def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
-        if self._since is not None and not self._suspended:
-            self.steps += 1
-            self.source_tokens += batch.step_source_tokens
-            self.target_tokens += batch.step_target_tokens
-        self._count((time.perf_counter(), time.process_time()))
-        self._suspended = False
-        self._seen += 1
+        now = (time.perf_counter(), time.process_time())
+        self._count(now, 1, batch.step_source_tokens, batch.step_target_tokens)
+        self._suspended, self._warming_up = False, max(0, self._warming_up - 1)
         self.resume()
-
-
-class Step(NamedTuple):
-    step: int
-    loss: float  # per target token
-    gradient_norm: float  # before clipping
 
 
 class Metrics(StepCallback):
@@ -138,20 +130,20 @@ class Metrics(StepCallback):
         stopwatch: Stopwatch,
         translate: Callable[[Any], float] | None,
     ) -> None:
-        self.run_dir, self.optim, self.batches = run_dir, optim, batches
+        self.folder, self.optim, self.batches = run_dir / "checkpoints", optim, batches
         self.path, self.stopwatch, self.translate = run_dir / METRICS_NAME, stopwatch, translate
         self.bytes_per_token = batches.bytes_per_token()
         self.started = time.monotonic()  # wall-clock time may be set back
         self._unread: list[tuple[int, Tensor, Tensor]] = []  # step, mean loss of its microbatches, gradient norm
-        self._read: list[Step] = []
+        self._read: list[list[float]] = []  # loss per target token, gradient norm before clipping
         self._last = (0.0, 0, 0, 0)
         self._progress: Progress | None = None  # on the first rank
 
     def state_dict(self) -> dict[str, Any]:
-        return {"read": [list(step) for step in self._read]}
+        return {"read": self._read}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._read = [Step(*step) for step in state_dict["read"]]
+        self._read = state_dict["read"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._last = self.stopwatch.reading()
@@ -180,7 +172,7 @@ class Metrics(StepCallback):
         if not due or not trainer.is_global_zero or not self._read:
             return
         # 3. A line: means over the steps since the last one.
-        _, losses, norms = zip(*self._read, strict=True)
+        losses, norms = zip(*self._read, strict=True)
         now, self._read = self.stopwatch.reading(), []
         seconds, *counts = (a - b for a, b in zip(now, self._last, strict=True))
         self._last = now
@@ -201,36 +193,36 @@ class Metrics(StepCallback):
             return
         steps, shares, norms = zip(*self._unread, strict=True)
         losses = trainer.strategy.reduce(torch.stack(shares), reduce_op="mean")
-        rows = torch.stack([losses, torch.stack(norms).to(losses.dtype)]).tolist()
+        rows = torch.stack([losses, torch.stack(norms).to(losses.dtype)], dim=1).tolist()
         self._unread = []
-        for step in map(Step, steps, *rows):
-            if not (math.isfinite(step.loss) and math.isfinite(step.gradient_norm)):
-                self._stop(trainer, step)
-            self._read.append(step)
+        for step, row in zip(steps, rows, strict=True):
+            if not all(map(math.isfinite, row)):
+                self._stop(trainer, step, *row)
+            self._read.append(row)
 
     on_validation_start = read
 
-    def before_saving(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse a checkpoint of non-finite weights, as after too large a step, or of unchecked steps."""
+    def check_weights(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuse to save non-finite weights, as after too large a step, or those of unchecked steps."""
         self.read(trainer)
         if not all(bool(torch.isfinite(parameter).all()) for parameter in pl_module.parameters()):
             what = f"weights are not finite; {self._last_good_checkpoint()}; lower {self.optim.rate_setting}"
             raise RunError(f"step {trainer.global_step}: {what}")
 
-    def _stop(self, trainer: pl.Trainer, step: Step) -> None:
-        examples = self.batches.examples_of_step(step.step - 1)
-        report = self.run_dir / f"not_finite_step{step.step:08d}.json"
+    def _stop(self, trainer: pl.Trainer, step: int, loss: float, norm: float) -> None:
+        examples, items = self.batches.examples_of_step(step - 1), self.batches.items
+        report = self.path.with_name(f"not_finite_step{step:08d}.json")
         if trainer.is_global_zero:
-            document = {"step": step.step, "loss": str(step.loss), "gradient_norm": str(step.gradient_norm)}
-            replace_file(report, json.dumps(document | {"pairs": examples}, indent=1) + "\n")
+            document = {"step": step, "loss": str(loss), "gradient_norm": str(norm), "pairs": examples}
+            replace_file(report, json.dumps(document, indent=1) + "\n")
         raise RunError(
-            f"step {step.step}: the loss or its gradient is not finite (loss {step.loss:g}, gradient norm "
-            f"{step.gradient_norm:g}; its {len(examples)} {self.batches.items} are in {report.name}); "
-            f"{self._last_good_checkpoint()}; check these {self.batches.items}, or lower {self.optim.rate_setting}"
+            f"step {step}: the loss or its gradient is not finite (loss {loss:g}, gradient norm {norm:g}; its "
+            f"{len(examples)} {items} are in {report.name}); {self._last_good_checkpoint()}; check these {items}, or "
+            f"lower {self.optim.rate_setting}"
         )
 
     def _last_good_checkpoint(self) -> str:
-        saved = checkpoints(self.run_dir / "checkpoints")
+        saved = checkpoints(self.folder)
         return f"the last good checkpoint is {saved[-1][1].name}" if saved else "there is no checkpoint yet"
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
@@ -275,11 +267,9 @@ class AtomicCheckpointIO(CheckpointIO):
                 Path(path).parent.stat()  # a run's folder that was moved away is not made again
                 with replacing(Path(path)) as temporary, temporary.open("wb") as file:
                     torch.save(checkpoint, file)
-            except (OSError, RuntimeError) as error:
-                cause: BaseException | None = error  # torch's writer wraps the system's error in its own
-                while cause is not None and not isinstance(cause, OSError):
-                    cause = cause.__cause__ or cause.__context__
-                reason = str(error).partition("\n")[0] if cause is None else cause.strerror
+            except (OSError, RuntimeError) as error:  # torch's writer wraps the system's error in its own
+                cause = error if isinstance(error, OSError) else error.__context__
+                reason = cause.strerror if isinstance(cause, OSError) else str(error).partition("\n")[0]
                 raise RunError(
                     f"{path}: this checkpoint cannot be written ({reason}); the earlier ones are intact: fix this, "
                     "and the same command resumes from the last one"
@@ -301,27 +291,19 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
 
     They are written between steps: within a step, gradients of some microbatches would be lost. At a step with a
     validation the checkpoint is written after it: a run resumed from it does not validate there again, and would lack
-    the validation's results. `before_saving` is called first on every rank, and may raise.
+    the validation's results.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        optim: OptimConfig,
-        stopwatch: Stopwatch,
-        before_saving: Callable[[pl.Trainer, pl.LightningModule], None],
-        stop_after_minutes: float | None,
-    ) -> None:
-        self._folder, self._optim, self._stopwatch = folder, optim, stopwatch
-        self._before_saving, self._stop_after_minutes = before_saving, stop_after_minutes
+    def __init__(self, metrics: Metrics, stop_after_minutes: float | None) -> None:
+        self._metrics, self._optim, self._stop_after_minutes = metrics, metrics.optim, stop_after_minutes
         self._started = self._saved_at = time.monotonic()
         self._stop_due = self._save_due = False  # at the end of the step, or of its validation
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._saved_at = time.monotonic()
         if trainer.is_global_zero:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self._folder, "step*.ckpt")
+            self._metrics.folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self._metrics.folder, "step*.ckpt")
 
     def on_step_end(self, trainer: pl.Trainer, module: TranslationModule, batch: Batch) -> None:
         step, every = trainer.global_step, self._optim.checkpoint_every_n_steps
@@ -336,13 +318,13 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
 
     def _save_and_stop(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._save_due:
-            self._stopwatch.pause()
-            self._before_saving(trainer, pl_module)
-            trainer.save_checkpoint(self._folder / f"step{trainer.global_step:08d}.ckpt")
+            self._metrics.stopwatch.pause()
+            self._metrics.check_weights(trainer, pl_module)
+            trainer.save_checkpoint(self._metrics.folder / f"step{trainer.global_step:08d}.ckpt")
             self._saved_at = time.monotonic()
-            for old in superseded(self._folder, self._optim) if trainer.is_global_zero else ():
-                old.unlink(missing_ok=True)
-            self._stopwatch.resume()
+            if trainer.is_global_zero:
+                remove_superseded(self._metrics.folder, self._optim)
+            self._metrics.stopwatch.resume()
         if self._stop_due:
             passed = f"{self._stop_after_minutes:g} minutes have passed at step {trainer.global_step}"
             raise InterruptedRun(f"stop_after_minutes: {passed} of {trainer.max_steps}; the same command resumes")
@@ -350,13 +332,15 @@ class PeriodicCheckpoint(StepCallback, pl.callbacks.Checkpoint):
     on_validation_end = _save_and_stop
 
 
-def superseded(folder: Path, optim: OptimConfig) -> list[Path]:
-    """All checkpoints but the newest and the last ones on schedule: with the one that a time limit adds off schedule,
-    the final average would be of other steps than if training had never stopped.
+def remove_superseded(folder: Path, optim: OptimConfig) -> None:
+    """Remove all checkpoints but the newest and the last ones on schedule: with the one that a time limit adds off
+    schedule, the final average would be of other steps than if training had never stopped.
     """
     saved, every = checkpoints(folder), optim.checkpoint_every_n_steps
     on_schedule = [path for step, path in saved if every is None or step % every == 0 or step == optim.max_steps]
-    return [path for _, path in saved[:-1] if path not in on_schedule[-optim.keep_checkpoints :]]
+    for _, path in saved[:-1]:
+        if path not in on_schedule[-optim.keep_checkpoints :]:
+            path.unlink(missing_ok=True)
 
 
 def _have_passed(minutes: float | None, since: float, trainer: pl.Trainer) -> bool:

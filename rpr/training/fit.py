@@ -4,7 +4,6 @@ import logging
 import signal
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,19 @@ from rpr.config.train import TrainConfig
 from rpr.data.batches import accumulation
 from rpr.data.cache import PreparedData
 from rpr.environment import is_first_rank
-from rpr.errors import DataError, RunError
+from rpr.errors import RunError
 from rpr.io.escape import note
 from rpr.io.resources import reset_resident_peak
 from rpr.model.positions import codes
 from rpr.records import provenance
 from rpr.records.files import read_metrics
-from rpr.records.record import METRICS_NAME, Training
-from rpr.runs import checkpoints
+from rpr.records.record import Training
+from rpr.runs.checkpoints import checkpoints
 from rpr.runs.origin import start_from
 from rpr.training.callbacks import WARM_UP_STEPS, AtomicCheckpointIO, Metrics, PeriodicCheckpoint, Stopwatch
-from rpr.training.datamodule import TranslationData
-from rpr.training.module import TranslationModule
+from rpr.training.module import TranslationData, TranslationModule
 
-PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "32-true"}  # rpr.training.step rounds weights
+PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "32-true"}  # the loss rounds weights
 
 
 def fit(
@@ -47,55 +45,38 @@ def fit(
     """Train to config.optim.max_steps, with checkpoints in <run_dir>/checkpoints, including one of the last step.
 
     Returns the steps, the number of parameters, and what was measured, over all parts of the run if it was resumed;
-    speeds are None if too few steps were run. Raises DataError if the newest checkpoint is from another model,
-    RecordError if metrics.jsonl is damaged, InterruptedRun if config.stop_after_minutes have passed, RunError if the
-    loss or a gradient became non-finite, or a checkpoint could not be written.
+    speeds are None if too few steps were run. Raises DataError if the newest checkpoint is damaged, RecordError if
+    metrics.jsonl is, InterruptedRun if config.stop_after_minutes have passed, RunError if the loss or a gradient became
+    non-finite, or a checkpoint could not be written.
     """
     # 1. The model, its batches, and the callbacks, of which the one that stops comes before the one that saves.
     _silence_lightning()
     reset_resident_peak()  # preparing the corpus, or an earlier job of a sweep, is not part of the run's peak
-    optim, folder = config.optim, run_dir / "checkpoints"
     module = TranslationModule(config, len(data.vocabulary))
     if config.hardware.precision == "64":  # Lightning does it only after it has read the checkpoint, into float32
         module.double()
     batches = TranslationData(config, data)
     stopwatch = Stopwatch(config.hardware)
     translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
-    metrics = Metrics(run_dir, optim, batches, stopwatch, translate)
-    callbacks: list[pl.Callback] = [
-        SeveralRanks(partial(_common, config, data)),
-        SameMatmuls(),
-        stopwatch,
-        metrics,
-        PeriodicCheckpoint(folder, optim, stopwatch, metrics.before_saving, config.stop_after_minutes),
-    ]
+    metrics = Metrics(run_dir, config.optim, batches, stopwatch, translate)
+    saving = PeriodicCheckpoint(metrics, config.stop_after_minutes)
+    trainer = _trainer(config, run_dir, [SameStart(config, data), stopwatch, metrics, saving], logger)
     # 2. Where to start: the newest checkpoint, the weights of another run, or chance.
-    newest = _newest_readable(folder)
-    if newest is not None:
-        checkpoints.check_resumable(newest, module.state_dict())
-    elif config.origin is not None:
+    saved = checkpoints(metrics.folder)
+    if not saved and config.origin is not None:
         start_from(config.origin, module.model, run_dir)
     # 3. Train.
-    trainer = _trainer(config, run_dir, callbacks, logger)
     try:
-        trainer.fit(module, batches, ckpt_path=newest, weights_only=True)
+        trainer.fit(module, batches, ckpt_path=saved[-1][1] if saved else None, weights_only=True)
     except SystemExit as ended:
         if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning turned it into an exit code
             raise KeyboardInterrupt from None
         raise
-    except RuntimeError as error:
-        if "combined_loader" not in str(error):  # Lightning's own, after an error in starting the loader's processes
-            raise
-        torch.utils.data.dataloader._MultiProcessingDataLoaderIter._shutdown = True  # its __del__ prints a second error
-        raise RunError(
-            f"hardware.num_workers: {config.hardware.num_workers} processes cannot be started ({error.__context__}); "
-            "give them shared memory (/dev/shm), or choose hardware.num_workers=0"
-        ) from None
     # 4. What was measured.
     seconds, *counts = stopwatch.reading()
     steps, source, target = (count / seconds if seconds > 0 and count else None for count in counts)
     peak, kind = stopwatch.peak_memory()
-    logged = read_metrics(run_dir / METRICS_NAME) if is_first_rank() else []
+    logged = read_metrics(metrics.path) if is_first_rank() else []
     training = Training(
         excludes=f"the first {WARM_UP_STEPS} steps, validation, checkpoints",
         seconds=seconds,
@@ -148,35 +129,30 @@ def _trainer(config: TrainConfig, run_dir: Path, callbacks: list[pl.Callback], l
     return trainer
 
 
-def _common(config: TrainConfig, data: PreparedData) -> Any:
-    """What decides a run, and when it stops: a rank without a time limit would not take part in the others' check."""
-    schemes = codes((config.position.encoder, config.position.decoder))
-    versions, commit = provenance.versions(), provenance.git_state().commit
-    return data.meta.key, config.run_id, config.stop_after_minutes, schemes, versions, commit
-
-
-class SeveralRanks(pl.Callback):
+class SameStart(pl.Callback):
     """Checks that all ranks start at the same step with the same settings, code and corpus: nodes may read different
-    folders. Undoes Lightning's handling of SIGTERM (communication).
+    folders. A resumed run multiplies float32 matrices as it began: matmul_precision=auto depends on the device.
     """
 
-    def __init__(self, common: Callable[[], Any]) -> None:
-        self._common = common
+    def __init__(self, config: TrainConfig, data: PreparedData) -> None:
+        self._config, self._data = config, data
+
+    def common(self) -> Any:
+        """What decides a run, and when it stops: a rank without a time limit would not share the others' check."""
+        config, git = self._config, provenance.git_state()
+        schemes = codes((config.position.encoder, config.position.decoder))
+        return self._data.meta.key, config.run_id, config.stop_after_minutes, schemes, provenance.versions(), git.commit
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises RunError on every rank if they differ."""
+        """Undoes Lightning's handling of SIGTERM (communication). Raises RunError on every rank if they differ."""
         if trainer.world_size == 1:
             return
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         starts: list[Any] = [None] * trainer.world_size
-        torch.distributed.all_gather_object(starts, (trainer.global_step, self._common()))
+        torch.distributed.all_gather_object(starts, (trainer.global_step, self.common()))
         if others := [rank for rank, start in enumerate(starts) if start != starts[0]]:
             what = "settings, code, packages, corpora or checkpoints; give every node the same ones"
             raise RunError(f"ranks 0 and {others[0]} start with different {what}")
-
-
-class SameMatmuls(pl.Callback):
-    """A resumed run multiplies float32 matrices as it began: hardware.matmul_precision=auto depends on the device."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"precision": torch.get_float32_matmul_precision()}
@@ -190,26 +166,6 @@ class SameMatmuls(pl.Callback):
 
 def _last(rows: list[dict[str, Any]], name: str) -> float | None:
     return next((row[name] for row in reversed(rows) if name in row), None)
-
-
-def _newest_readable(folder: Path) -> Path | None:
-    """The newest readable checkpoint; damaged newer ones are renamed and reported. Raises DataError if there are
-    checkpoints, but none is readable: more likely the system's fault than that of all files.
-    """
-    damaged: dict[Path, DataError] = {}
-    for _, path in reversed(checkpoints.checkpoints(folder)):
-        try:
-            checkpoints.load_checkpoint(path, mapped=True)
-        except DataError as error:
-            damaged[path] = error
-            continue
-        for other, why in damaged.items() if is_first_rank() else ():
-            note(f"{why}; resuming from {path.name}")
-            other.replace(other.with_name(f"{other.name}.damaged"))  # it would break the averaging at the end
-        return path
-    if damaged:
-        raise next(iter(damaged.values()))
-    return None
 
 
 def _silence_lightning() -> None:

@@ -15,7 +15,7 @@ from rpr.data.batches import Batch
 from rpr.model import attention, devices, layer_positions, rotation
 from rpr.model.attention import attention_of, equations
 from rpr.model.positions import Site, alibi, fire, pope, selective_rope, t5, transformer_xl
-from rpr.training.step import loss_sum, narrow
+from rpr.training.loss import loss_sum, narrow
 from tests.lazy import training_module
 from tests.model.scheme_variants import CAUSAL
 from tests.shapes import choices, scheme

@@ -1,9 +1,7 @@
 """Steps with a non-finite loss or gradient, which stop the run; the gradient's norm and its clipping."""
 
-import errno
 import json
 import math
-import os
 
 import pytest
 import torch
@@ -72,18 +70,3 @@ def test_gradient_norm_and_clipping(limit, tiny_config):
     after = torch.cat([p.grad.flatten() for p in module.parameters()])
     torch.testing.assert_close(module.gradient_norm, before.norm())
     torch.testing.assert_close(after, before if limit is None else before * (limit / before.norm()), rtol=1e-4, atol=0)
-
-
-def test_loader_processes_that_cannot_start_are_one_line(tiny_config, small_data, tmp_path, monkeypatch):
-    """As without shared memory, or where the system starts no more processes."""
-
-    def refused(process):
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refused)
-    with pytest.raises(RunError) as stopped:
-        fit.fit(tiny_config("hardware.num_workers=2"), small_data, tmp_path)
-    assert str(stopped.value) == (
-        "hardware.num_workers: 2 processes cannot be started ([Errno 11] Resource temporarily unavailable); give them "
-        "shared memory (/dev/shm), or choose hardware.num_workers=0"
-    )
