@@ -12,7 +12,7 @@ ROOMS = {
     "rpr/config": 770,
     "rpr/data": 2_870,
     "rpr/decode": 590,
-    "rpr/export": 920,
+    "rpr/export": 890,
     "rpr/io": 300,
     "rpr/model": 6_690,
     "rpr/records": 1_360,

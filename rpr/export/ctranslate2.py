@@ -27,7 +27,6 @@ from rpr.model.positions.alibi import Alibi
 from rpr.model.stack import Layer, SelfAttention
 from rpr.model.transformer import StackModules, Transformer
 
-Greedy = tuple[tuple[int, ...], bool]  # the token IDs of a translation, and whether it is finished
 # Rows of an exported table: for sinusoids, a bias that differs at every distance, and a shorter learned table.
 POSITION_ROWS = 2048
 DIFFERENCES = (  # of CTranslate2 from rpr, for model cards and pages
@@ -38,8 +37,6 @@ DIFFERENCES = (  # of CTranslate2 from rpr, for model cards and pages
     "CTranslate2 renormalises probabilities without PAD and BOS, which are never generated; rpr does not.",
     "For an empty source (only EOS) CTranslate2 returns an empty translation; rpr decodes it like any other.",
 )
-
-
 _NAMES = {  # of the parts of a layer
     "norm_1": "self_attention.layer_norm", "qkv": "self_attention.linear.0", "output": "self_attention.linear.1",
     "norm_2": "ffn.layer_norm", "inner": "ffn.linear_0", "outer": "ffn.linear_1", "norm_cross": "attention.layer_norm",
@@ -67,11 +64,8 @@ def unrepresentable(config: TransformerConfig, _tokenizer: str = "") -> str | No
     for stack in config.stacks():
         scheme, site, rotation = stack.scheme, stack.site, stack.scheme.rotation(stack.site)
         if scheme.sharing == "per_head":
-            return (
-                f"position: {scheme.name} cannot be exported, as CTranslate2 has one table for a layer's heads: "
-                f"{site.num_heads - 1} of {site.num_heads} would be lost (train with position.tables=shared_by_heads); "
-                "use format=safetensors"
-            )
+            lost = f"{scheme.name} has a table for each head, CTranslate2 one for a layer"
+            return f"position: {lost}; use format=safetensors, or train with position.tables=shared_by_heads"
         scaled = rotation is not None and (rotation.proportion != 1 or any(rotation[5:]))
         wrong = (
             scheme.windowed or len(scheme.parts) > 1 or bool(scheme.query_log_scale) or scheme.offsets_keys,
@@ -237,36 +231,34 @@ def _array(weight: Any) -> Any:
     return weight.detach().float().cpu().contiguous().numpy()
 
 
-class _Scorer:
-    """An export read by the class of CTranslate2 of this name, in float32. Raises DataError if it cannot load it."""
+class CTranslate2Scorer:
+    """An export of format=ctranslate2 in float32: a `generator`, of a decoder-only model, or a translator. Raises
+    DataError if CTranslate2 cannot load it.
+    """
 
-    program = ""
-
-    def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int) -> None:
+    def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int, *, generator: bool) -> None:
+        self.generator = generator
         self._names = [vocabulary.piece(index) for index in range(len(vocabulary))]
         self._index = {name: index for index, name in enumerate(self._names)}
+        program = library("ctranslate2").Generator if generator else library("ctranslate2").Translator
         settings = {"compute_type": "float32", "inter_threads": 1, "intra_threads": threads, "flash_attention": False}
         try:
-            self._model = getattr(library("ctranslate2"), self.program)(str(folder), **settings)
+            self._model = program(str(folder), **settings)
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{folder}: CTranslate2 cannot load it ({' '.join(str(error).split())[:200]})") from None
 
-    def _scores(self, max_tokens: int, *rows: Rows) -> list[list[float]]:
-        texts = map(self._texts, rows)
+    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
+        rows: list[Rows] = [sources, targets]
+        of_sources = [0] * len(sources)
+        if self.generator:  # which scores every token but the first
+            rows = [[(*source, BOS, *target, EOS) for source, target in zip(sources, targets, strict=True)]]
+            of_sources = [*map(len, sources)]
         sizes = {"max_batch_size": max_tokens, "batch_type": "tokens", "max_input_length": 0}
-        return [[*map(float, result.log_probs)] for result in self._model.score_batch(*texts, **sizes)]
+        results = self._model.score_batch(*map(self._texts, rows), **sizes)
+        return [[*map(float, result.log_probs)][start:] for result, start in zip(results, of_sources, strict=True)]
 
-    def _texts(self, rows: Rows) -> list[list[str]]:
-        return [[self._names[piece] for piece in row] for row in rows]
-
-
-class TranslatorScorer(_Scorer):
-    """An encoder-decoder export of format=ctranslate2."""
-
-    program = "Translator"
-
-    def greedy(self, sources: Rows, search: Search) -> list[Greedy]:
-        """The most probable token each time, as our own search with its limits."""
+    def greedy(self, sources: Rows, search: Search) -> Rows:
+        """Of a translator: the most probable token each time, as ours, within its limits; with EOS if it ended."""
         limits = [max(search.min_length + 1, len(source) + search.max_extra_length) for source in sources]
         results = self._model.translate_batch(
             self._texts(sources),
@@ -279,28 +271,15 @@ class TranslatorScorer(_Scorer):
             suppress_sequences=self._texts([[PAD], [BOS]]),
             return_end_token=True,
         )
-        rows = [
+        return [
             [self._index[name] for name in result.hypotheses[0][:limit]]  # of a batch all have the longest limit
             for result, limit in zip(results, limits, strict=True)
         ]
-        return [(tuple(row[:-1]), True) if row[-1:] == [EOS] else (tuple(row), False) for row in rows]
-
-    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
-        return self._scores(max_tokens, sources, targets)
-
-
-class GeneratorScorer(_Scorer):
-    """A decoder-only export of format=ctranslate2."""
-
-    program = "Generator"
-
-    def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
-        rows = [(*source, BOS, *target, EOS) for source, target in zip(sources, targets, strict=True)]
-        scores = self._scores(max_tokens, rows)  # of every token but the first
-        return [of_row[len(source) :] for source, of_row in zip(sources, scores, strict=True)]
 
     def continued(self, prompts: Rows) -> list[tuple[int, float]]:
-        """The most probable next token of each prompt, with its log p: prompts are read in another way than targets."""
+        """Of a generator: the most probable next token of each prompt, with its log p. It reads prompts in another way
+        than targets.
+        """
         results = self._model.generate_batch(
             self._texts(prompts),
             max_batch_size=1,  # of a batch only the shortest is read at once
@@ -311,3 +290,6 @@ class GeneratorScorer(_Scorer):
             return_scores=True,
         )
         return [(result.sequences_ids[0][0], float(result.scores[0])) for result in results]
+
+    def _texts(self, rows: Rows) -> list[list[str]]:
+        return [[self._names[piece] for piece in row] for row in rows]

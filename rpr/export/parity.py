@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rpr.data.vocabulary import BOS, EOS
 from rpr.decode.engine import Engine, Progress, Rows
-from rpr.export.ctranslate2 import GeneratorScorer, Greedy, TranslatorScorer
+from rpr.export.ctranslate2 import CTranslate2Scorer
 from rpr.model.beam_search import Search
 from rpr.model.cache import float32_matmuls
 from rpr.model.rotation import float32_angles
@@ -90,10 +90,10 @@ def parity(
     exact, max_tokens = Engine(in_float64(model)), search.max_tokens_per_batch
     targets, both = [list(reference[:-1]) for reference in references], sources
     # 1. Our greedy translations, which are scored, too.
-    ours: list[Greedy] = []
+    ours: Rows = []
     if all(sources):
         ours = _greedy(exact, sources, search, progress)
-        targets, both = [*(list(row[0]) for row in ours), *targets], [*sources, *sources]
+        targets, both = [*map(_pieces, ours), *targets], [*sources, *sources]
     our_scores = exact.score(both, targets, max_tokens, progress if not ours else None)
     # 2. How far our own float32 is from them.
     if tolerance is None:
@@ -101,22 +101,21 @@ def parity(
             # An engine may have made the model float64, in place.
             rounded = Engine(copy.deepcopy(model).float()).score(both, targets, max_tokens)
         tolerance = max(LEAST_TOLERANCE, ROUNDINGS * _largest_difference(our_scores, rounded))
-    # 3. The other engine's translations, scores, and the token with which it continues the first half of a target.
+    # 3. The other engine's translations and scores.
     margins: list[float] = []
-    identical = None
-    if ours and isinstance(engine, (Engine, TranslatorScorer)):
+    identical, continues = None, isinstance(engine, CTranslate2Scorer) and engine.generator
+    if ours and not continues and isinstance(engine, (Engine, CTranslate2Scorer)):
         margins = _margins(exact, sources, ours, _greedy(engine, sources, search), max_tokens)
         identical = len(sources) - len(margins)
     difference = _largest_difference(our_scores, engine.score(both, targets, max_tokens))
-    if isinstance(engine, GeneratorScorer):
+    # 4. The token with which a generator continues the first half of a target.
+    if isinstance(engine, CTranslate2Scorer) and engine.generator:
         starts = [list(target[: -(-len(target) // 2)]) for target in targets]
-        pieces, their_log_p = zip(
-            *engine.continued([[*source, BOS, *start] for source, start in zip(both, starts, strict=True)]), strict=True
-        )
-        ends = [[*start, *([piece] * (piece != EOS))] for start, piece in zip(starts, pieces, strict=True)]
+        added = engine.continued([[*source, BOS, *start] for source, start in zip(both, starts, strict=True)])
+        ends = [[*start, *([piece] * (piece != EOS))] for start, (piece, _) in zip(starts, added, strict=True)]
         scored = zip(starts, exact.score(both, ends, max_tokens), strict=True)
         next_scores = [of_row[len(start) :][:1] for start, of_row in scored]
-        difference = max(difference, _largest_difference(next_scores, [[log_p] for log_p in their_log_p]))
+        difference = max(difference, _largest_difference(next_scores, [[log_p] for _, log_p in added]))
     return Parity(len(sources), identical, tuple(margins), difference, tolerance)
 
 
@@ -138,26 +137,30 @@ def _largest_difference(ours: Sequence[Tensor], others: Sequence[Sequence[float]
 
 
 def _greedy(
-    engine: Engine | TranslatorScorer, sources: Rows, search: Search, progress: Progress | None = None
-) -> list[Greedy]:
-    if isinstance(engine, TranslatorScorer):
+    engine: Engine | CTranslate2Scorer, sources: Rows, search: Search, progress: Progress | None = None
+) -> Rows:
+    """Token IDs, with EOS if they are finished."""
+    if isinstance(engine, CTranslate2Scorer):
         return engine.greedy(sources, search)
     greedy = replace(search, beam_size=1, n_best=1, length_penalty=0.0)
     n_best_lists = engine.search(sources, greedy, progress=progress)
-    return [(hypotheses[0].pieces, hypotheses[0].finished) for hypotheses in n_best_lists]
+    return [[*hypotheses[0].pieces, *([EOS] * hypotheses[0].finished)] for hypotheses in n_best_lists]
 
 
-def _margins(exact: Engine, sources: Rows, ours: list[Greedy], others: list[Greedy], max_tokens: int) -> list[float]:
+def _pieces(row: Sequence[int]) -> list[int]:
+    return [piece for piece in row if piece != EOS]
+
+
+def _margins(exact: Engine, sources: Rows, ours: Rows, others: Rows, max_tokens: int) -> list[float]:
     """Of the translations that differ; infinite if one only goes on where the other stops."""
     margins = []
-    for source, our_pair, other_pair in zip(sources, ours, others, strict=True):
-        our, their = ((*pieces, *([EOS] * finished)) for pieces, finished in (our_pair, other_pair))
-        if our_pair[0] == other_pair[0]:
+    for source, our, their in zip(sources, ours, others, strict=True):
+        if _pieces(our) == _pieces(their):
             continue
         at = next((at for at, tokens in enumerate(zip(our, their, strict=False)) if len({*tokens}) > 1), None)
-        if at is None:
-            margins.append(math.inf)
-            continue
-        scores = exact.score([source] * 2, [our[: at + 1], their[: at + 1]], max_tokens)
-        margins.append((scores[0][at] - scores[1][at]).item())
+        margin = math.inf
+        if at is not None:
+            scores = exact.score([source] * 2, [our[: at + 1], their[: at + 1]], max_tokens)
+            margin = (scores[0][at] - scores[1][at]).item()
+        margins.append(margin)
     return margins

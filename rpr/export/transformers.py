@@ -7,6 +7,7 @@ zero vector of BOS; other biases than those of the feed-forward layers are zero.
 
 # Shape suffixes: 3 queries, keys and values, H heads, D head width, M model width, B rows, L positions, V vocabulary.
 
+import importlib
 import json
 import math
 from collections.abc import Sequence
@@ -176,28 +177,20 @@ def _by_head(weight: Tensor, rotation: Rotation, site: Site) -> Tensor:
 
 def _tokenizer() -> dict[str, Any]:
     """Bytes as pieces, after BOS, in the form of the library tokenizers, whose names of bytes are those of GPT-2."""
+    tokenizers = importlib.import_module("tokenizers")  # which transformers needs
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = (byte for byte in range(256) if byte not in visible)
     names = {byte: chr(byte) for byte in visible} | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
     vocabulary = {name: index for index, name in _SPECIAL.items()}
     vocabulary |= {names[byte]: FIRST + byte for byte in range(256)}
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    start = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-    texts = [{"Sequence": {"id": side, "type_id": 0}} for side in "AB"]
-    return {
-        "version": "1.0",
-        "added_tokens": [{"id": index, "content": name, **plain, "special": True} for index, name in _SPECIAL.items()],
-        "pre_tokenizer": byte_level,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [start, texts[0]],
-            "pair": [start, *texts],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [BOS], "tokens": ["<s>"]}},
-        },
-        "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
-    }
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    tokenizer.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in _SPECIAL.values()])
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    template = tokenizers.processors.TemplateProcessing
+    tokenizer.post_processor = template(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", BOS)])
+    document: dict[str, Any] = json.loads(tokenizer.to_str())
+    return document
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
@@ -211,12 +204,8 @@ class TransformersScorer:
         transformers = library("transformers")
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        try:
-            self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-            self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        except (KeyError, ValueError, OSError) as error:  # p-RoPE is from 5.5 on
-            reason = f"transformers {transformers.__version__} cannot load it ({' '.join(str(error).split())[:200]})"
-            raise RunError(f"export: {reason}; the export was removed: update transformers") from None
+        self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[Tensor]:
         """As Scorer.score; the sources are empty. Raises RunError if the exported tokenizer does not give these targets

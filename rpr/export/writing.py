@@ -17,7 +17,7 @@ from rpr.decode.engine import SEARCH_SETTINGS, Engine, Progress, search_of
 from rpr.decode.exported import Kind, stored_tensors
 from rpr.errors import ConfigError, RunError
 from rpr.export import ctranslate2, transformers
-from rpr.export.ctranslate2 import GeneratorScorer, TranslatorScorer
+from rpr.export.ctranslate2 import CTranslate2Scorer
 from rpr.export.parity import EXACT, Parity, parity
 from rpr.export.transformers import TransformersScorer
 from rpr.io.atomic import replacing
@@ -126,8 +126,8 @@ def prove(kind: Kind, folder: Path, trained: TrainedModel, progress: Progress | 
         return parity(model, Engine(copied.double()), *sentences, tolerance=EXACT, progress=progress)
     if kind == "transformers":
         return parity(model, TransformersScorer(folder), *sentences, progress=progress)
-    scorer = GeneratorScorer if model.config.architecture == "decoder_only" else TranslatorScorer
-    program = scorer(folder, trained.vocabulary, torch.get_num_threads())
+    generator, threads = model.config.architecture == "decoder_only", torch.get_num_threads()
+    program = CTranslate2Scorer(folder, trained.vocabulary, threads, generator=generator)
     return parity(model, program, *sentences, progress=progress)
 
 
@@ -185,20 +185,15 @@ def _differences(kind: Kind, config: TransformerConfig, rows: int | None) -> lis
     """Of a program from rpr; of `rows` positions, None: unlimited."""
     schemes = [stack.scheme for stack in config.stacks()]
     absolute = any(scheme.absolute != "none" for scheme in schemes)
-    rotations = [stack.scheme.rotation(stack.site) for stack in config.stacks()]
     beyond = kind == "ctranslate2" and any(scheme.has_bias and scheme.reach is None for scheme in schemes)
     notes = {
         f"The export has {rows} positions: programs fail beyond, so bound the length yourself.": rows is not None
         and (kind == "transformers" or absolute),
-        "transformers below 5.5 cannot read p-RoPE.": kind == "transformers"
-        and any(rotation and rotation.proportion != 1 for rotation in rotations),
         "The tokenizer pads a batch on the left, so that generation continues the end of every text; to score a "
         "batch, pad it on the right, as transformers counts its positions from the first column.": absolute
         and kind == "transformers",
         f"The export is exact for {rows} positions; beyond, all distances from {rows} on have the bias of the last "
         "one.": beyond,
-        "CTranslate2 below 4.8.5 may read one layer's bias in all layers.": kind == "ctranslate2"
-        and any(scheme.has_bias for scheme in schemes),
     }
     of_program = ctranslate2.DIFFERENCES if kind == "ctranslate2" and config.architecture == "encoder_decoder" else ()
     return [*of_program, *(note for note, holds in notes.items() if holds)]

@@ -15,7 +15,7 @@ from rpr.decode.sampling import continuations
 from rpr.decode.translator import Translator
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import ctranslate2, transformers
-from rpr.export.ctranslate2 import GeneratorScorer
+from rpr.export.ctranslate2 import CTranslate2Scorer
 from rpr.export.writing import export
 from tests.conftest import TINY as TINY_RUN
 from tests.conftest import TINY_MODEL
@@ -171,7 +171,7 @@ def test_alibi_reads_prompts_up_to_the_positions_that_its_card_says(inputs, tmp_
     given = inputs(scheme("alibi"))
     export("ctranslate2", tmp_path / "out", given)
     prompt = [BOS, *given.vocabulary.encode(TEXT * 30)][:2047]
-    [(piece, log_p)] = GeneratorScorer(tmp_path / "out", given.vocabulary, 1).continued([prompt])
+    [(piece, log_p)] = CTranslate2Scorer(tmp_path / "out", given.vocabulary, 1, generator=True).continued([prompt])
     [scores] = Engine(given.model.double()).score([[]], [[*prompt[1:], piece]], 4096)
     assert log_p == pytest.approx(float(scores[len(prompt) - 1]), abs=1e-4)
 
