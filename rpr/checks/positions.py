@@ -14,8 +14,8 @@ from torch import Tensor
 
 from rpr.data.vocabulary import PAD
 from rpr.decode.engine import Pairs, Progress, pair_batches
-from rpr.model.attention.composition import weights_of
-from rpr.model.attention.distances import sum_by_row
+from rpr.model.attention.composition import sum_by_row
+from rpr.model.attention.composition import weights as weights_of
 from rpr.model.layer_positions import LayerPositions
 from rpr.model.stack import SelfAttention
 from rpr.model.transformer import StackModules, Transformer

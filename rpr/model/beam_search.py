@@ -26,9 +26,8 @@ ROWS = 512  # hypotheses whose vocabulary scores are held at once, which bounds 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation. `pieces` exclude EOS; the length in `score` includes it, if there is one.
-
-    `finished` is False if the length limit was reached before any EOS: this is then the best alive hypothesis.
+    """One translation. `pieces` exclude EOS, which the length in `score` includes; not `finished`: the best alive one
+    when the length limit was reached before any EOS.
     """
 
     pieces: tuple[int, ...]
@@ -58,7 +57,7 @@ class Search:
 
 
 def beam_search(model: Transformer, source_BS: Tensor, search: Search, eos: int = 3) -> NBest:
-    """The up to `n_best` best translations of each source.
+    """The up to `n_best` best translations of each source (pieces with EOS, padded), by a model in evaluation mode.
 
     A sentence is done when the worst of its `n_best` finished hypotheses is at least as good as the best alive one
     can still become (its log p under the penalty of the maximum length), or at the maximum length: the length of the
@@ -67,14 +66,8 @@ def beam_search(model: Transformer, source_BS: Tensor, search: Search, eos: int 
     the lower piece id (ties of one parent around its 2N-th candidate: in the order of torch.topk). PAD and BOS are
     never generated; probabilities are not renormalised. `beam_size` 1 is greedy search: the most probable piece at each
     step, up to EOS.
-
-    Args:
-        model: in evaluation mode.
-        source_BS: int64 pieces with EOS, padded.
     """
     assert not model.training, "beam search without dropout: call model.eval() first"
-    assert 1 <= search.n_best <= search.beam_size
-    assert search.length_penalty >= 0 and search.max_extra_length >= 0 and search.min_length >= 0
     if not len(source_BS):
         return []
     with torch.inference_mode():
@@ -193,12 +186,9 @@ def extensions(
     choose: Callable[[Tensor, Tensor], Tensor],
     min_length: int = 0,
 ) -> Iterator[Extension]:
-    """Extend one hypothesis of each sentence of a state by a piece at a time, until EOS or its limit of pieces. A
-    sentence then leaves the batch, also where the caller sets `leaves_B`. For callers in inference mode.
-
-    Args:
-        piece_B: the first piece fed; at least one sentence.
-        choose: the pieces that follow, from their log p [B, V] and the sentences' indices [B].
+    """Extend one hypothesis of each sentence of a state by a piece at a time, from the first ones fed, until EOS or its
+    limit of pieces. A sentence then leaves the batch, also where the caller sets `leaves_B`. `choose` gives the pieces
+    that follow, from their log p [B, V] and the sentences' indices [B]. For callers in inference mode.
     """
     sentence_B = torch.arange(len(limit_B), device=limit_B.device)
     log_p_B = torch.zeros(len(limit_B), dtype=torch.float64, device=limit_B.device)
@@ -230,10 +220,7 @@ def _never(model: Transformer, eos: int, length: int, min_length: int) -> list[i
 
 
 def _log_probabilities(model: Transformer, hidden: Tensor, never: list[int]) -> Tensor:
-    """Log probabilities of the next piece, [..., V], from hidden states [..., M], in at least float32.
-
-    Pieces in `never` get minus infinity.
-    """
+    """Of the next piece, [..., V], from hidden states [..., M], in at least float32; of `never` minus infinity."""
     logits = model.logits(hidden)
     log_p = logits.log_softmax(dim=-1, dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
     for piece in never:  # indexing with a list would copy it to the device and synchronise
@@ -250,8 +237,8 @@ def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
 
 
 def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best one-piece extensions, sorted: total log p (float64), parent and piece, [B, C] each. If fewer than C
-    exist, the others have a log p of minus infinity.
+    """The best one-piece extensions, sorted: total log p (float64; minus infinity where fewer than C exist), parent and
+    piece, [B, C] each.
     """
     best_BNK, pieces_BNK = log_p_BNV.topk(min(num_candidates, log_p_BNV.shape[2]), dim=2)
     pieces_BNK, order_BNK = pieces_BNK.sort(dim=2)  # of equal sums the lower piece is first

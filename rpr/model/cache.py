@@ -86,22 +86,16 @@ class KVCache:
 
 @dataclass
 class DecoderState:
-    """The state of decoding, for B sentences with N hypotheses each.
+    """The state of decoding, for B sentences with N hypotheses each."""
 
-    `visible_BNK` is true where a hypothesis descends from a slot; `places_K` are the slots' places: positions plus the
-    sentence's offset in `offsets_B` (None: no sentence has one). `length` counts the places, `num_prompt` of them
-    before the first piece fed. `memories` are the keys and values, [2, B, H, S, D], of an encoder's output in each
-    layer; `mask_B11S` is false where that is padded, None if no sentence is.
-    """
-
-    visible_BNK: Tensor
+    visible_BNK: Tensor  # where a hypothesis descends from a slot
     caches: list[KVCache]
-    places_K: Tensor
-    memories: list[Tensor] = field(default_factory=list)
-    mask_B11S: Tensor | None = None
-    offsets_B: Tensor | None = None
-    num_prompt: int = 0
-    length: int = 0
+    places_K: Tensor  # of the slots: positions plus the sentence's offset
+    memories: list[Tensor] = field(default_factory=list)  # keys and values of the source in each layer, [2, B, H, S, D]
+    mask_B11S: Tensor | None = None  # false where the source is padded; None if no sentence is
+    offsets_B: Tensor | None = None  # None: no sentence has one
+    num_prompt: int = 0  # places before the first piece fed
+    length: int = 0  # places
     _slots_before: list[int] = field(default_factory=list)  # each place but the prompts'
     _tables: dict[int, tuple[int, Tables]] = field(default_factory=dict)
     _newest_X: Tensor | None = None  # of the step
@@ -187,11 +181,8 @@ class DecoderState:
         return of_all_XLM.take_along_dim(self.newest_X()[:, None, None], dim=1)
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
-        """Keep and reorder hypotheses, and sentences when some are done.
-
-        Args:
-            hypotheses: row indices into the current hypotheses, the same number for each sentence.
-            sentences: the sentences that stay, in their new order; cheapest if most keep their rows. None: all.
+        """Keep and reorder hypotheses, by rows, the same number for each sentence; and where some are done, the
+        sentences that stay, in their new order: cheapest if most keep their rows.
         """
         batch = len(self.visible_BNK) if sentences is None else len(sentences)
         num_slots = self.visible_BNK.shape[2]
@@ -244,10 +235,8 @@ def float32_matmuls(precision: str | None) -> Iterator[None]:
 
 @contextmanager
 def small_products_exact(like: Tensor) -> Iterator[None]:
-    """Matmuls of a few rows in plain float32 on a CPU, and without autocast.
-
-    In bfloat16 each of the many small matrices of a batched matmul would be repacked for the chip's matrix units: three
-    times slower than float32 at 4 x 64 x 60, and less exact.
+    """Matmuls of a few rows in plain float32 on a CPU, and without autocast: in bfloat16 each of the many small
+    matrices would be repacked for the chip's matrix units, three times slower at 4 x 64 x 60, and less exact.
     """
     device = like.device.type
     if device == "cpu" and torch.get_float32_matmul_precision() == "highest" and not torch.is_autocast_enabled("cpu"):

@@ -18,12 +18,12 @@ from torch.autograd.function import once_differentiable
 from rpr.model.positions.scheme import Rotation
 
 
-def frequencies(width: int, base: float, device: torch.device) -> Tensor:
+def _frequencies(width: int, base: float, device: torch.device) -> Tensor:
     """base^(-2i / width) of each pair i, [W], in float64."""
     return base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float64) / width)
 
 
-def yarn_frequencies(width: int, base: float, device: torch.device, factor: float, trained_length: int) -> Tensor:
+def _yarn_frequencies(width: int, base: float, device: torch.device, factor: float, trained_length: int) -> Tensor:
     """NTK by parts (Peng et al. 2023, arXiv 2309.00071): as they are for pairs that turn at least 32 times in the
     trained length, divided by the factor for those that turn at most once, and between them a ramp over the pairs'
     indices with rounded ends, as in the authors' code (the paper's is over the number of turns).
@@ -32,15 +32,15 @@ def yarn_frequencies(width: int, base: float, device: torch.device, factor: floa
     first, last = max(math.floor(first), 0), min(math.ceil(last), width - 1)
     pairs_W = torch.arange(width // 2, device=device, dtype=torch.float64)
     ramp_W = ((pairs_W - first) / (last - first or 0.001)).clamp(0, 1)
-    plain_W = frequencies(width, base, device)
+    plain_W = _frequencies(width, base, device)
     return plain_W / factor * ramp_W + plain_W * (1 - ramp_W)
 
 
-def llama3_frequencies(width: int, base: float, device: torch.device, factor: float, trained_length: int) -> Tensor:
+def _llama3_frequencies(width: int, base: float, device: torch.device, factor: float, trained_length: int) -> Tensor:
     """As Llama 3.1: as they are for pairs that turn at least 4 times in the trained length, divided by the factor for
     those that turn at most once, and between them a ramp over the number of turns.
     """
-    plain_W = frequencies(width, base, device)
+    plain_W = _frequencies(width, base, device)
     kept_W = ((trained_length * plain_W / (2 * math.pi) - 1) / 3).clamp(0, 1)
     return plain_W * (kept_W + (1 - kept_W) / factor)
 
@@ -70,27 +70,22 @@ def angles(positions_P: Tensor, rotation: Rotation, dtype: torch.dtype) -> tuple
 def _angles(
     positions_P: Tensor, rotation: Rotation, dtype: torch.dtype, angle_type: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    width, device = rotation.width, positions_P.device
+    of = rotation.width, rotation.base, (device := positions_P.device)
+    temperature = 1.0  # of queries and keys, "attention scaling"
     with torch.inference_mode(False):  # what is computed there could not be used in training
+        frequencies_W = _frequencies(*of)
         if rotation.yarn is not None:
-            frequencies_W = yarn_frequencies(width, rotation.base, device, *rotation.yarn)
-        elif rotation.llama3 is not None:
-            frequencies_W = llama3_frequencies(width, rotation.base, device, *rotation.llama3)
-        else:
-            frequencies_W = frequencies(width, rotation.base, device)
-        temperature = 1.0  # of queries and keys, "attention scaling"
-        if rotation.yarn is not None:
+            frequencies_W = _yarn_frequencies(*of, *rotation.yarn)
             temperature = 0.1 * math.log(rotation.yarn[0]) + 1
+        if rotation.llama3 is not None:
+            frequencies_W = _llama3_frequencies(*of, *rotation.llama3)
         if rotation.longrope is not None:  # Ding et al. 2024, arXiv 2402.13753
             factors, factor, trained_length = rotation.longrope
             frequencies_W = frequencies_W / torch.tensor(factors, device=device, dtype=torch.float64)
             temperature = math.sqrt(1 + math.log(factor) / math.log(trained_length))
         frequencies_W[int(rotation.proportion * len(frequencies_W)) :] = 0
         angles_PW = ((positions_P.double() / rotation.linear_scale)[:, None] * frequencies_W).to(angle_type)
-        cos_PW, sin_PW = angles_PW.cos(), angles_PW.sin()
-        if temperature != 1:
-            cos_PW, sin_PW = cos_PW * temperature, sin_PW * temperature
-        return cos_PW.to(dtype), sin_PW.to(dtype)
+        return (angles_PW.cos() * temperature).to(dtype), (angles_PW.sin() * temperature).to(dtype)
 
 
 def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool) -> Tensor:
@@ -98,53 +93,42 @@ def rotate(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, *, interleaved: bool)
     Computed in the type of the angles.
     """
     given = x_BHPD, cos_PW, sin_PW, interleaved
-    rotated: Tensor = _Rotate.apply(*given) if torch.is_grad_enabled() else _turned(*given)  # type: ignore[no-untyped-call]
+    if not torch.is_grad_enabled():
+        return _turned(*given)
+    rotated: Tensor = _Rotate.apply(*given, None)  # type: ignore[no-untyped-call]
     return rotated
 
 
 def rotate_by(q_BHPD: Tensor, k_BHPD: Tensor, angles_BHPW: Tensor) -> tuple[Tensor, ...]:
-    """Rotate the first 2W dimensions of queries and keys in pairs (i, i + W), by angles of each position of each head;
-    differentiable in all. Computed in the type of the angles.
-    """
+    """As `rotate`, of queries and keys by angles of each position of each head; differentiable in all."""
     both_2BPHD = torch.stack([q_BHPD.transpose(1, 2), k_BHPD.transpose(1, 2)])  # as a projection has them in memory
-    rotated: Tensor = _RotateBy.apply(both_2BPHD, angles_BHPW.transpose(1, 2))  # type: ignore[no-untyped-call]
+    turns = angles_BHPW.transpose(1, 2)
+    fixed = turns.detach()
+    rotated: Tensor = _Rotate.apply(both_2BPHD, fixed.cos(), fixed.sin(), False, turns)  # type: ignore[no-untyped-call]
     return rotated.transpose(2, 3).unbind()
 
 
-class _RotateBy(torch.autograd.Function):
-    """apply(x [2, B, P, H, D], angles [B, P, H, W]) -> x rotated, whose gradient is rotated back."""
+class _Rotate(torch.autograd.Function):
+    """apply(x, cos, sin, interleaved, angles or None) -> x rotated, whose gradient is rotated back; with angles [B,
+    ...] x is [2, B, ...], and they get a gradient.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, angles_BPHW: Tensor) -> Tensor:
-        cos, sin = angles_BPHW.cos(), angles_BPHW.sin()
-        out = _turned(x, cos, sin, interleaved=False)
-        ctx.save_for_backward(cos, sin, out)
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, angles: Tensor | None) -> Tensor:
+        out = _turned(x, cos, sin, interleaved)
+        ctx.save_for_backward(cos, sin, *([] if angles is None else [out]))
+        ctx.interleaved = interleaved
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin, out = ctx.saved_tensors
-        width = 2 * cos.shape[-1]
-        (first, second), (of_first, of_second) = (_pairs(x[..., :width], False) for x in (out, gradient))
-        of_angles = (first * of_second.to(cos.dtype)).addcmul_(second, of_first, value=-1)
-        return _turned(gradient, cos, sin, False, -1), of_angles.sum(0)
-
-
-class _Rotate(torch.autograd.Function):
-    """apply(x_BHPD, cos_PW, sin_PW, interleaved) -> as `rotate`. The gradient is rotated back."""
-
-    @staticmethod
-    def forward(ctx: Any, x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool) -> Tensor:
-        ctx.save_for_backward(cos_PW, sin_PW)
-        ctx.interleaved = interleaved
-        return _turned(x_BHPD, cos_PW, sin_PW, interleaved)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient_BHPD: Tensor) -> tuple[Tensor, None, None, None]:
-        cos_PW, sin_PW = ctx.saved_tensors
-        return _turned(gradient_BHPD, cos_PW, sin_PW, ctx.interleaved, -1), None, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin, *rotated = ctx.saved_tensors
+        of_angles, width = None, 2 * cos.shape[-1]
+        for out in rotated:
+            (first, second), (of_first, of_second) = (_pairs(x[..., :width], False) for x in (out, gradient))
+            of_angles = (first * of_second.to(cos.dtype)).addcmul_(second, of_first, value=-1).sum(0)
+        return _turned(gradient, cos, sin, ctx.interleaved, -1), None, None, None, of_angles
 
 
 def _turned(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool, direction: int = 1) -> Tensor:

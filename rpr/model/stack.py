@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rpr.model import devices
-from rpr.model.attention import Implementation, attend, attention_of, split_heads, weights
-from rpr.model.attention.composition import composed
+from rpr.model.attention import Implementation, attention_of, split_heads
+from rpr.model.attention.composition import composed, weights
 from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.cache import DecoderState, KVCache, small_products_exact
 from rpr.model.config import StackShape, TransformerConfig
@@ -85,12 +85,12 @@ class SelfAttention(nn.Module):
 
     def forward(self, x_BQM: Tensor, qkv_BQX: Tensor, reading: Reading, cache: KVCache | None) -> Tensor:
         """Of x and its projection `qkv`. `cache` gets the keys and values."""
+
+        def of_documents(x_PTM: Tensor, qkv_PTX: Tensor) -> Tensor:
+            given = reading.given and reading.given.upto(x_PTM.shape[1])
+            return _join(attention_of(self.inputs(x_PTM, None, given, qkv=qkv_PTX), self.implementation))
+
         if reading.packing is not None:
-
-            def of_documents(x_PTM: Tensor, qkv_PTX: Tensor) -> Tensor:
-                given = reading.given and reading.given.upto(x_PTM.shape[1])
-                return _join(attention_of(self.inputs(x_PTM, None, given, qkv=qkv_PTX), self.implementation))
-
             z_BQM = reading.packing.apart(of_documents, x_BQM, qkv_BQX)
         elif reading.state is not None and cache is not None:
             z_BQM = _of_newest(self.newest_inputs(x_BQM, qkv_BQX, cache, reading.state))
@@ -175,17 +175,13 @@ class CrossAttention(nn.Module):
         self, q_BTM: Tensor, memory: tuple[Tensor, Tensor], mask_B11S: Tensor | None, *, newest: bool = False
     ) -> Tensor:
         """Of queries, of all positions or of the newest pieces, and of the keys and values of the source."""
-        q_BHTD = _split(q_BTM, self.num_heads)
-        if newest:
-            z_BTM = _of_newest(AttentionInputs(q_BHTD, *memory, mask=mask_B11S))
-        else:
-            z_BTM = _join(attend(q_BHTD, *memory, mask=mask_B11S))
-        out: Tensor = self.output(z_BTM)
+        inputs = AttentionInputs(_split(q_BTM, self.num_heads), *memory, mask=mask_B11S)
+        out: Tensor = self.output(_of_newest(inputs) if newest else _join(attention_of(inputs)))
         return out
 
     def weights(self, q_BTM: Tensor, memory: tuple[Tensor, Tensor], mask_B11S: Tensor | None) -> Tensor:
         """The attention weights [B, H, T, S] from the arguments of `forward`."""
-        return weights(_split(q_BTM, self.num_heads), memory[0], mask=mask_B11S)
+        return weights(AttentionInputs(_split(q_BTM, self.num_heads), *memory, mask=mask_B11S))
 
 
 class FeedForward(nn.Module):

@@ -78,16 +78,14 @@ class Transformer(nn.Module, ABC):
     def forward(
         self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0, padded: bool = True, packed: bool = False
     ) -> Tensor:
-        """Hidden states [B, T, M], from which `logits` computes scores of the next piece. Position t sees the source
-        and the inputs 0 .. t.
+        """Hidden states [B, T, M], from which `logits` computes scores of the next piece, of sources with EOS and of
+        BOS and the target without its last piece, padded on the right. Position t sees the source and the inputs 0 ..
+        t.
 
         Args:
-            source_BS: pieces with EOS, padded on the right.
-            target_input_BT: BOS, then the target without its last piece, padded on the right.
             shift: as many hidden PAD before the source: all its positions are later.
             padded: False if no source is: then nothing is masked.
-            packed: rows are several documents each (of a single stack), one begins with each BOS, and each is read as
-                if it were alone.
+            packed: rows are several documents each, one from each BOS on, read as if alone (of a single stack).
         """
 
     @abstractmethod
@@ -105,8 +103,8 @@ class Transformer(nn.Module, ABC):
         return linear(hidden, self.embedding_VM)
 
     def next_logits(self, pieces_X1: Tensor, state: DecoderState) -> Tensor:
-        """Feed the next piece of every hypothesis (BOS first) and return the scores of the piece after it, [X, V]. The
-        rows X are hypotheses, N consecutive ones for each sentence of the state.
+        """Feed the next piece of every hypothesis (BOS first), N consecutive rows for each sentence of the state: the
+        scores of the piece after it, [X, V].
         """
         return self.logits(self.next_hidden(pieces_X1, state))
 
@@ -187,12 +185,10 @@ class EncoderDecoder(Transformer):
 
 class DecoderOnly(Transformer):
     """One causal stack that reads the source, BOS and the target as a single sequence, and returns hidden states of the
-    target part alone.
+    target part alone. Text alone has an empty source, [B, 0], which costs nothing.
 
-    The sequence of each row is contiguous: its target follows its own source directly, and all padding is on the right,
-    where causal attention never looks. So positions count from 0 in every row, no mask is needed, and the result for a
-    row does not depend on the rest of its batch, whatever the position scheme. Text alone is the case of an empty
-    source, [B, 0], which costs nothing.
+    The target of each row follows its own source directly, and all padding is on the right, where causal attention
+    never looks: positions count from 0, no mask is needed, and no row depends on the rest of its batch.
     """
 
     def inputs(self, source_BS: Tensor, target_input_BT: Tensor) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rpr.model import attention
-from rpr.model.attention import attend
+from rpr.model.attention import attend, composition
 from rpr.model.attention.blocks import blockwise as in_blocks
 from rpr.model.attention.inputs import AttentionInputs
 
@@ -142,7 +142,7 @@ def by_fields(form: Callable[[AttentionInputs], Tensor]) -> Callable[..., Tensor
     return lambda q, k, v, **others: form(AttentionInputs(q, k, v, **others))
 
 
-composed, reference = map(by_fields, (attention.composed, attention.reference))
+composed, weights = map(by_fields, (composition.composed, composition.weights))
 
 
 def blockwise(
@@ -165,7 +165,6 @@ def fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 PASSES = {name: partial(attend, implementation=name) for name in ("dense", "blockwise")}
 EACH_PASS = pytest.mark.parametrize("form", PASSES.values(), ids=PASSES)
 FORMS: dict[str, Callable[..., Tensor]] = {
-    "reference": reference,
     "composed": composed,
     "auto": attend,
     **PASSES,
@@ -192,11 +191,11 @@ def assert_same(actual: list[Tensor], expected: list[Tensor], name: str, toleran
 
 
 def assert_all_forms_agree(case: Case, z: Tensor | None = None, tolerance: float = 1e-10) -> None:
-    """Forward, backward and without gradients; `z`: expected in place of `reference`'s, 0 without a visible key."""
+    """Forward, backward and without gradients; `z`: expected in place of `composed`'s, 0 without a visible key."""
     inputs, options = case.inputs()
     valid = case.has_visible_key(options)
     weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * valid
-    expected = results(reference, inputs, weight, **options)
+    expected = results(composed, inputs, weight, **options)
     expected[0] = expected[0] * valid if z is None else z
     tables = dict(zip(NAMES[3:], inputs[3:], strict=True))
     for name, form in FORMS.items():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rpr.model import attention
-from tests.model.attention_cases import CASES, EACH_PASS, FORMS, Case, assert_same, reference, results
+from tests.model.attention_cases import CASES, EACH_PASS, FORMS, Case, assert_same, composed, results
 
 
 @pytest.mark.parametrize("mask", ["", "K"])
@@ -14,7 +14,7 @@ def test_later_keys_stay_hidden_whatever_their_scores(mask):
     growth_K1 = 4.0 ** torch.arange(40, dtype=inputs[0].dtype)[:, None]
     inputs[0], inputs[1] = inputs[0] / growth_K1, inputs[1] * growth_K1
     weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1), dtype=inputs[0].dtype)
-    right = results(reference, inputs, weight, **options)
+    right = results(composed, inputs, weight, **options)
     for name, form in FORMS.items():
         for actual, exact in zip(results(form, inputs, weight, **options), right, strict=True):
             torch.testing.assert_close(actual / exact.abs().max(), exact / exact.abs().max(), msg=name)
@@ -27,7 +27,7 @@ def test_running_sums_as_key_bias_are_not_rounded_by_autocast(monkeypatch):
     inputs, options = Case(40, 40, keys=None, values=None, key_bias=True, causal=True, width=8).inputs(torch.float32)
     inputs[7] = 300 + torch.rand(2, 2, 40, generator=torch.Generator().manual_seed(2)).cumsum(-1)
     weight = torch.ones_like(inputs[0])
-    exact, *_ = results(reference, [None if x is None else x.double() for x in inputs], weight.double(), **options)
+    exact, *_ = results(composed, [None if x is None else x.double() for x in inputs], weight.double(), **options)
     plain, *_ = results(attention.attend, inputs, weight, **options)
     with torch.autocast("cpu", torch.bfloat16):
         rounded, *_ = results(attention.attend, inputs, weight, **options)
@@ -40,7 +40,7 @@ def test_running_sums_as_key_bias_are_exact_in_bfloat16(more):
     inputs, options = Case(400, 400, keys=None, values=None, key_bias=True, causal=True, width=8, **more).inputs()
     inputs[7] = 300 + torch.rand(2, 2, 400, generator=torch.Generator().manual_seed(2)).cumsum(-1)
     weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
-    right = results(reference, [None if x is None else x.double() for x in inputs], weight, **options)
+    right = results(composed, [None if x is None else x.double() for x in inputs], weight, **options)
     narrow = [None if x is None else x.float() if place == 7 else x.bfloat16() for place, x in enumerate(inputs)]
     for name, form in FORMS.items():
         for actual, exact in zip(results(form, narrow, weight.bfloat16(), **options), right, strict=True):
@@ -74,7 +74,7 @@ def test_float32_and_bfloat16_are_within_rounding_of_float64(name, dtype, error)
     if "mask" in options:
         options["mask"][..., 0] = True  # every query has a visible key
     weight = torch.randn(narrow[0].shape, generator=torch.Generator().manual_seed(1)).to(dtype)
-    right = results(reference, CASES[name].inputs()[0], weight.double(), **options)
+    right = results(composed, CASES[name].inputs()[0], weight.double(), **options)
     size = max(x.norm() for x in right[1:])
     for form_name, form in FORMS.items():
         for actual, exact in zip(results(form, narrow, weight, **options), right, strict=True):
@@ -87,7 +87,7 @@ def test_bfloat16_table_gradients_of_long_sentences_are_accurate(monkeypatch):
     monkeypatch.setattr(attention, "BLOCK_SCORES", 2**15)  # 64 queries in a block: 8 blocks
     inputs, _ = Case(512, 512, keys=16, values=16, width=16).inputs(torch.bfloat16)
     weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1)).bfloat16()
-    exact = results(reference, [None if x is None else x.double() for x in inputs], weight.double())[4:]
+    exact = results(composed, [None if x is None else x.double() for x in inputs], weight.double())[4:]
     for name in ("dense", "blockwise", "composed"):
         of_tables = results(FORMS[name], inputs, weight)[4:]
         errors = [(x.double() - right).norm() / right.norm() for x, right in zip(of_tables, exact, strict=True)]
@@ -120,7 +120,7 @@ def test_gradient_of_a_clipped_row_is_summed_in_float32_under_bfloat16(form):
 def test_gradients_of_blocks_are_summed_in_float32_under_bfloat16():
     inputs, options = Case(400, 400, causal=True).inputs(torch.bfloat16)
     weight = torch.rand(inputs[0].shape, generator=torch.Generator().manual_seed(1)).bfloat16()  # nothing cancels
-    exact = results(reference, [None if x is None else x.double() for x in inputs], weight.double(), **options)[3]
+    exact = results(composed, [None if x is None else x.double() for x in inputs], weight.double(), **options)[3]
     of_values = results(FORMS["blocks of 3"], inputs, weight, **options)[3]
     assert (of_values.double() - exact).norm() < 0.005 * exact.norm()
 

@@ -1,4 +1,4 @@
-"""`BlockwiseAttention` in parts (of heads, of sentences) and blocks of queries against `reference`; determinism; cells
+"""`BlockwiseAttention` in parts (of heads, of sentences) and blocks of queries against `composed`; determinism; cells
 that are written once and read after that; `SplitHeads` against torch.chunk; strided cotangents; memory.
 """
 
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rpr.model import attention
 from rpr.model.attention import attend, blocks, split_heads
 from rpr.model.attention.blocks import SplitHeads
-from tests.model.attention_cases import EACH_PASS, Case, assert_same, blockwise, composed, reference, results
+from tests.model.attention_cases import EACH_PASS, Case, assert_same, blockwise, composed, results
 
 WIDTH = 4
 
@@ -44,7 +44,7 @@ def test_attention_in_parts_matches_reference(monkeypatch, parts, affordable, nu
         parts.clear()
         actual = results(partial(blockwise, queries_per_block=queries_per_block), inputs, weight, **options)
         assert len(parts) == number
-        expected = results(reference, inputs, weight, **options)
+        expected = results(composed, inputs, weight, **options)
         assert_same([actual[0] * valid, *actual[1:]], [expected[0] * valid, *expected[1:]], str(case))
 
 
@@ -172,7 +172,7 @@ def test_cotangents_of_any_strides(queries_per_block):
     ones, numbers = torch.ones(1, 1, 1, 1), torch.randn(2, 2, 12, 6)
     for weight in (ones.double().expand(2, 2, 6, 3), numbers.double()[..., ::2, ::2]):
         found = results(partial(blockwise, queries_per_block=queries_per_block), inputs, weight)
-        assert_same(found, results(reference, inputs, weight), "strided")
+        assert_same(found, results(composed, inputs, weight), "strided")
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rpr.compose import composition
 from rpr.data.batches import Batch
 from rpr.model import attention, devices, layer_positions, rotation
-from rpr.model.attention import attention_of, equations
+from rpr.model.attention import attention_of
+from rpr.model.attention.composition import near_keys
 from rpr.model.positions import Site, alibi, fire, pope, selective_rope, t5, transformer_xl
 from rpr.training.loss import loss_sum, narrow
 from tests.lazy import training_module
@@ -25,7 +26,7 @@ LENGTH = 8192
 OTHERS = sorted({*choices()} - {"absolute"})
 OF_TORCH = torch.nn.functional.scaled_dot_product_attention
 CACHES = (
-    attention._bias_of_mask, attention._columns_of_slopes, equations.near_keys, layer_positions.consecutive,
+    attention._bias_of_mask, attention._columns_of_slopes, near_keys, layer_positions.consecutive,
     layer_positions._column, rotation._angles, rotation._of_dimensions, alibi._bias, fire._distances, pope._angles,
     selective_rope._frequencies, t5._bucket_of_rows, transformer_xl._sinusoids,
 )  # fmt: skip

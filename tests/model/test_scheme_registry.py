@@ -12,7 +12,7 @@ import torch
 
 from rpr.compose.composition import compose, compose_train, expand_multirun
 from rpr.errors import ConfigError
-from rpr.model.positions import SCHEMES, Sides, Site, changed_after_training, codes, source
+from rpr.model.positions import SCHEMES, Sides, Site, changed_after_training, code_of, codes, digest
 from rpr.model.positions import scheme as scheme_module
 from rpr.model.scheme_check import check_hooks
 from rpr.tracking.naming import flat, variant
@@ -144,14 +144,14 @@ def test_digest_is_of_the_syntax_tree(old, new, other, tmp_path):
     for number, text in enumerate((SOURCE, SOURCE.replace(old, new, 1))):
         (tmp_path / f"{number}").mkdir()
         (tmp_path / f"{number}" / "odd.py").write_text(text)
-        digests.append(source.digest(tmp_path / f"{number}" / "odd.py"))
+        digests.append(digest(tmp_path / f"{number}" / "odd.py"))
     assert (digests[0] != digests[1]) == other
 
 
 def test_versions_name_the_schemes_of_the_project():
     assert codes((scheme("alibi"), scheme("rope_none"))) == {"alibi": "1", "pattern": "1", "rope": "1", "vectors": "1"}
     extended = type("Extended", (SCHEMES["rope"],), {"__module__": __name__})
-    assert source.code_of(extended) == f"{source.digest(Path(__file__))}+1"
+    assert code_of(extended) == f"{digest(Path(__file__))}+1"
 
 
 def test_each_stack_may_have_its_own_scheme():

@@ -1,4 +1,4 @@
-"""`fused_attention` and its kernels in Triton's interpreter on a CPU against `reference`; compiling them, which needs
+"""`fused_attention` and its kernels in Triton's interpreter on a CPU against `composed`; compiling them, which needs
 no GPU. The compiled kernels on a GPU: tests/gpu/test_triton.py.
 
 The interpreter must be chosen before triton is imported, which Lightning does too, so these tests run in a process of
@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 
 from rpr.model.attention.inputs import AttentionInputs
 from tests.lazy import triton_attention
-from tests.model.attention_cases import Case, assert_same, reference, results
+from tests.model.attention_cases import Case, assert_same, composed, results
 from tests.model.test_blockwise_attention import Calls
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -65,12 +65,12 @@ def fused(q, k, v, *, tiles=SMALL, **options):
 
 
 def assert_equals_reference(case, *, dtype=torch.float64, tiles=SMALL, tolerance=1e-11, **more):
-    """Forward and all gradients. A query without a visible key has output 0 and no gradient, unlike in `reference`."""
+    """Forward and all gradients. A query without a visible key has output 0 and no gradient, unlike in `composed`."""
     inputs, options = case.inputs(dtype)
     options |= more
     visible = case.has_visible_key(options)
     weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    expected = results(lambda *qkv, **others: reference(*qkv, **others) * visible, inputs, weight, **options)
+    expected = results(lambda *qkv, **others: composed(*qkv, **others) * visible, inputs, weight, **options)
     assert_same(results(partial(fused, tiles=tiles), inputs, weight, **options), expected, "fused", tolerance)
 
 
@@ -148,7 +148,7 @@ class TestInterpreted:
         assert z.transpose(1, 2).flatten(-2).data_ptr() == z.data_ptr()
         ones = torch.ones(1, 1, 1, 1, dtype=torch.float64).expand_as(z)
         turned = [*(x.mT.contiguous().mT for x in inputs[:3]), *inputs[3:]]
-        assert_same(results(fused, turned, ones), results(reference, inputs, ones), "strided", 1e-11)
+        assert_same(results(fused, turned, ones), results(composed, inputs, ones), "strided", 1e-11)
 
     def test_results_do_not_change_if_hooks_make_saved_tensors_contiguous(self):
         inputs, _ = Case(6, 6, batch=1).inputs()
@@ -187,7 +187,7 @@ class TestInterpreted:
     def test_rounding_error_forward_and_in_all_gradients(self, dtype, largest_error):
         inputs, _ = Case(100, 100, keys=16, values=16, batch=1, heads=1, width=32).inputs()
         large = ((64, 64), (64, 64), (64, 64))  # fewer tiles to interpret
-        exact = results(reference, inputs, inputs[0])
+        exact = results(composed, inputs, inputs[0])
         narrow = [None if x is None else x.to(dtype) for x in inputs]
         for actual, expected in zip(results(partial(fused, tiles=large), narrow, narrow[0]), exact, strict=True):
             assert actual.dtype == dtype
@@ -196,7 +196,7 @@ class TestInterpreted:
     def test_rounding_of_the_output_does_not_add_up_in_the_rows_of_far_keys(self):
         inputs, _ = Case(100, 100, keys=16, values=16, batch=1, heads=1, width=32).inputs()
         inputs[2] = (inputs[2] + 8).half().double()
-        exact = results(reference, inputs, inputs[0])
+        exact = results(composed, inputs, inputs[0])
         narrow = [None if x is None else x.half() for x in inputs]
         actual = results(partial(fused, tiles=((64, 64), (64, 64), (64, 64))), narrow, narrow[0])
         for index in (2, 4):  # of k and of the key table; 1.5e-3 and 2.7e-3 from the rounded output alone

@@ -1,4 +1,4 @@
-"""Property of attention in float64: every implementation, also in blocks and parts of any size, matches `reference`
+"""Property of attention in float64: every implementation, also in blocks and parts of any size, matches `composed`
 forward and backward. Decoding with caches: tests/model/test_beam_search.py.
 """
 
@@ -23,6 +23,6 @@ CASES = st.builds(
 @sized(20, CASES, st.sampled_from([1, 300, 2**23]))
 @example(Case(1, 2, 1, causal=True), 1)  # sees all keys
 @example(Case(1, 2, 9, keys=2, values=1, causal=True), 2**23)  # behind all keys by more than both clip distances
-def test_all_forms_match_reference_forward_and_backward(monkeypatch, case, part_bytes):
+def test_all_forms_agree_forward_and_backward(monkeypatch, case, part_bytes):
     monkeypatch.setattr(blocks, "PART_BYTES", part_bytes)
     assert_all_forms_agree(case)

@@ -1,9 +1,8 @@
-"""Attention with relative positions: the paper's equations, and the implementation in use.
+"""Attention with relative positions: which implementation is used.
 
-`reference` follows equations 3 and 4; `attend` is the one to call: by device and length it selects torch's kernels for
-plain attention, ours for a GPU, the hand-written passes of `rpr.model.attention.blocks`, or `composed`. All take
-`AttentionInputs` (`attend` its fields) and return z [B, H, Q, D], empty if q is. A query that sees no key gets finite
-but meaningless values and finite gradients.
+`attend` is the one to call: by device and length it selects torch's kernels for plain attention, ours for a GPU, the
+hand-written passes of `rpr.model.attention.blocks`, or `composed`. All take `AttentionInputs` (`attend` its fields) and
+return z [B, H, Q, D]. A query that sees no key gets finite but meaningless values and finite gradients.
 """
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, D head width, R = 2k+1 table rows.
@@ -25,9 +24,7 @@ from torch import Tensor
 from rpr.model import devices
 from rpr.model.attention.blocks import SplitHeads, blockwise
 from rpr.model.attention.composition import composed as composed
-from rpr.model.attention.composition import weights as weights
-from rpr.model.attention.equations import masked_score, seen_keys
-from rpr.model.attention.equations import reference as reference
+from rpr.model.attention.composition import masked_score, seen_keys
 from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.attention.tables import Layout
 from rpr.model.config import WIDEST_TRITON_HEAD
@@ -64,16 +61,10 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
     """As `attend`."""
     # 1. Everything in its full shape; a window only where it hides something.
     given.check_shapes()
-    q_BHQD, k_BHKD, v_BHKD = given[:3]
     if (mask := given.mask) is not None and mask.dim() < 4:
         given = given._replace(mask=mask.reshape((1,) * (4 - mask.dim()) + mask.shape))
-    if k_BHKD.shape[0] < q_BHQD.shape[0]:
-        k_BHKD, v_BHKD = (x.expand(q_BHQD.shape[0], -1, -1, -1) for x in (k_BHKD, v_BHKD))
-        given = given._replace(k=k_BHKD, v=v_BHKD)
     if given.window is not None and given.window > given.farthest:
         given = given._replace(window=None)
-    if not q_BHQD.numel() or not k_BHKD.numel():
-        return reference(given)
     # 2. Torch's kernels for plain attention, then ours for positions.
     auto = implementation == "auto"
     if auto and _fused_is_faster(given):
@@ -92,7 +83,7 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
 
         return fused_attention(given)
     # 3. Torch's operations, differentiated by autograd or by hand.
-    few = torch.compiler.is_compiling() or _few_queries(q_BHQD)  # it fuses them; of a cache, which is not copied
+    few = torch.compiler.is_compiling() or _few_queries(given.q)  # it fuses them; of a cache, which is not copied
     if implementation == "composed" or given.dense_alone or (auto and few):
         return composed(given)
     stored = implementation == "dense" or (auto and _stores_weights(given))

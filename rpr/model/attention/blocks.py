@@ -19,10 +19,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rpr.model import devices
-from rpr.model.attention.clipped_distances import Distances, scores_buffer
-from rpr.model.attention.equations import HALF, bias_of_keys, own_keys
+from rpr.model.attention.composition import HALF, bias_of_keys, own_keys
 from rpr.model.attention.inputs import AttentionInputs
-from rpr.model.attention.tables import Bias, Block, Layout, Table
+from rpr.model.attention.tables import Bias, Block, Distances, Layout, Table, scores_buffer
 
 PART_BYTES = 2**23  # of q, and of P, in one part on a CPU; measured in sweeps/measured/speed.md
 
@@ -182,7 +181,9 @@ def _backward(
     # What multiplies the key table, and its gradient.
     x_GQX, alpha = (q_GQD, scale) if queries_GQX is None else (queries_GQX, 1.0)
     dx_GQX = dq_GQD if queries_GQX is None else torch.zeros_like(queries_GQX)
-    drows_TWX = keys.zero_rows() if keys is not None and keys.edges.in_place else None
+    drows_TWX = None
+    if keys is not None and keys.edges.in_place:
+        drows_TWX = torch.zeros_like(keys.rows_TWD, dtype=keys.table.dtype)
     if key_bias_HBK is not None:
         dkey_bias_GK = key_bias_HBK.new_zeros(k_GKD.shape[:2])
     whole = layout.queries_per_block is None

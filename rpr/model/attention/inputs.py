@@ -15,8 +15,8 @@ class AttentionInputs(NamedTuple):
     """What attention is computed from.
 
     Args:
-        q, k, v: x W^Q [B, H, Q, D], x W^K and x W^V [B, H, K, D], unscaled; k and v of batch size 1 are broadcast; q
-            and k may have another width than v, by whose D scores are scaled, 1/sqrt(D).
+        q, k, v: x W^Q [B, H, Q, D], x W^K and x W^V [B, H, K, D], unscaled, none empty; q and k may have another
+            width than v, by whose D scores are scaled, 1/sqrt(D).
         key_table, value_table: w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; None: no such
             term. The two may have different k.
         bias_table: a bias b for each head and row, [H, R], added to the scaled score; of any k.
@@ -115,5 +115,3 @@ class AttentionInputs(NamedTuple):
                 raise ValueError(f"{name}: {rows} rows are not 2k+1, one for each distance from -k to k")
         if self.distance_queries is not None and self.key_table is None:
             raise ValueError("distance_queries: there is no key_table, whose rows they multiply")
-        if self.labels is not None and str(self.labels.dtype) != "torch.int64":
-            raise ValueError(f"labels: {self.labels.dtype} is not int64")

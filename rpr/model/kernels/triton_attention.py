@@ -1,4 +1,4 @@
-"""Attention with tables in tiles on a GPU: the result of `reference`, without storing anything of size Q x K.
+"""Attention with tables in tiles on a GPU: the result of `composed`, without storing anything of size Q x K.
 
 Matmuls outside the kernels turn the tables into narrow side tables, which the kernels read and write (flash attention,
 Dao et al. 2022, with equations 3 and 4 of Shaw et al. 2018):
@@ -27,8 +27,7 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 from rpr.model import devices
-from rpr.model.attention.distances import keys_to_distances, sum_edges
-from rpr.model.attention.equations import HALF
+from rpr.model.attention.composition import HALF, keys_to_distances, sum_edges
 from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.kernels.triton_kernels import (
     backward_key_kernel,
@@ -67,26 +66,21 @@ TILES = {
 
 
 def fused_attention(given: AttentionInputs, tiles: Tiles | None = None) -> Tensor:
-    """`rpr.model.attention.reference` without labels, changed scores, bias of keys and sink, forward and backward, in
-    memory linear in Q and K (but for tables as wide as the keys).
-
-    A query that sees no key gets zeros and gives no gradient (`reference` gives it the mean of the values). float32
-    matmuls use TF32 only if `torch.set_float32_matmul_precision` allows it.
-
-    q, k and v are of one dtype, D at most 256; views are read in place where D is contiguous. Matmuls with the tables
-    use q's dtype and sum in float32 (or float64). The mask is never expanded in memory. z is laid out so that
+    """Attention without labels, changed scores, bias of keys and sink, forward and backward, in memory linear in Q and
+    K, but for tables as wide as the keys. A query that sees no key gets zeros and gives no gradient (`composed` gives
+    it the mean of the values). float32 matmuls use TF32 only if `torch.set_float32_matmul_precision` allows it. q, k
+    and v are of one dtype, D at most 256; views are read in place where D is contiguous. Matmuls with the tables use
+    q's dtype and sum in float32 (or float64). The mask is never expanded in memory. z is laid out so that
     z.transpose(1, 2).flatten(-2) is a view.
     """
     q_BHQD, mask, bias = given.q, given.mask, given.bias_table
-    assert q_BHQD.dtype == given.k.dtype == given.v.dtype, (q_BHQD.dtype, given.k.dtype, given.v.dtype)
-    d_tile = max(16, 1 << (q_BHQD.shape[3] - 1).bit_length())
-    assert d_tile <= 256, f"d_head: {q_BHQD.shape[3]} is more than the 256 whose tiles fit into shared memory"
+    width = q_BHQD.shape[3]
+    assert width <= 256, f"d_head: {width} is more than the 256 whose tiles fit into shared memory"
     exact = q_BHQD.dtype == torch.float64 or devices.matmul_precision() == "highest"
     precision = "ieee" if exact else "tf32"
     if tiles is None:
-        tiles = TILES["half" if q_BHQD.dtype in HALF else precision, max(64, d_tile)]
+        tiles = TILES["half" if q_BHQD.dtype in HALF else precision, max(64, _power_of_two(width))]
     if mask is not None:
-        assert mask.dtype == torch.bool, mask.dtype
         # Viewed as bytes; but Triton fails to compile a float64 matmul after a mask of 8 or 16 bits.
         mask = mask.to(torch.int32) if q_BHQD.dtype == torch.float64 else mask.view(torch.uint8)
         mask = mask.expand(*q_BHQD.shape[:3], given.k.shape[2])  # stride 0 where it is broadcast
@@ -104,7 +98,6 @@ def _occurring_rows(table: Tensor | None, given: AttentionInputs) -> Tensor | No
     """The rows of distances that occur, 2k+1 with k >= 1; with a causal mask none right of the diagonal, k+1."""
     if table is None:
         return None
-    assert table.shape[-2] % 2 == 1, f"a table has 2k+1 rows, this one {table.shape[-2]}"
     if table.shape[-2] == 1:  # k = 0 is k = 1 with three equal rows: no special case in the kernels
         table = table.expand(*table.shape[:-2], 3, -1)
     whole = (table.shape[-2] - 1) // 2
@@ -140,8 +133,8 @@ def _attention(
     s_HBQR = None
     if value_table is not None:  # -inf: cells of distances that do not occur are never stored
         s_HBQR = lse_HBQ.new_full((heads, batch, queries, value_table.shape[-2]), -math.inf)
-    settings = _settings(q_BHQD, k_BHKD, key_table, value_table, bias_HR, mask_BHQK, causal, first_query, window)
-    settings |= {"PRECISION": precision, "num_warps": tiles[6], "num_stages": tiles[7]}
+    tables = key_table, value_table, bias_HR
+    settings = _settings(q_BHQD, k_BHKD, tables, mask_BHQK, causal, first_query, window, tiles, precision)
     with _plain(q_BHQD):
         r_HBQR = _scores_by_row(q_BHQD, queries_BHQX, key_table)
         strided, others = (q_BHQD, k_BHKD, v_BHKD), (r_HBQR, _in_log2(bias_HR, wide), z_BQHD, lse_HBQ, s_HBQR)
@@ -189,8 +182,8 @@ def _attention_backward(
     delta_HBQ = torch.empty_like(lse_HBQ)
     dr_HBQR = None if key_table is None else lse_HBQ.new_zeros(*lse_HBQ.shape, key_table.shape[-2])
     d_queries, d_key_table, d_value_table, d_bias = (nothing(0) for _ in range(4))
-    settings = _settings(q_BHQD, k_BHKD, key_table, value_table, bias_HR, mask_BHQK, causal, first_query, window)
-    settings |= {"PRECISION": precision, "num_warps": tiles[6], "num_stages": tiles[7]}
+    tables = key_table, value_table, bias_HR
+    settings = _settings(q_BHQD, k_BHKD, tables, mask_BHQK, causal, first_query, window, tiles, precision)
     strided = (q_BHQD, k_BHKD, v_BHKD, dz_BHQD)
     with _plain(q_BHQD):
         r_HBQR, g_HBQR = _scores_by_row(q_BHQD, queries_BHQX, key_table), _project(dz_BHQD, value_table)
@@ -246,36 +239,33 @@ _attention.register_autograd(_gradients, setup_context=_keep)
 def _settings(
     q_BHQD: Tensor,
     k_BHKD: Tensor,
-    key_table: Tensor | None,
-    value_table: Tensor | None,
-    bias_HR: Tensor | None,
+    tables: tuple[Tensor | None, ...],
     mask_BHQK: Tensor | None,
     causal: bool,
     first_query: int,
     window: int,
+    tiles: list[int],
+    precision: str,
 ) -> dict[str, Any]:
-    """What every kernel gets besides tensors."""
+    """What every kernel gets besides tensors; `tables` are of keys, values and bias."""
     batch, num_heads, num_queries, d_head = q_BHQD.shape
-    rows = [1 if table is None else table.shape[-2] for table in (key_table, value_table)]
-    rows.append(1 if bias_HR is None else bias_HR.shape[-1])
-    clips = [max(1, count - 1 if causal else (count - 1) // 2) for count in rows]
+    key_rows, value_rows, bias_rows = (
+        1 if table is None else table.shape[-1 if place == 2 else -2] for place, table in enumerate(tables)
+    )
+    clips = [max(1, rows - 1 if causal else (rows - 1) // 2) for rows in (key_rows, value_rows, bias_rows)]
     return {
-        "num_batch": batch,
-        "num_heads": num_heads,
-        "num_queries": num_queries,
-        "num_keys": k_BHKD.shape[2],
-        "first_query": first_query,
-        "window": window,
-        **dict(zip(("key_rows", "value_rows", "bias_rows"), rows, strict=True)),
-        **dict(zip(("key_clip", "value_clip", "bias_clip"), clips, strict=True)),
-        "near_clip": max(clips[:2]),
-        "SCALE": d_head**-0.5,
-        "D_HEAD": d_head,
-        "D_TILE": max(16, 1 << (d_head - 1).bit_length()),
-        "MASK_BY_QUERY": mask_BHQK is not None and mask_BHQK.stride(2) != 0,
-        "CAUSAL": causal,
-        "WINDOWED": window > 0,
-    }
+        "num_batch": batch, "num_heads": num_heads, "num_queries": num_queries, "num_keys": k_BHKD.shape[2],
+        "first_query": first_query, "window": window,
+        "key_rows": key_rows, "value_rows": value_rows, "bias_rows": bias_rows,
+        "key_clip": clips[0], "value_clip": clips[1], "bias_clip": clips[2], "near_clip": max(clips[:2]),
+        "SCALE": d_head**-0.5, "D_HEAD": d_head, "D_TILE": max(16, _power_of_two(d_head)),
+        "MASK_BY_QUERY": mask_BHQK is not None and mask_BHQK.stride(2) != 0, "CAUSAL": causal, "WINDOWED": window > 0,
+        "PRECISION": precision, "num_warps": tiles[6], "num_stages": tiles[7],
+    }  # fmt: skip
+
+
+def _power_of_two(width: int) -> int:
+    return 1 << (width - 1).bit_length()
 
 
 def _in_log2(bias_HR: Tensor | None, wide: torch.dtype) -> Tensor | None:
@@ -336,28 +326,24 @@ def _rows_contiguous(x_BHXD: Tensor) -> Tensor:
 
 def _project(x_BHQD: Tensor, table: Tensor | None) -> Tensor | None:
     """x w^T, [H, B, Q, R]; None without a table."""
-    if table is None:
-        return None
-    batch, heads, queries = x_BHQD.shape[:3]
-    x_GND = _by_group(x_BHQD.transpose(0, 1), table)
-    r_GNR = _matmul(x_GND, _per_group(table).transpose(1, 2), x_BHQD.dtype)
-    return r_GNR.view(heads, batch, queries, table.shape[-2])
+    return None if table is None else _times(x_BHQD.transpose(0, 1), table.transpose(-2, -1), x_BHQD.dtype)
 
 
 def _unproject(x_HBQR: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     """x w, [B, Q, H, D]."""
-    z_GND = _matmul(_by_group(x_HBQR, table), _per_group(table), dtype)
-    return z_GND.view(*x_HBQR.shape[:3], table.shape[-1]).permute(1, 2, 0, 3)
+    return _times(x_HBQR, table, dtype).permute(1, 2, 0, 3)
+
+
+def _times(x_HBQX: Tensor, matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """x times a matrix [X, Y], or [H, X, Y], one for each head: [H, B, Q, Y]."""
+    product = _matmul(_by_group(x_HBQX, matrix), matrix if matrix.dim() == 3 else matrix[None], dtype)
+    return product.view(*x_HBQX.shape[:3], matrix.shape[-1])
 
 
 def _table_gradient(x_HBQR: Tensor, y_BHQD: Tensor, table: Tensor) -> Tensor:
     """x^T y, summed over all queries that share a table, in the table's shape and dtype."""
     x_GNR, y_GND = _by_group(x_HBQR, table), _by_group(y_BHQD.transpose(0, 1), table)
     return _matmul(x_GNR.transpose(1, 2), y_GND, y_BHQD.dtype).view(table.shape).to(table.dtype)
-
-
-def _per_group(table: Tensor) -> Tensor:
-    return table if table.dim() == 3 else table[None]
 
 
 def _by_group(x_HBQX: Tensor, table: Tensor) -> Tensor:

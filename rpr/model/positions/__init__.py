@@ -4,10 +4,13 @@ Configuration, model, record, report, benchmark and exports use the interface `r
 other module names a scheme. Importing this package does not import torch.
 """
 
+import ast
+import hashlib
 import importlib
 import pkgutil
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -20,9 +23,42 @@ from rpr.model.positions.scheme import Pairs as Pairs
 from rpr.model.positions.scheme import Scheme as Scheme
 from rpr.model.positions.scheme import Site as Site
 from rpr.model.positions.scheme import Tables as Tables
-from rpr.model.positions.source import code_of
 from rpr.paths import schemes_dir
 from rpr.validation import StrictModel, one_of
+
+
+@cache  # of what was imported: a file may change under a long training
+def code_of(scheme: type[Scheme]) -> str:
+    """What names the code of a scheme in records: its `VERSION`, which the schemes of this project have (frozen with
+    their values in tests/golden/schemes.json), so that refactoring changes no record. Else 16 hexadecimal digits: the
+    sha256 of the syntax tree of its file, in which comments, docstrings and formatting do not count; joined by + with
+    the version of a scheme that it extends.
+    """
+    parts: list[str] = []
+    for kind in scheme.__mro__:
+        if "VERSION" in vars(kind):
+            return "+".join([*parts, str(vars(kind)["VERSION"])])
+        if kind is Scheme:
+            break
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        if file is not None and (digested := digest(Path(file))) not in parts:
+            parts.append(digested)
+    return "+".join(parts)
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(repr(_plain(ast.parse(file.read_text(encoding="utf-8")))).encode()).hexdigest()[:16]
+
+
+def _plain(node: Any) -> Any:
+    """A syntax tree without docstrings and without empty fields, which differ between versions of Python."""
+    if isinstance(node, list):
+        return [_plain(item) for item in node]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False)
+    fields = dict(ast.iter_fields(node)) | ({"body": node.body[1:]} if documented else {})  # type: ignore[attr-defined]
+    return type(node).__name__, [(name, _plain(value)) for name, value in fields.items() if value not in (None, [])]
 
 
 def _discover() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
@@ -30,12 +30,10 @@ class Alibi(Scheme):
     TITLE = "ALiBi"
     VERSION = "1"
     COLOUR = "#4d8a1c"
+    PUBLISHED: ClassVar = {"encoder_form": ("symmetric", "{}")}
 
     scheme: Literal["alibi"]
     encoder_form: Literal["symmetric", "one_side_per_head", "asymmetric"]
-
-    def details(self) -> list[str]:
-        return [] if self.encoder_form == "symmetric" else [self.encoder_form.replace("_", " ")]
 
     def problem(self, site: Site) -> str | None:
         if self.encoder_form == "one_side_per_head" and not site.causal and site.num_heads % 2:

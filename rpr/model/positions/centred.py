@@ -6,7 +6,7 @@ Ours, for sweeps/norm.yaml. In sentences of a few dozen tokens the low frequenci
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
@@ -22,13 +22,11 @@ class CentredSinusoids(Scheme):
     VERSION = "1"
     COLOUR = "#7a6a4f"
     SHIFT_INVARIANT = False
+    PUBLISHED: ClassVar = {"mean_over": (40, "mean over {} positions")}
 
     scheme: Literal["centred"]
     absolute: Literal["sinusoidal"]
     mean_over: PositiveInt
-
-    def details(self) -> list[str]:
-        return [] if self.mean_over == 40 else [f"mean over {self.mean_over} positions"]
 
     def embeddings(self, d_model: int) -> nn.Module:
         from rpr.model.vectors import SinusoidalPositions

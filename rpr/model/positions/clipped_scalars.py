@@ -8,7 +8,7 @@ Shaw et al. 2018, rel-eb.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,7 @@ class ClippedScalars(Scheme):
     TITLE = "clipped scalars"
     VERSION = "1"
     COLOUR = "#7a5c00"
+    PUBLISHED: ClassVar = {"keys": (False, "with relative keys"), "clip_distance": (None, "k = {}")}
 
     scheme: Literal["clipped_scalars"]
     clip_distance: int = Field(ge=0)
@@ -35,9 +36,6 @@ class ClippedScalars(Scheme):
     @property
     def ordered(self) -> bool:
         return self.absolute != "none" or self.clip_distance > 0
-
-    def details(self) -> list[str]:
-        return [*(["with relative keys"] if self.keys else []), f"k = {self.clip_distance}"]
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         from rpr.model.vectors import relative_table

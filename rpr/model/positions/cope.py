@@ -9,7 +9,7 @@ products are scaled by 1/sqrt(d), which the paper's equations leave out.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,6 +25,7 @@ class Cope(Scheme):
     VERSION = "1"
     COLOUR = "#3f7f93"
     CAUSAL_ONLY = True
+    PUBLISHED: ClassVar = {"num_positions": (64, "{} positions")}
 
     scheme: Literal["cope"]
     num_positions: int = Field(ge=2)
@@ -32,9 +33,6 @@ class Cope(Scheme):
     @property
     def uses_positions(self) -> bool:
         return self.query_log_scale > 0  # it counts tokens
-
-    def details(self) -> list[str]:
-        return [] if self.num_positions == 64 else [f"{self.num_positions} positions"]
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         return {"vectors": torch.zeros(self.num_positions, site.d_head)}

@@ -10,7 +10,7 @@ MLP, the same for all keys, would cancel in the softmax and is left out.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -28,6 +28,7 @@ class Fire(Scheme):
     CAUSAL_ONLY = True
     SHIFT_INVARIANT = None  # up to the threshold
     ADDS_TO_SCORES = True
+    PUBLISHED: ClassVar = {"hidden_width": (32, "hidden width {}")}
 
     scheme: Literal["fire"]
     hidden_width: PositiveInt
@@ -35,10 +36,9 @@ class Fire(Scheme):
     initial_threshold: PositiveFloat
 
     def details(self) -> list[str]:
-        details = [] if self.hidden_width == 32 else [f"hidden width {self.hidden_width}"]
-        if (self.initial_c, self.initial_threshold) != (0.1, 512):
-            details.append(f"initial c {self.initial_c:g} and threshold {self.initial_threshold:g}")
-        return details
+        usual = (self.initial_c, self.initial_threshold) == (0.1, 512)
+        initial = f"initial c {self.initial_c:g} and threshold {self.initial_threshold:g}"
+        return [*super().details(), *([] if usual else [initial])]
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         bound = self.hidden_width**-0.5  # torch's default, as in the authors' code
@@ -58,7 +58,7 @@ class Fire(Scheme):
             share = torch.log1p(distances * c) / torch.log1p(longest * c)
             inner_WN = torch.addmm(
                 parameters["inner_bias"][:, None], parameters["inner_weight"][:, None], share.view(1, -1)
-            ).relu()
+            ).relu_()
             bias_HN = parameters["outer_weight"] @ inner_WN
         # [1, Q, K], or [B, Q, K] where sentences differ.
         bias_BHQK: Tensor = bias_HN.view(site.num_heads, -1, *share.shape[-2:]).transpose(0, 1)

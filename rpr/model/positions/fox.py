@@ -8,7 +8,7 @@ of query i and key j. That is c_i - c_j with running sums c; c_i is the same for
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, register
@@ -22,12 +22,10 @@ class Fox(Scheme):
     VERSION = "1"
     COLOUR = "#a3387d"
     CAUSAL_ONLY = True
+    PUBLISHED: ClassVar = {"initial_bias": (5, "initial bias {:g}")}
 
     scheme: Literal["fox"]
     initial_bias: float
-
-    def details(self) -> list[str]:
-        return [] if self.initial_bias == 5 else [f"initial bias {self.initial_bias:g}"]
 
     def projections(self, site: Site) -> dict[str, Tensor]:
         bound = (6.0 / (site.d_model + site.num_heads)) ** 0.5  # Glorot

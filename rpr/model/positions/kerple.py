@@ -8,7 +8,7 @@ learned per head and layer.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rpr.model.lazy_torch import Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
@@ -24,12 +24,10 @@ class Kerple(Scheme):
     TITLE = "KERPLE"
     VERSION = "1"
     COLOUR = "#762a83"
+    PUBLISHED: ClassVar = {"form": ("log", "{}")}
 
     scheme: Literal["kerple"]
     form: Literal["log", "power"]
-
-    def details(self) -> list[str]:
-        return [] if self.form == "log" else [self.form]
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         return {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,12 +27,10 @@ class Pope(Scheme):
     TITLE = "PoPE"
     VERSION = "1"
     COLOUR = "#7a6a00"
+    PUBLISHED: ClassVar = {"base": (10_000, "base {:g}")}
 
     scheme: Literal["pope"]
     base: float = Field(gt=1)
-
-    def details(self) -> list[str]:
-        return [] if self.base == 10_000 else [f"base {self.base:g}"]
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         return {"delta": torch.zeros(site.num_heads, site.d_head)}

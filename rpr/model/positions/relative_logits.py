@@ -12,7 +12,7 @@ convolutions, norm of values and sinks of each token are not positions, and not 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -27,21 +27,18 @@ class RelativeLogits(Scheme):
     TITLE = "relative logits"
     VERSION = "1"
     COLOUR = "#00519c"
+    PUBLISHED: ClassVar = {
+        "rank": (16, "rank {}"),
+        "extent": (1024, "extent {}"),
+        "clip_logits": (None, "r clipped at {:g}"),
+        "clip_queries": (None, "q and k clipped at {:g}"),
+    }
 
     scheme: Literal["relative_logits"]
     rank: PositiveInt
     extent: PositiveInt
     clip_logits: PositiveFloat | None = None
     clip_queries: PositiveFloat | None = None
-
-    def details(self) -> list[str]:
-        differing = {
-            f"rank {self.rank}": self.rank != 16,
-            f"extent {self.extent}": self.extent != 1024,
-            f"r clipped at {self.clip_logits or 0:g}": self.clip_logits is not None,
-            f"q and k clipped at {self.clip_queries or 0:g}": self.clip_queries is not None,
-        }
-        return [setting for setting, differs in differing.items() if differs]
 
     @property
     def reach(self) -> int | None:

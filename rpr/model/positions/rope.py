@@ -8,7 +8,7 @@ The dot product of a query and a key then depends only on their distance. Not us
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -29,6 +29,12 @@ class Rope(Scheme):
     TITLE = "RoPE"
     VERSION = "1"
     COLOUR = "#8c2d04"
+    PUBLISHED: ClassVar = {
+        "layout": ("half", "{}"),
+        "base": (10_000, "base {:g}"),
+        "rotated_share": (1, "{:.0%} of the width"),
+        "proportion": (1, "p = {:g}"),
+    }
     AFTER_TRAINING = frozenset({"scaling", "scaling_factor", "trained_length", "long_factors"})
 
     scheme: Literal["rope"]
@@ -42,17 +48,13 @@ class Rope(Scheme):
     long_factors: tuple[PositiveFloat, ...] | None = None
 
     def details(self) -> list[str]:
-        differing = {
-            self.layout: self.layout != "half",
-            f"base {self.base:g}": self.base != 10_000,
-            f"{self.rotated_share:.0%} of the width": self.rotated_share != 1,
-            f"p = {self.proportion:g}": self.proportion != 1,
-            f"{self.scaling} scaling by {self.scaling_factor:g}": self._scaled,
-            f"trained to {self.trained_length}": self._scaled and self.scaling in _OF_LENGTH,
-            f"long factors {' '.join(f'{factor:g}' for factor in self.long_factors or ())}": self._scaled
-            and self.scaling == "longrope",
-        }
-        return [setting for setting, differs in differing.items() if differs]
+        factors = " ".join(f"{factor:g}" for factor in self.long_factors or ())
+        scaling = [
+            f"{self.scaling} scaling by {self.scaling_factor:g}",
+            *([f"trained to {self.trained_length}"] if self.scaling in _OF_LENGTH else []),
+            *([f"long factors {factors}"] if self.scaling == "longrope" else []),
+        ]
+        return [*super().details(), *(scaling if self._scaled else [])]
 
     def problem(self, site: Site) -> str | None:
         width = self.rotated_share * site.d_head

@@ -126,9 +126,11 @@ class Scheme(StrictModel):
     COLOUR: ClassVar[str]
     ORDER: ClassVar[int] = 100  # sort key of rows in tables
     # What names the code in records. To be raised with every change to what the hooks return; without it, every change
-    # to the source counts (rpr/model/positions/source.py).
+    # to the source counts (`code_of`).
     VERSION: ClassVar[str]
 
+    # Of settings that a label shows, the published value, and another one in words.
+    PUBLISHED: ClassVar[Mapping[str, tuple[Any, str]]] = {}
     # Settings that may be changed when evaluating a trained model, since they affect no parameter.
     AFTER_TRAINING: ClassVar[frozenset[str]] = frozenset()
     # Whether the model's output is unchanged when all positions of a sentence are shifted; None: up to some position.
@@ -192,7 +194,8 @@ class Scheme(StrictModel):
 
     def details(self) -> list[str]:
         """The settings that differ from the published ones, in words."""
-        return []
+        values = ((words, usual, getattr(self, name)) for name, (usual, words) in self.PUBLISHED.items())
+        return [words.format(value).replace("_", " ") for words, usual, value in values if value != usual]
 
     def common_details(self) -> list[str]:
         """As `details`, of the settings that every scheme has."""
@@ -202,20 +205,16 @@ class Scheme(StrictModel):
         """Settings that every scheme has, whether they have an effect, and that in words if it is to be shown."""
         norm = self.key_offset_at.replace("_", " the ")
         offset = f"{self.key_offset.replace('_', ' ')}, the first {self.key_offset_first}, {norm}"
+        offset = f"half of each key from the token before ({offset})"
         growth = f"queries x (1 + {self.query_log_scale:g} log(position / {self.query_log_floor}))"
         spread = "" if self.initial_std is None else f"initial std {self.initial_std:g}"
-        drawn = f"random positions below {self.random_positions} in training"
         embeds = self.absolute != "none" or self.has_own_embeddings
         drawn_for = bool(self.random_positions) and (embeds or any(part.uses_positions for part in self.parts))
         return [
             ({"query_log_scale", "query_log_floor"}, self.query_log_scale > 0, growth),
             ({"max_positions", "initial_std"}, self.num_learned is not None, spread),
-            (
-                {"key_offset_first", "key_offset_at"},
-                self.offsets_keys,
-                f"half of each key from the token before ({offset})",
-            ),
-            ({"random_positions"}, drawn_for, drawn),
+            ({"key_offset_first", "key_offset_at"}, self.offsets_keys, offset),
+            ({"random_positions"}, drawn_for, f"random positions below {self.random_positions} in training"),
             ({"window"}, self.window is not None, f"window {self.window}"),
             ({"sink"}, self.sink, "sink"),
         ]
@@ -284,12 +283,9 @@ class Scheme(StrictModel):
         """Why the scheme cannot be used at this site, as `setting: reason; remedy`; None if it can."""
         if self.offsets_keys and site.d_head % 4:
             return f"key_offset: a head's {site.d_head} dimensions are no multiple of 4; choose another model.num_heads"
-        if site.causal or not self.CAUSAL_ONLY:
-            return None
-        return (
-            f"name: {self.name} is for causal attention only; choose model.architecture=decoder_only, or "
-            "position.encoder=... for the encoder"
-        )
+        remedy = "choose model.architecture=decoder_only, or position.encoder=... for the encoder"
+        causal = f"name: {self.name} is for causal attention only; {remedy}"
+        return causal if self.CAUSAL_ONLY and not site.causal else None
 
     def refusal(self, site: Site, longest: int) -> str | None:
         """`problem`, or that learned positions would be clamped in silence: `longest` is the longest context of
@@ -326,7 +322,6 @@ class Scheme(StrictModel):
 
     @property
     def offsets_keys(self) -> bool:
-        """Whether keys have a part of the key before."""
         return self.key_offset != "none"
 
     @property
@@ -338,27 +333,32 @@ class Scheme(StrictModel):
     @property
     def not_fused(self) -> str | None:
         """What the fused kernel, which knows only tables by distance and windows, cannot compute."""
-        by_what: dict[str, bool] = {
-            "bias of keys": any(part.has_key_bias for part in self.parts),
-            "changed scores": any(part.has_scores for part in self.parts),
-            "sink": any(part.sink for part in self.parts),
-            "random positions": self.random_positions is not None and any(part.has_tables for part in self.parts),
-        }
-        return next((what for what, present in by_what.items() if present), None)
+        drawn = self.random_positions is not None
+        for part in self.parts:
+            by_what = {"bias of keys": part.has_key_bias, "changed scores": part.has_scores, "sink": part.sink}
+            if present := [what for what, has in by_what.items() if has]:
+                return present[0]
+        return "random positions" if drawn and any(part.has_tables for part in self.parts) else None
 
     # --- hooks, and whether a scheme has each, which a subclass may make depend on its settings
 
+    has_own_embeddings: ClassVar[Any] = _defines("embeddings")
+    has_tables: ClassVar[Any] = _defines("distance_tables")
+    has_projections: ClassVar[Any] = _defines("projections")
+    has_key_bias: ClassVar[Any] = _defines("key_bias")
+    has_scores: ClassVar[Any] = _defines("scores")
+    changes_queries: ClassVar[Any] = _defines("prepare")
+    has_angles: ClassVar[Any] = _defines("angles")
+
     def embeddings(self, d_model: int) -> nn.Module | None:
-        """A module whose output is added to the embeddings: called with (first, pieces [B, L]), it returns [L, M] or
-        [B, L, M]. None: nothing is added.
+        """What is added to the embeddings: a module that is called with (first, pieces [B, L]), and returns [L, M] or
+        [B, L, M].
         """
         from rpr.model.vectors import LearnedPositions, SinusoidalPositions
 
         if self.absolute == "sinusoidal":
             return SinusoidalPositions(d_model)
         return None if self.num_learned is None else LearnedPositions(self.num_learned, d_model, self.initial_std)
-
-    has_own_embeddings: ClassVar[Any] = _defines("embeddings")
 
     def parameters(self, site: Site) -> dict[str, Tensor]:
         """The initial values of the scheme's parameters in one self-attention layer, by name."""
@@ -374,8 +374,6 @@ class Scheme(StrictModel):
         distances beyond k share the outermost ones.
         """
         return Tables()
-
-    has_tables: ClassVar[Any] = _defines("distance_tables")
 
     @property
     def has_bias(self) -> bool:
@@ -395,8 +393,6 @@ class Scheme(StrictModel):
         """The initial weights, [width, M], of learned projections of the layer's input, by name."""
         return {}
 
-    has_projections: ClassVar[Any] = _defines("projections")
-
     def distance_queries(self, projected: ByName, parameters: ByName, site: Site) -> Tensor | None:
         """What multiplies the rows of the key tables in place of the queries, [B, H, P, X], from the projections of the
         layer's input, [B, P, width] by name; the products are added after the scale. None: the queries do.
@@ -414,15 +410,11 @@ class Scheme(StrictModel):
         """
         raise NotImplementedError  # attention asks only a scheme that has it
 
-    has_key_bias: ClassVar[Any] = _defines("key_bias")
-
     def scores(self, pairs: Pairs, parameters: ByName, site: Site) -> Tensor:
         """Other scores [B, H, Q, K], for what no other hook can do: attention then holds all of them, forward and
         backward. A score may depend on the scores of visible keys of its query alone.
         """
         return pairs.scores
-
-    has_scores: ClassVar[Any] = _defines("scores")
 
     def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
         """Queries and keys [B, H, P, D] at these positions (int64 [P]) for their product: of another width, if both are
@@ -430,8 +422,6 @@ class Scheme(StrictModel):
         Prepared keys are cached, so each may depend on its own position alone.
         """
         return q, k
-
-    changes_queries: ClassVar[Any] = _defines("prepare")
 
     HISTORY: ClassVar[int] = 0  # positions before the first that `angles` reads, as a convolution does
 
@@ -442,8 +432,6 @@ class Scheme(StrictModel):
         as "x", [B, HISTORY + P, width]; of positions before the text zeros. All is float32 or wider.
         """
         raise NotImplementedError  # as `key_bias`
-
-    has_angles: ClassVar[Any] = _defines("angles")
 
     # --- exports
 

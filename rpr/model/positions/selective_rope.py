@@ -27,16 +27,13 @@ class SelectiveRope(Scheme):
     VERSION = "1"
     COLOUR = "#a0502d"
     CAUSAL_ONLY = True
+    PUBLISHED: ClassVar = {"base": (500_000, "base {:g}"), "rank": (16, "rank {}"), "gate": (False, "gate")}
     HISTORY: ClassVar[int] = 3  # a kernel of 4 tokens, its own among them
 
     scheme: Literal["selective_rope"]
     base: float = Field(gt=1)
     rank: PositiveInt
     gate: bool
-
-    def details(self) -> list[str]:
-        base = [] if self.base == 500_000 else [f"base {self.base:g}"]
-        return [*base, *([] if self.rank == 16 else [f"rank {self.rank}"]), *(["gate"] if self.gate else [])]
 
     def problem(self, site: Site) -> str | None:
         if site.d_head % 2:

@@ -10,7 +10,7 @@ distances. In the encoder half of the buckets are for keys to the right; in the 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -25,6 +25,7 @@ class T5(Scheme):
     TITLE = "T5"
     VERSION = "1"
     COLOUR = "#d81b72"
+    PUBLISHED: ClassVar = {"one_table": (True, "a table for each layer"), "scaled_queries": (True, "without 1/sqrt(d)")}
 
     scheme: Literal["t5"]
     buckets: int = Field(ge=4, multiple_of=4)
@@ -33,12 +34,8 @@ class T5(Scheme):
     scaled_queries: bool
 
     def details(self) -> list[str]:
-        differing = {
-            f"{self.buckets} buckets to {self.max_distance}": (self.buckets, self.max_distance) != (32, 128),
-            "a table for each layer": not self.one_table,
-            "without 1/sqrt(d)": not self.scaled_queries,
-        }
-        return [setting for setting, differs in differing.items() if differs]
+        usual = (self.buckets, self.max_distance) == (32, 128)
+        return [*([] if usual else [f"{self.buckets} buckets to {self.max_distance}"]), *super().details()]
 
     def problem(self, site: Site) -> str | None:
         exact = (self.buckets if site.causal else self.buckets // 2) // 2
