@@ -24,7 +24,7 @@ from rpr.decode.exported import library
 from rpr.errors import RunError
 from rpr.export.ctranslate2 import POSITION_ROWS, input_embedding, parts_of, position_table
 from rpr.model.config import TransformerConfig
-from rpr.model.linear import Linear
+from rpr.model.layers import Linear
 from rpr.model.positions.scheme import Rotation, Site
 from rpr.model.transformer import Transformer
 

@@ -28,15 +28,15 @@ class GivenPositions(NamedTuple):
         return self._replace(positions_P=self.positions_P[:length])
 
     def rows(self, tables: Tables) -> Tensor | None:
-        """The row of each pair of positions in tables, [P, P]; None without any, or if positions are consecutive: their
-        distances are those of 0, 1, ...
+        """The row of each pair of positions in tables, all of as many rows, [P, P]; None without any, or if positions
+        are consecutive: their distances are those of 0, 1, ...
         """
-        present = [table.shape[-2] for table in tables[:2] if table is not None]
-        present += [] if tables.bias is None else [tables.bias.shape[1]]
+        bias = None if tables.bias is None else tables.bias[..., None]
+        present = {table.shape[-2] for table in (*tables[:2], bias) if table is not None}
         if not present or self.max_distance == len(self.positions_P) - 1:
             return None
-        assert len(set(present)) == 1, f"tables of {present} rows, of which one label per pair selects rows"
-        return rows_of(self.positions_P - self.positions_P[:, None], present[0])
+        (num_rows,) = present
+        return rows_of(self.positions_P - self.positions_P[:, None], num_rows)
 
 
 @lru_cache(maxsize=4)
@@ -104,16 +104,10 @@ class LayerPositions(nn.Module):
             self.register_parameter(name, nn.Parameter(value))
 
     def at(self, max_distance: int, device: torch.device) -> Tables:
-        """The tables for sentences whose positions are at most max_distance apart."""
         return self.scheme.distance_tables(self._learned, self.site, max_distance, device)
 
-    @property
-    def prepares(self) -> bool:
-        """Whether `prepare` does anything."""
-        return self.scheme.changes_queries or bool(self.scheme.query_log_scale)
-
     def prepare(self, q_BHPD: Tensor, k_BHPD: Tensor, positions_P: Tensor) -> tuple[Tensor, Tensor]:
-        """Prepare queries and keys at these positions, int64, for their product."""
+        """Queries and keys for their product, at these positions, int64."""
         if self.scheme.changes_queries:
             dtype = q_BHPD.dtype  # which a scheme may leave for float32
             prepared = self.scheme.prepare(q_BHPD, k_BHPD, positions_P, self._learned, self.site)
@@ -194,8 +188,7 @@ class LayerPositions(nn.Module):
             pairs = Pairs(scores_BHQK, visible, q_BHQD, query_positions, key_positions)
             changed = self.scheme.scores(pairs, self._learned, self.site)
             if changed.shape != scores_BHQK.shape:
-                shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in pairs._asdict().items())
-                raise ValueError(f"scores returns {list(changed.shape)} from {shapes}")
+                raise ValueError(f"scores returns {list(changed.shape)} from {list(scores_BHQK.shape)}")
             return changed
 
         return change

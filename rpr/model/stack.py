@@ -21,9 +21,8 @@ from rpr.model.attention.composition import composed, weights
 from rpr.model.attention.inputs import AttentionInputs
 from rpr.model.cache import DecoderState, KVCache, small_products_exact
 from rpr.model.config import StackShape, TransformerConfig
-from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import GivenPositions, LayerPositions, Running, positions_of_layers
-from rpr.model.linear import Linear
+from rpr.model.layers import Dropout, Linear
 from rpr.model.packing import Packing
 from rpr.model.positions import Scheme, Tables
 
@@ -144,9 +143,8 @@ class SelfAttention(nn.Module):
         if (positions := self.tables) is not None:
             if positions.scheme.has_angles:
                 q, k = positions.rotate(x_X1M, q, k, None, cache.running)
-            if positions.prepares:
-                prepared = positions.prepare(q.transpose(0, 2), k.transpose(0, 2), newest_X)
-                q, k = (part.transpose(0, 2) for part in prepared)
+            prepared = positions.prepare(q.transpose(0, 2), k.transpose(0, 2), newest_X)
+            q, k = (part.transpose(0, 2) for part in prepared)
             tables = state.tables(positions)
             queries, bias = positions.of_input(x_X1M, newest_X[:, None], state.bias_of_parents(cache))
         # 3. The hypotheses of each sentence, [B, H, N, D], and the slots that they see.

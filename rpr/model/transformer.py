@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from rpr.model.attention import Implementation
 from rpr.model.cache import DecoderState
 from rpr.model.config import StackShape, TransformerConfig
-from rpr.model.dropout import Dropout
 from rpr.model.layer_positions import positions_in_training
-from rpr.model.linear import linear
+from rpr.model.layers import Dropout, linear
 from rpr.model.packing import Packing
 from rpr.model.stack import Encoded, Layer, Reading, SelfAttention, apart, layers_of, norm_of, projected_memories
 

@@ -20,9 +20,8 @@ def rows_of(distances: Tensor, num_rows: int) -> Tensor:
 
 
 def sinusoids(num_positions: int, d_model: int) -> Tensor:
-    """Sinusoidal positions, float32 [L, M]: sine half and cosine half concatenated (tensor2tensor's layout of Vaswani
-    et al. 2017). Wavelengths are geometric from 2 pi to 10,000 * 2 pi, so the d_model / 2 frequencies run from 1 to
-    1 / 10,000; d_model is even.
+    """Sinusoidal positions, float32 [L, M], for an even M: sine half and cosine half (tensor2tensor's layout of Vaswani
+    et al. 2017). Wavelengths are geometric from 2 pi to 10,000 * 2 pi.
     """
     half = d_model // 2
     frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(10_000.0) / max(1, half - 1)))
@@ -31,10 +30,8 @@ def sinusoids(num_positions: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Sinusoidal positions without parameters: position p gets row p of `sinusoids`; the table grows on demand.
-
-    With max_offset, training positions start at an offset drawn for each sentence, 0 to max_offset, and evaluation
-    positions at evaluation_offset. With mean_over, the mean of that many first rows is subtracted from every row.
+    """Sinusoids, row p for position p: in training after an offset drawn for each sentence, 0 to max_offset, in
+    evaluation after evaluation_offset. With mean_over, the mean of that many first rows is subtracted from every row.
     """
 
     def __init__(self, d_model: int, *, max_offset: int = 0, evaluation_offset: int = 0, mean_over: int = 0) -> None:
@@ -74,10 +71,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """One learned vector for each absolute position.
-
-    Positions from num_positions on share the last vector, so a model can be scored on longer sentences (badly).
-    """
+    """A learned vector for each absolute position; those from num_positions on share the last one."""
 
     def __init__(self, num_positions: int, d_model: int, initial_std: float | None = None) -> None:
         super().__init__()
@@ -149,10 +143,7 @@ def of_counts(scores_BHQK: Tensor, visible: Tensor, products_BHQL: Tensor) -> Te
 
 
 def relative_table(clip_distance: int, d_head: int, num_heads: int | None) -> Tensor:
-    """The initial 2k+1 vectors w^K or w^V: [R, D] for all heads, [H, R, D] if each head has its own.
-
-    Glorot-uniform as in tensor2tensor, whose variable has the shape [R, D] or [R, H D].
-    """
+    """The initial 2k+1 vectors w^K or w^V, Glorot-uniform: [R, D] for all heads, [H, R, D] if each has its own."""
     rows = (2 * clip_distance + 1, d_head)
     shape = rows if num_heads is None else (num_heads, *rows)
     bound = glorot_bound(shape)
@@ -160,9 +151,6 @@ def relative_table(clip_distance: int, d_head: int, num_heads: int | None) -> Te
 
 
 def glorot_bound(shape: Sequence[int]) -> float:
-    """The bound b of U(-b, b), from which a table [R, D] or [H, R, D] is initialised.
-
-    A table per head counts as tensor2tensor's single [R, H D] variable.
-    """
+    """The b of U(-b, b) for a table [R, D] or [H, R, D], which counts as tensor2tensor's one variable [R, H D]."""
     *heads, rows, width = shape
     return math.sqrt(6.0 / (rows + math.prod(heads) * width))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rpr.model.attention import attend
-from rpr.model.dropout import Dropout
+from rpr.model.layers import Dropout
 from tests.model.attention_cases import composed
 
 pytestmark = pytest.mark.gpu
