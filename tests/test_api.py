@@ -105,7 +105,8 @@ def test_probabilities_are_those_of_decoding_by_steps(pairs):
     logits = pairs.logits(SOURCE, f" {TARGET}\n")
     with torch.no_grad():
         state = model.start_decoding(torch.tensor([vocabulary.encode(SOURCE, eos=True)]))
-        steps = [model.next_logits(torch.tensor([[piece]]), state)[0] for piece in [BOS, *vocabulary.encode(TARGET)]]
+        pieces = [torch.tensor([[piece]]) for piece in [BOS, *vocabulary.encode(TARGET)]]
+        steps = [model.logits(model.next_hidden(piece, state))[0] for piece in pieces]
     torch.testing.assert_close(logits, torch.stack(steps), rtol=0, atol=1e-10)
     log_probabilities = pairs.log_probabilities(SOURCE, TARGET)
     torch.testing.assert_close(log_probabilities, torch.stack(steps).log_softmax(-1), rtol=0, atol=1e-10)

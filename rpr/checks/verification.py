@@ -75,7 +75,7 @@ def cached_decoding(exact: Transformer, pairs: Pairs, max_tokens: int, name: str
             state = exact.start_decoding(source_BS)
             for t in range(inputs_BT.shape[1]):
                 real_B = inputs_BT[:, t] != PAD
-                step_BV = exact.next_logits(inputs_BT[:, t : t + 1], state).log_softmax(dim=-1)
+                step_BV = exact.logits(exact.next_hidden(inputs_BT[:, t : t + 1], state)).log_softmax(dim=-1)
                 full_BV = exact.logits(hidden_BTM[:, t]).log_softmax(dim=-1)
                 largest = max(largest, largest_of(step_BV[real_B] - full_BV[real_B]))
     return _check(name, "log p of step-by-step decoding and of one full pass", largest, len(pairs))

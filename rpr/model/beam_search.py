@@ -41,19 +41,16 @@ NBest = list[list[Hypothesis]]  # of each sentence, best first
 
 @dataclass(frozen=True)
 class Search:
-    """The settings of beam search, documented in conf/evaluation/default.yaml.
-
-    `n_best` of the `beam_size` hypotheses are returned; a smaller n_best stops earlier with the same best ones.
-    `min_length` is the minimum number of pieces before EOS; the maximum length is raised to allow it.
-    `max_tokens_per_batch` bounds rows * longest source * beam_size of a caller's batch; a longer source is its own.
-    """
+    """The settings of beam search, documented in conf/evaluation/default.yaml."""
 
     beam_size: int
     length_penalty: float  # alpha >= 0
     max_extra_length: int
-    max_tokens_per_batch: int
-    n_best: int = 1
-    min_length: int = 0
+    max_tokens_per_batch: (
+        int  # bounds rows * longest source * beam_size of a caller's batch; a longer source is its own
+    )
+    n_best: int = 1  # hypotheses returned; fewer stop earlier with the same best ones
+    min_length: int = 0  # pieces before EOS; the maximum length is raised to allow it
 
 
 def beam_search(model: Transformer, source_BS: Tensor, search: Search, eos: int = 3) -> NBest:
@@ -95,6 +92,7 @@ def _search(model: Transformer, state: DecoderState, limit_B: Tensor, search: Se
     done_BN = done_scores_BN.clone()
     length = 0
     while True:
+        # 1. The best candidates.
         length += 1
         hidden_BNM = model.next_hidden(alive_BNT[:, :, -1].reshape(-1, 1), state).view(*alive_BN.shape, -1)
         never = _never(model, eos, length, search.min_length)
@@ -109,14 +107,14 @@ def _search(model: Transformer, state: DecoderState, limit_B: Tensor, search: Se
         )
         ends_BC = pieces_BC == eos
 
-        # Finished hypotheses: the new ones compete with those kept so far; older ones win ties.
+        # 2. Finished hypotheses: the new ones compete with those kept so far; older ones win ties.
         scores_BC = (log_p_BC / penalty(length, search.length_penalty)).masked_fill(~ends_BC, NEVER)
         done_scores_BN, order_BN = _best(torch.cat([done_scores_BN, scores_BC], dim=1), beam_size)
         done_BN = torch.cat([done_BN, log_p_BC], dim=1).gather(1, order_BN)
         done_BNT = torch.cat([F.pad(done_BNT, (0, 1), value=model.config.pad), candidates_BCT], dim=1)
         done_BNT = torch.take_along_dim(done_BNT, order_BN[..., None], dim=1)
 
-        # Alive hypotheses: the first N that do not end (candidates are sorted).
+        # 3. Alive hypotheses: the first N that do not end (candidates are sorted).
         order_BN = ends_BC.to(torch.int8).argsort(dim=1, stable=True)[:, :beam_size]
         rows_BN = (
             parents_BC.gather(1, order_BN) + alive_BN.shape[1] * torch.arange(len(alive_BN), device=device)[:, None]
@@ -124,6 +122,7 @@ def _search(model: Transformer, state: DecoderState, limit_B: Tensor, search: Se
         alive_BN = log_p_BC.gather(1, order_BN)
         alive_BNT = torch.take_along_dim(candidates_BCT, order_BN[..., None], dim=1)
 
+        # 4. Sentences that are done leave.
         leaves_B = (done_scores_BN[:, search.n_best - 1] >= alive_BN[:, 0] / best_possible_B) | (limit_B <= length)
         leaving = leaves_B.nonzero()[:, 0]  # the only synchronisation per step
         if not len(leaving):

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch as torch
     from torch import Tensor as Tensor
-    from torch import nn as nn
+
+    Device = torch.device
+    Dtype = torch.dtype
+    Module = torch.nn.Module
 else:
 
     class _Lazy(ModuleType):
@@ -16,4 +19,4 @@ else:
             return getattr(torch, name)
 
     torch = _Lazy("torch")
-    Tensor = nn = Any  # in annotations, which are not evaluated
+    Tensor = Device = Dtype = Module = Any

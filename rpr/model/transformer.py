@@ -101,14 +101,10 @@ class Transformer(nn.Module, ABC):
         """Scores over the vocabulary, [..., V], through the shared embedding."""
         return linear(hidden, self.embedding_VM)
 
-    def next_logits(self, pieces_X1: Tensor, state: DecoderState) -> Tensor:
-        """Feed the next piece of every hypothesis (BOS first), N consecutive rows for each sentence of the state: the
-        scores of the piece after it, [X, V].
-        """
-        return self.logits(self.next_hidden(pieces_X1, state))
-
     def next_hidden(self, pieces_X1: Tensor, state: DecoderState) -> Tensor:
-        """As `next_logits`, but return the hidden states [X, M]."""
+        """Feed the next piece of every hypothesis (BOS first), N consecutive rows for each sentence of the state: the
+        hidden states from which `logits` computes scores of the piece after it, [X, M].
+        """
         stack = self.stacks()[-1]
         state.advance(len(pieces_X1) // len(state.visible_BNK))
         vectors = None if stack.positions is None else state.position_vectors(stack.positions, pieces_X1)

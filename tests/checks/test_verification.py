@@ -129,9 +129,9 @@ def wrong(method: str, replacement: Callable[..., Any], **changes: Any) -> Trans
     return model
 
 
-def forget_a_piece(next_logits: Any, pieces: Tensor, state: Any) -> Tensor:
+def forget_a_piece(next_hidden: Any, pieces: Tensor, state: Any) -> Tensor:
     """Feeds another piece at every sixth step of cached decoding."""
-    return next_logits(torch.full_like(pieces, 7) if state.length % 6 == 5 else pieces, state)
+    return next_hidden(torch.full_like(pieces, 7) if state.length % 6 == 5 else pieces, state)
 
 
 def see_padding(encode: Any, source_BS: Tensor) -> Encoded:
@@ -156,7 +156,7 @@ def mix_sentences(encode: Any, source_BS: Tensor) -> Encoded:
 
 
 def test_wrong_cache_mask_positions_and_batches_fail():
-    assert_outcome(cached_decoding(wrong("next_logits", forget_a_piece), PAIRS, 200, "cached decoding"), "failed")
+    assert_outcome(cached_decoding(wrong("next_hidden", forget_a_piece), PAIRS, 200, "cached decoding"), "failed")
     assert_outcome(padding_invariance(wrong("encode", see_padding), PAIRS, 200), "failed")
     assert_outcome(shift_invariance(wrong("encode", see_padding), PAIRS), "failed")
     assert_outcome(shift_invariance(wrong("encode", add_positions), PAIRS), "failed")

@@ -150,15 +150,16 @@ def blockwise(
 ) -> Tensor:
     """Like `attend`, with any number of queries per block (None: all at once), with the weights stored or not."""
     given = AttentionInputs(q, k, v, **options)
-    return attend(q, k, v, **options) if given.dense_alone else in_blocks(given, queries_per_block, stored=stored)
+    dense = given.labels is not None or given.change_scores is not None
+    return attend(q, k, v, **options) if dense else in_blocks(given, queries_per_block, stored=stored)
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Torch's kernel, as on a GPU, for all that it computes; else `attend`."""
     given = AttentionInputs(q, k, v, **options)
-    if given.change_adds and given.positions == {"change_scores"} and given.sink is None:
+    if given.change_adds and given.positions == {"change_scores"}:
         return attention._with_bias_of_pairs(given)
-    fits = not given.positions and not given.windowed
+    fits = not given.positions and given.window is None
     return attention._fused(given) if fits else attend(q, k, v, **options)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rpr.model import beam_search as module
 from rpr.model import cache
-from rpr.model.beam_search import Hypothesis, Search, beam_search, best_extensions
+from rpr.model.beam_search import Hypothesis, Search, beam_search
 from rpr.model.transformer import Transformer, build_model
 from tests.model.test_transformer import sentences
 from tests.property.sizes import sized
@@ -195,22 +195,3 @@ def test_smaller_n_best_gives_the_first_hypotheses_in_fewer_steps():
         assert fewer == [found[:n_best] for found in everything]
         rows.append(sum(steps))
     assert rows[0] > rows[1] > rows[2]
-
-
-@pytest.mark.parametrize(("hypotheses", "vocabulary", "candidates"), [(4, 1000, 8), (1, 331, 8), (3, 70, 6), (2, 5, 8)])
-def test_best_extensions_match_a_full_sort(hypotheses, vocabulary, candidates):
-    """With vocabularies that are and are not a whole number of columns."""
-    torch.manual_seed(vocabulary)
-    log_p_BNV = torch.randn(5, hypotheses, vocabulary).log_softmax(-1)
-    log_p_BNV[:, :, [PAD, BOS]] = -torch.inf
-    alive_BN = torch.randn(5, hypotheses, dtype=torch.float64)
-    log_p, parents, pieces = best_extensions(log_p_BNV, alive_BN, candidates)
-    everything = (log_p_BNV + alive_BN[..., None]).flatten(1)
-    expected = everything.sort(dim=1, descending=True)
-    exist = min(candidates, everything.shape[1])
-    assert log_p.shape == parents.shape == pieces.shape == (5, candidates)
-    assert torch.equal(log_p[:, :exist], expected.values[:, :exist])
-    real = log_p > -torch.inf
-    assert not real[:, exist:].any()
-    places = (parents * vocabulary + pieces)[:, :exist]
-    assert torch.equal(places[real[:, :exist]], expected.indices[:, :exist][real[:, :exist]])

@@ -123,8 +123,6 @@ USES = {
     "packed": lambda q, k, v: attend(q, k, v, implementation="dense"),
     "more on q": lambda q, k, v: attend(q, k, v, implementation="dense") + q * 0.5,
     "elsewhere": composed,
-    "another order": lambda q, k, v: attend(v, q, k, implementation="dense"),
-    "without k and v": lambda q, k, v: q * q,
 }
 
 

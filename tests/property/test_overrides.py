@@ -59,9 +59,3 @@ def test_any_override_gives_a_configuration_or_a_one_line_error(overrides):
     assert isinstance(config, TrainConfig)
     assert config.run_dir_name == Path(config.run_dir_name).name
     json.dumps(config.model_dump(mode="json"), allow_nan=False, ensure_ascii=False).encode()  # as in a record
-
-
-def test_jobs_are_composed_independently_of_those_before():
-    jobs = [[], ["model=base"], ["name='${data.name}-x'"], ["seed=2"], ["position=rope", "position.base=500"]]
-    first = [compose_train(job) for job in jobs]
-    assert [compose_train(job) for job in reversed(jobs)] == first[::-1]

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rpr.model import devices
-from rpr.model.attention.blocks import SplitHeads, blockwise
+from rpr.model.attention.blocks import SplitHeads, blockwise, heads_of
 from rpr.model.attention.composition import composed as composed
 from rpr.model.attention.composition import masked_score, seen_keys
 from rpr.model.attention.inputs import AttentionInputs
@@ -84,7 +84,8 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
         return fused_attention(given)
     # 3. Torch's operations, differentiated by autograd or by hand.
     few = torch.compiler.is_compiling() or _few_queries(given.q)  # it fuses them; of a cache, which is not copied
-    if implementation == "composed" or given.dense_alone or (auto and few):
+    dense_alone = given.labels is not None or given.change_scores is not None
+    if implementation == "composed" or dense_alone or (auto and few):
         return composed(given)
     stored = implementation == "dense" or (auto and _stores_weights(given))
     whole = stored and given.window is None and not _leaves_out_later_keys(given)
@@ -108,8 +109,7 @@ def _block(given: AttentionInputs) -> int:
 
 def _in_kernel(given: AttentionInputs) -> bool:
     """Whether the fused kernel for a GPU computes it."""
-    of_one_width = given.q.shape[3] == given.v.shape[3]
-    return of_one_width and given.positions <= IN_KERNEL and given.sink is None
+    return given.q.shape[3] == given.v.shape[3] and given.positions <= IN_KERNEL
 
 
 def _kernel_is_faster(given: AttentionInputs) -> bool:
@@ -161,12 +161,10 @@ def _stores_weights(given: AttentionInputs) -> bool:
     return pairs < LONG**2 or (given.causal and size // 2 <= STORED_BYTES)
 
 
-def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+def split_heads(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, ...]:
     """q, k, v of self-attention from one projection, [B, Q, 3 H D] -> three views [B, H, Q, D]."""
-    if torch.compiler.is_compiling() or devices.on_gpu(qkv_BQM):
-        q, k, v = qkv_BQM.view(*qkv_BQM.shape[:2], 3, num_heads, -1).unbind(2)
-        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    parts: tuple[Tensor, Tensor, Tensor] = SplitHeads.apply(qkv_BQM, num_heads)  # type: ignore[no-untyped-call]
+    plain = torch.compiler.is_compiling() or devices.on_gpu(qkv_BQM)
+    parts: tuple[Tensor, ...] = (heads_of if plain else SplitHeads.apply)(qkv_BQM, num_heads)
     return parts
 
 
@@ -175,7 +173,7 @@ def _fused_is_faster(given: AttentionInputs) -> bool:
     they gain little from bfloat16 matmuls, and of later keys they leave out only blocks of 512.
     """
     num_keys = given.k.shape[2]
-    if given.windowed or given.positions:
+    if given.window is not None or given.positions:
         return False
     if devices.on_gpu(given.q):
         return True
@@ -188,8 +186,7 @@ def _fused_is_faster(given: AttentionInputs) -> bool:
 
 def _bias_alone(given: AttentionInputs) -> bool:
     """Whether the scores are changed by a bias of all pairs alone, which torch's kernels for a GPU take."""
-    alone = given.change_adds and given.positions == {"change_scores"} and given.sink is None
-    return alone and devices.on_gpu(given.q)
+    return given.change_adds and given.positions == {"change_scores"} and devices.on_gpu(given.q)
 
 
 def _with_bias_of_pairs(given: AttentionInputs) -> Tensor:
@@ -207,9 +204,8 @@ def _columns_are_faster(given: AttentionInputs) -> bool:
     be faster, at equal precision.
     """
     linear = given.positions == {"bias_table"} and given.slopes is not None
-    if not (linear or given.positions == {"key_bias"}) or not given.only_causal or given.sink is not None:
-        return False
-    if given.q.shape[3] != given.v.shape[3]:
+    known = linear or given.positions == {"key_bias"}
+    if not known or not given.only_causal or given.q.shape[3] != given.v.shape[3]:
         return False
     return devices.on_gpu(given.q) or (
         not _stores_weights(given) and _exact(given.q) and not torch.is_autocast_enabled("cpu")
@@ -223,9 +219,9 @@ def _exact(x: Tensor) -> bool:
 
 
 def _with_bias_as_columns(given: AttentionInputs) -> Tensor:
-    """The bias of the keys is a few more columns of k, which queries multiply by constants: plain attention, a little
-    wider. That of distances, slope (j - i), is slope j but for what all keys of a query share. Where products round
-    to bfloat16, numbers are split into several that it holds: j into 256 a + b, others into their leading bits.
+    """The bias of the keys as a few more columns of k, which queries multiply by constants. That of distances, slope
+    (j - i), is slope j but for what all keys of a query share. Where products round to bfloat16, numbers are split into
+    several that it holds: j into 256 a + b, others into their leading bits.
     """
     q, k, scale = given.q, given.k, given.scale
     if given.slopes is not None:

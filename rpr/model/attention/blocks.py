@@ -57,7 +57,7 @@ class BlockwiseAttention(torch.autograd.Function):
     `layout.with_sums` also [B, H, Q], the logarithm of each query's sum of exponentials, relative as `_with_sink` says.
 
     In memory z is [B, Q, H, D], and the gradients of self-attention's q, k and v are one [B, Q, 3, H, D].
-    Deterministic, and differentiable once.
+    Deterministic.
     """
 
     @staticmethod
@@ -294,6 +294,11 @@ def _softmax_backward_(dweights_GQK: Tensor, weights_GQK: Tensor) -> None:
     torch.ops.aten._softmax_backward_data.out(dweights_GQK, weights_GQK, -1, weights_GQK.dtype, grad_input=dweights_GQK)
 
 
+def heads_of(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, ...]:
+    parts = qkv_BQM.view(*qkv_BQM.shape[:2], 3, num_heads, -1).unbind(2)
+    return tuple(part.transpose(1, 2) for part in parts)
+
+
 class SplitHeads(torch.autograd.Function):
     """apply(qkv_BQM, num_heads) -> q, k, v, views [B, H, Q, D] of one projection's output.
 
@@ -302,9 +307,8 @@ class SplitHeads(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = qkv_BQM.view(*qkv_BQM.shape[:2], 3, num_heads, -1).unbind(2)
-        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    def forward(ctx: Any, qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, ...]:
+        return heads_of(qkv_BQM, num_heads)
 
     @staticmethod
     @once_differentiable
@@ -355,9 +359,7 @@ def _put(whole_BHQD: Tensor, at: Part, part_GQD: Tensor) -> None:
 def _gradient_buffers(dz_BHQD: Tensor, num_keys: int, width: int) -> tuple[Tensor, ...]:
     """Of q, k and v; the width is that of queries and keys."""
     batch, heads, num_queries, of_values = dz_BHQD.shape
-    if (
-        num_keys == num_queries and width == of_values
-    ):  # the layout of rpr.model.transformer's projection, which then needs no copy
+    if num_keys == num_queries and width == of_values:  # the layout of the projection, which then needs no copy
         packed = dz_BHQD.new_empty(batch, num_queries, 3, heads, width)
         return tuple(part.transpose(1, 2) for part in packed.unbind(2))
     sizes = ((num_queries, width), (num_keys, width), (num_keys, of_values))

@@ -99,7 +99,8 @@ def _collect(weights_BHQK: Tensor, table: Tensor, first_query: int) -> Tensor:
     """sum_j P_ij w_row(i,j), the relative term of equation 3, [B, H, Q, D]: P is summed over the keys that share a row,
     then multiplied by the table.
     """
-    first_row, last_row, left, right = _occurring_rows(*weights_BHQK.shape[2:], table.shape[-2], first_query)
+    num_queries, num_keys = weights_BHQK.shape[2:]
+    first_row, last_row, left, right = _occurring_rows(num_queries, num_keys, table.shape[-2], first_query)
     by_row = sum_edges(keys_to_distances(weights_BHQK), left, right)
     return _times_table(by_row, table[..., first_row : last_row + 1, :])
 

@@ -8,55 +8,39 @@ from typing import NamedTuple
 from torch import Tensor
 
 ChangeScores = Callable[[Tensor, Tensor], Tensor]
-_OF_POSITIONS = ("key_table", "value_table", "bias_table", "distance_queries", "key_bias", "labels", "change_scores")
+_OF_POSITIONS = (
+    "key_table", "value_table", "bias_table", "distance_queries", "key_bias", "labels", "change_scores", "sink",
+)  # fmt: skip
 
 
 class AttentionInputs(NamedTuple):
-    """What attention is computed from.
+    """What attention is computed from."""
 
-    Args:
-        q, k, v: x W^Q [B, H, Q, D], x W^K and x W^V [B, H, K, D], unscaled, none empty; q and k may have another
-            width than v, by whose D scores are scaled, 1/sqrt(D).
-        key_table, value_table: w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; None: no such
-            term. The two may have different k.
-        bias_table: a bias b for each head and row, [H, R], added to the scaled score; of any k.
-        distance_queries: [B, H, Q, X]; they multiply the rows of `key_table`, of width X, in place of the queries, and
-            the products are added to the scaled score.
-        key_bias: a bias for each key, [B, H, K], added to the scaled score of every query; beside a sink less that of
-            the query's own key.
-        sink: [H], a logit for each head in the denominator of the softmax alone: a query's weights sum to less than 1.
-        labels: int64 [Q, K] or [B, Q, K]: the table row of each pair, in place of clip(j - i, k) + k (a dependency
-            tree, a table schema; the tables may then have any number of rows); or [K]: the distance of each key from
-            all queries, which are pieces of one position in decoding; computed by `composed`.
-        mask: bool, broadcastable to [B, H, Q, K]; False hides the key from the query.
-        causal: the query at position p sees only keys 0..p; `attend` does not even read the table rows right of the
-            diagonal.
-        first_query: position of the first query among the keys, e.g. the length of a cache.
-        window: the query at position p sees only keys at distances below it: p - window + 1 .. p + window - 1.
-        change_scores: called with the scaled scores [B, H, Q, K], all terms included, and with which keys are visible
-            (bool, broadcastable to them), returns other scores; computed by `composed`.
-        change_adds: `change_scores` adds what depends on neither scores nor queries.
-        slopes: of each head, if `bias_table` is slope (j - i) at distances j - i <= 0: causal attention may leave the
-            table unread.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    q: Tensor  # x W^Q, unscaled, [B, H, Q, D]; with k of another width than v, by whose D scores are scaled, 1/sqrt(D)
+    k: Tensor  # x W^K, [B, H, K, D]
+    v: Tensor  # x W^V, [B, H, K, D]; none of the three is empty
+    # w^K and w^V: 2k+1 rows, [R, D] shared by heads or [H, R, D] per head; the two may have different k.
     key_table: Tensor | None = None
     value_table: Tensor | None = None
-    bias_table: Tensor | None = None
+    bias_table: Tensor | None = None  # b for each head and row, [H, R], added to the scaled score; of any k
+    # [B, H, Q, X]: they multiply the rows of `key_table`, of width X, in place of the queries, after the scale.
     distance_queries: Tensor | None = None
-    key_bias: Tensor | None = None
-    sink: Tensor | None = None
+    key_bias: Tensor | None = None  # [B, H, K], added to the scaled score; beside a sink less that of the own key
+    sink: Tensor | None = None  # [H], a logit in the denominator of the softmax alone: weights sum to less than 1
+    # int64 [Q, K] or [B, Q, K]: the table row of each pair, in place of clip(j - i, k) + k (a dependency tree, a table
+    # schema; the tables may then have any number of rows); or [K]: the distance of each key from all queries, which are
+    # pieces of one position in decoding. Computed by `composed`.
     labels: Tensor | None = None
-    mask: Tensor | None = None
-    causal: bool = False
-    first_query: int = 0
-    window: int | None = None
+    mask: Tensor | None = None  # bool, broadcastable to [B, H, Q, K]; False hides the key from the query
+    causal: bool = False  # position p sees only keys 0..p; table rows right of the diagonal are not even read
+    first_query: int = 0  # its position among the keys, e.g. the length of a cache
+    window: int | None = None  # position p sees only keys p - window + 1 .. p + window - 1
+    # Called with the scaled scores [B, H, Q, K], all terms included, and with which keys are visible (bool,
+    # broadcastable to them), returns other scores; computed by `composed`.
     change_scores: ChangeScores | None = None
+    # Of each head, if `bias_table` is slope (j - i) at distances j - i <= 0: causal attention may leave it unread.
     slopes: tuple[float, ...] | None = None
-    change_adds: bool = False
+    change_adds: bool = False  # `change_scores` adds what depends on neither scores nor queries
 
     @property
     def scale(self) -> float:
@@ -64,18 +48,8 @@ class AttentionInputs(NamedTuple):
 
     @property
     def positions(self) -> set[str]:
-        """The names of the given arguments by which positions enter the scores and values."""
+        """The names of the given arguments by which positions, or a sink, enter the scores and values."""
         return {name for name in _OF_POSITIONS if getattr(self, name) is not None}
-
-    @property
-    def windowed(self) -> bool:
-        """Whether fewer keys than the mask and causality leave are visible, or a sink is among them."""
-        return self.window is not None or self.sink is not None
-
-    @property
-    def dense_alone(self) -> bool:
-        """Whether only `composed` and the references compute it."""
-        return self.labels is not None or self.change_scores is not None
 
     @property
     def only_causal(self) -> bool:

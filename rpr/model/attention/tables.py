@@ -113,9 +113,8 @@ def _bias_of_distances(
 
 
 def scores_buffer(num_products: int, num_queries: int, num_keys: int, like: Tensor) -> Tensor:
-    """An uninitialised, contiguous [G, Q, K] inside a storage with a zeroed margin at both ends.
-
-    A view along the diagonals starts up to Q + K elements before the first score and ends as many after the last.
+    """An uninitialised, contiguous [G, Q, K] inside a storage with a zeroed margin at both ends: a view along the
+    diagonals starts up to Q + K elements before the first score and ends as many after the last.
     """
     margin = num_queries + num_keys
     size = num_products * num_queries * num_keys
@@ -129,10 +128,9 @@ def scores_buffer(num_products: int, num_queries: int, num_keys: int, like: Tens
 class Distances:
     """row(i, j) = clip(j - i, k) + k, with query i at position first_query + i (Shaw et al. 2018, section 3.2).
 
-    If distances are clipped, one of the outermost rows is the anchor, which needs no column and no triangle: it is left
-    out of the matmuls, and the others are taken relative to it. The softmax is invariant to a constant added to all
-    keys of a query, and P sums to 1 over the keys. So the scores need only q_i . (w_r - w_anchor), and the values
-    P (v + w_anchor) + S (w - w_anchor).
+    If distances are clipped, one of the outermost rows is the anchor, which needs no column and no triangle: the others
+    are taken relative to it. The softmax is invariant to a constant added to all keys of a query, and P sums to 1: the
+    scores need only q_i . (w_r - w_anchor), and the values P (v + w_anchor) + S (w - w_anchor).
     """
 
     num_queries: int
@@ -229,9 +227,8 @@ class Distances:
         )
 
     def diagonals(self, scores_GQK: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Causal scores by distance: (queries, columns, view [G, queries, columns]), together every visible cell.
-
-        A query without a key at some distance has there a cell of its predecessor that causality hides; only the first
+        """Causal scores by distance: (queries, columns, view [G, queries, columns]), together every visible cell. A
+        query without a key at some distance has there a cell of its predecessor that causality hides; only the first
         one, whose predecessor belongs to another matrix, gets a view of its own keys alone.
         """
         columns = self.last - self.first + 1
@@ -243,9 +240,8 @@ class Distances:
                 yield queries, present, self._diagonals(scores_GQK, DiagonalView(slice(0, None, 1), queries, present))
 
     def _diagonals(self, scores_GQK: Tensor, view: DiagonalView) -> Tensor:
-        """A view of the scores by distance, [G', Q', C]: column c of query i is its key at distance first + c.
-
-        Where that key does not exist, the cell is on a neighbouring row or in the buffer's margin.
+        """A view of the scores by distance, [G', Q', C]: column c of query i is its key at distance first + c, or,
+        where that does not exist, a cell of a neighbouring row or of the buffer's margin.
         """
         products, queries, columns = view
         product, row = self.num_queries * self.num_keys, self.num_keys + 1
@@ -258,9 +254,8 @@ class Distances:
         )
 
     def _writes(self) -> list[DiagonalView]:
-        """The fewest views along the diagonals that together cover every cell, each without repeating one.
-
-        Rows wider than K + 1 overlap, and so do the last row of a matrix and the first of the next one.
+        """The fewest views along the diagonals that together cover every cell, each without repeating one: rows wider
+        than K + 1 overlap, and so do the last row of a matrix and the first of the next one.
         """
         width = min(self.last, self.highest) - self.first + 1
         if width <= 0:  # k = 0, or all queries far behind all keys
@@ -288,10 +283,8 @@ class Distances:
         return all(after - before >= width for before, after in pairwise(starts))
 
     def _farther(self) -> Iterator[tuple[slice, slice, bool]]:
-        """All pairs farther left than `first` that share its row: rectangles, and triangles along the diagonal.
-
-        For ROWS queries at a time, the keys farther left of all of them form a rectangle; beyond it each query has one
-        key more than the previous one, the first query none.
+        """All pairs farther left than `first` that share its row: for ROWS queries at a time, the keys farther left of
+        all of them are a rectangle; beyond it, in a triangle, each query has one key more, the first query none.
         """
         if self.lowest >= self.first or self.anchor == 0:
             return

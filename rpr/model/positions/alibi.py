@@ -6,13 +6,11 @@ attention; for encoders three forms are in use, selected by `encoder_form`.
 
 # Shape suffixes: H heads, R = 2 max_distance + 1 rows.
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Device, Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 MASKED = -1e9  # the bias of masked scores
@@ -49,7 +47,7 @@ class Alibi(Scheme):
             del own["encoder_form"]
         return own
 
-    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: Device) -> Tables:
         return Tables(bias=_bias(site.num_heads, None if site.causal else self.encoder_form, max_distance, device))
 
     def slopes(self, site: Site) -> tuple[float, ...] | None:
@@ -57,7 +55,7 @@ class Alibi(Scheme):
 
 
 @lru_cache(maxsize=4)  # the same for all layers
-def _bias(num_heads: int, form: str | None, max_distance: int, device: torch.device) -> Tensor:
+def _bias(num_heads: int, form: str | None, max_distance: int, device: Device) -> Tensor:
     with torch.inference_mode(False):
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=torch.float32)
         halves = form == "one_side_per_head"

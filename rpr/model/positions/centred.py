@@ -4,13 +4,11 @@ Ours, for sweeps/norm.yaml. In sentences of a few dozen tokens the low frequenci
 1), so most of the sum of sinusoids is one constant vector, added to every token. Their mean is that vector.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
-from rpr.model.lazy_torch import nn
+from rpr.model.lazy_torch import Module
 from rpr.model.positions.scheme import Scheme, register
 
 
@@ -28,7 +26,7 @@ class CentredSinusoids(Scheme):
     absolute: Literal["sinusoidal"]
     mean_over: PositiveInt
 
-    def embeddings(self, d_model: int) -> nn.Module:
+    def embeddings(self, d_model: int) -> Module:
         from rpr.model.vectors import SinusoidalPositions
 
         return SinusoidalPositions(d_model, mean_over=self.mean_over)

@@ -6,13 +6,11 @@ Shaw et al. 2018, rel-eb.
 
 # Shape suffixes: R = 2k+1 rows, D head width.
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Device, Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 
@@ -43,6 +41,6 @@ class ClippedScalars(Scheme):
         scalars = {"scalars": torch.zeros(2 * self.clip_distance + 1)}
         return scalars | ({"keys": relative_table(self.clip_distance, site.d_head, None)} if self.keys else {})
 
-    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: Device) -> Tables:
         bias_R = parameters["scalars"] * site.d_head**-0.5
         return Tables(keys=parameters.get("keys"), bias=bias_R.expand(site.num_heads, -1))

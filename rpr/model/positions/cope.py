@@ -7,8 +7,6 @@ products are scaled by 1/sqrt(d), which the paper's equations leave out.
 
 # Shape suffixes: B batch, H heads, Q queries, D head width, L positions.
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field

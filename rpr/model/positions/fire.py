@@ -7,14 +7,12 @@ MLP, the same for all keys, would cancel in the softmax and is left out.
 
 # Shape suffixes: B batch, H heads, Q queries, K keys, W width of the hidden layer.
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Dtype, Tensor, torch
 from rpr.model.positions.scheme import ByName, Pairs, Scheme, Site, register
 
 
@@ -66,7 +64,7 @@ class Fire(Scheme):
 
 
 @lru_cache(maxsize=4)  # the same for all layers; a tensor is its own key
-def _distances(queries: Tensor, keys: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _distances(queries: Tensor, keys: Tensor, dtype: Dtype) -> tuple[Tensor, Tensor]:
     """Of keys before queries, and the positions of the queries."""
     with torch.inference_mode(False):
         return (queries - keys).clamp(min=0).to(dtype), queries.to(dtype)

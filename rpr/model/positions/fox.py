@@ -6,8 +6,6 @@ of query i and key j. That is c_i - c_j with running sums c; c_i is the same for
 
 # Shape suffixes: B batch, H heads, P positions.
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from rpr.model.lazy_torch import Tensor, torch

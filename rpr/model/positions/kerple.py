@@ -6,11 +6,9 @@ learned per head and layer.
 
 # Shape suffixes: H heads, R = 2 max_distance + 1 rows.
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Device, Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 MINIMUM = 0.01  # of p and a, as in the authors' code
@@ -35,7 +33,7 @@ class Kerple(Scheme):
             "a": torch.empty(site.num_heads, 1).uniform_(0, 1),
         }
 
-    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: Device) -> Tables:
         p_H1, a_H1 = _clamp(parameters["p"], MAXIMUM_POWER if self.form == "power" else None), _clamp(parameters["a"])
         distance_R = torch.arange(-max_distance, max_distance + 1, device=device, dtype=p_H1.dtype).abs()
         if self.form == "log":

@@ -8,15 +8,13 @@ has its edge there, above which there is no gradient.
 
 # Shape suffixes: B batch, H heads, P positions, D head width.
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Dtype, Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, register
 
 
@@ -45,7 +43,7 @@ class Pope(Scheme):
 
 
 @lru_cache(maxsize=4)  # the same for all layers; a tensor is its own key
-def _angles(base: float, width: int, positions_P: Tensor, dtype: torch.dtype) -> Tensor:
+def _angles(base: float, width: int, positions_P: Tensor, dtype: Dtype) -> Tensor:
     """[P, 2, D]: those of the cosine, and of the sine, which is the cosine a quarter turn before."""
     with torch.inference_mode(False):
         frequencies_D = base ** -(torch.arange(width, device=positions_P.device, dtype=torch.float64) / width)

@@ -10,13 +10,11 @@ convolutions, norm of values and sinks of each token are not positions, and not 
 
 # Shape suffixes: B batch, H heads, P positions, R = 2 extent + 1 rows, X rank.
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Device, Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 
@@ -62,7 +60,7 @@ class RelativeLogits(Scheme):
         r = {} if self.clip_logits is None else {"r_scale": torch.ones(site.num_heads, self.rank)}
         return p | r | ({} if self.clip_queries is None else {"q_scale": torch.ones(site.num_heads, site.d_head)})
 
-    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: Device) -> Tables:
         later = self.extent if site.causal else 1  # rows of distances that do not occur, or are out of reach
         return Tables(keys=torch.nn.functional.pad(parameters["p"], (0, 0, 1, later)))
 

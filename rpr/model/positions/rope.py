@@ -6,8 +6,6 @@ The dot product of a query and a key then depends only on their distance. Not us
 
 # Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from rpr.errors import ConfigError, Problem, did_you_mean
-from rpr.model.lazy_torch import Tensor, nn, torch
+from rpr.model.lazy_torch import Device, Module, Tensor
 from rpr.validation import StrictModel, validate
 
 Absolute = Literal["none", "sinusoidal", "learned"]
@@ -194,8 +194,8 @@ class Scheme(StrictModel):
 
     def details(self) -> list[str]:
         """The settings that differ from the published ones, in words."""
-        values = ((words, usual, getattr(self, name)) for name, (usual, words) in self.PUBLISHED.items())
-        return [words.format(value).replace("_", " ") for words, usual, value in values if value != usual]
+        values = ((form, usual, getattr(self, name)) for name, (usual, form) in self.PUBLISHED.items())
+        return [form.format(value).replace("_", " ") for form, usual, value in values if value != usual]
 
     def common_details(self) -> list[str]:
         """As `details`, of the settings that every scheme has."""
@@ -350,7 +350,7 @@ class Scheme(StrictModel):
     changes_queries: ClassVar[Any] = _defines("prepare")
     has_angles: ClassVar[Any] = _defines("angles")
 
-    def embeddings(self, d_model: int) -> nn.Module | None:
+    def embeddings(self, d_model: int) -> Module | None:
         """What is added to the embeddings: a module that is called with (first, pieces [B, L]), and returns [L, M] or
         [B, L, M].
         """
@@ -369,7 +369,7 @@ class Scheme(StrictModel):
         """Whether all layers of a stack share the parameters."""
         return False
 
-    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: Device) -> Tables:
         """Of sentences whose positions are at most max_distance apart; a table may have fewer rows, 2k+1, if all
         distances beyond k share the outermost ones.
         """

@@ -8,14 +8,12 @@ default. For causal attention.
 
 # Shape suffixes: B batch, H heads, P positions, L positions with those before, M model width, W pairs, X rank.
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Device, Dtype, Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, register
 
 
@@ -67,7 +65,7 @@ class SelectiveRope(Scheme):
 
 
 @lru_cache(maxsize=4)  # the same for all layers
-def _frequencies(base: float, pairs: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _frequencies(base: float, pairs: int, dtype: Dtype, device: Device) -> Tensor:
     with torch.inference_mode(False):
         frequencies_W: Tensor = base ** (-torch.arange(pairs, device=device, dtype=dtype) / pairs)
         return frequencies_W

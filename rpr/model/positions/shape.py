@@ -4,13 +4,11 @@ Kiyono et al. 2021 (arXiv 2109.05644): an offset from 0 to max_offset, drawn sep
 evaluation the offset is fixed, at 500 in the authors' code.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from rpr.model.lazy_torch import nn
+from rpr.model.lazy_torch import Module
 from rpr.model.positions.scheme import Scheme, register
 
 
@@ -33,7 +31,7 @@ class ShiftedAbsolute(Scheme):
         usual = (self.max_offset, self.evaluation_offset) == (500, 500)
         return [] if usual else [f"offsets to {self.max_offset}, {self.evaluation_offset} in evaluation"]
 
-    def embeddings(self, d_model: int) -> nn.Module:
+    def embeddings(self, d_model: int) -> Module:
         from rpr.model.vectors import SinusoidalPositions
 
         return SinusoidalPositions(d_model, max_offset=self.max_offset, evaluation_offset=self.evaluation_offset)

@@ -7,14 +7,12 @@ distances. In the encoder half of the buckets are for keys to the right; in the 
 
 # Shape suffixes: H heads, R = 2 max_distance + 1 rows.
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Device, Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 
@@ -57,7 +55,7 @@ class T5(Scheme):
     def parameters(self, site: Site) -> dict[str, Tensor]:
         return {"buckets": torch.empty(site.num_heads, self.buckets).normal_(std=site.d_model**-0.5)}
 
-    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: Device) -> Tables:
         side = self.buckets if site.causal else self.buckets // 2
         buckets_R = _bucket_of_rows(side, self.max_distance, site.causal, max_distance, device)
         # Not index_select, whose gradient a GPU adds up in any order.
@@ -76,7 +74,7 @@ class T5(Scheme):
 
 
 @lru_cache(maxsize=4)  # the same for all layers
-def _bucket_of_rows(buckets: int, longest: int, causal: bool, max_distance: int, device: torch.device) -> Tensor:
+def _bucket_of_rows(buckets: int, longest: int, causal: bool, max_distance: int, device: Device) -> Tensor:
     """The bucket of each distance, key minus query position, with as many buckets on a side."""
     with torch.inference_mode(False):
         distances_R = torch.arange(-max_distance, max_distance + 1, device=device)

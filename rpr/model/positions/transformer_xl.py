@@ -6,12 +6,10 @@ Per head that is (q + u).(k + t) + (v - u).t: a query bias, a key table and a bi
 
 # Shape suffixes: H heads, D head width, M model width, P positions, R = 2 max_distance + 1 rows.
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Literal
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Device, Dtype, Tensor, torch
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 
@@ -40,7 +38,7 @@ class TransformerXL(Scheme):
             return "query_log_scale: is not defined for Transformer-XL, whose biases act as queries; leave it out"
         return super().problem(site)
 
-    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: Device) -> Tables:
         w_r_HMD = parameters["w_r"]
         sinusoids_RM = _sinusoids(site.d_model, 0 if site.causal else max_distance, max_distance, w_r_HMD.dtype, device)
         difference_HD1 = (parameters["v"] - parameters["u"])[..., None]
@@ -57,7 +55,7 @@ class TransformerXL(Scheme):
 
 
 @lru_cache(maxsize=4)  # the same for all layers
-def _sinusoids(d_model: int, last: int, farthest: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _sinusoids(d_model: int, last: int, farthest: int, dtype: Dtype, device: Device) -> Tensor:
     """Of distances -farthest .. last: in causal attention no key is to the right, and those rows are never read."""
     with torch.inference_mode(False):
         before_R = -torch.arange(-farthest, last + 1, device=device, dtype=torch.float64)  # i - j

@@ -1,13 +1,11 @@
 """Vectors added to the embeddings (Vaswani et al. 2017), and to keys and values (Shaw et al. 2018)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
-from rpr.model.lazy_torch import Tensor, torch
+from rpr.model.lazy_torch import Device, Tensor
 from rpr.model.positions.scheme import ByName, Scheme, Site, Tables, register
 
 SHARING = {
@@ -111,5 +109,5 @@ class Vectors(Scheme):
         heads = site.num_heads if self.tables == "per_head" else None
         return {name: relative_table(self.clip_distance, site.d_head, heads) for name in names}
 
-    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: torch.device) -> Tables:
+    def distance_tables(self, parameters: ByName, site: Site, max_distance: int, device: Device) -> Tables:
         return Tables(parameters.get("keys"), parameters.get("values"))

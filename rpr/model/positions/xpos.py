@@ -7,8 +7,6 @@ positions in both.
 
 # Shape suffixes: B batch, H heads, P positions, D head width, W half of the rotated width.
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import PositiveFloat
