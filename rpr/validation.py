@@ -1,12 +1,13 @@
 """Typed sections of settings: frozen, without extra keys, and with one-line errors that name the dotted key."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Self, TypeVar, Union, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Discriminator,
+    Field,
     SerializerFunctionWrapHandler,
     Tag,
     ValidationError,
@@ -20,12 +21,8 @@ from pydantic_core import PydanticCustomError
 from rpr.errors import ConfigError, Problem, did_you_mean
 
 S = TypeVar("S", bound="StrictModel")
-
-# How pydantic states a rule, and how we do.
-_RULES = {
-    "Value error, ": "", "Field required": "missing", "Extra inputs are not permitted": "no such field",
-    "Input should be": "must be",
-}  # fmt: skip
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]  # part of a file's name
+_CHOICE = "="  # before a choice among sections, where pydantic says the place of an error
 
 
 class StrictModel(BaseModel):
@@ -62,18 +59,16 @@ class StrictModel(BaseModel):
         return ()
 
 
-_TAGS = ("scheme", "kind")  # settings that select one of several sections
-
-
 def one_of(tag: str, sections: Mapping[str, type[StrictModel]], message: str) -> Any:
     """The type of a section that is one of several, selected by its setting `tag`; `message` is the error without."""
-    assert tag in _TAGS
-    selected = Discriminator(
-        lambda settings: settings.get(tag) if isinstance(settings, Mapping) else getattr(settings, tag, None),
-        custom_error_type=tag,
-        custom_error_message=message,
-    )
-    return Annotated[Union[tuple(Annotated[section, Tag(name)] for name, section in sections.items())], selected]  # noqa: UP007 (only known at run time)
+
+    def choice(settings: Any) -> str:
+        name = settings.get(tag) if isinstance(settings, Mapping) else getattr(settings, tag, None)
+        return f"{_CHOICE}{name}"
+
+    choices = tuple(Annotated[section, Tag(f"{_CHOICE}{name}")] for name, section in sections.items())
+    selected = Discriminator(choice, custom_error_type=_CHOICE + tag, custom_error_message=message)
+    return Annotated[Union[choices], selected]  # noqa: UP007 (only known at run time)
 
 
 def validate(kind: type[S], settings: Mapping[str, Any], *, at: str = "") -> S:
@@ -88,19 +83,17 @@ def validate(kind: type[S], settings: Mapping[str, Any], *, at: str = "") -> S:
 
 
 def _describe(kind: type[StrictModel], problem: Any) -> str:
-    path = tuple(map(str, problem["loc"]))
-    rule, value, type_ = rule_of(problem), problem["input"], problem["type"]
+    *sections, last = path = _path(problem) or [""]
+    key, rule, value, type_ = ".".join(path), rule_of(problem), problem["input"], problem["type"]
     if type_ == "extra_forbidden":
-        *sections, last = path
-        known = settings_at(kind, sections)
-        return f"{'.'.join([*_at(kind, sections)[0], last])}: no such setting{did_you_mean(last, known)}"
-    key = ".".join(_at(kind, path)[0])
+        return f"{key}: no such setting{did_you_mean(last, settings_at(kind, sections))}"
     if type_ == "missing":
         return f"{key}: missing; every default is in conf/, or in the folder of a choice of your own"
     if type_ == "value_error":  # of StrictModel.problems, which name setting, rule and remedy
         return f"{key}.{rule}" if key else rule
-    if type_ in _TAGS:
-        return str(Problem(f"{key}.{type_}", value.get(type_) if isinstance(value, Mapping) else value, rule))
+    if type_.startswith(_CHOICE):
+        tag = type_.removeprefix(_CHOICE)
+        return str(Problem(f"{key}.{tag}", value.get(tag) if isinstance(value, Mapping) else value, rule))
     remedy = "give a list, e.g. [a,b]" if type_ == "tuple_type" else ""
     if type_ == "string_type" and isinstance(value, (bool, int, float)):
         remedy = f"write it in quotes, and these in quotes for the shell: \"{key}='...'\""
@@ -110,42 +103,34 @@ def _describe(kind: type[StrictModel], problem: Any) -> str:
 def first_problem(error: ValidationError) -> str:
     """Where the first problem is, and the rule that was broken there."""
     problem = error.errors()[0]
-    where = ".".join(map(str, problem["loc"]))
-    return f"{where}: {rule_of(problem)}" if where else rule_of(problem)
+    return ": ".join(filter(None, [".".join(_path(problem)), rule_of(problem)]))
+
+
+def _path(problem: Any) -> list[str]:
+    return [str(part) for part in problem["loc"] if not str(part).startswith(_CHOICE)]
 
 
 def rule_of(problem: Any) -> str:
     """The rule that one of pydantic's errors says was broken: `must be greater than 0`."""
-    message: str = problem["msg"]
-    for stated, rule in _RULES.items():
-        message = message.replace(stated, rule)
+    message: str = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     return message[:1].lower() + message[1:]
 
 
 def settings_at(kind: type[StrictModel], path: Sequence[str]) -> set[str]:
-    """The names of the settings and sections at a path below a section."""
+    """The names of the settings and sections at a path below a section, of all choices where it depends on one."""
     return {field.alias or name for section in sections_at(kind, path) for name, field in section.model_fields.items()}
 
 
 def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[StrictModel]]:
-    """The typed sections at a path below another: several where they depend on a choice, none for a plain value."""
-    return _at(kind, path)[1]
-
-
-def _at(kind: type[StrictModel], path: Sequence[str]) -> tuple[list[str], list[type[StrictModel]]]:
-    """The parts of a path without the tags by which pydantic selects one of several sections, and the sections there.
-    A mapping has sections at any name.
+    """The typed sections at a path below another: several where they depend on a choice, none for a plain value. Keys
+    of a mapping of sections are skipped.
     """
-    names, sections, keyed = list[str](), [kind], False
+    sections = [kind]
     for part in path:
-        annotations = [section.model_fields[part].annotation for section in sections if part in section.model_fields]
-        if not keyed:
-            if len(sections) > 1 and not annotations:
-                continue
-            sections = [inner for annotation in annotations for inner in _sections_in(annotation)]
-        names.append(part)
-        keyed = not keyed and any(get_origin(annotation) is dict for annotation in annotations)
-    return names, list(dict.fromkeys(sections))
+        fields = [section.model_fields[part] for section in sections if part in section.model_fields]
+        inner = [found for field in fields for found in _sections_in(field.annotation)]
+        sections = inner if fields else sections
+    return list(dict.fromkeys(sections))
 
 
 def _sections_in(annotation: Any) -> list[type[StrictModel]]:

@@ -126,13 +126,13 @@ def _entries_of_layers(settings: Any, config_dir: Path | None) -> Iterator[str]:
     """The choices that the layers of a pattern name, as overrides: `position.layers=[rope,none]` needs position=rope at
     position.entries.rope. Names may end in a number: `rope_1` and `rope_2` are two entries of position=rope.
     """
-    from omegaconf import OmegaConf
+    from omegaconf import ListConfig, OmegaConf
 
     known = choices_of("position", config_dir)
     for path in ("position", "position.encoder", "position.decoder"):
         section = OmegaConf.select(settings, path)
         layers = section.get("layers") if section and "entries" in section else None
-        for entry in dict.fromkeys(map(str, [] if layers is None or isinstance(layers, str) else layers)):
+        for entry in dict.fromkeys(map(str, layers if isinstance(layers, ListConfig) else [])):
             if entry not in section.entries:  # of the choice's own file
                 choice = entry if entry in known else re.sub(r"_\d+$", "", entry)
                 yield f"+position@{path}.entries.{entry}={choice}"
@@ -142,14 +142,12 @@ def compose_train(overrides: Sequence[str], config_dir: Path | None = None) -> T
     """Compose and validate one job of train, without a comma list. Raises ConfigError for invalid settings, RprError if
     it cannot start from the run that `from` names.
     """
-    from rpr.config.train import TrainConfig, too_few_samples
+    from rpr.config.train import TrainConfig
     from rpr.validation import validate
 
     settings = compose("train", overrides, config_dir)
     run = settings.get("from")
     config = validate(TrainConfig, {**settings, "from": None})
-    if problem := too_few_samples(config.evaluation.bootstrap_samples):
-        raise ConfigError(f"evaluation.{problem}")
     if run is None:
         return config
     from rpr.runs.origin import origin_of  # torch

@@ -62,8 +62,11 @@ def _unknown_key(text: str, kind: type[StrictModel] | None) -> str | None:
         return None
     *sections, name = match[1].split(".")
     kind = kind or TrainConfig
-    known = settings_at(kind, sections)
-    elsewhere = [f"{section}.{name}" for section in sorted(known) if name in settings_at(kind, [*sections, section])]
+    known, top = settings_at(kind, sections), settings_at(kind, [])
+    if sections and sections[0] not in top:
+        return f"{match[1]}: no such setting{did_you_mean(sections[0], top)}"
+    within = {section: settings_at(kind, [*sections, section]) for section in sorted(known - {"from"})}
+    elsewhere = [f"{section}.{name}" for section, settings in within.items() if name in settings]
     if kind is TrainConfig and name in _SHORT:
         elsewhere = [_SHORT[name]]
     if elsewhere:

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
-from rpr.config.data import NAME, DataConfig
-from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig, too_few_samples
+from rpr.config.data import DataConfig
+from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
 from rpr.errors import Problem
-from rpr.validation import StrictModel
+from rpr.validation import Name, StrictModel
 
 
 def _of_one_process(hardware: HardwareConfig) -> HardwareConfig:
@@ -52,10 +52,6 @@ class EvaluateConfig(SearchConfig):
     bleu_tokenizer: BleuTokenizer | None
     position: dict[str, Any] | None
     format: Literal["table", "json"]
-
-    def problems(self) -> Iterator[str | Problem]:
-        if problem := too_few_samples(self.bootstrap_samples):
-            yield problem
 
 
 class TranslateConfig(SearchConfig):
@@ -168,7 +164,7 @@ class ReportConfig(StrictModel):
     """rpr-cli report: on the records of one sweep, or of all; or, with `run`, on the positions of one trained run."""
 
     runs_dir: str = Field(min_length=1)
-    sweep: str | None
+    sweep: Name | None
     baseline: str | None = Field(min_length=1)
     paper: bool | None
     output_dir: str = Field(min_length=1)
@@ -184,8 +180,6 @@ class ReportConfig(StrictModel):
     hardware: OneProcess
 
     def problems(self) -> Iterator[str | Problem]:
-        if self.sweep is not None and not NAME.fullmatch(self.sweep):
-            yield Problem("sweep", self.sweep, "must be a sweep's name", "give one such as quick")
         if self.sweep is not None and self.run is not None:
             yield f"run and sweep: {self.run} and {self.sweep} are both given; remove one of them"
 

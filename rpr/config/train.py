@@ -10,14 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
-from rpr.config.data import LONGEST_NAME, NAME, DataConfig
+from rpr.config.data import DataConfig
 from rpr.errors import ConfigError, Problem, RecordError
 from rpr.kinds import TEXT
 from rpr.model.config import WIDEST_TRITON_HEAD, Activation, Architecture, NormType, StackShape, TransformerConfig
 from rpr.model.positions import AnyPositions, Positions, Scheme, Site
-from rpr.validation import StrictModel, validate
+from rpr.validation import Name, StrictModel, validate
 from rpr.version import SCHEMA
 
 LONGEST_TAG = 64  # characters; W&B's limit
@@ -34,7 +34,7 @@ class RelativeDefaults(StrictModel):
 class ModelConfig(StrictModel):
     """Architecture, size and shape of the Transformer; `num_layers` are those of each stack."""
 
-    name: str
+    name: Name
     architecture: Architecture
     num_layers: PositiveInt
     d_model: PositiveInt
@@ -116,17 +116,12 @@ class HardwareConfig(StrictModel):
     accelerator: Literal["cpu", "gpu"]
     devices: PositiveInt
     num_nodes: PositiveInt
-    precision: Literal["64", "32", "bf16"]
+    precision: Annotated[Literal["64", "32", "bf16"], BeforeValidator(str)]  # typed, 32 is a number
     matmul_precision: Literal["auto", "highest", "high", "medium"]
     attention: Literal["auto", "dense", "blockwise", "composed", "triton"]
     num_workers: int = Field(ge=0)
     threads: int | None = Field(ge=1, le=4096)
     compile: bool = False
-
-    @field_validator("precision", mode="before")
-    @classmethod
-    def precision_is_a_word(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, int) else value
 
     def problems(self) -> Iterator[str | Problem]:
         if self.attention == "triton" and self.accelerator == "cpu":
@@ -159,13 +154,6 @@ _IN_TRAINING = ("max_extra_length", "validation_sentences")  # which translates,
 NOT_DECIDING = ("name", "stop_after_minutes", "sweep", "again", "fast_dev_run", "runs_dir", "logger")
 # Settings of evaluation that change no score, only what is reported.
 REPORTED = ("bootstrap_samples", "length_buckets", "context_lengths", "stride")
-
-
-def too_few_samples(samples: int | None) -> str:
-    """Why a bootstrap of so many samples gives no interval; empty if it does. Records may have any number."""
-    if not samples or samples >= 100:
-        return ""
-    return str(Problem("bootstrap_samples", samples, "must be 100 or more for a 95% interval, or 0 for none"))
 
 
 class EvaluationConfig(StrictModel):
@@ -242,9 +230,9 @@ class TrainConfig(StrictModel):
     evaluation: EvaluationConfig
     seed: int = Field(ge=0, lt=2**31)
     origin: Origin | None = Field(alias="from")  # a word of Python; records name it origin
-    name: str | None
+    name: Name | None
     stop_after_minutes: PositiveFloat | None
-    sweep: str | None
+    sweep: Name | None
     again: bool
     fast_dev_run: bool = False
     runs_dir: str = Field(min_length=1)
@@ -266,11 +254,6 @@ class TrainConfig(StrictModel):
         return settings if model.get("bos_vector", "") is not None else {**settings, "model": {**model, **chosen}}
 
     def problems(self) -> Iterator[str | Problem]:
-        parts = {"data.name": self.data.name, "model.name": self.model.name, "position.name": self.position.name}
-        for key, name in {**parts, "sweep": self.sweep, "name": self.label}.items():
-            if name is not None and (len(name) > LONGEST_NAME or not NAME.fullmatch(name)):
-                rule = f"must be a folder's name of {LONGEST_NAME} characters at most"
-                yield Problem(key, name[:40], rule, "use letters, digits, '.', '_' and '-'")
         microbatches, ranks = self.optim.microbatches_per_step, self.hardware.num_ranks
         if microbatches % ranks and ranks % microbatches:
             yield f"hardware: {ranks} devices cannot share optim.microbatches_per_step = {microbatches}; choose others"
@@ -284,8 +267,7 @@ class TrainConfig(StrictModel):
             if problem := stack.scheme.refusal(stack.site, self.longest_context):
                 whole = f"position.{problem}"
                 yield whole if same else re.sub(r"position\.(?!encoder|decoder)", f"position.{stack.name}.", whole)
-            of_what = "data.context_length, data.max_length, evaluation.context_lengths"
-            if problem := stack.too_long(longest, of_what):
+            if problem := stack.too_long(longest, "data.context_length, data.max_length, evaluation.context_lengths"):
                 yield f"position: {problem}"
         check_attention(self.hardware, stacks)
         if self.hardware.compile and self.data.text is not None and self.data.text.windows == "stream_masked":
@@ -401,5 +383,5 @@ def config_from_record(settings: Mapping[str, Any], path: Path | None = None) ->
     except ConfigError as error:
         if path is None:
             raise
-        reason = f"this version of rpr cannot read its configuration ({error})"
-        raise RecordError(f"{path}: {reason}; use the version that wrote it") from None
+        reason = f"this version of rpr cannot read its configuration ({error}); use the version that wrote it"
+        raise RecordError(f"{path}: {reason}") from None

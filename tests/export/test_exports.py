@@ -238,7 +238,7 @@ def test_nan_and_shorter_translations_fail_parity():
     ({"version": VERSION + 1, "rpr": "9.9"}, f"format version {VERSION + 1} by rpr 9.9; rpr .* reads {VERSION}: use"),
     ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
-    ({"shape": {}}, "damaged \\(shape.vocabulary_size: missing"),
+    ({"shape": {}}, "damaged \\(shape.vocabulary_size: field required"),
 ])  # fmt: skip
 def test_invalid_settings_are_errors(changes, message, exported):
     path = exported / "config.json"

@@ -158,8 +158,8 @@ DAMAGES = [
     ("evaluate", bad.set_config("model.depth", 3), "cannot read its configuration (model.depth: no such setting"),
     ("train", bad.set_config("model.d_ff", ..., **INTERRUPTED), "model.d_ff: missing; every"),
     ("train", bad.set_config("model._target_", "os.system", **INTERRUPTED), "model._target_: no such setting"),
-    ("train", bad.set_config("name", "../../x", **INTERRUPTED), "name: invalid value '../../x': must be a fold"),
-    ("evaluate", bad.set_config("data.hub_config", "../../x"), "must be able to stand in a file"),
+    ("train", bad.set_config("name", "../../x", **INTERRUPTED), "name: invalid value '../../x': string should match"),
+    ("evaluate", bad.set_config("data.hub_config", "../../x"), "data.hub_config: invalid value"),
     ("export", bad.set_config("seed", 1, **FAILED), "failed: why; its weights are not usable: finish the run first"),
     # other files
     ("translate", bad.replace_content("vocabulary.model", lambda old: old[:100]), "model; restore the run's own copy"),

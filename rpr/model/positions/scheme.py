@@ -16,7 +16,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from rpr.errors import ConfigError, Problem, did_you_mean
 from rpr.model.lazy_torch import Device, Module, Tensor
-from rpr.validation import StrictModel, validate
+from rpr.validation import Name, StrictModel, validate
 
 Absolute = Literal["none", "sinusoidal", "learned"]
 ByName = Mapping[str, "Tensor"]  # a scheme's parameters, or projections of a layer's input
@@ -138,7 +138,7 @@ class Scheme(StrictModel):
     CAUSAL_ONLY: ClassVar[bool] = False  # not defined for an encoder
     ADDS_TO_SCORES: ClassVar[bool] = False  # `scores` adds what depends on no score and no query
 
-    name: str
+    name: Name
     scheme: str
     absolute: Absolute
     max_positions: PositiveInt
