@@ -26,6 +26,6 @@ class Lazy:
 
 
 callbacks, fit, training_module = (Lazy(f"rpr.training.{name}") for name in ("callbacks", "fit", "module"))
-wandb_logger = Lazy("rpr.tracking.wandb_logger")
+loggers = Lazy("rpr.tracking.loggers")
 triton_attention = Lazy("rpr.model.kernels.triton_attention")
 preflight = Lazy("rpr.commands.preflight")

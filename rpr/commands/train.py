@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,6 @@ class SweepJob:
     """A run of a sweep. Its output goes to its log alone, and the sweep reports its result."""
 
     concurrent_jobs: int = 1  # of the sweep, that share the run's device at a time
-    keep_open: Sequence[int] = ()  # file descriptors (locks) that its processes inherit
     in_launcher: bool = False  # this process is another launcher's (submitit), and the run trains in one of its own
 
 
@@ -92,7 +91,7 @@ def run(
         log = run_dir / LOG_NAME if reported and not trial else None
         with _failure_recorded(run_dir):
             if config.hardware.num_ranks > 1 or job.in_launcher:
-                _run_worker(run_dir, config.hardware, keep_open=(lock, *job.keep_open), log=log)
+                _run_worker(run_dir, config.hardware, keep_open=[lock], log=log)
             else:
                 if log is not None:
                     _redirect_output(log)
@@ -185,21 +184,18 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
         return
     from rpr.runs import loading, runtime
     from rpr.scoring.run import evaluated_model, score_run, validation_bleu
-    from rpr.tracking import tensorboard_logger, wandb_logger
+    from rpr.tracking import loggers
     from rpr.training import fit
     from rpr.training.callbacks import remove_superseded
 
     # 1. The process, and what a later command needs beside the weights.
     runtime.set_up(config.hardware)
     path, failed, summary = run_dir / RECORD_NAME, True, dict[str, Any]()
-    logger: tensorboard_logger.TensorBoard | wandb_logger.WandbMirror | None = None
+    logger: loggers.TensorBoard | loggers.WandbMirror | None = None
     if is_first_rank():
         check_same_code(config.position, read_record(path))  # this process may have read newer code
         data.vocabulary.save(run_dir / loading.VOCABULARY_NAME)
-        if config.logger.mode == "tensorboard":
-            logger = tensorboard_logger.TensorBoard(config, run_dir)
-        else:
-            logger = wandb_logger.start(config, run_dir, synthetic=data.meta.synthetic)
+        logger = loggers.start(config, run_dir, synthetic=data.meta.synthetic)
     try:
         # 2. Train.
         translates = config.data.kind is not TEXT and config.evaluation.validation_sentences
@@ -222,7 +218,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
             "steps": steps,
             "parameters": parameters,
             "training": training,
-            "wandb": wandb_logger.reference(logger) if isinstance(logger, wandb_logger.WandbMirror) else None,
+            "wandb": loggers.reference(logger),
             **vars(scored),
         }
         write_record(path, read_record(path).model_copy(update=result))

@@ -5,7 +5,6 @@ need it: its tables and plots come from the local records.
 """
 
 import importlib
-import importlib.util
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -22,11 +21,9 @@ MAX_RUNS_READ = 20  # the newest, for what they are scored by: each may be a req
 
 
 def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
-    """Save the report on W&B's server; returns its URL. Never prompts on a terminal. Raises ConfigError if
-    wandb-workspaces is not installed; W&B is off, offline or unreachable; or the project or the sweep has no runs.
+    """Save the report on W&B's server; returns its URL. Never prompts on a terminal. Raises ConfigError if W&B is off,
+    offline or unreachable, wandb-workspaces is not installed, or the project or the sweep has no runs.
     """
-    if importlib.util.find_spec("wandb_workspaces") is None:
-        raise ConfigError("dashboard: wandb-workspaces is not installed; pip install wandb-workspaces")
     import wandb
 
     try:
@@ -50,10 +47,8 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
     except ConfigError:
         raise
     except Exception as error:  # no network, a rejected key, no such project, a server of another version, ...
-        raise ConfigError(
-            f"logger: the report was not saved ({first_line(error)}); check the network, the key, logger.project and "
-            "the server (WANDB_BASE_URL)"
-        ) from None
+        remedy = "check the network, the key, logger.project, WANDB_BASE_URL, and that wandb-workspaces is installed"
+        raise ConfigError(f"logger: the report was not saved ({first_line(error)}); {remedy}") from None
     finally:
         tear_down()
 

@@ -69,9 +69,10 @@ def configuration(config: TrainConfig) -> str:
     return f"{variant(config)} ({config.data.name}, {config.model.name}, {digest})"
 
 
-def sections(config: TrainConfig) -> dict[str, Any]:
-    """The rest of the configuration, not in `flat`, by section."""
-    return config.model_dump(mode="json", exclude=set(flat(config)))
+def settings_of(config: TrainConfig) -> dict[str, Any]:
+    """The configuration: `flat`, and the rest by section."""
+    keys = flat(config)
+    return keys | config.model_dump(mode="json", exclude=set(keys))
 
 
 def define(run: Any) -> None:

@@ -1,27 +1,21 @@
 """Helpers around W&B's client library: its key, its service process and shutdown, and its error messages."""
 
 import contextlib
-import netrc
 import os
 import re
 import subprocess
 import threading
 from typing import Any
-from urllib.parse import urlparse
 
 GRACE_SECONDS = 5  # for W&B's service process to end: with a pending request it may hang forever
 
 
 def has_key(settings: Any) -> bool:
     """Whether W&B would find a key. Checked before it starts: without one it would prompt on a terminal and wait."""
-    if os.environ.get("WANDB_API_KEY") or settings.identity_token_file:
-        return True
-    server = urlparse(settings.base_url).netloc  # as `wandb login` writes it: with the port
-    names = {server, server.replace("api.forge.coreweave.com", "api.wandb.ai")}  # its name until wandb 0.30
-    with contextlib.suppress(OSError, netrc.NetrcParseError):
-        known = netrc.netrc(os.path.expanduser(os.environ.get("NETRC", "~/.netrc")))
-        return any(map(known.authenticators, names))
-    return False
+    from wandb.sdk.lib.wbauth import read_netrc_auth
+
+    given = os.environ.get("WANDB_API_KEY") or settings.identity_token_file
+    return bool(given or read_netrc_auth(host=settings.base_url))
 
 
 def tear_down() -> None:
@@ -32,8 +26,7 @@ def tear_down() -> None:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(Exception, SystemExit))
-        process = service()
-        if process is not None:
+        if (process := service()) is not None:
             force = threading.Timer(GRACE_SECONDS, process.kill)
             force.start()
             stack.callback(force.cancel)

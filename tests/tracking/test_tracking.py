@@ -1,22 +1,31 @@
-"""A trained run as W&B has it on disk, against its own files; calls that hang or fail; the axis after a resume."""
+"""A trained run as W&B and TensorBoard have it on disk, against its own files; calls that hang or fail; the axis after
+a resume; W&B's report, saved by a client with made-up answers.
+"""
 
+import importlib.util
 import json
 import signal
+import struct
 import sys
 import time
-from types import SimpleNamespace
+from types import SimpleNamespace as Fake
 from unittest.mock import MagicMock
 
 import pytest
 
-from rpr.commands import train
+from rpr.commands import dashboard, train
+from rpr.compose.composition import compose
+from rpr.config.commands import DashboardConfig
 from rpr.config.train import Origin
+from rpr.errors import ConfigError
 from rpr.records.record import read_record
+from rpr.runs import runtime
 from rpr.tracking import naming
-from tests.lazy import wandb_logger
-from tests.tracking.runs import messages, read_back, tables_of
+from rpr.tracking.wandb_client import tear_down
+from rpr.validation import validate
+from tests.lazy import loggers
 
-pytestmark = pytest.mark.usefixtures("wandb_home")
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")  # in wandb-workspaces
 
 RECIPE = (  # a line of metrics.jsonl is written every 25 steps
     "optim.max_steps=25", "optim.validate_every_n_steps=25", "optim.checkpoint_every_n_steps=10", "sweep=table2",
@@ -29,18 +38,102 @@ FLAT = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def wandb_home(monkeypatch, tmp_path):
+    """A home without a key, cache or settings; a run may write only into its own folder."""
+    for name in ("home", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("NETRC", raising=False)
+    for name in ("CACHE", "DATA", "CONFIG"):
+        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / "home" / name))
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setattr(runtime, "set_up", lambda hardware: None)
+    monkeypatch.chdir(tmp_path / "here")
+    yield
+    tear_down()
+    assert not list((tmp_path / "here").iterdir())
+
+
+BLOCK = 32 * 1024
+
+
+def records(path):
+    """The records of a .wandb file: a header of 7 bytes, then LevelDB's log format in blocks."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, begun = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        rest = BLOCK - at % BLOCK
+        length, kind = struct.unpack_from("<4xHB", data, at) if rest >= 7 else (0, 0)
+        if kind == 0:  # the end of a block is empty
+            at += rest
+            continue
+        begun += data[at + 7 : (at := at + 7 + length)]
+        if at > len(data):  # still being written
+            return
+        if kind in (1, 4):  # whole, or the last part of it
+            yield Record.FromString(begun)
+            begun = b""
+
+
+def values(items):
+    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def read_back(run_dir):
+    """The only run below the folder: identity, configuration, history, summary, axes, exit code."""
+    (path,) = run_dir.glob("wandb/offline-run-*/run-*.wandb")
+    found = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}, "commit": "", "stats": set()}
+    for record in records(path):
+        match record.WhichOneof("record_type"):
+            case "run":
+                found["run"] = record.run
+                found["config"] |= values(record.run.config.update)
+            case "config":
+                found["config"] |= values(record.config.update)
+            case "history":
+                found["history"].append(values(record.history.item))
+            case "summary":
+                found["summary"] |= values(record.summary.update)
+            case "metric":
+                found["axes"][record.metric.name or record.metric.glob_name] = record.metric.step_metric
+            case "environment":
+                found["commit"] += record.environment.git.commit
+                assert not record.environment.git.remote_url
+            case "stats":
+                found["stats"] |= {item.key for item in record.stats.item}
+            case "exit":
+                found["exit"] = record.exit.exit_code
+    return found
+
+
+def tables_of(run_dir):
+    """The tables of the run's history by name."""
+    (part,) = run_dir.glob("wandb/offline-run-*")
+    rows = read_back(run_dir)["history"]
+    paths = {name.removesuffix(".path"): path for row in rows for name, path in row.items() if name.endswith(".path")}
+    return {name: json.loads((part / "files" / path).read_text()) for name, path in paths.items()}
+
+
+def messages(capsys):
+    """The lines about W&B that rpr printed to stderr."""
+    lines = capsys.readouterr().err.splitlines()
+    return [line.removeprefix("rpr-cli: W&B: ") for line in lines if line.startswith("rpr-cli: W&B: ")]
+
+
 def where_it_is(run_dir):
     return f"the run is logged offline, and `wandb sync {run_dir}/wandb/offline-run-*` uploads it"
 
 
 def start(config, run_dir):
     run_dir.mkdir(parents=True, exist_ok=True)
-    return wandb_logger.start(config, run_dir, synthetic=True)
+    return loggers.start(config, run_dir, synthetic=True)
 
 
 def test_offline_run_has_what_the_runs_own_files_have(tiny_config, small_data, capsys, monkeypatch):
     """Without a key it does not prompt for one on the terminal, of which nothing can be read here."""
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(sys, "stdin", Fake(isatty=lambda: True))
     config = tiny_config(*RECIPE)
     run_dir = train.run(config, command="rpr-cli train seed=1")
     assert messages(capsys) == [
@@ -82,7 +175,7 @@ def test_offline_run_has_what_the_runs_own_files_have(tiny_config, small_data, c
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_calls_that_fail_or_hang_do_not_block_training(how, tiny_config, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(wandb_logger, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(loggers, "GRACE_SECONDS", 0.2)
     run_dir = tmp_path / "run"
     logger = start(tiny_config(*RECIPE, "logger=wandb_offline", "logger.finish_timeout_seconds=1"), run_dir)
     process = logger._service
@@ -102,10 +195,10 @@ def test_calls_that_fail_or_hang_do_not_block_training(how, tiny_config, tmp_pat
 
 def test_rows_of_a_resumed_run_keep_their_step(tmp_path, monkeypatch):
     """W&B has rows to step 75, and the run resumes from step 60: the next row takes a step of W&B's own."""
-    monkeypatch.setattr(wandb_logger, "tear_down", lambda: None)
-    monkeypatch.setattr(wandb_logger, "service", lambda: None)
-    run = MagicMock(starting_step=76, offline=False, project="rpr", settings=SimpleNamespace(finish_timeout=5.0))
-    logger = wandb_logger.WandbMirror(run, tmp_path)
+    monkeypatch.setattr(loggers, "tear_down", lambda: None)
+    monkeypatch.setattr(loggers, "service", lambda: None)
+    run = MagicMock(starting_step=76, offline=False, project="rpr", settings=Fake(finish_timeout=5.0))
+    logger = loggers.WandbMirror(run, tmp_path)
     for step in (75, 100):
         logger.log_metrics({"train/loss": step}, step=step)
     logger.finish({}, failed=False)
@@ -131,25 +224,18 @@ def test_another_training_of_the_same_settings_is_a_run_of_its_own(tiny_config, 
     assert ids[0] == config.run_id and ids[1].startswith(f"{config.run_id}-"), ids
 
 
-def test_wandb_mode_is_respected(tiny_config, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WANDB_MODE", "disabled")
+@pytest.mark.parametrize("variables, printed", [
+    ({"WANDB_MODE": "disabled"}, "disabled by WANDB_MODE; only the local record is written"),
+    ({"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "k" * 40}, "; the run continues without W&B, with its"),
+])  # fmt: skip
+def test_a_run_without_a_mirror_says_why(tiny_config, tmp_path, monkeypatch, capsys, variables, printed):
+    """Switched off, or of a server that refuses."""
+    monkeypatch.setattr(loggers, "INIT_TIMEOUT_SECONDS", 0.5)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     assert start(tiny_config(*RECIPE), tmp_path / "run") is None
-    assert messages(capsys) == ["disabled by WANDB_MODE; only the local record is written"]
-
-
-def test_unreachable_server_falls_back_to_offline(tiny_config, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(wandb_logger, "INIT_TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # which refuses
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    config, run_dir = tiny_config(*RECIPE), tmp_path / "run"
-    logger = start(config, run_dir)
-    assert wandb_logger.reference(logger).mode == "offline"
-    logger.log_metrics({"train/loss": 1.0}, step=25)
-    logger.finish({}, failed=False)
-    line, last = messages(capsys)
-    assert line.endswith("; the run is logged offline") and last == where_it_is(run_dir)
-    found = read_back(run_dir, "*run-*")  # the online part was removed
-    assert found["run"].run_id == config.run_id and [row["_step"] for row in found["history"]] == [25]
+    (line,) = messages(capsys)
+    assert printed in line
 
 
 def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):
@@ -163,3 +249,97 @@ def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):
     origin = {"run": "r", "run_id": "a", "seed": 1, "positions": "RoPE", "steps": 9, "weights": "w"}
     started = [tiny_config().model_copy(update={"origin": Origin(**origin, settings_id=one)}) for one in ("a", "b")]
     assert len({*map(naming.configuration, started)}) == 2, "of RoPE after 9 steps in two recipes"
+
+
+# --- TensorBoard
+
+TENSORBOARD = (
+    "logger=tensorboard", "optim.max_steps=25", "optim.validate_every_n_steps=25", "optim.checkpoint_every_n_steps=25",
+    "evaluation.beam_size=1", "hardware.threads=1",
+)  # fmt: skip
+
+
+def test_tensorboard_is_refused_before_any_work_where_it_is_not_installed(tiny_config, tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr("rpr.config.train.find_spec", lambda name: None if name == "tensorboard" else find(name))
+    with pytest.raises(ConfigError, match=r'pip install "rpr\[tensorboard\]"'):
+        train.run(tiny_config(*TENSORBOARD), command="rpr-cli train")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_events_of_tensorboard_have_every_number_of_the_runs_own_files(tiny_config, small_data):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run_dir = train.run(tiny_config(*TENSORBOARD), command="rpr-cli train")
+    record = read_record(run_dir / "record.json")
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    expected = {(name, row["step"]): row[name] for row in rows for name in row.keys() - {"step", "time"}}
+    expected |= {(f"{score.split}/{score.metric}", record.steps): score.score for score in record.scores}
+    events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
+    found = {(name, event.step): event.value for name in events.Tags()["scalars"] for event in events.Scalars(name)}
+    assert {key: found[key] for key in expected} == pytest.approx(expected, rel=1e-6) and record.wandb is None
+
+
+# --- the report in W&B
+
+
+@pytest.fixture
+def saved(monkeypatch):
+    """The reports that a client saves of the one run of sweep table2, or of documents in the project as a whole."""
+    import wandb
+
+    reports = []
+
+    def runs(path, filters=None, **_):
+        translations = ["test/sacrebleu", "test/chrf", "validation/sacrebleu"]
+        known = {"table2": translations, None: ["test/bits_per_byte", "validation/bits_per_byte"]}
+        names = known.get((filters or {}).get("group"))
+        return iter([Fake(summary=dict.fromkeys(names, 1.0))] if names else [])
+
+    def execute_graphql(query, variables):
+        if "spec" in variables:
+            reports.append({**variables, "spec": json.loads(variables["spec"])})
+        return {"upsertView": {"view": {"id": "Vmlldzox"}}, "project": {"internalId": "1"}}
+
+    service = Fake(execute_graphql=execute_graphql, app_url="https://person:secret@wandb.test")
+    client = Fake(default_entity="tester", settings={"entity": None}, _service_api=service, runs=runs)
+    client.projects = lambda entity: [Fake(name="rpr")]
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setattr(wandb, "Api", lambda **_: client)
+    return reports
+
+
+def save_report(*overrides):
+    dashboard.run(validate(DashboardConfig, compose("dashboard", overrides)))
+
+
+def test_report_of_a_sweep_names_what_its_runs_have(tiny_config, saved, capfd):
+    save_report("sweep=table2")
+    address = "https://wandb.test/tester/rpr/reports/Position-representations:-sweep-table2--Vmlldzox\n"
+    assert capfd.readouterr() == (address, ""), "without the login"
+    save_report()
+    grids = [next(block["metadata"] for block in report["spec"]["blocks"] if block["type"] == "panel-grid")
+             for report in saved]  # fmt: skip
+    panels = [panel["config"] for panel in grids[0]["panelBankSectionConfig"]["panels"]]
+    compared = ["test/sacrebleu", "validation/sacrebleu"]
+    metrics = [name for panel in panels for name in panel.get("metrics", ())]
+    assert {*metrics} == {*compared, naming.VALIDATION_BLEU, naming.VALIDATION_LOSS, naming.STEPS_PER_SECOND}
+    settings = {panel["groupBy"].removesuffix(".value") for panel in panels if panel.get("groupBy")}
+    assert settings <= naming.flat(tiny_config()).keys()
+    runsets = [grid["runSets"][0] for grid in grids]
+    (group,) = runsets[0]["filters"]["filters"]
+    assert (group["key"]["name"], group["value"]) == ("group", "table2")
+    orders = [(order["key"]["name"], order["ascending"]) for runset in runsets for order in runset["sort"]["keys"]]
+    assert orders == [(compared[0], False), ("test/bits_per_byte", True)], "the best first"
+
+
+@pytest.mark.parametrize("words, message", [
+    ("sweep=empty", r"^sweep: empty: tester/rpr has no scored runs; train with logger=wandb first"),
+    ("logger=none", "^logger: a dashboard is saved on W&B's server .*; use logger=wandb online"),
+])  # fmt: skip
+def test_what_cannot_be_saved_is_an_error(words, message, saved):
+    """A missing key: system/refused.tsv."""
+    with pytest.raises(ConfigError, match=message):
+        save_report(words)
+    assert saved == []

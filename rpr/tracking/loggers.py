@@ -1,10 +1,7 @@
-"""Weights & Biases: mirrors a run, and never blocks it, never ends it, and is never read back."""
+"""A run in Weights & Biases, which never blocks it, never ends it, and is never read back; or in TensorBoard."""
 
 import contextlib
 import queue
-import shlex
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,15 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.loggers import TensorBoardLogger, WandbLogger
 
 from rpr.config.train import LONGEST_TAG, TrainConfig
+from rpr.io.escape import note
 from rpr.kinds import TEXT
 from rpr.records.files import evenly_spaced, read_translations
 from rpr.records.provenance import git_state
 from rpr.records.record import RECORD_NAME, Record, WandbRun, read_record
 from rpr.records.scores import SPLITS, scored_items
-from rpr.tracking.naming import STEP, define, final_row, flat, sections
+from rpr.tracking.naming import STEP, define, final_row, settings_of
 from rpr.tracking.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down, without_login
 
 INIT_TIMEOUT_SECONDS = 30
@@ -56,11 +54,11 @@ class WandbMirror(WandbLogger):
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if not self._broken:
-                try:
+            try:
+                if not self._broken:
                     job()
-                except Exception as error:
-                    self._give_up(error)
+            except Exception as error:
+                self._give_up(error)
         with contextlib.suppress(Exception):  # if finish failed: its watcher threads would die with tracebacks
             self._run._run_status_checker.stop()
         tear_down()
@@ -72,19 +70,17 @@ class WandbMirror(WandbLogger):
         reason = f"{first_line(error)}; mirroring stopped"
         if isinstance(error, TimeoutError):  # raised by finish, after everything is on disk
             reason = f"not everything was uploaded within {self._run.settings.finish_timeout:g} s"
-        part = shlex.quote(str(self._run.settings.sync_dir))
-        sync = f"wandb sync {'' if self._run.offline else '--include-online '}{part}"
+        sync = f"wandb sync {'' if self._run.offline else '--include-online '}{self._run.settings.sync_dir}"
         _report(f"{reason}; the run is complete in {self.run_dir}, and `{sync}` uploads what W&B has on disk")
 
     def log_results(self) -> None:
         """Log the scores of a finished run, with tables; call it once its record has them."""
+        self._jobs.put(self._log_record)
 
-        def log() -> None:
-            record = read_record(self.run_dir / RECORD_NAME)
-            for row in (final_row(record), _tables(record, self.run_dir)):
-                self._log(row, record.steps or self._next_step)
-
-        self._jobs.put(log)
+    def _log_record(self) -> None:
+        record = read_record(self.run_dir / RECORD_NAME)
+        for row in (final_row(record), _tables(record, self.run_dir)):
+            self._log(row, record.steps or self._next_step)
 
     def finish(self, summary: Mapping[str, Any], *, failed: bool) -> None:
         """Write the summary and close the run, so that this process can start another; returns within its
@@ -93,7 +89,7 @@ class WandbMirror(WandbLogger):
         known = {key: value for key, value in summary.items() if value is not None}
         self._jobs.put(lambda: self._run.log({}, commit=True))  # sent later, the last row would replace what it shares
         self._jobs.put(lambda: self._run.summary.update(known))
-        self._jobs.put(lambda: self._run.finish(exit_code=1 if failed else 0))
+        self._jobs.put(lambda: self._run.finish(exit_code=int(failed)))
         self._jobs.put(None)
         self._thread.join(self._run.settings.finish_timeout + GRACE_SECONDS)
         if self._thread.is_alive():
@@ -102,35 +98,63 @@ class WandbMirror(WandbLogger):
                 self._service.kill()  # this process would wait for it at exit
             self._thread.join(GRACE_SECONDS)
         if self._run.offline and not self._broken:
-            files = f"{shlex.quote(str(self.run_dir / 'wandb'))}/offline-run-*"
-            _report(f"the run is logged offline, and `wandb sync {files}` uploads it")
+            _report(f"the run is logged offline, and `wandb sync {self.run_dir}/wandb/offline-run-*` uploads it")
 
 
 def _tables(record: Record, run_dir: Path) -> dict[str, Any]:
     """The scores, and evenly spaced translations, the same ones in every run on the same corpus."""
-    import wandb
+    from wandb import Table
 
     if not record.scores:
         return {}
-    columns: Any = ["split", "test set", "metric", "score", "low", "high", scored_items(record.scores), "checkpoint"]
+    names: list[str | int] = [
+        "split",
+        "test set",
+        "metric",
+        "score",
+        "low",
+        "high",
+        scored_items(record.scores),
+        "checkpoint",
+    ]
     rows = []
     for of in record.scores:
         ends = (of.interval.low, of.interval.high) if of.interval else (None, None)
         rows.append([of.split, of.test_set, of.metric, of.score, *ends, of.num_sentences, of.checkpoint, of.signature])
-    tables = {"results/scores": wandb.Table(columns=[*columns, "signature"], data=rows)}
+    tables = {"results/scores": Table(columns=[*names, "signature"], data=rows)}
     if record.kind is not TEXT:
         split = next((name for name in SPLITS if record.score(name)), record.scores[0].split)
         sentences = enumerate(zip(*read_translations(run_dir / RECORD_NAME, split), strict=True), start=1)
         shown = [[split, line, *texts] for line, texts in evenly_spaced([*sentences], MAX_TRANSLATIONS)]
-        columns = ["split", "line", "source", "reference", "hypothesis"]
-        tables["results/translations"] = wandb.Table(columns=columns, data=shown)
+        names = ["split", "line", "source", "reference", "hypothesis"]
+        tables["results/translations"] = Table(columns=names, data=shown)
     return tables
 
 
-def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror | None:
-    """A W&B run for this process: online if there is a key and the server answers, else offline; None if W&B is off or
-    fails altogether. Anything less than requested is reported in one line.
+class TensorBoard(TensorBoardLogger):
+    """A run's events, under their names in W&B; a resumed run adds a file, and TensorBoard draws both parts as one."""
+
+    def __init__(self, config: TrainConfig, run_dir: Path) -> None:
+        super().__init__(run_dir, name="tensorboard", version="", default_hp_metric=False)
+        self._run_dir = run_dir
+        self.log_hyperparams(settings_of(config))
+
+    def log_results(self) -> None:
+        """The scores of a finished run."""
+        record = read_record(self._run_dir / RECORD_NAME)
+        self.log_metrics(final_row(record), record.steps)
+
+    def finish(self, summary: Mapping[str, Any], *, failed: bool) -> None:
+        """Write what is left. `summary` is W&B's."""
+        self.finalize("failed" if failed else "success")
+
+
+def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror | TensorBoard | None:
+    """The run's logger, on its first rank: of W&B online if a key is found, else offline; None if W&B is off or fails.
+    Anything less than requested is reported in one line.
     """
+    if config.logger.mode == "tensorboard":
+        return TensorBoard(config, run_dir)
     if config.logger.mode == "none":
         return None
     try:
@@ -142,23 +166,15 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
             _report("disabled by WANDB_MODE; only the local record is written")
             return None
         # 2. Online, if nothing speaks against it.
-        if config.logger.mode == "online":
-            parts = _parts(run_dir)
-            try:
-                if settings.mode in ("offline", "dryrun"):
-                    raise RuntimeError("offline by WANDB_MODE or `wandb offline`")
-                if not has_key(settings):
-                    raise RuntimeError("no key found (WANDB_API_KEY, or `wandb login`)")
-                return _mirror(config, run_dir, synthetic, online=True)
-            except Exception as error:  # no network, a wrong key, no write access, ...
-                _report(f"{first_line(error)}; the run is logged offline")
-            tear_down()  # its service process holds the run's ID and would reject it
-            for part in _parts(run_dir) - parts:  # empty: `wandb sync` must not find it
-                shutil.rmtree(part, ignore_errors=True)
-        # 3. Else on disk.
-        return _mirror(config, run_dir, synthetic, online=False)
-    except Exception as error:
-        _report(f"{first_line(error)}; the run continues without W&B, with its results in {run_dir}")
+        reason = "" if has_key(settings) else "no key found (WANDB_API_KEY, or `wandb login`)"
+        if settings.mode in ("offline", "dryrun"):
+            reason = "offline by WANDB_MODE or `wandb offline`"
+        if config.logger.mode == "online" and reason:
+            _report(f"{reason}; the run is logged offline")
+        return _mirror(config, run_dir, synthetic, online=config.logger.mode == "online" and not reason)
+    except Exception as error:  # no network, a wrong key, no write access, ...
+        remedy = f"with its results in {run_dir}; logger=wandb_offline needs no server"
+        _report(f"{first_line(error)}; the run continues without W&B, {remedy}")
         tear_down()
         return None
 
@@ -166,15 +182,14 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
 def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool) -> WandbMirror:
     import wandb
 
+    # 1. No code or patch of it is sent; the commit is that of this package's checkout, not of one around the folder.
     commit = git_state().commit
-    names = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
     settings = wandb.Settings(
         silent=True,
         console="off",
         x_disable_stats=not config.logger.system_metrics,
         save_code=False,
-        disable_code=True,  # no patch of uncommitted changes either
-        # Of the checkout of this package, not of one around the current folder; no remote URL.
+        disable_code=True,
         **({"disable_git": True} if commit is None else {"git_commit": commit, "git_remote_url": ""}),
         program="rpr-cli",
         init_timeout=INIT_TIMEOUT_SECONDS,
@@ -182,33 +197,33 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         finish_timeout_raises=True,
         x_transaction_log_flush_interval=FLUSH_SECONDS,
     )
-    given: dict[str, Any] = {"project": config.logger.project, "entity": config.logger.entity, "name": config.label}
-    given |= {"dir": str(run_dir), "mode": "online" if online else "offline", "group": config.sweep}
+    names = [config.data.name, config.model.name, config.position.name, *(["synthetic data"] if synthetic else [])]
     tags = [*(name[:LONGEST_TAG] for name in names), *config.logger.tags]
-    init = partial(wandb.init, **given, job_type="train", tags=tags, settings=settings)
-    # Of an earlier start each part has a log that is named by the run's ID, in a folder named by time.
-    logs = [log for part in _parts(run_dir) for log in part.glob(f"run-{config.run_id}*.wandb")]
+    given: dict[str, Any] = {"project": config.logger.project, "entity": config.logger.entity, "name": config.label}
+    given |= {"dir": str(run_dir), "mode": "online" if online else "offline", "group": config.sweep, "tags": tags}
+    init = partial(wandb.init, **given, job_type="train", settings=settings)
+    # 2. Of an earlier start each part has a log that is named by the run's ID, in a folder named by time.
+    logs = [*run_dir.glob(f"wandb/*run-*-*/run-{config.run_id}*.wandb")]
     newest = max(logs, key=lambda log: log.parent.name.partition("run-")[2], default=Path(f"run-{config.run_id}"))
     try:
         run: Any = init(id=newest.stem.removeprefix("run-"), resume="allow" if logs or not online else "never")
     except wandb.errors.UsageError:  # it exists, of another training of these settings: their curves would mix
         run = init(id=f"{config.run_id}-{int(time.time())}", resume="never")
+    # 3. The axes, and the settings.
     define(run)
-    run.config.update({**flat(config), **sections(config)}, allow_val_change=True)
+    run.config.update(settings_of(config), allow_val_change=True)
     if online:
         _report(without_login(run.url))
     return WandbMirror(run, run_dir)
 
 
-def reference(logger: WandbMirror) -> WandbRun:
+def reference(logger: WandbMirror | TensorBoard | None) -> WandbRun | None:
     """The reference to the W&B run in the record."""
+    if not isinstance(logger, WandbMirror):
+        return None
     run = logger.experiment
     return WandbRun(id=run.id, mode="offline" if run.offline else "online", url=run.url and without_login(run.url))
 
 
-def _parts(run_dir: Path) -> set[Path]:
-    return {path for path in run_dir.glob("wandb/*run-*-*") if not path.is_symlink()}
-
-
 def _report(message: str) -> None:
-    print(f"rpr-cli: W&B: {message}", file=sys.stderr, flush=True)
+    note(f"W&B: {message}")
