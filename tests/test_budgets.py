@@ -4,12 +4,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
-    "rpr": 1_040,
+    "rpr": 1_020,
     "rpr/checks": 440,
-    "rpr/cli": 350,
+    "rpr/cli": 340,
     "rpr/commands": 1_730,
     "rpr/compose": 320,
-    "rpr/config": 770,
+    "rpr/config": 730,
     "rpr/data": 2_870,
     "rpr/decode": 590,
     "rpr/export": 890,
@@ -19,12 +19,12 @@ ROOMS = {
     "rpr/report": 2_730,
     "rpr/runs": 910,
     "rpr/scoring": 1_190,
-    "rpr/sweep": 1_070,
-    "rpr/tracking": 490,
+    "rpr/sweep": 1_010,
+    "rpr/tracking": 470,
     "rpr/training": 1_090,
     "tests": 2_140,
     "tests/checks": 370,
-    "tests/cli": 420,
+    "tests/cli": 410,
     "tests/config": 290,
     "tests/data": 1_450,
     "tests/decode": 320,
@@ -38,9 +38,9 @@ ROOMS = {
     "tests/report": 1_600,
     "tests/runs": 410,
     "tests/scoring": 550,
-    "tests/sweep": 590,
+    "tests/sweep": 560,
     "tests/system": 3_300,
-    "tests/tracking": 390,
+    "tests/tracking": 350,
     "tests/training": 710,
 }
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rpr.cli import app
-from rpr.cli.positionals import to_overrides
+from rpr.cli.app import to_overrides
 from rpr.compose import composition
 from rpr.model.positions import scheme
 from rpr.sweep import spec

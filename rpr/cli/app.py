@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rpr import environment
-from rpr.cli.positionals import quote_home, take_schemes_dir, to_overrides
 from rpr.compose.composition import (
     as_yaml,
     compose,
@@ -18,11 +17,12 @@ from rpr.compose.composition import (
     override_key,
     recorded_command,
 )
+from rpr.compose.hydra_bridge import quote_text
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.io import stdio
 from rpr.io.escape import note
-from rpr.paths import user_path
+from rpr.paths import SCHEMES_DIR, schemes_dir, user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.version import __version__
 
@@ -46,6 +46,12 @@ COMMANDS = {  # with their purpose
     "bench": "benchmark the position variants: steps/s and memory",
 }
 
+_OF_ONE_RUN = ("evaluate", "export", "generate", "report", "rerun", "train", "translate", "verify")
+_OF_RUNS = ("compare", "diff", "runs")
+_FREE_TEXTS = ("prompt=", "stop=")  # of generate
+# Flags whose value may be the next word.
+_WITH_VALUE = ("--cfg", "-c", "--config-dir", "-cd")
+
 _USAGE = [
     "usage: rpr-cli COMMAND [setting=value ...] [Hydra flags]\n",
     *(f"  {name:<10} {purpose}" for name, purpose in COMMANDS.items()),
@@ -65,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         with exit_on_sigterm():
-            code = _run(name, [quote_home(word) for word in take_schemes_dir(arguments[1:])])
+            code = _run(name, [_quote_home(word) for word in _take_schemes_dir(arguments[1:])])
         stdio.flush_stdout()
         return code if arguments else 2
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -148,6 +154,63 @@ def _run(name: str, arguments: list[str]) -> int:
     environment.hide_foreign()
     importlib.import_module(f"rpr.commands.{name}").run(*inputs)
     return 0
+
+
+def _take_schemes_dir(arguments: list[str]) -> list[str]:
+    """The arguments without `schemes_dir=DIR`, which is kept in the environment for this process and those it starts.
+    Raises ConfigError if it is no folder.
+    """
+    before_files = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    typed = [word for word in before_files if word.startswith("schemes_dir=")]
+    if typed:
+        os.environ[SCHEMES_DIR] = str(user_path(typed[-1].partition("=")[2] or "''").absolute())
+    if (folder := schemes_dir()) is not None and not folder.is_dir():
+        raise ConfigError(f"schemes_dir: {folder} is not a folder; give one with modules of position schemes")
+    return [word for word in arguments if word not in typed]
+
+
+def _quote_home(word: str) -> str:
+    """`runs_dir=~/runs` with the value quoted, as Hydra's grammar does not know `~`."""
+    key, _, value = word.partition("=")
+    is_path = value.startswith("~/") and key[:1].isalpha() and not word.startswith(_FREE_TEXTS)
+    return f"{key}={quote_text(value)}" if is_path else word
+
+
+def to_overrides(name: str, arguments: list[str]) -> list[str]:
+    """Replace positional arguments by overrides: the runs of the commands above, and files after `--` of `translate`.
+    Raises ConfigError for too many of them.
+    """
+    # 1. Files and free texts are quoted here, as no one can quote a text for both a shell and Hydra.
+    quoted: list[str] = []
+    if name == "translate" and "--" in arguments:
+        at = arguments.index("--")
+        arguments, files = arguments[:at], arguments[at + 1 :]
+        if not 1 <= len(files) <= 2:
+            raise ConfigError(f"--: {len(files)} files after it, expected IN or IN OUT")
+        quoted = [f"{key}={quote_text(file)}" for key, file in zip(("input", "output"), files, strict=False)]
+    if name == "generate":
+        texts = [word.partition("=") for word in arguments if word.startswith(_FREE_TEXTS)]
+        quoted = [f"{key}={quote_text(text)}" for key, _, text in texts]
+        arguments = [word for word in arguments if not word.startswith(_FREE_TEXTS)]
+    # 2. Runs are words without =.
+    runs: list[str] = []
+    others: list[str] = []
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        override = word.startswith(("-", "+", "~")) and not word.startswith("~/")
+        positional = "=" not in word and not override and before not in _WITH_VALUE
+        (runs if positional else others).append(word)
+    if not runs or name not in (*_OF_ONE_RUN, *_OF_RUNS):
+        return [*arguments, *quoted]
+    if name == "runs":
+        if runs[0] != "remove" or len(runs) == 1:
+            raise ConfigError(f"runs: {' '.join(runs)}: give nothing, to list runs, or `remove` and the names of some")
+        return [*others, f"remove=[{','.join(map(quote_text, runs[1:]))}]"]
+    if name in _OF_ONE_RUN and len(runs) > 1:
+        rule = "are words without =; give settings as KEY=VALUE, one run's folder"
+        raise ConfigError(f"{name}: {' and '.join(runs)} {rule}{', files after --' if name == 'translate' else ''}")
+    # 3. `train run=FOLDER` is read as it is, not by Hydra.
+    given = runs[0] if name == "train" else ",".join(map(quote_text, runs))
+    return [*others, f"run={given}" if name in _OF_ONE_RUN else f"runs=[{given}]", *quoted]
 
 
 def _parse_flags(name: str, arguments: list[str]) -> argparse.Namespace:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rpr import environment
 from rpr.compose.composition import (
@@ -20,10 +21,9 @@ from rpr.compose.composition import (
 from rpr.errors import ConfigError, RunError
 from rpr.io.escape import note
 from rpr.sweep import spec
-from rpr.sweep.gpus import Options
 from rpr.validation import validate
 
-_OWN = {"jobs": None, "gpus": (), "retry_failed": False}  # settings of a sweep, not of its jobs
+_OWN = {"jobs": None, "gpus": None, "retry_failed": False}  # settings of a sweep, not of its jobs
 
 
 def run(arguments: list[str]) -> int:
@@ -68,8 +68,9 @@ def _run(sweep: spec.SweepSpec, typed: Sequence[str], config_dir: Path | None = 
     from rpr.sweep.progress import SweepProgress
 
     # 1. Compose every job, and read how far it is.
-    own = {override_key(word): word.partition("=")[2] for word in typed if override_key(word) in _OWN}
-    options = validate(Options, _OWN | own)
+    own: dict[str, Any] = {key: word.partition("=")[2] for word in typed if (key := override_key(word)) in _OWN}
+    gpus = own["gpus"].strip("[]").split(",") if "gpus" in own else ()
+    options = validate(pool.Options, {**_OWN, **own, "gpus": gpus})
     hydra = [word for word in typed if is_hydra_override(word)]
     overrides = [word for word in typed if word not in hydra and override_key(word) not in _OWN]
     rows: Sequence[Sequence[str]] = sweep.rows
@@ -86,8 +87,6 @@ def _run(sweep: spec.SweepSpec, typed: Sequence[str], config_dir: Path | None = 
     hardware = [config.hardware for _, config in made]
     options = options.for_jobs(hardware)
     asked = slurm.request(jobs[0], hydra, hardware, config_dir)
-    if asked and {"jobs", "gpus"} & own.keys():
-        raise ConfigError("jobs and gpus: SLURM decides what runs at a time; give hydra.launcher.array_parallelism=")
     words = ("-m", *hydra) if asked else ()
     listed = [status.new_job(job, config, train_command([*words, *job], config_dir)) for job, config in made]
     before = status.load_status(sweep.name, listed)
@@ -100,16 +99,15 @@ def _run(sweep: spec.SweepSpec, typed: Sequence[str], config_dir: Path | None = 
     for config in unfinished:
         check_tokenizer(config)
         config.logger.check_installed()
-    if not asked:
-        for machine in {config.hardware for config in unfinished}:
-            runtime.check_devices(machine)
+    for machine in {config.hardware for config in unfinished} if not asked else ():
+        runtime.check_devices(machine)
     executor = slurm.executor(asked) if asked else None
 
     def launch(todo: Sequence[status.Job]) -> Mapping[tuple[str, ...], RunError]:
         commands = [recorded_command(job.overrides, config_dir) for job in todo]
         if executor is None:
             return pool.run(todo, commands, options, sweep.name)
-        return slurm.run(todo, commands, executor, sweep.name)
+        return slurm.run(todo, commands, executor)
 
     # 3. fast_dev_run=true tries each job out and records nothing.
     if any(job.config.fast_dev_run for job in before):
@@ -146,10 +144,8 @@ def _selected_rows(rows: Sequence[Sequence[str]], overrides: Sequence[str]) -> l
         if all(chosen.values()):
             selected.append([*chosen.values()])
     if not selected:
-        raise ConfigError(
-            f"{' and '.join(typed[key] for key in selecting)}: no row of the sweep has them together; give one of "
-            "them, or write a sweep of your own"
-        )
+        words = " and ".join(typed[key] for key in selecting)
+        raise ConfigError(f"{words}: no row of the sweep has them together; give one of them, or write your own sweep")
     return selected
 
 

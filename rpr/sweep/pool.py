@@ -1,34 +1,74 @@
 """The jobs of a sweep on this machine, N at a time, each a process of its own, which runs this file as a module: W&B,
 peak memory and random state are the run's own.
+
+Its GPUs are assigned to the jobs of any command of one user (with the same TMPDIR). `gpus=0,0,1` has three slots, two
+of them on GPU 0; a job takes a slot for itself.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any, Self
+
+from filelock import FileLock, Timeout
+from pydantic import Field, PositiveInt
 
 from rpr import progress
 from rpr.commands import train
 from rpr.compose.messages import format_user_error
-from rpr.config.train import config_from_record
+from rpr.config.train import HardwareConfig, config_from_record
 from rpr.environment import for_child
-from rpr.errors import BusyError, ProcessEnded, RprError, RunError
+from rpr.errors import BusyError, ConfigError, ProcessEnded, RprError, RunError
 from rpr.io import resources, stdio
+from rpr.io.escape import note
 from rpr.records.record import RECORD_NAME, read_record
 from rpr.runs import lifecycle, locks
 from rpr.signals import die_with_parent, exit_on_sigterm, signals_deferred
-from rpr.sweep.gpus import Options, take_slots
 from rpr.sweep.status import Job
 from rpr.training.launch import TORCHRUN_GRACE_SECONDS, ended, terminate
+from rpr.validation import StrictModel
 
 _POLL_SECONDS = 0.05
+_GPU_SECONDS = 1.0  # between looks for a free GPU
+Gpu = Annotated[str, Field(pattern=r"^(\d+|(GPU|MIG)-[0-9A-Za-z/-]+)$")]  # as nvidia-smi -L lists them
+
+
+class Options(StrictModel):
+    """How jobs run on this machine: how many at a time, on which GPUs, each named once for each of its slots; and
+    whether failed jobs run again.
+    """
+
+    jobs: PositiveInt | None
+    gpus: tuple[Gpu, ...]
+    retry_failed: bool
+
+    def for_jobs(self, hardware: Sequence[HardwareConfig]) -> Self:
+        """With GPUs and no number of jobs: as many jobs at a time as there are slots; not more than there are in the
+        sweep, so that each has as many threads when few are left to do. Raises ConfigError if a job uses no GPU, or
+        more than are named.
+        """
+        named, used = len({*self.gpus}), [one.devices if one.accelerator == "gpu" else 0 for one in hardware]
+        if self.gpus and not 0 < min(used) <= max(used) <= named:
+            wrong = max(used) if all(used) else 0
+            raise ConfigError(f"gpus: {named} named, but a job uses {wrong}; name others, or choose hardware=1xgpu")
+        slots = len(self.gpus) // max(*used, 1)
+        return self.model_copy(update={"jobs": min(self.jobs or slots or 1, len(hardware))})
+
+    @property
+    def concurrent_jobs(self) -> int:
+        """The most jobs of this command that share a device."""
+        return max(map(self.gpus.count, self.gpus)) if self.gpus else self.jobs or 1
 
 
 def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: str) -> dict[tuple[str, ...], RunError]:
@@ -156,13 +196,41 @@ def as_problem(error: Exception) -> RunError:
 def _train(request: Mapping[str, Any]) -> None:
     config = config_from_record(request["config"])
     with contextlib.ExitStack() as stack:
-        taken: dict[str, int] = {}
         if request["gpus"]:
             taken = stack.enter_context(take_slots(request["gpus"], config.hardware.devices))
             # Before CUDA is first used; its own order, where a machine has several kinds, is not that of nvidia-smi.
             os.environ |= {"CUDA_VISIBLE_DEVICES": ",".join(taken), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        job = train.SweepJob(request["concurrent_jobs"], keep_open=[*taken.values()])
-        train.run(config, command=request["command"], sweep_job=job)
+        train.run(config, command=request["command"], sweep_job=train.SweepJob(request["concurrent_jobs"]))
+
+
+@contextmanager
+def take_slots(gpus: Sequence[str], count: int, folder: Path | None = None) -> Iterator[list[str]]:
+    """Lock slots of `count` different GPUs for one job; waits until that many are free, and says so. Yields the GPUs.
+    `folder` has the lock files: by default one folder for each user of the machine.
+    """
+    folder = folder or Path(tempfile.gettempdir()) / f"rpr-gpus-{os.getuid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for attempt in itertools.count():
+        with contextlib.ExitStack() as stack:
+            taken = _lock_free(gpus, count, folder, stack)
+            if len(taken) == count:
+                yield taken
+                return
+        if attempt == 0:
+            note(f"gpus: waiting for {count} of the GPUs {', '.join(dict.fromkeys(gpus))}, which other jobs use")
+        time.sleep(_GPU_SECONDS)
+
+
+def _lock_free(gpus: Sequence[str], count: int, folder: Path, stack: contextlib.ExitStack) -> list[str]:
+    """The GPUs with a slot that was free and is locked now, at most `count`."""
+    taken: list[str] = []
+    for number, _, gpu in sorted((gpus[:at].count(gpu), at, gpu) for at, gpu in enumerate(gpus)):  # first slots first
+        if gpu not in taken and len(taken) < count:
+            lock = FileLock(folder / f"{gpu.replace('/', '-')}.{number}.lock")
+            with contextlib.suppress(Timeout):
+                stack.enter_context(lock.acquire(blocking=False))
+                taken.append(gpu)
+    return taken
 
 
 if __name__ == "__main__":

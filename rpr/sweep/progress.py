@@ -25,14 +25,10 @@ class SweepProgress:
 
     def __init__(self, sweep: str, jobs: Sequence[Job]) -> None:
         self._name, self._jobs = f"sweep {sweep}", [_JobProgress(job) for job in jobs]
-        self._steps = sum(job.steps for job in self._jobs)
-        self._bar = Progress(self._steps, "steps", self._name, done=self._done, lines="none")
+        self._steps, done = sum(job.steps for job in self._jobs), sum(job.step for job in self._jobs)
+        self._bar = Progress(self._steps, "steps", self._name, done=done, lines="none")
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="sweep progress", daemon=True)
-
-    @property
-    def _done(self) -> int:
-        return sum(job.step for job in self._jobs)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -52,17 +48,17 @@ class SweepProgress:
         ended = [job for job in self._jobs if not job.ended and job.poll()]
         done = [job for job in self._jobs if job.record is not None and job.record.status in ("finished", "failed")]
         jobs = f"{len(done)} of {len(self._jobs)}"
-        self._bar.reach(self._done, self._steps, jobs=jobs)
+        self._bar.reach(sum(job.step for job in self._jobs), self._steps, jobs=jobs)
         left = f", {self._bar.left}" if self._bar.left else ""
         for job in ended:
-            record, where = job.record, shown_path(job.run_dir)
-            assert record is not None
-            line = f"{headline(record)}: {escape_control_characters(str(where))}"
-            if record.status != "finished":
-                line = f"{self._name}: {escape_control_characters(f'{job.run_dir.name}: {record.outcome}')}"
+            assert job.record is not None
+            finished = job.record.status == "finished"
+            line = f"{self._name}: {job.run_dir.name}: {job.record.outcome}"
+            if finished:
+                line = f"{headline(job.record)}: {shown_path(job.run_dir)}"
             with above_bars(), contextlib.suppress(OSError):  # a closed pipe is reported at the end
-                stream = sys.stdout if record.status == "finished" else sys.stderr
-                print(f"{line} ({jobs} jobs{left})", file=stream, flush=True)
+                line = f"{escape_control_characters(line)} ({jobs} jobs{left})"
+                print(line, file=sys.stdout if finished else sys.stderr, flush=True)
 
 
 class _JobProgress:
@@ -85,10 +81,9 @@ class _JobProgress:
         return self.ended
 
     def _record_written(self) -> int | None:
-        try:
+        with contextlib.suppress(OSError):
             return (self.run_dir / RECORD_NAME).stat().st_mtime_ns
-        except OSError:
-            return None
+        return None
 
     def _last_step(self) -> int:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # reported when the run is read

@@ -31,8 +31,8 @@ def request(
     job: Sequence[str], typed: Sequence[str], hardware: Sequence[HardwareConfig], config_dir: Path | None
 ) -> dict[str, Any]:
     """What each job asks SLURM for, as hydra.launcher has it: by the hardware of a job (hardware=slurm_8xgpu brings its
-    launcher) and the settings `typed` for Hydra; empty if the jobs run on this machine. Raises ConfigError for another
-    launcher, or for several requests.
+    launcher) and the settings `typed` for Hydra; empty if the jobs run on this machine. Raises ConfigError for several
+    requests.
     """
     from omegaconf import OmegaConf
 
@@ -40,8 +40,6 @@ def request(
     launcher = hydra_bridge.compose("train", [*words, *typed], config_dir, with_hydra=True).hydra.launcher
     if launcher["_target_"].endswith("BasicLauncher"):
         return {}
-    if not launcher["_target_"].endswith("SlurmLauncher"):
-        raise ConfigError("hydra/launcher: jobs run on this machine or in SLURM; choose submitit_slurm")
     if len({(machine.name, machine.devices, machine.num_nodes) for machine in hardware}) > 1:
         raise ConfigError("hardware: all jobs of a sweep request the same SLURM nodes; give one command for each value")
     asked: dict[str, Any] = OmegaConf.to_container(launcher, resolve=True)  # type: ignore[assignment]
@@ -85,16 +83,14 @@ class Task:
 
     config: Mapping[str, Any]
     command: str
-    title: str
 
     def __call__(self) -> RunError | None:
         """Returns the one-line error of a job without a result."""
         from rpr.commands import train
 
         try:
-            config = config_from_record(self.config)
-            print(f"{self.title}: {config.run_dir_name}", file=sys.stderr, flush=True)
-            train.run(config, command=self.command, sweep_job=train.SweepJob(in_launcher=True))
+            job = train.SweepJob(in_launcher=True)
+            train.run(config_from_record(self.config), command=self.command, sweep_job=job)
         except Exception as error:
             problem = pool.as_problem(error)
             if self.config["hardware"]["num_nodes"] > 1:
@@ -111,16 +107,14 @@ class Task:
         return DelayedSubmission(self)
 
 
-def run(jobs: Sequence[Job], commands: Sequence[str], executor: Any, sweep: str) -> dict[tuple[str, ...], RunError]:
+def run(jobs: Sequence[Job], commands: Sequence[str], executor: Any) -> dict[tuple[str, ...], RunError]:
     """Submit all jobs, each with its command for its record, and wait for them; a failed or lost job does not stop the
     others. Returns the one-line error of each job that did not succeed. How far a run has come is in its record.
     """
     try:
         with executor.batch():
-            submitted = [
-                executor.submit(Task(job.config.model_dump(mode="json"), command, f"sweep {sweep}: job {number}"))
-                for number, (job, command) in enumerate(zip(jobs, commands, strict=True), start=1)
-            ]
+            tasks = [Task(job.config.model_dump(mode="json"), words) for job, words in zip(jobs, commands, strict=True)]
+            submitted = [executor.submit(task) for task in tasks]
     except Exception as error:  # of sbatch
         note(f"SLURM: {format_error(error)}")
         return {}
@@ -178,16 +172,12 @@ class Queue:
         if problem is None:
             self._queued, self._silent_since = frozenset(answer.stdout.split()), None
             return
-        minutes = f"{_SILENT_SECONDS / 60:g} minutes"
-        reason = (problem.strip().splitlines() or ["no reason given"])[-1]
+        said = f"squeue does not list the remaining jobs ({' '.join(problem.split())[-200:]})"
         if self._silent_since is None:
             self._silent_since = self._queried
-            note(f"squeue does not list the remaining jobs ({reason}); trying again for {minutes}")
+            note(f"{said}; trying again for {_SILENT_SECONDS / 60:g} minutes")
         elif self._queried - self._silent_since > _SILENT_SECONDS:
-            raise RunError(
-                f"squeue has not listed the remaining jobs for {minutes} ({reason}); they may still run: rerun the "
-                "same command when SLURM answers"
-            )
+            raise RunError(f"{said}; they may still run: rerun the same command when SLURM answers")
 
 
 def format_error(error: Exception) -> str:

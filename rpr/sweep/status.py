@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -18,17 +18,20 @@ from typing import Literal, get_args
 from rpr.commands.printing import window
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
-from rpr.errors import ConfigError, ProcessEnded, RecordError, RunError
+from rpr.errors import ProcessEnded, RunError
 from rpr.io.escape import escape_control_characters, note
 from rpr.paths import user_path
 from rpr.records.position import check_same_code
 from rpr.records.record import LOG_NAME, RECORD_NAME, Record
 from rpr.runs import lifecycle
 from rpr.runs.locks import Holder, current_holder, current_record
-from rpr.sweep.cost import cost_line
 
 State = Literal["new", "finished", "failed", "interrupted", "running"]
 _LAST_LINES = 5
+# Operations a second at most: of an A100, and of a CPU's core. Trainings reach some share of that.
+_PEAK = {"gpu": {"bf16": 312e12, "32": 156e12, "64": 9.7e12}, "cpu": {"bf16": 100e9, "32": 100e9, "64": 50e9}}
+_SHARES = (0.36, 0.09)
+_PIECES = 50  # of a sentence, for attention's small part
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,9 @@ class Job:
     def read(self) -> Job:
         """The job with its status now; raises RecordError if its record is damaged."""
         path = self.run_dir / RECORD_NAME
-        if path.exists():
-            record, holder = current_record(path)
-            return replace(self, state="running" if holder else record.status, record=record, holder=holder)
-        holder = current_holder(self.run_dir)
-        return replace(self, state="running" if holder else "new", record=None, holder=holder)
+        record, holder = current_record(path) if path.exists() else (None, current_holder(self.run_dir))
+        state: State = "running" if holder else record.status if record else "new"
+        return replace(self, state=state, record=record, holder=holder)
 
 
 def new_job(overrides: Sequence[str], config: TrainConfig, command: str) -> Job:
@@ -62,8 +63,8 @@ def new_job(overrides: Sequence[str], config: TrainConfig, command: str) -> Job:
 
 def load_status(sweep: str, listed: Sequence[Job]) -> list[Job]:
     """Read the status of every job, each once: settings that apply to all can make two of them identical. Raises
-    ConfigError if a record is damaged, or a corpus has changed since its run; RecordError if the code of a run's
-    positions has changed; DataError if a corpus on disk cannot be read.
+    RecordError if a record is damaged, or the code of a run's positions has changed; ConfigError if a corpus has
+    changed since its run; DataError if a corpus on disk cannot be read.
     """
     key_of = functools.cache(cache_key)  # once for a corpus, which may have many files
     jobs: dict[tuple[Path, str], Job] = {}
@@ -73,10 +74,7 @@ def load_status(sweep: str, listed: Sequence[Job]) -> list[Job]:
             continue
         if job.config.data.path:  # one on the hub is checked by the first job that needs it
             key_of(job.config.data)
-        try:
-            jobs[key] = now = job.read()
-        except RecordError as error:
-            raise ConfigError(f"{error}; or move {job.run_dir} away to start its job from scratch") from None
+        jobs[key] = now = job.read()
         if job.config.again and now.state != "running":
             jobs[key] = job
         elif now.record is not None:
@@ -86,11 +84,6 @@ def load_status(sweep: str, listed: Sequence[Job]) -> list[Job]:
     if repeated := len(listed) - len(jobs):
         _print(f"sweep {sweep}: {repeated} of its {len(listed)} jobs are duplicates of others")
     return [*jobs.values()]
-
-
-def _command(job: Job) -> str:
-    """Also after it has failed; in SLURM it is a sweep of its own."""
-    return f"{job.command} retry_failed=true" if job.state == "failed" and " -m " in job.command else job.command
 
 
 def print_cautions(unfinished: Sequence[TrainConfig]) -> None:
@@ -115,6 +108,32 @@ def commands(jobs: Sequence[Job]) -> list[str]:
     return [*lines, f"# {_counts(jobs)}", *([f"# {cost_line(left)}"] if left else [])]
 
 
+def cost_line(configs: Sequence[TrainConfig]) -> str:
+    """`9 jobs, 48 M parameters: 22 to 86 GPU hours, 104 GB of checkpoints`; hours of one GPU, or of one CPU core."""
+    sizes, hours, disk = list[float](), defaultdict[str, float](float), 0.0
+    for config in configs:
+        # 1. The parameters of the matrices; those of positions, norms and biases are few.
+        model, optim, hardware = config.model, config.optim, config.hardware
+        attentions, networks = (3, 2) if model.architecture == "encoder_decoder" else (1, 1)  # of a layer in each stack
+        layer = 4 * attentions * model.d_model**2 + 2 * networks * model.d_model * model.d_ff
+        parameters = config.data.vocabulary_size * model.d_model + model.num_layers * layer
+        sizes.append(parameters / 1e6)
+        # 2. The operations of training: 6 for each parameter and token, and the products of attention.
+        products = 12 * model.num_layers * attentions * model.d_model * (config.data.context_length or _PIECES)
+        tokens = optim.max_steps * optim.microbatches_per_step * optim.max_tokens_per_microbatch
+        operations = tokens * (6.0 * parameters + products)
+        hours[hardware.accelerator] += operations / _PEAK[hardware.accelerator][hardware.precision] / 3600
+        disk += 12e-9 * parameters * optim.kept_checkpoints  # with Adam's two moments
+    units = {"gpu": "GPU hours", "cpu": "core hours"}
+    times = [f"{_words(least / share for share in _SHARES)} {units[kind]}" for kind, least in hours.items()]
+    jobs = f"{_number(configs)}, {_words([min(sizes), max(sizes)])} M parameters"
+    return f"{jobs}: {', '.join(times)}, {disk:,.3g} GB of checkpoints"
+
+
+def _words(numbers: Iterable[float]) -> str:
+    return " to ".join(dict.fromkeys(f"{float(f'{number:.2g}'):,.10g}" for number in numbers))
+
+
 def print_summary(sweep: str, before: Sequence[Job], problems: Mapping[tuple[str, ...], RunError]) -> int:
     """Print a line and the last output of each unfinished job, then the counts and the ranked tables. Returns the exit
     code of the sweep: 0 when every job is finished. `problems` are the errors of the jobs' processes, by overrides.
@@ -125,32 +144,31 @@ def print_summary(sweep: str, before: Sequence[Job], problems: Mapping[tuple[str
     # 1. Each job without a result.
     jobs = [job.read() for job in before]
     _add_finished_runs(sweep, jobs)  # those that another process has finished in the meantime
-    elsewhere = failures = 0
+    code = 0
     for job in jobs:
         problem = problems.get(job.overrides)
+        if job.state == "finished" and problem is None:
+            continue
+        code = 1
         if job.state == "running":
-            elsewhere += 1
-            note(f"{job.run_dir.name}: in use by {job.holder}")
-        elif job.state != "finished" or problem is not None:
-            failures += 1
-            how = "interrupted" if job.state == "interrupted" else "failed"
-            note(f"{how}: {job.run_dir.name}: {_reason(job.record, problem)}")
-            for line in last_lines(job.run_dir):
-                _print(f"    {line}")
-            _print(f"  to retry: {_command(job)}")
+            note(f"{job.run_dir.name}: in use by {job.holder}; rerun the command later")
+            continue
+        how = "interrupted" if job.state == "interrupted" else "failed"
+        note(f"{how}: {job.run_dir.name}: {_reason(job.record, problem)}")
+        for line in last_lines(job.run_dir):
+            _print(f"    {line}")
+        _print(f"  to retry: {_command(job)}")
     # 2. All of them.
     _print(f"sweep {sweep}: {_counts(jobs)}")
     if any(job.state == "failed" for job in jobs):
         _print("  retry_failed=true runs failed jobs again, from their last checkpoint")
-    if elsewhere:
-        _print("  the sweep is incomplete while another process runs its jobs; rerun the command later")
     if finished := [job.record.shown() for job in jobs if job.record is not None and job.state == "finished"]:
         width, height = window()
         print("\n".join(["", *ranked_groups(run_groups(finished), width, height - 4)]))
         runs_dir = jobs[0].config.runs_dir
         where = "" if runs_dir == "runs" else f" runs_dir={shlex.quote(runs_dir)}"
         print(f"\nrpr-cli report sweep={sweep}{where}")
-    return 1 if failures or elsewhere else 0
+    return code
 
 
 def last_lines(run_dir: Path) -> list[str]:
@@ -159,6 +177,11 @@ def last_lines(run_dir: Path) -> list[str]:
     text = log.read_bytes().decode(errors="replace") if log.exists() else ""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
     return [escape_control_characters(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
+
+
+def _command(job: Job) -> str:
+    """Also after it has failed; in SLURM it is a sweep of its own."""
+    return f"{job.command} retry_failed=true" if job.state == "failed" and " -m " in job.command else job.command
 
 
 def _reason(record: Record | None, problem: RunError | None) -> str:
@@ -173,8 +196,11 @@ def _reason(record: Record | None, problem: RunError | None) -> str:
 
 def _counts(jobs: Sequence[Job]) -> str:
     by_state = Counter(job.state for job in jobs)
-    parts = [f"{by_state[state]} {state}" for state in get_args(State) if by_state[state]]
-    return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}: {', '.join(parts)}"
+    return f"{_number(jobs)}: {', '.join(f'{by_state[one]} {one}' for one in get_args(State) if by_state[one])}"
+
+
+def _number(jobs: Sequence[object]) -> str:
+    return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}"
 
 
 def _add_finished_runs(sweep: str, jobs: Sequence[Job]) -> None:

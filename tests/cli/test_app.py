@@ -12,10 +12,11 @@ import torch
 
 from rpr import __version__
 from rpr.cli import app
-from rpr.cli.positionals import to_overrides
+from rpr.cli.app import to_overrides
 from rpr.commands import bench, train
 from rpr.compose.composition import compose_train, expand_multirun
 from rpr.errors import RunError
+from rpr.paths import user_path
 from rpr.sweep import pool
 from rpr.validation import settings_at
 from tests.fake_records import fake_document
@@ -247,3 +248,26 @@ def test_positional_arguments_are_not_parsed_by_hydra():
         assert (composed["prompt"], composed["stop"], composed["seed"]) == (text, text, 2)
     assert to_overrides("compare", ["--cfg", "job", "runs/A"]) == ["--cfg", "job", "runs=['runs/A']"]
     assert to_overrides("train", ["runs/it's"]) == ["run=runs/it's"], "which is read as it is"
+
+
+@pytest.mark.parametrize("typed, path", [
+    ("~", "/home"), ("~/a", "/home/a"), ("$HOME/a", "/home/a"), ("${HOME}/a", "/home/a"), ("a/$HOME", "a//home"),
+    ("a/~", "a/~"), ("a$5", "a$5"), ("a$HOME", "a/home"), ("$UNSET/a", "$UNSET/a"),
+])  # fmt: skip
+def test_user_path(monkeypatch, typed, path):
+    monkeypatch.setenv("HOME", "/home")
+    assert user_path(typed) == Path(path)
+
+
+@pytest.mark.parametrize("words", [
+    ("train", "RUNS_DIR/x", "--cfg", "job"), ("compare", "sweep=a", "RUNS_DIR"), ("evaluate", "~/none"),
+    ("export", "run=~/none"), ("diff", "~/a", "~/b"), ("train", "run=~/none"), ("sweep", "~/none.yaml"),
+    ("sweep", "quick", "RUNS_DIR", "data.cache_dir=~/cache", "--dry-run"), ("train", "--config-dir=~/none"),
+])  # fmt: skip
+def test_home_is_expanded_everywhere(monkeypatch, tmp_path, capfd, words):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    app.main([word.replace("RUNS_DIR", "runs_dir=~/runs") for word in words])
+    printed = capfd.readouterr()
+    refusal = printed.err.partition("rpr-cli: ")[2]
+    assert "cannot be parsed" not in refusal and "~" not in refusal and list(tmp_path.iterdir()) == []

@@ -1,8 +1,10 @@
-"""The command line with closed standard streams, a closed pipe, or a full disk; in process and in processes of its own.
+"""The command line with closed standard streams, a closed pipe, a full disk, or a stdout that cannot encode everything.
 
 The reading end of a pipe is closed before anything is written, so that no test depends on timing.
 """
 
+import errno
+import io
 import json
 import os
 import shlex
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rpr.cli import app
+from rpr.io import stdio
 
 FULL = Path("/dev/full")
 PROBE = """
@@ -109,3 +112,26 @@ def test_closed_descriptors_are_not_reused(closed, tmp_path):
     assert before == ["<&-" in closed, " >&-" in f" {closed}", "2>&-" in closed]
     assert number > 2 and not without_stderr and child == 0
     assert ended.stdout == "" and ended.stderr == ("" if "2>&-" in closed else "printed")
+
+
+class File(io.BytesIO):
+    """A file that can be replaced by a pipe, as by `dup2`."""
+
+    now_a_pipe = False
+
+    def tell(self):
+        if self.now_a_pipe:
+            raise OSError(errno.ESPIPE, "Illegal seek")
+        return super().tell()
+
+
+@pytest.mark.parametrize("now_a_pipe", [False, True])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_what_stdout_cannot_encode_is_replaced(monkeypatch, encoding, now_a_pipe):
+    raw = File()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding))
+    raw.now_a_pipe = now_a_pipe
+    stdio.replace_unencodable()
+    print("1 ± 2 → \udcff", flush=True)
+    text = "1 ± 2 → ?" if encoding == "utf-8" else "1 ? 2 ? ?" if encoding == "ascii" else "1 ± 2 ? ?"
+    assert raw.getvalue().decode(encoding) == text + "\n"
