@@ -128,7 +128,7 @@ def sections_at(kind: type[StrictModel], path: Sequence[str]) -> list[type[Stric
     sections = [kind]
     for part in path:
         fields = [section.model_fields[part] for section in sections if part in section.model_fields]
-        inner = [found for field in fields for found in _sections_in(field.annotation)]
+        inner = [section for field in fields for section in _sections_in(field.annotation)]
         sections = inner if fields else sections
     return list(dict.fromkeys(sections))
 

@@ -86,8 +86,8 @@ class DataConfig(StrictModel):
             yield Problem("max_length", self.max_length, f"drops training pairs, of up to {task_side} tokens")
         # 2. One source of examples.
         library = self.text.python_library if self.text is not None else False
-        found = {"synthetic": self.synthetic, "task": self.task, "text.python_library": library or None}
-        made = [key for key, source in found.items() if source is not None]
+        makers = {"synthetic": self.synthetic, "task": self.task, "text.python_library": library or None}
+        made = [key for key, source in makers.items() if source is not None]
         sources = [*made, *(key for key in ("path", "hub", "hub_config") if getattr(self, key) is not None)]
         if made and len(sources) > 1:
             choice = "choose data=custom or data=text to read data.path"

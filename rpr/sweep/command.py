@@ -144,8 +144,10 @@ def _selected_rows(rows: Sequence[Sequence[str]], overrides: Sequence[str]) -> l
         if all(chosen.values()):
             selected.append([*chosen.values()])
     if not selected:
-        words = " and ".join(typed[key] for key in selecting)
-        raise ConfigError(f"{words}: no row of the sweep has them together; give one of them, or write your own sweep")
+        chosen_values = " and ".join(typed[key] for key in selecting)
+        raise ConfigError(
+            f"{chosen_values}: no row of the sweep has them together; give one of them, or write your own sweep"
+        )
     return selected
 
 
