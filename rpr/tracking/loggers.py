@@ -107,16 +107,8 @@ def _tables(record: Record, run_dir: Path) -> dict[str, Any]:
 
     if not record.scores:
         return {}
-    names: list[str | int] = [
-        "split",
-        "test set",
-        "metric",
-        "score",
-        "low",
-        "high",
-        scored_items(record.scores),
-        "checkpoint",
-    ]
+    items = scored_items(record.scores)
+    names: list[str | int] = ["split", "test set", "metric", "score", "low", "high", items, "checkpoint"]
     rows = []
     for of in record.scores:
         ends = (of.interval.low, of.interval.high) if of.interval else (None, None)
@@ -150,8 +142,8 @@ class TensorBoard(TensorBoardLogger):
 
 
 def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror | TensorBoard | None:
-    """The run's logger, on its first rank: of W&B online if a key is found, else offline; None if W&B is off or fails.
-    Anything less than requested is reported in one line.
+    """The run's logger, on its first rank: W&B online if a key is found and the server answers, else offline; None if
+    W&B is off or fails altogether. Anything less than requested is reported in one line.
     """
     if config.logger.mode == "tensorboard":
         return TensorBoard(config, run_dir)
@@ -169,12 +161,18 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
         reason = "" if has_key(settings) else "no key found (WANDB_API_KEY, or `wandb login`)"
         if settings.mode in ("offline", "dryrun"):
             reason = "offline by WANDB_MODE or `wandb offline`"
-        if config.logger.mode == "online" and reason:
+        if config.logger.mode == "online" and not reason:
+            try:
+                return _mirror(config, run_dir, synthetic, online=True)
+            except Exception as error:  # no network, a wrong key, no write access, ...
+                reason = first_line(error)
+            tear_down()  # its service process holds the run's ID and would reject it
+        # 3. Else on disk.
+        if config.logger.mode == "online":
             _report(f"{reason}; the run is logged offline")
-        return _mirror(config, run_dir, synthetic, online=config.logger.mode == "online" and not reason)
-    except Exception as error:  # no network, a wrong key, no write access, ...
-        remedy = f"with its results in {run_dir}; logger=wandb_offline needs no server"
-        _report(f"{first_line(error)}; the run continues without W&B, {remedy}")
+        return _mirror(config, run_dir, synthetic, online=False)
+    except Exception as error:
+        _report(f"{first_line(error)}; the run continues without W&B, with its results in {run_dir}")
         tear_down()
         return None
 
