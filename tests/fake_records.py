@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from rpr.config.train import TrainConfig
-from rpr.records.record import Record, run_file, write_record
+from rpr.records.record import Record, write_record
 
 _PARTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("fake_record.yaml").read_text(encoding="utf-8"))
 CONFIG: dict[str, Any] = _PARTS["document"]["config"]
@@ -103,9 +103,9 @@ def write_run(path: Path, record: Record, source: str, reference: str, hypothesi
     write_record(path, record)
     rows = [{"step": step, "train/loss": 9 - step / 100, "validation/loss": 8 - step / 100} for step in (100, 200)]
     rows.append({"step": 200, "validation/bleu": 20.0})
-    run_file(path, "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.with_name("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for kind, text in (("sources", source), ("references", reference), ("hypotheses", hypothesis)):
-        run_file(path, f"test.{kind}.txt").write_text(f"{text}\n" * 7)
+        path.with_name(f"test.{kind}.txt").write_text(f"{text}\n" * 7)
 
 
 def fake_interval(low: float, high: float) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 
-from rpr.records.record import run_file
 from tests.fake_records import edited, fake_document, fake_interval, fake_score
 
 COMMAND = "rpr-cli train data=multi30k_en_de seed=1"
@@ -18,7 +17,7 @@ def put(folder, edits, losses=()):
     path = folder / "record.json"
     path.write_text(json.dumps(edited(fake_document(scores=SCORES, command=COMMAND), edits)))
     rows = [{"step": 25 * number, "train/loss": loss} for number, loss in enumerate(losses, start=1)]
-    run_file(path, "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    path.with_name("metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return path
 
 

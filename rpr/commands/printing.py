@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rpr.io.escape import escape_control_characters
+from rpr.kinds import TEXT, TRANSLATION, kind_of_metric
 from rpr.records.measurement import single
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.records.scores import (
-    BITS_PER_BYTE,
     METRIC_NAMES,
     ByContext,
     ByLength,
@@ -18,8 +18,6 @@ from rpr.records.scores import (
     Score,
     hypotheses_note,
     pooled,
-    score_digits,
-    scored_items,
     tokenised_in_words,
 )
 from rpr.report.render import DASH, ONE_RUN, aligned, figure_text, wrapped
@@ -82,19 +80,18 @@ def scores_text(scores: Sequence[Score], by_length: ByLength | None, by_context:
 def _table_of_scores(scores: Sequence[Score]) -> list[str]:
     rows = []
     for score in scores:
-        shown = figure(score.score, score.interval, score_digits(score.metric))
+        shown = figure(score.score, score.interval, kind_of_metric(score.metric).printed_digits)
         rows.append([score.split, score.metric, score.test_set, shown, f"{score.num_sentences:,}"])
-    return table(["split", "metric", "test set", "score", scored_items(scores)], rows, texts=3)
+    items = kind_of_metric(scores[0].metric).items if scores else "sentences"
+    return table(["split", "metric", "test set", "score", items], rows, texts=3)
 
 
 def _table_by_length(by_length: ByLength) -> list[str]:
     rows = []
     for bucket in by_length.buckets:
         scored = {score.metric: score for score in bucket.scores}
-        figures = [
-            figure(score.score, score.interval, score_digits(metric)) if (score := scored.get(metric)) else DASH
-            for metric in by_length.signatures
-        ]
+        found = (scored.get(metric) for metric in by_length.signatures)
+        figures = [figure(one.score, one.interval, TRANSLATION.printed_digits) if one else DASH for one in found]
         rows.append([bucket.label + "*" * bucket.beyond_training, *figures, f"{bucket.num_sentences:,}"])
     metrics = [METRIC_NAMES[metric] for metric in by_length.signatures]
     title = f"By {by_length.axis} ({by_length.unit}), {pooled(by_length.splits)}:"
@@ -102,7 +99,7 @@ def _table_by_length(by_length: ByLength) -> list[str]:
 
 
 def _tables_by_context(scored: ByContext) -> Iterator[list[str]]:
-    digits = score_digits(BITS_PER_BYTE)
+    digits = TEXT.printed_digits
     found: dict[tuple[str, int], str] = {
         (row.windows, row.length): figure(row.bits_per_byte, row.interval, digits) for row in scored.scores
     }

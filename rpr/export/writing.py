@@ -23,10 +23,10 @@ from rpr.export.transformers import TransformersScorer
 from rpr.io.atomic import replacing
 from rpr.io.escape import escape_markdown, escape_tree
 from rpr.io.locks import exclusive
+from rpr.kinds import kind_of_metric
 from rpr.model.config import TransformerConfig
 from rpr.model.positions import codes
 from rpr.records.position import position_of
-from rpr.records.scores import score_digits
 from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from rpr.version import __version__
 
@@ -38,7 +38,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_TEMPLATES.filters["digits"] = score_digits
+_TEMPLATES.filters["digits"] = lambda metric: kind_of_metric(metric).printed_digits
 _PROGRAMS: dict[str, Any] = {"ctranslate2": ctranslate2, "transformers": transformers}
 
 

@@ -97,8 +97,7 @@ def _facts(record: Record) -> dict[str, Fact]:
         how |= corpus if score.test_set.startswith("held-out-") else documents
         facts[f"{score.split}/{score.metric}"] = Fact(score.score, "score", how, score.interval)
     for scores in record.by_context:
-        how = _fields(scores, "test_set", "num_bytes", "num_documents", "training_length", "precision") | documents
-        how["longest context"] = max(row.length for row in scores.scores)  # which decides the bytes that are scored
+        how = dict(scores.way) | documents
         for row in scores.scores:
             stride = {"stride": scores.stride} if row.windows == "sliding" else {}
             name = f"{scores.split}, {row.windows} {row.length}"

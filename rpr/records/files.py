@@ -6,27 +6,17 @@ committed folder has the same of all its runs in metrics.parquet, hypotheses.jso
 
 import json
 import lzma
-import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
-from rpr.records.record import (
-    METRICS_NAME,
-    RECORDS_NAME,
-    Record,
-    find_records,
-    read_text,
-    record_name,
-    refusal,
-    run_file,
-)
+from rpr.records.record import METRICS_NAME, RECORDS_NAME, Record, find_records, read_text, record_name, refusal
 
 METRICS_TABLE, DOCUMENTS_TABLE, HYPOTHESES = "metrics.parquet", "documents.parquet", "hypotheses.jsonl.xz"
 KEPT_METRICS = ("validation/bleu", "validation/loss", "train/loss")  # of a committed run, and of a report's curves
@@ -36,7 +26,6 @@ SHOWN_METRICS = {  # columns that a progress bar shows, with their labels
     "target_tokens_per_second": "target tokens/s",
     "validation/loss": "validation loss",
 }
-_T = TypeVar("_T")
 
 
 class Texts(NamedTuple):
@@ -78,7 +67,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def metrics_of(record: Path) -> list[dict[str, Any]]:
     """The metrics of a record's run, a dict for each logged step; empty without any. Raises as `read_metrics`."""
     if (name := record_name(record)) is None:
-        return read_metrics(run_file(record, METRICS_NAME))
+        return read_metrics(record.with_name(METRICS_NAME))
     rows = _committed(record.with_name(METRICS_TABLE)).get(name, [])
     return [{key: value for key, value in row.items() if value is not None} for row in rows]
 
@@ -125,7 +114,7 @@ def read_documents(record: Path, split: str) -> list[DocumentNats]:
     if (name := record_name(record)) is not None:
         rows = _committed(record.with_name(DOCUMENTS_TABLE)).get(name, [])
         return [DocumentNats(row["document"], row["bytes"], row["nats"]) for row in rows if row["split"] == split]
-    if not (file := run_file(record, documents_file(split))).is_file():
+    if not (file := record.with_name(documents_file(split))).is_file():
         return []
     lines = [line.split("\t") for line in read_text(file).splitlines()]
     try:
@@ -134,18 +123,13 @@ def read_documents(record: Path, split: str) -> list[DocumentNats]:
         raise DataError(f"{file}: is damaged; restore it, or omit the run") from None
 
 
-def evenly_spaced(items: Sequence[_T], at_most: int) -> list[_T]:
-    """At most so many of the items, in their order, including the first and (of several) the last."""
-    if len(items) <= at_most or at_most < 2:
-        return list(items[:at_most])
-    return [items[round(number * (len(items) - 1) / (at_most - 1))] for number in range(at_most)]
-
-
 # Committed sweeps
 
 
 def commit_records(records: Iterable[tuple[Path, Record]], folder: Path) -> None:
     """Write these runs with all that belongs to them as a sweep's committed folder, in the order of their names."""
+    import pandas as pd
+
     metrics: list[dict[str, Any]] = []
     documents: list[dict[str, Any]] = []
     texts: dict[tuple[str, ...], int] = {}
@@ -169,8 +153,10 @@ def commit_records(records: Iterable[tuple[Path, Record]], folder: Path) -> None
                 hypotheses.append({"run": name, "split": split, "texts": texts[key], "hypotheses": made})
     # 4. The files.
     packed = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in hypotheses)
-    _write_table(folder / METRICS_TABLE, metrics)
-    _write_table(folder / DOCUMENTS_TABLE, documents)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in ((METRICS_TABLE, metrics), (DOCUMENTS_TABLE, documents)):
+        if table:
+            pd.DataFrame(table).to_parquet(folder / name, compression="zstd")
     if hypotheses:
         replace_file(folder / HYPOTHESES, lzma.compress(packed.encode()))
     replace_file(folder / RECORDS_NAME, "".join(line + "\n" for line in lines))
@@ -184,48 +170,29 @@ def _main(runs_dir: str, sweep: str, folder: str) -> None:
     commit_records([*by_name.values()], Path(folder))
 
 
-def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if rows:
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows), sink, compression="zstd")
-        replace_file(path, sink.getvalue().to_pybytes())
-
-
+@lru_cache(maxsize=8)
 def _committed(path: Path) -> dict[Any, Any]:
-    """What is in a file of a committed sweep, read once while it does not change; empty without the file."""
-    try:
-        return (_hypotheses if path.name == HYPOTHESES else _table)(path, os.stat(path).st_mtime_ns)
-    except FileNotFoundError:
+    """What is in a file of a committed sweep, read once: rows by run, or texts by run and split; empty without it."""
+    if not path.exists():
         return {}
+    try:
+        if path.name != HYPOTHESES:
+            import pyarrow.parquet as pq
+
+            rows: dict[str, list[dict[str, Any]]] = {}
+            for row in pq.read_table(path).to_pylist():
+                rows.setdefault(row.pop("run"), []).append(row)
+            return rows
+        lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
+        texts = {line["texts"]: (line["sources"], line["references"]) for line in lines if "sources" in line}
+        made = (line for line in lines if "run" in line)
+        return {(one["run"], one["split"]): Texts(*texts[one["texts"]], one["hypotheses"]) for one in made}
     except (OSError, ValueError, LookupError, lzma.LZMAError) as error:  # pyarrow's errors are of the first two
         raise refusal(f"{path}: cannot be read ({error}); restore it, or omit the run") from None
 
 
-@lru_cache(maxsize=8)
-def _table(path: Path, _changed: int) -> dict[Any, Any]:
-    """The rows of each run."""
-    import pyarrow.parquet as pq
-
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for row in pq.read_table(path).to_pylist():
-        rows.setdefault(row.pop("run"), []).append(row)
-    return rows
-
-
-@lru_cache(maxsize=2)
-def _hypotheses(path: Path, _changed: int) -> dict[Any, Any]:
-    """The translations by run and split."""
-    lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
-    texts = {line["texts"]: line for line in lines if "sources" in line}
-    made = ((line, texts[line["texts"]]) for line in lines if "run" in line)
-    return {(own["run"], own["split"]): Texts(of["sources"], of["references"], own["hypotheses"]) for own, of in made}
-
-
 def _text_files(record: Path, split: str) -> list[Path]:
-    return [run_file(record, f"{split}.{kind}.txt") for kind in Texts._fields]
+    return [record.with_name(f"{split}.{kind}.txt") for kind in Texts._fields]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scipy.special import stdtr, stdtrit
 
@@ -39,52 +39,33 @@ def single(value: float, interval: Interval | None = None) -> Measurement:
     return Measurement(value, 1, interval=interval)
 
 
-def mean(values: Sequence[float], lowest: float = -math.inf, highest: float = math.inf) -> Measurement:
+def mean(
+    values: Sequence[float], lowest: float = -math.inf, highest: float = math.inf, step: float | None = None
+) -> Measurement:
     """The mean over seeds (at least one); of several, with deviation and the 95% t interval of the mean, as far as it
     lies within bounds of the values.
+
+    With `step`, which is what one sentence adds, they are percentages of the same sentences, or changes of them, whose
+    t interval of few seeds reaches beyond the bounds. With m the mean as a share of the range, its logit has the
+    standard error s / (sqrt(n) m (1 - m)) (delta method); the t interval of the logit is mapped back. Seeds that happen
+    to agree do not make it certain: s is at least that of one sentence in one of the n, step / sqrt(n). A mean on a
+    bound has no logit, but the t interval of this s within the bounds.
     """
     count, value = len(values), math.fsum(values) / len(values)
     if count == 1:
         return single(value)
     # Not statistics.stdev, which computes in fractions: twenty times slower, and a report needs tens of thousands.
     deviation = math.sqrt(math.fsum((each - value) ** 2 for each in values) / (count - 1))
-    return _with_interval(Measurement(value, count, deviation, spread=deviation), lowest, highest)
-
-
-def _with_interval(measured: Measurement, lowest: float, highest: float) -> Measurement:
-    assert measured.value is not None
-    half = _half_width(measured)
-    low = max(measured.value - half, min(lowest, measured.value))  # a BLEU of 100 may be rounded to a little more
-    high = min(measured.value + half, max(highest, measured.value))
-    return replace(measured, interval=Interval(low, high, LEVEL, kind="seeds"))
-
-
-def mean_of_shares(values: Sequence[float], step: float, lowest: float = 0.0, highest: float = 100.0) -> Measurement:
-    """The mean over seeds of percentages of the same sentences, or of their changes, with an interval that stays within
-    their bounds. `step` is what one sentence adds.
-
-    The t interval of few seeds reaches beyond the bounds. With m the mean as a share of the range, its logit has the
-    standard error s / (sqrt(n) m (1 - m)) (delta method); the t interval of the logit is mapped back. Seeds that happen
-    to agree do not make it certain: s is at least that of one sentence in one of the n, step / sqrt(n). A mean on a
-    bound has no logit, but the t interval of this s within the bounds.
-    """
-    whole = mean(values)
-    if whole.value is None or whole.spread is None:
-        return whole
-    share = (whole.value - lowest) / (highest - lowest)
-    whole = replace(whole, spread=max(whole.spread, step / math.sqrt(whole.n)))
-    if not 0 < share < 1:
-        return _with_interval(whole, lowest, highest)
-    middle, half = math.log(share / (1 - share)), _half_width(whole) / (highest - lowest)
-    half /= share * (1 - share)
-    low, high = (lowest + (highest - lowest) * (1 + math.tanh((middle + end) / 2)) / 2 for end in (-half, half))
-    return replace(whole, interval=Interval(low, high, LEVEL, kind="seeds", method=OF_SHARES))
-
-
-def _half_width(measured: Measurement) -> float:
-    assert measured.spread is not None
-    quantile = float(stdtrit(measured.n - 1, (1 + LEVEL) / 2))  # t(0.975) of Student's distribution
-    return quantile * measured.spread / math.sqrt(measured.n)
+    spread = max(deviation, (step or 0.0) / math.sqrt(count))
+    half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * spread / math.sqrt(count)
+    if step is not None and lowest < value < highest:
+        share = (value - lowest) / (highest - lowest)
+        middle, half = math.log(share / (1 - share)), half / (highest - lowest) / (share * (1 - share))
+        low, high = (lowest + (highest - lowest) * (1 + math.tanh((middle + end) / 2)) / 2 for end in (-half, half))
+        method = OF_SHARES
+    else:  # a BLEU of 100 may be rounded to a little more
+        low, high, method = max(value - half, min(lowest, value)), min(value + half, max(highest, value)), None
+    return Measurement(value, count, deviation, Interval(low, high, LEVEL, kind="seeds", method=method), spread=spread)
 
 
 def p_value(change: Measurement) -> float:

@@ -33,7 +33,6 @@ class Position:
     clip_distance: int | None
     tables: str | None
     identity: str = field(repr=False)  # every setting that affects results
-    ordered: bool = True  # whether the encoder, or the single stack, knows the order of its tokens
     code: str = ""  # the end of the label: versions of the scheme's code, where others differ in them alone
     plain: bool = True  # whether the settings that every scheme has, as random positions, are not used
     as_published: bool = True  # whether its other settings but k and RoPE's share of the width are those of its paper
@@ -41,16 +40,9 @@ class Position:
     @property
     def order(self) -> tuple[int, str, int, str]:
         """The sort key of rows: by scheme and kind, then by k; unknown kinds last. Other code has the same place."""
-        known = list(COLOURS)
-        own = self.kind in SCHEMES or self.kind not in known
-        clip_distance = -1 if self.clip_distance is None else self.clip_distance
-        label = self.label.removesuffix(self.code)
-        return (
-            known.index(self.kind) if self.kind in known else len(known),
-            label if own else "",
-            clip_distance,
-            f"{self.tables} {label}",
-        )
+        place, label = [*COLOURS, self.kind].index(self.kind), self.label.removesuffix(self.code)
+        own = label if self.kind in SCHEMES or self.kind not in COLOURS else ""
+        return place, own, -1 if self.clip_distance is None else self.clip_distance, f"{self.tables} {label}"
 
 
 def position_of(record: Record) -> Position:
@@ -67,7 +59,7 @@ def name_of(record: Record) -> str:
 def names_of(record: Record) -> Set[str]:
     """What a command line calls the variant of a run: its name and kind, each also with its clip distance."""
     position, name = position_of(record), name_of(record)
-    names = {name} if record.continued else {name, position.kind}
+    names = {name} if record.setting("origin") else {name, position.kind}
     return names | {f"{name}-k{position.clip_distance}" for name in names if position.clip_distance is not None}
 
 
@@ -93,24 +85,20 @@ def _origins(records: Sequence[Record]) -> list[str]:
     run of these positions with another seed started from them too, and with the id of the other's settings where
     several read alike; empty for the others.
     """
-    origins = [validate(Origin, run.config["origin"]) if run.config.get("origin") else None for run in records]
-    starts = [json.dumps([run.config["position"], of and of.weights]) for run, of in zip(records, origins, strict=True)]
-    triples = [*zip(records, origins, starts, strict=True)]
-    several = {start for run, origin, start in triples if origin and origin.seed != run.seed}
-    texts = [origin.words(None if start in several else run.seed) if origin else "" for run, origin, start in triples]
-    ids = {(text, origin.settings_id if origin else "") for text, origin in zip(texts, origins, strict=True)}
-    alike = Counter(text for text, _ in ids)
-    pairs = zip(texts, origins, strict=True)
-    return [f"{text} ({origin.settings_id})" if origin and alike[text] > 1 else text for text, origin in pairs]
+    origins = {at: validate(Origin, run.config["origin"]) for at, run in enumerate(records) if run.config.get("origin")}
+    starts = {at: json.dumps([records[at].config["position"], of.weights]) for at, of in origins.items()}
+    several = {starts[at] for at, origin in origins.items() if origin.seed != records[at].seed}
+    texts = {at: of.words(None if starts[at] in several else records[at].seed) for at, of in origins.items()}
+    alike = Counter(text for text, _ in {(texts[at], origin.settings_id) for at, origin in origins.items()})
+    words = {at: text + f" ({origins[at].settings_id})" * (alike[text] > 1) for at, text in texts.items()}
+    return [words.get(at, "") for at in range(len(records))]
 
 
 def code_differences(records: Sequence[Record]) -> list[dict[str, str]]:
     """For each run, the versions of its schemes' code of which these records name more than one, by `code of NAME`."""
-    names = [name for name, _ in {version for run in records for version in (run.schemes or {}).items()}]
-    return [
-        {f"code of {name}": version[:10] for name, version in (run.schemes or {}).items() if names.count(name) > 1}
-        for run in records
-    ]
+    codes = [run.schemes or {} for run in records]
+    names = [name for name, _ in {version for code in codes for version in code.items()}]
+    return [{f"code of {name}": of[:10] for name, of in code.items() if names.count(name) > 1} for code in codes]
 
 
 def corpus_differences(records: Sequence[Record]) -> list[str | None]:
@@ -162,8 +150,8 @@ def _position(record: Record, origin: str, code: Mapping[str, str]) -> Position:
         identity = json.dumps([known.scheme, known.identity()], sort_keys=True)
         sides = (known.encoder, known.decoder)
         plain = all(getattr(side, key) == off for side in sides for key, off in {**_COMMON, "windowed": False}.items())
-        published, ordered = all(map(_as_published, sides)), known.encoder.ordered or known.encoder.windowed
-        position = Position(known.kind, known.label, known.k, known.sharing, identity, ordered, "", plain, published)
+        published = all(map(_as_published, sides))
+        position = Position(known.kind, known.label, known.k, known.sharing, identity, "", plain, published)
     # 2. Where it started.
     if origin:
         identity = json.dumps([position.identity, origin])

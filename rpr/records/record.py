@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_tree
-from rpr.kinds import TEXT, Kind, kind_of
-from rpr.records.scores import STRICT, ByContext, ByLength, Score
+from rpr.kinds import TASK, TEXT, Kind, kind_of
+from rpr.records.scores import STRICT, ByContext, ByLength, Score, Text
 from rpr.validation import first_problem
 from rpr.version import SCHEMA
 
@@ -24,7 +24,6 @@ RECORD_NAME = "record.json"
 RECORDS_NAME = "records.jsonl"  # of a committed sweep: a record a line
 METRICS_NAME = "metrics.jsonl"
 LOG_NAME = "log.txt"  # the output of the run's processes, if they were started by another one of ours
-REQUIRED_SETTINGS = ("model.name", "data.name", "position.name", "optim.max_steps", "hardware.name")
 # Sections whose settings decide what a score means, except for those that concern only files, batches and the choice of
 # scores.
 DECIDING = ("model", "data", "optim", "evaluation")
@@ -35,7 +34,6 @@ _NOT_DECIDING = {
     *("model.relative_defaults.clip_distance", "model.relative_defaults.tables"),  # the positions have what is used
 }
 _NOT_WALKED = {"wandb", "checkpoints", "__pycache__"}
-_REPEATED_FROM = {"command", "config"}
 
 
 class RecordPart(BaseModel):
@@ -45,22 +43,22 @@ class RecordPart(BaseModel):
 
 
 class Git(RecordPart):
-    """The state of the checkout; all None without one (an installed wheel)."""
+    """The state of the checkout; None without one (an installed wheel)."""
 
-    commit: str | None
+    commit: Text | None
     dirty: bool | None
 
 
 class Data(RecordPart):
     """The corpus as it was used."""
 
-    name: str
+    name: Text
     synthetic: bool
     train_pairs: int = Field(ge=0)
     dropped_pairs: int = Field(ge=0)
     vocabulary_size: int = Field(ge=1)
-    key: str
-    notes: tuple[str, ...] = ()
+    key: Text
+    notes: tuple[Text, ...] = ()
     unigram_bits: float | None = Field(default=None, gt=0)  # the unigram entropy of text, in bits per byte
 
 
@@ -71,15 +69,15 @@ class Training(RecordPart):
     source_tokens_per_second: float | None = Field(gt=0)
     target_tokens_per_second: float | None = Field(gt=0)
     measured_steps: int = Field(ge=0)
-    excludes: str
+    excludes: Text
     seconds: float = Field(ge=0)
     peak_memory_bytes: int | None = Field(ge=0)
-    peak_memory_kind: str | None
+    peak_memory_kind: Text | None
     train_loss: float | None
     validation_loss: float | None
-    matmul_precision: str | None
-    precision: str | None
-    parameters_note: str | None = None
+    matmul_precision: Text | None
+    precision: Text | None
+    parameters_note: Text | None = None
     padding_waste: float | None = Field(default=None, ge=0, le=1)  # of the padded tokens of an epoch
     cores_used: float | None = Field(default=None, ge=0)  # on average, by the first rank, while the speed was measured
 
@@ -87,16 +85,16 @@ class Training(RecordPart):
 class WandbRun(RecordPart):
     """The mirror of the run in W&B; never read back."""
 
-    id: str
-    mode: str
-    url: str | None
+    id: Text
+    mode: Text
+    url: Text | None
 
 
 class RerunOf(RecordPart):
     """The record that a run repeats, by its run id and start time."""
 
-    run_id: str
-    started: str
+    run_id: Text
+    started: Text
 
 
 class Record(RecordPart):
@@ -106,27 +104,27 @@ class Record(RecordPart):
     """
 
     schema_version: Literal[3] = Field(default=3, alias="schema")
-    name: str
-    run_id: str
+    name: Text
+    run_id: Text
     status: Literal["running", "finished", "failed", "interrupted"]
-    error: str | None
-    sweeps: tuple[str, ...] = ()
+    error: Text | None
+    sweeps: tuple[Text, ...] = ()
     command: str
     again: bool = False  # whether it was last started with again=true, which then resumes it
     rerun_of: RerunOf | None = None
-    dropped_parameters: tuple[str, ...] = ()  # of the run whose weights it started from; the new ones it lacks
-    new_parameters: tuple[str, ...] = ()
+    dropped_parameters: tuple[Text, ...] = ()  # of the run whose weights it started from; the new ones it lacks
+    new_parameters: tuple[Text, ...] = ()
     config: dict[str, Any]
     git: Git
-    versions: dict[str, str]
-    label: str | None = None  # of its positions in tables, if their scheme is the user's own
-    schemes: dict[str, str] | None = None  # the version of each position scheme's code, by name; None: not recorded
-    device: str
-    hardware: str
+    versions: dict[Text, Text]
+    label: Text | None = None  # of its positions in tables, if their scheme is the user's own
+    schemes: dict[Text, Text] | None = None  # the version of each position scheme's code, by name; None: not recorded
+    device: Text
+    hardware: Text
     concurrent_jobs: int | None = Field(default=None, ge=1)  # of a sweep, sharing the device; None: not recorded
     seed: int
-    started: str
-    finished: str | None
+    started: Text
+    finished: Text | None
     steps: int | None = Field(ge=0)
     parameters: int | None = Field(ge=0)
     data: Data | None
@@ -137,14 +135,6 @@ class Record(RecordPart):
     wandb: WandbRun | None
 
     model_config = ConfigDict(populate_by_name=True)
-
-    @model_validator(mode="after")
-    def complete(self) -> Record:
-        """What a table needs of the configuration, the rest of which is free-form."""
-        for key in REQUIRED_SETTINGS:
-            if self.setting(key) is None:
-                raise ValueError(f"config.{key}: missing")
-        return self
 
     def setting(self, key: str) -> Any:
         """The configuration's value at a dotted key; None if there is none."""
@@ -162,9 +152,7 @@ class Record(RecordPart):
     @property
     def data_name(self) -> str:
         """With the direction, where the name has the other one: `wmt14_en_de, de to en`."""
-        name, source, target = (
-            str(self.setting(f"data.{of}")) for of in ("name", "source_language", "target_language")
-        )
+        name, source, target = (self.setting(f"data.{of}") for of in ("name", "source_language", "target_language"))
         return f"{name}, {source} to {target}" if name.endswith(f"_{target}_{source}") else name
 
     @property
@@ -180,24 +168,13 @@ class Record(RecordPart):
     @property
     def synthetic(self) -> bool:
         """True if the configuration or the corpus says so: a synthetic figure must not pass for a real one."""
-        configured = self.task is not None or self.setting("data.synthetic") not in (None, False)
-        return configured or (self.data is not None and self.data.synthetic)
-
-    @property
-    def task(self) -> str | None:
-        """The rule that generated the corpus (data.task.kind); None for a corpus of sentences."""
-        kind = self.setting("data.task.kind")
-        return None if kind is None else str(kind)
+        configured = self.kind is TASK or self.setting("data.synthetic")
+        return bool(configured or (self.data and self.data.synthetic))
 
     @property
     def corpus(self) -> str | None:
         """What identifies the documents of a language model; None for pairs, whose corpora are known by their names."""
-        return self.data.key if self.data is not None and self.kind is TEXT else None
-
-    @property
-    def continued(self) -> bool:
-        """Whether it started from another run's weights."""
-        return self.setting("origin") is not None
+        return self.data.key if self.data and self.kind is TEXT else None
 
     @property
     def kind(self) -> Kind:
@@ -211,9 +188,8 @@ class Record(RecordPart):
     @property
     def outcome(self) -> str | None:
         """Why there is no result, in one line; None for a finished run."""
-        if self.status == "running":
-            return f"still running, or killed (started {self.started})"
-        return None if self.status == "finished" else f"{self.status}: {self.error}"
+        running = f"still running, or killed (started {self.started})"
+        return {"finished": None, "running": running}.get(self.status, f"{self.status}: {self.error}")
 
 
 class Found(NamedTuple):
@@ -283,7 +259,7 @@ def read_record(path: Path) -> Record:
         return _parse(path, read_text(path))
     texts = dict(_lines(path.with_name(RECORDS_NAME)))
     # By its whole name, or by what is unambiguous of it: without the id, or the id alone.
-    keys = [key for key in texts if name == key] or [key for key in texts if name in key.rpartition("-")[::2]]
+    keys = [name] if name in texts else [key for key in texts if name in key.rpartition("-")[::2]]
     if len(keys) != 1:
         known = ", ".join(keys) or "the names are NAME-HASH"
         raise refusal(f"{path}: {len(keys)} records of this name ({known}); give one whole name")
@@ -298,12 +274,6 @@ def _lines(file: Path) -> Iterator[tuple[str, str]]:
             yield f"{document['name']}-{document['run_id']}", line
         except (ValueError, LookupError, TypeError):
             raise refusal(f"{file}:{number}: not a record; restore the file") from None
-
-
-def run_file(record_path: Path, name: str) -> Path:
-    """A file of the run, beside its record; of one in a records.jsonl with its name as prefix."""
-    packed = record_name(record_path)
-    return record_path.with_name(name if packed is None else f"{packed}.{name}")
 
 
 def read_text(path: Path) -> str:
@@ -323,15 +293,9 @@ def refusal(text: str) -> RecordError:
 
 def _parse(path: Path, text: str) -> Record:
     try:
-        record = Record.model_validate_json(text, strict=True)
+        return Record.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise refusal(f"{path}: {_what_is_wrong(text, error)}") from None
-    # Nothing to escape: in ASCII, JSON has all control characters but DEL behind a backslash.
-    if text.isascii() and "\\" not in text and "\x7f" not in text:
-        return record
-    document = record.model_dump(by_alias=True)
-    escaped = {key: value if key in _REPEATED_FROM else escape_tree(value) for key, value in document.items()}
-    return record if escaped == document else Record.model_validate_json(json.dumps(escaped), strict=True)
 
 
 def _what_is_wrong(text: str, error: ValidationError) -> str:
@@ -350,25 +314,19 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     finished one is kept, and an original rather than its rerun: counted twice it would pass for two seeds. With
     `sweep`, only its runs. A damaged record is a line among the problems.
     """
-    kept: dict[tuple[Any, ...], tuple[Path, Record]] = {}
-    problems: list[str] = []
+    found, problems = list[tuple[Path, Record]](), list[str]()
     for path, text in _texts(root, problems):
         try:
-            record = _parse(path, text)
+            found.append((path, _parse(path, text)))
         except RecordError as error:
             problems.append(str(error))
-            continue
-        if sweep is None or sweep in record.sweeps:
-            codes = json.dumps(record.schemes, sort_keys=True)
-            key = (record.run_id, record.seed, record.hardware, record.data and record.data.key, codes)
-            _, other = kept.get(key, (path, None))
-            if other is None or _rank(record) > _rank(other):
-                kept[key] = path, record
+    found.sort(key=lambda item: (item[1].status == "finished", item[1].rerun_of is None, item[1].started), reverse=True)
+    kept: dict[tuple[Any, ...], tuple[Path, Record]] = {}
+    for path, run in found:
+        if sweep is None or sweep in run.sweeps:
+            codes = json.dumps(run.schemes, sort_keys=True)
+            kept.setdefault((run.run_id, run.seed, run.hardware, run.data and run.data.key, codes), (path, run))
     return Found(sorted(kept.values(), key=lambda item: str(item[0])), problems)
-
-
-def _rank(record: Record) -> tuple[bool, bool, str]:
-    return (record.status == "finished", record.rerun_of is None, record.started)
 
 
 def _texts(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:

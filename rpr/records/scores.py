@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from rpr.kinds import KINDS, TASK, TEXT, TRANSLATION, kind_of_metric
+from rpr.io.escape import escape_control_characters
+from rpr.kinds import TASK, TEXT, TRANSLATION, kind_of_metric
 
 if TYPE_CHECKING:
     from rpr.config.train import EvaluationConfig
@@ -27,30 +28,20 @@ METRIC_NAMES = {
     BITS_PER_BYTE: "bits per byte",
 }
 PERCENTAGES = METRIC_NAMES.keys() - {BITS_PER_BYTE}  # between 0 and 100
-SHARES = frozenset(kind.metric for kind in KINDS if kind.shares)  # a percentage of the sentences
-
-
-def score_digits(metric: str) -> int:
-    """The digits after the point with which commands print a score."""
-    return kind_of_metric(metric).printed_digits
-
-
 SPLITS = ("test", "long", "validation")
 OVER_DOCUMENTS = "percentile bootstrap over documents"  # the method of intervals of such scores
 SOURCE_UNIT = "pieces of the source, EOS included"
 # For every part of a record: no extra keys, and no NaN or infinity, which are not measurements.
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 AtLeastOne = Annotated[int, Field(ge=1)]
+Text = Annotated[str, AfterValidator(escape_control_characters)]  # which a terminal may show
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Interval:
-    """A confidence interval; `level` 0.95 is 95%.
-
-    `kind` is what varies: "sentences" (other ones like these, the same training) or "seeds" (other trainings).
-
-    `method` is set for an interval over sentences, or over seeds if it is not Student's t of the values themselves;
-    `samples` and `seed` for a bootstrap; else None.
+    """A confidence interval; `level` 0.95 is 95%. `kind` is what varies: "sentences" (other ones like these, the same
+    training) or "seeds" (other trainings). `method` is set for an interval over sentences, or over seeds if it is not
+    Student's t of the values themselves; `samples` and `seed` for a bootstrap.
     """
 
     low: float
@@ -59,7 +50,7 @@ class Interval:
     kind: Literal["sentences", "seeds"]
     samples: AtLeastOne | None = None
     seed: int | None = None
-    method: str | None = None
+    method: Text | None = None
 
     @property
     def unit(self) -> str:
@@ -77,16 +68,16 @@ class Interval:
 class Score:
     """The score of one metric on one test set, with everything needed to interpret it."""
 
-    split: str
-    test_set: str
-    metric: str
+    split: Text
+    test_set: Text
+    metric: Text
     score: float
-    signature: str
+    signature: Text
     num_sentences: AtLeastOne
-    checkpoint: str
+    checkpoint: Text
     beam_size: AtLeastOne
     length_penalty: float
-    precision: str | None = None
+    precision: Text | None = None
     interval: Interval | None = None  # None in older records
     empty_hypotheses: Annotated[int, Field(ge=0)] | None = None  # included in the score: they match nothing
     # That ended at evaluation.max_extra_length, before EOS, and are scored as they are; None in older records.
@@ -94,17 +85,17 @@ class Score:
     min_length: Annotated[int, Field(ge=0)] = 0  # pieces decoded before EOS was allowed
     tokenised_references: AtLeastOne | None = None  # that end in " .", if the references look tokenised
 
+    @property
+    def way(self) -> tuple[Any, ...]:
+        """What scores must share to be comparable."""
+        return (self.signature, self.num_sentences, *_decoding(self), self.test_set)
+
 
 def counted(number: int | str, metric: str) -> str:
     """`1,000 sentences`, or `1 document` for a metric of documents."""
     noun = kind_of_metric(metric).items.removesuffix("s")
     text = f"{number:,}" if isinstance(number, int) else number
     return f"{text} {noun}{'' if text == '1' else 's'}"
-
-
-def scored_items(scores: Sequence[Score]) -> str:
-    """What `num_sentences` counts: `documents` if all scores are of documents, else `sentences`."""
-    return "documents" if all(score.metric == BITS_PER_BYTE for score in scores) else "sentences"
 
 
 def search_in_words(search: Score | ByLength | EvaluationConfig) -> str:
@@ -136,7 +127,7 @@ def pooled(names: Sequence[str]) -> str:
 class LengthScore:
     """One metric on the sentences of one bucket."""
 
-    metric: str
+    metric: Text
     score: float
     interval: Interval | None
 
@@ -170,15 +161,15 @@ class ByLength:
     source, and `longest_training_source` is the longest in training; a generated task has its own definition of both.
     """
 
-    unit: str
-    splits: tuple[str, ...]
-    test_sets: tuple[str, ...]
+    unit: Text
+    splits: tuple[Text, ...]
+    test_sets: tuple[Text, ...]
     longest_training_source: AtLeastOne
-    signatures: dict[str, str]  # of each metric
-    checkpoint: str
+    signatures: dict[Text, Text]  # of each metric
+    checkpoint: Text
     beam_size: AtLeastOne
     length_penalty: float
-    precision: str | None
+    precision: Text | None
     buckets: tuple[LengthBucket, ...]
     min_length: Annotated[int, Field(ge=0)] = 0
 
@@ -194,6 +185,11 @@ class ByLength:
         if self.unit == SOURCE_UNIT:
             return f"longer than any source of the training data, whose longest has {longest}"
         return f"longer than any example of the training data, whose longest has {longest} {self.unit}"
+
+    def way(self, metric: str) -> tuple[Any, ...]:
+        """What scores by length must share to be comparable."""
+        text = (self.splits, self.test_sets, self.longest_training_source)
+        return (self.signatures.get(metric), *_decoding(self), *text)
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -222,38 +218,28 @@ class PositionScore:
 class ByContext:
     """Bits per byte by the length of the context: the same bytes of the same documents for every length."""
 
-    split: str
-    test_set: str
+    split: Text
+    test_set: Text
     training_length: AtLeastOne
     num_bytes: AtLeastOne
     num_tokens: AtLeastOne
     num_documents: AtLeastOne
     stride: int | None
-    checkpoint: str
-    precision: str | None
+    checkpoint: Text
+    precision: Text | None
     scores: tuple[ContextScore, ...]
     by_position: tuple[PositionScore, ...]
+
+    @property
+    def way(self) -> tuple[tuple[str, Any], ...]:
+        """What scores must share to be comparable, by name; those of sliding windows also the stride. The longest
+        context decides which bytes are scored.
+        """
+        names = ("test_set", "num_bytes", "num_documents", "training_length")
+        longest = max((windows.length for windows in self.scores), default=0)
+        arithmetic = ("precision", self.precision or "32")
+        return (*((name, getattr(self, name)) for name in names), arithmetic, ("longest context", longest))
 
 
 def _decoding(score: Score | ByLength) -> tuple[Any, ...]:
     return score.beam_size, score.length_penalty, score.min_length, score.precision or "32"
-
-
-def how_scored(score: Score) -> tuple[Any, ...]:
-    """The settings that two scores must share to be comparable."""
-    return (score.signature, score.num_sentences, *_decoding(score))
-
-
-def how_scored_by_context(score: ByContext) -> tuple[Any, ...]:
-    """The same for scores by context; which bytes are scored depends on the longest windows. Those of sliding windows
-    must share the stride, too.
-    """
-    longest = max((windows.length for windows in score.scores), default=0)
-    text = (score.test_set, score.num_bytes, score.num_documents, score.training_length)
-    return (*text, longest, score.precision or "32")
-
-
-def how_scored_by_length(score: ByLength, metric: str) -> tuple[Any, ...]:
-    """The same for scores by length."""
-    text = (score.splits, score.test_sets, score.longest_training_source)
-    return (score.signatures.get(metric), *_decoding(score), *text)

@@ -19,11 +19,10 @@ from jinja2 import Environment, StrictUndefined
 
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
-from rpr.records.files import metrics_of
 from rpr.records.record import RECORDS_NAME, find_records
-from rpr.report.groups import Group, Variant, run_groups
-from rpr.report.page import build_report, read_remarks
-from rpr.report.published import facts_of, published
+from rpr.report.groups import Group, run_groups, run_key
+from rpr.report.page import build_report, read_beside, read_remarks
+from rpr.report.published import published
 from rpr.report.render import Shown, layout, number
 from rpr.report.tables import all_rows, context_grids, length_grid
 
@@ -62,19 +61,20 @@ def results_markdown(sweeps: Path) -> str:
     """The page. Raises RecordError if a sweep that it names has no records, UndefinedError if it lacks a row."""
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters["signed"] = partial(number, signed=True)
-    environment.globals |= {helper.__name__: partial(helper, sweeps / "results") for helper in (rows, losses, theirs)}
+    environment.globals |= {helper.__name__: partial(helper, sweeps / "results") for helper in (rows, losses)}
     names = sorted(path.parent.name for path in (sweeps / "results").glob("*/report.md"))
     lines = map(json.loads, (sweeps / "measured" / "documents.jsonl").read_text(encoding="utf-8").splitlines())
     measured = {(line["page"], line["name"]): line["document"] for line in lines}
-    page = environment.from_string((sweeps / "RESULTS.md.j2").read_text(encoding="utf-8"))
-    return page.render(sweeps=names, measured=measured)
+    template = environment.from_string((sweeps / "RESULTS.md.j2").read_text(encoding="utf-8"))
+    return template.render(sweeps=names, measured=measured, theirs=theirs)
 
 
 @cache
 def _group(results: Path, sweep: str, data: str = "", max_steps: int = 0, baseline: str | None = None) -> Group:
     """The group of a sweep, on this corpus and of so many steps where given, with most finished runs."""
-    runs = (record for _, record in find_records(results / sweep).records)
-    groups = run_groups(runs, baseline=baseline, published=True)
+    records = find_records(results / sweep).records
+    beside = {run_key(record): read_beside(path, record, []) for path, record in records}
+    groups = run_groups((record for _, record in records), beside, baseline, published=True)
     chosen = [group for group in groups if data in ("", group.data) and max_steps in (0, group.max_steps)]
     return max(chosen, key=lambda group: len(group.finished))
 
@@ -93,25 +93,16 @@ def rows(
 def losses(results: Path, sweep: str, label: str, step: int) -> float:
     """The mean change of a row's validation loss from the baseline's at a step of training, in bits."""
     group = _group(results, sweep)
-    paths = {(record.run_id, record.seed): path for path, record in find_records(results / sweep).records}
-
-    def at_step(variant: Variant) -> dict[int, float]:
-        curves = {run.seed: metrics_of(paths[run.run_id, run.seed]) for run in variant.finished}
-        return {seed: row["validation/loss"] for seed, rows in curves.items() for row in rows
-                if row["step"] == step and row.get("validation/loss")}  # fmt: skip
-
-    own, its = at_step(next(row for row in group.variants if row.label == label)), at_step(group.baseline)
-    return fmean(own[seed] - its[seed] for seed in own.keys() & its.keys()) / math.log(2)
+    row = next(row for row in group.variants if row.label == label)
+    sides = [{seed: of.curves["validation/loss"] for seed, of in side.beside.items()} for side in (row, group.baseline)]
+    seeds = sides[0].keys() & sides[1].keys()
+    return fmean(sides[0][seed][step] - sides[1][seed][step] for seed in seeds) / math.log(2)
 
 
-def theirs(results: Path, sweep: str, data: str, max_steps: int = 0) -> dict[str, dict[int, float]]:
-    """The published figures of a sweep's task by label and length."""
-    figures: dict[str, dict[int, float]] = {}
-    for row in (row for row in published() if (length := row.match.get("length", 0))):
-        for variant in _group(results, sweep, data, max_steps).variants:
-            if row.match.items() <= (facts_of(variant) | {"length": length}).items():
-                figures.setdefault(variant.label, {})[int(length)] = row.figure
-    return figures
+def theirs(task: str, length: int) -> dict[str, float]:
+    """The published figures of a task at a length by the kind of positions."""
+    known = {"task": task, "length": length}.items()
+    return {str(row.match["kind"]): row.figure for row in published() if known <= row.match.items()}
 
 
 if __name__ == "__main__":

@@ -17,23 +17,14 @@ import yaml
 
 from rpr import paper
 from rpr.errors import RecordError, did_you_mean
-from rpr.kinds import TEXT, Kind
+from rpr.kinds import TASK, TEXT, Kind
 from rpr.model.positions.vectors import SHARING
 from rpr.paths import sweep_files
 from rpr.records.files import DocumentNats
-from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, single
+from rpr.records.measurement import Measurement, mean, missing, single
 from rpr.records.position import OTHER, Position, called, corpus_differences, names_of, positions_of
 from rpr.records.record import Record, deciding_settings, flat, short_names, varying
-from rpr.records.scores import (
-    METRIC_NAMES,
-    PERCENTAGES,
-    SHARES,
-    SPLITS,
-    Interval,
-    how_scored,
-    how_scored_by_context,
-    how_scored_by_length,
-)
+from rpr.records.scores import METRIC_NAMES, PERCENTAGES, SPLITS, Interval
 from rpr.report.verdicts import Changes, changes, over_seeds_and_documents
 
 MOST_FALL, LEAST_NATS, LAST_PART = 0.01, 0.005, 0.1
@@ -66,23 +57,20 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
     or "sliding", its length), and by position in it, (split, "position", the last one of a range); the last LOSS.
     """
     for score in run.scores:
-        way, cut_off = (*how_scored(score), score.test_set), (score.unfinished_hypotheses or 0) / score.num_sentences
-        yield (score.split, score.metric), SeedScore(score.score, way, score.interval, score.num_sentences, cut_off)
-    if run.training is not None and run.training.validation_loss is not None:
+        items, cut_off = score.num_sentences, (score.unfinished_hypotheses or 0) / score.num_sentences
+        yield (score.split, score.metric), SeedScore(score.score, score.way, score.interval, items, cut_off)
+    if run.training and run.training.validation_loss is not None:
         yield LOSS, SeedScore(run.training.validation_loss, (run.data and run.data.vocabulary_size,))
-    if (by_length := run.by_length) is not None:
-        for bucket in by_length.buckets:
-            for part in bucket.scores:
-                way = (*how_scored_by_length(by_length, part.metric), bucket.num_sentences)
-                yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval, bucket.num_sentences)
-    for by_context in run.by_context:
-        way = how_scored_by_context(by_context)
-        for windows in by_context.scores:
-            stride = (by_context.stride,) if windows.windows == "sliding" else ()
-            score_of = SeedScore(windows.bits_per_byte, (*way, *stride), windows.interval)
-            yield (by_context.split, windows.windows, windows.length), score_of
-        for place in by_context.by_position:
-            yield (by_context.split, "position", place.last), SeedScore(place.bits_per_byte, way)
+    for bucket in run.by_length.buckets if run.by_length else ():
+        for part in bucket.scores:
+            way = (*run.by_length.way(part.metric), bucket.num_sentences)
+            yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval, bucket.num_sentences)
+    for context in run.by_context:
+        for of in context.scores:
+            way = (*context.way, context.stride if of.windows == "sliding" else None)
+            yield (context.split, of.windows, of.length), SeedScore(of.bits_per_byte, way, of.interval)
+        for place in context.by_position:
+            yield (context.split, "position", place.last), SeedScore(place.bits_per_byte, context.way)
 
 
 def heading_of(run: Record) -> Heading:
@@ -117,10 +105,10 @@ _NOTHING: ByRun = MappingProxyType({})
 class Variant:
     """One position variant of a group over its seeds; without records it was never run.
 
-    `finished`: one run for each seed, the newest, an original before a rerun; `unfinished`: those of seeds without a
-    result. `scores` of the finished runs, by what was scored and by seed; `measurements`: their means over seeds, of
-    one seed its score with the interval in its record. `beside` the finished runs, or without any the others. `fall`:
-    the share by which the validation loss fell over the last tenth, if it was still falling by LEARNING_RULE.
+    `finished`: one run for each seed, the newest, an original before a rerun; `unfinished`: those of other seeds.
+    `scores` of the finished runs, by what was scored and by seed; `measurements`: their means over seeds, of one seed
+    its score with the interval in its record. `beside` the finished runs, or without any the others. `fall`: the share
+    by which the validation loss fell over the last tenth, if it was still falling by LEARNING_RULE.
     """
 
     group: Group  # that it is a row of, which sets this
@@ -153,10 +141,6 @@ class Variant:
         if self.finished:
             return missing(f"not evaluated on {key[0]}" if len(key) == 2 else "not scored at this length")
         return missing("; ".join(f"seed {run.seed} {run.outcome}" for run in self.unfinished) or "never run")
-
-    def score(self, split: str) -> Measurement:
-        """The score of the findings' metric on a split, or why there is none."""
-        return self.measured((split, self.group.kind.metric))
 
     def unlearned(self, key: Key | None = None) -> str:
         """Why it counts as not learned, else empty: text by the score of `key`, all else by its score on test."""
@@ -214,10 +198,8 @@ def _over_seeds(key: Key, scores: Sequence[SeedScore]) -> Measurement:
         return missing("the seeds were measured in different ways, so they have no mean")
     if len(scores) == 1:
         return single(scores[0].value, scores[0].interval)
-    values = [score.value for score in scores]
-    if SHARES.isdisjoint(key):
-        return mean(values, 0.0, math.inf if PERCENTAGES.isdisjoint(key) else 100.0)
-    return mean_of_shares(values, 100 / scores[0].items)
+    step, highest = 100 / scores[0].items if TASK.metric in key else None, math.inf
+    return mean([score.value for score in scores], 0.0, highest if PERCENTAGES.isdisjoint(key) else 100.0, step)
 
 
 def never_run(group: Group, kind: str, k: int | None = None) -> Variant:
@@ -236,8 +218,7 @@ def compared(rows: Mapping[str, Mapping[int, SeedScore]], baseline: str, kind: K
              if its and {score.way for score in scores.values()} == way}  # fmt: skip
     items = next((score.items for score in its.values()), 0)
     step = 100 / items if items and kind is not TEXT else 0.001
-    shares = not SHARES.isdisjoint(key)
-    return changes(alike, baseline, step, lower_is_better=kind.lower_is_better, shares=shares)
+    return changes(alike, baseline, step, lower_is_better=kind.lower_is_better, shares=TASK.metric in key)
 
 
 class Group:
@@ -245,10 +226,10 @@ class Group:
 
     `settings` are those that decide what a result means, with the precision and the documents as they were; `distinct`
     of these distinguish it from other groups of the same corpus, model, steps and hardware. `published`: whether
-    figures stand beside it. `keys`: every split and metric that a finished run has scores for; `own_splits`: those of
-    names of the user's own; `split` and `key`: those of its findings. `size`: the paper's model that it is compared
-    with. `papers_relative`: relative positions with the paper's k. `baseline`: what others are compared with, by the
-    name that was given, else as `usual_baseline` has it.
+    figures stand beside it. `unigram`: the entropy of its corpus, bits per byte. `keys`: every split and metric that a
+    finished run has scores for; `own_splits`: those of the user's own; `split` and `key`: those of its findings.
+    `size`: the paper's model that it is compared with. `papers_relative`: relative positions with the paper's k.
+    `baseline`: what others are compared with, as given or as `usual_baseline` has it.
     """
 
     def __init__(
@@ -263,16 +244,13 @@ class Group:
         self.finished = [run for variant in variants for run in variant.finished]
         self.kind, self.size = self.runs[0].kind, paper.size_of(self.model)
         self.synthetic = any(run.synthetic for run in self.runs)
-        entropies = (run.data.unigram_bits for run in self.runs if run.data)
-        self.unigram = next((bits for bits in entropies if bits is not None), None)  # bits per byte
+        self.unigram = next((run.data.unigram_bits for run in self.runs if run.data and run.data.unigram_bits), None)
         sides = [self.runs[0].setting(f"data.{side}_language") for side in ("source", "target")]
         self.languages = "_".join(map(str, sides)) if all(sides) else "en_de"
         self.corpus = f"{self.data} (synthetic)" if self.synthetic and "synthetic" not in self.data else self.data
         # `multi30k_en_de | model tiny | 1,500 steps | cpu`, and the same with any distinguishing settings.
-        parts = (self.corpus, f"model {self.model}", f"{self.max_steps:,} steps", self.hardware)
-        self.common_heading, self.heading = (
-            " | ".join(filter(None, (*parts, more))) for more in ("", self.distinctly())
-        )
+        self.common_heading = f"{self.corpus} | model {self.model} | {self.max_steps:,} steps | {self.hardware}"
+        self.heading = " | ".join(filter(None, (self.common_heading, self.distinctly())))
         # 2. What was scored, the headline metric first, `test` before other splits.
         metrics, splits = [*METRIC_NAMES], [*SPLITS]
         scored = {(score.split, score.metric) for run in self.finished for score in run.scores}

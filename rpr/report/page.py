@@ -27,15 +27,14 @@ from rpr.errors import RecordError, RprError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_markdown
 from rpr.records.files import KEPT_METRICS, metrics_of, read_documents
-from rpr.records.record import RECORD_NAME, Record, flat, read_text, run_file, varying
+from rpr.records.record import RECORD_NAME, Record, flat, read_text, varying
 from rpr.report import plots
-from rpr.report.findings import findings
 from rpr.report.groups import SOLVED, Beside, Group, run_groups, run_key, sweep_files_of
 from rpr.report.plots import PathOf, Plot, lines_of, own_file, texts_of
 from rpr.report.render import DASH, Grid, aligned, as_json, bullets, latex, layout, legend, markdown, shortened
-from rpr.report.tables import HEADINGS, Line, Tables, alike, all_rows
+from rpr.report.tables import HEADINGS, Line, Tables, alike, all_rows, findings
 
-SAMPLES_PER_SPLIT, SAMPLES_PER_OWN_SPLIT = {"test": 3, "long": 2}, 2
+SAMPLES = {"test": 3, "long": 2}  # of a split; 2 of the user's own
 MOST_FINDINGS = 5  # lines on a terminal
 MOST_ABOVE = 3  # findings above a table of the page
 MOST_UNFOLDED = 4  # groups with findings in Markdown
@@ -43,8 +42,6 @@ MOST_ALONE = 24  # groups that are drawn though they have one variant
 LEAST_ROWS = 5  # of a table on a terminal: fewer say nothing
 _LONGEST_LABEL, _REMARKS = 44, "remarks.txt"
 _SHORT = {"change": "change, 95%", "paper's change": "paper", f"seeds ≥ {SOLVED:g}%": "solved"}  # on a terminal
-PICTURE_NAME = "positions.svg"
-LATEX_HEAD = "% In the preamble: \\usepackage{booktabs}\n"
 Records = Sequence[tuple[Path, Record]]
 
 
@@ -194,17 +191,13 @@ POLICY = (
 def html_page(report: Report) -> str:
     """The whole page, with the largest table first; the same report gives the same bytes."""
     chapters, sections = {id(chapter.group): chapter for chapter in report.chapters}, {**report.tables.sections}
-    families = []
-    for grid, groups in zip(sections.pop("scores", ()), alike([one.group for one in report.chapters]), strict=True):
-        own = [chapters[id(group)] for group in groups]
-        families.append((grid, own, [*dict.fromkeys(text for chapter in own for text in chapter.findings)]))
-    families.sort(key=lambda family: -len(family[0].rows))
+    own = ([chapters[id(group)] for group in groups] for groups in alike([one.group for one in report.chapters]))
+    families = sorted(zip(sections.pop("scores", ()), own, strict=True), key=lambda family: -len(family[0].rows))
     runs = [run for chapter in report.chapters for run in chapter.group.runs]
     asked = [str(file["description"]) for file in sweep_files_of(runs) if file.get("description")]
     about = asked[0][:1].upper() + asked[0][1:] if len(asked) == 1 else "Scores of Transformers by their positions"
-    rows = sum(len(chapter.group.variants) for chapter in report.chapters)
     page = _ENVIRONMENT.get_template("page.html.j2")
-    return page.render(report=report, families=families, sections=sections, about=about, runs=len(runs), rows=rows)
+    return page.render(report=report, families=families, sections=sections, about=about, runs=len(runs))
 
 
 def _recorded(run: Record, first: Record | None = None) -> str:
@@ -254,7 +247,7 @@ def build_report(
     def path_of(record: Record) -> Path:
         return paths[run_key(record)]
 
-    beside = {run_key(record): _read_beside(path, record, unusable) for path, record in shown}
+    beside = {run_key(record): read_beside(path, record, unusable) for path, record in shown}
     every = run_groups((record for _, record in shown), beside, baseline, published=published)
     groups = [group for group in every if group.finished]
     without = [run for group in every for variant in group.variants for run in variant.unfinished]
@@ -275,7 +268,7 @@ def build_report(
     contents |= {
         "report.md": report.markdown,
         "report.json": json.dumps(report.document, indent=1, ensure_ascii=False) + "\n",
-        "report.tex": "\n".join([LATEX_HEAD, *map(latex, tables.main)]),
+        "report.tex": "\n".join(["% In the preamble: \\usepackage{booktabs}\n", *map(latex, tables.main)]),
         "index.html": html_page(report),
     }
     try:
@@ -287,7 +280,7 @@ def build_report(
     return report
 
 
-def _read_beside(path: Path, record: Record, problems: list[str]) -> Beside:
+def read_beside(path: Path, record: Record, problems: list[str]) -> Beside:
     """A line about what cannot be read is added to `problems`."""
     splits = {score.split for score in record.scores} if record.kind.lower_is_better else ()
     try:
@@ -307,7 +300,7 @@ def _read_beside(path: Path, record: Record, problems: list[str]) -> Beside:
 def samples(group: Group, path_of: PathOf) -> tuple[Sample, ...]:
     """Evenly spaced lines of each test split, of the drawn variants with translations of the first one's sources."""
     sentences: list[Sample] = []
-    for split, count in (SAMPLES_PER_SPLIT | dict.fromkeys(group.own_splits, SAMPLES_PER_OWN_SPLIT)).items():
+    for split, count in (SAMPLES | dict.fromkeys(group.own_splits, 2)).items():
         every = {variant.label: texts_of(variant.finished, split, path_of) for variant in lines_of(group)[0]}
         read = {label: texts for label, texts in every.items() if texts is not None}
         sources, references, _ = next(iter(read.values()), ([], [], []))
@@ -322,7 +315,7 @@ def _learned(group: Group, path_of: PathOf) -> dict[str, bytes]:
     # An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
     pictures: dict[str, bytes] = {}
     for variant in group.variants:
-        files = ((run, run_file(path_of(run), PICTURE_NAME)) for run in variant.records)
+        files = ((run, path_of(run).with_name("positions.svg")) for run in variant.records)
         having = [(run, file) for run, file in files if own_file(file)]
         pictures |= {f"{variant.label}: {run.name}": file.read_bytes() for run, file in having[:1]}
     return pictures

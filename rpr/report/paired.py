@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rpr.io.escape import escape_markdown
+from rpr.kinds import kind_of_metric
 from rpr.records.measurement import single
-from rpr.records.scores import METRIC_NAMES, hypotheses_note, score_digits, tokenised_in_words
+from rpr.records.scores import METRIC_NAMES, hypotheses_note, tokenised_in_words
 from rpr.report.render import Cell, Column, Grid, bullets, grid_of, legend, markdown, shortened
 from rpr.scoring.comparison import ALPHA, Comparison, Family, System
 from rpr.scoring.significance import LEVEL
@@ -78,7 +79,7 @@ def grids(report: PairedReport) -> Iterator[Grid]:
 def _grids_of(family: Family) -> Iterator[Grid]:
     where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
     title = f"{f'{family.title}, ' if family.title else ''}{where}, {METRIC_NAMES[family.metric]}: {family.signature}"
-    digits, several = score_digits(family.metric), len(family.comparisons) > 1
+    digits, several = kind_of_metric(family.metric).printed_digits, len(family.comparisons) > 1
     place = {system.run: at for at, system in enumerate(family.scores, start=1)}
 
     def scores(run: System) -> Cells:

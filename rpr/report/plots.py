@@ -27,7 +27,7 @@ from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
 from rpr.records.files import Texts, has_translations, read_translations
 from rpr.records.measurement import Measurement, single
 from rpr.records.position import OTHER
-from rpr.records.record import Record, run_file
+from rpr.records.record import Record
 from rpr.records.scores import pooled
 from rpr.report.groups import OTHERWISE, Group, Key, Variant
 from rpr.report.published import published_figures
@@ -50,6 +50,7 @@ MARKERS, DASHES = "osD^vPX*<>hdp8H", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1
 K_SHADES = ("#4b9ad3", "#3f90cc", "#3385c3", "#2879b7", "#1d6ca9", "#135e99", "#0c4f86", "#093f70", "#072e58")
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "rpr",
+    "text.parse_math": False,  # a dollar of a label is one
     # Text stays text; a browser without the first font uses the next, of nearly the same width.
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
@@ -106,9 +107,9 @@ class Plot:
         with styled():
             figure = Figure(figsize=(WIDTH, 0.6 + self.panels * self.height), layout="constrained")
             subtitle = textwrap.shorten(self.heading, 72, placeholder=" …")
-            figure.suptitle(plain(f"{self.title}\n"), x=0.02, ha="left", fontsize=12, fontweight="bold")
+            figure.suptitle(f"{self.title}\n", x=0.02, ha="left", fontsize=12, fontweight="bold")
             below = 1 - 0.27 / figure.get_figheight()
-            figure.text(0.02, below, plain(subtitle), fontsize=9, va="top", color=MUTED)
+            figure.text(0.02, below, subtitle, fontsize=9, va="top", color=MUTED)
             self.draw([*figure.subplots(self.panels, 1, squeeze=False).flat])
         return figure
 
@@ -127,11 +128,6 @@ def folded(text: str, width: int) -> str:
     return "\n".join(textwrap.wrap(joined, width, break_long_words=False)).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def plain(text: str) -> str:
-    """Escape text so that matplotlib shows it literally: a dollar would start math mode."""
-    return text.replace("$", r"\$")
-
-
 def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
     """A colour for each variant's label: that of its kind, for relative positions shaded in the order of k."""
     known = [(variant.label, variant.position.kind, variant.position.clip_distance) for variant in variants]
@@ -148,16 +144,14 @@ def all_plots(group: Group, path_of: PathOf) -> list[Plot]:
     return [plot for plot in every if plot is not None]
 
 
-def lines_of(group: Group) -> tuple[list[Variant], str]:
-    """The variants that get a line each, and a remark on the others."""
-    return selected(group, group.variants, MOST_VARIANTS)
-
-
-def selected(group: Group, variants: Sequence[Variant], most: int) -> tuple[list[Variant], str]:
+def lines_of(
+    group: Group, given: Sequence[Variant] | None = None, most: int = MOST_VARIANTS
+) -> tuple[list[Variant], str]:
     """At most `most` of the variants, in their order, and a remark if others are left out, which says who is chosen."""
+    variants = group.variants if given is None else given
     if len(variants) <= most:
         return list(variants), ""
-    scores = {variant: score for variant in variants if (score := variant.score(group.split).value) is not None}
+    scores = {variant: score for variant in variants if (score := variant.measured(group.key).value) is not None}
     best = sorted(scores, key=lambda variant: group.kind.best_first(scores[variant]))
     pinned = [variant for variant in (group.baseline, group.papers_relative) if variant in variants]
     of_kinds = {variant.position.kind: variant for variant in reversed(best)}.values()  # the best of each
@@ -175,7 +169,7 @@ def own_file(path: Path) -> bool:
 def texts_of(runs: Sequence[Record], split: str, path_of: PathOf) -> Texts | None:
     """The texts of the first run that has all three; None without one, or if they cannot be read."""
     for path in map(path_of, runs):
-        linked = any(run_file(path, f"{split}.{kind}.txt").is_symlink() for kind in Texts._fields)
+        linked = any(path.with_name(f"{split}.{kind}.txt").is_symlink() for kind in Texts._fields)
         if not linked and has_translations(path, split):
             try:
                 return read_translations(path, split)
@@ -198,55 +192,52 @@ def scores_by_position(group: Group) -> Plot | None:
     order with; none of fewer than two. Rows far from the others are arrows at the end of the axis.
     """
     # 1. The rows, and the published figures of some.
-    key, kind, colours = group.key, group.kind, variant_colours(group.variants)
-    known = [row for row in group.variants if row.score(group.split).value is not None]
-    known = [row for row in known if OTHERWISE not in str(row.change(key).reason)]
-    shown, remark = selected(group, known, MOST_ROWS)
-    if len(shown) < 2:
+    kind, colours = group.kind, variant_colours(group.variants)
+    scores = {row: value for row in group.variants if (value := row.measured(group.key).value) is not None
+              and OTHERWISE not in str(row.change(group.key).reason)}  # fmt: skip
+    rows, remark = lines_of(group, [*scores], MOST_ROWS)
+    if len(rows) < 2:
         return None
-    rows = [(variant, variant.score(group.split)) for variant in shown]
-    rows.sort(key=lambda row: kind.best_first(row[1].value or 0.0))
+    rows.sort(key=lambda row: kind.best_first(scores[row]))
     published = published_figures(group)
-    figures = {variant.label: figure for of_source in published.values() for variant, figure in of_source}
+    figures = {row: figure for of_source in published.values() for row, figure in of_source}
     # 2. The limits of the axis: beyond them are rows several times farther from the best than half of the rows.
-    values = [score.value or 0.0 for _, score in rows]
-    far = _FAR * abs(values[0] - median(values)) if len(rows) > 4 else math.inf
-    bars = [_ends(score) for variant, score in rows
-            if variant is group.baseline or abs(values[0] - (score.value or 0.0)) <= far]  # fmt: skip
-    low, high = min(low for low, _ in bars), max(high for _, high in bars)
+    best, ends = scores[rows[0]], {row: _ends(row.measured(group.key)) for row in rows}
+    far = _FAR * abs(best - median(scores[row] for row in rows)) if len(rows) > 4 else math.inf
+    near = [ends[row] for row in rows if row is group.baseline or abs(best - scores[row]) <= far]
+    low, high = min(low for low, _ in near), max(high for _, high in near)
     margin = 0.04 * (high - low) or 1.0
     low, high = (-2.0, 102.0) if kind.shares else (low - margin, high + margin)
     # 3. The dots, each with room for the lines of its label.
-    labels = [folded(variant.label, 24) for variant, _ in rows]
+    labels = [folded(row.label, 24) for row in rows]
     room = [0.1 + LINE * (label.count("\n") + 1) for label in labels]
 
     def draw(panels: Sequence[Axes]) -> None:
         [axes] = panels
         places = [sum(room[:row]) + height / 2 for row, height in enumerate(room)]
-        for place, value, (variant, score) in zip(places, values, rows, strict=True):
-            colour = colours[variant.label]
-            if (other := figures.get(variant.label)) is not None:
-                axes.plot([other], [place], color=PAPER, marker="D", ms=5, zorder=2)
-            within = low <= value <= high
-            if within and score.interval:
-                bar: Any = [[value - _ends(score)[0]], [_ends(score)[1] - value]]
+        for place, row in zip(places, rows, strict=True):
+            value, colour = scores[row], colours[row.label]
+            if row in figures:
+                axes.plot([figures[row]], [place], color=PAPER, marker="D", ms=5, zorder=2)
+            if (within := low <= value <= high) and ends[row] != (value, value):
+                bar: Any = [[value - ends[row][0]], [ends[row][1] - value]]
                 axes.errorbar(value, place, xerr=bar, fmt="none", ecolor=colour, elinewidth=1.6, capsize=2.5, zorder=5)
             mark: Any = {"color": colour, "zorder": 6, "ms": 6, "clip_on": within}
             mark |= {"marker": "o" if within else "<" if value < low else ">"}
-            axes.plot([min(max(low, value), high)], [place], mfc=WHITE if variant.unlearned() else None, **mark)
+            axes.plot([min(max(low, value), high)], [place], mfc=WHITE if row.unlearned() else None, **mark)
             axes.text(1.04, place, number(value, kind.digits), transform=axes.get_yaxis_transform(), va="center")
-            if variant is group.baseline:
+            if row is group.baseline:
                 axes.axvline(value, color=colour, lw=1.0, ls=DASHED, zorder=1)
-        axes.set_yticks(places, map(plain, labels), linespacing=1.0)
+        axes.set_yticks(places, labels, linespacing=1.0)
         axes.set_ylim(sum(room), 0)
         axes.set_xlim(low, high)
         axes.tick_params(axis="y", length=0, pad=9)
         axes.spines["left"].set_visible(False)
 
     # 4. What the marks mean.
-    marks = [BARS, *(f"Dashed: {row.label}." for row in shown if row is group.baseline)]
-    marks += ["Arrows: beyond the axis."] * any(not low <= value <= high for value in values)
-    marks += ["Hollow: not learned."] * any(row.unlearned() for row in shown)
+    marks = [BARS, *(f"Dashed: {row.label}." for row in rows if row is group.baseline)]
+    marks += ["Arrows: beyond the axis."] * any(not low <= scores[row] <= high for row in rows)
+    marks += ["Hollow: not learned."] * any(row.unlearned() for row in rows)
     if published:
         marks.append(f"Grey diamonds: {'; '.join(source.citation for source in published)}; compare the order only.")
     where = "beyond the training lengths" if group.split == "long" else f"on {group.split}"
@@ -319,7 +310,7 @@ def _line_plot(
             leader = {"arrowstyle": "-", "lw": 0.7, "color": colour, "shrinkB": 3, "alpha": 0.7, "relpos": (0, 0.5)}
             about: dict[str, Any] = {"color": colour, "va": "center", "fontsize": 8.5, "annotation_clip": False}
             about |= {"textcoords": "axes fraction", "arrowprops": leader}
-            axes.annotate(plain(folded(label, 22)), ends[label], (1.04, at_edge[label] + shift), **about)
+            axes.annotate(folded(label, 22), ends[label], (1.04, at_edge[label] + shift), **about)
         if not names:
             axes.set_xlim(left=0)
 
@@ -445,10 +436,10 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
             axes.plot(distances, even, color=INK, lw=1.0, ls=DASHED, zorder=5, label="as if spread evenly")
 
     def norms(axes: Axes, entry: Entry) -> None:
-        for key, kind, colour in (("keys", "K", COLOURS["relative"]), ("values", "V", COLOURS["absolute"])):
+        for key, kind, colour in (("keys", "ᴷ", COLOURS["relative"]), ("values", "ⱽ", COLOURS["absolute"])):
             if (table := entry[key]) is not None:
                 k = (len(table["norms"][0]) - 1) // 2
-                _heads(axes, range(-k, k + 1), np.array(table["norms"]), colour, f"$w^{kind}$")
+                _heads(axes, range(-k, k + 1), np.array(table["norms"]), colour, f"w{kind}")
                 axes.axhline(table["expected_initial_norm"], **_REFERENCE)
 
     def absolute(axes: Axes, entry: Entry) -> None:
@@ -470,7 +461,7 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
     with styled():
         figure = Figure(figsize=size, layout="constrained")
         subtitle = textwrap.shorten(subtitle, int(11 * size[0]), placeholder=" …")
-        figure.suptitle(plain(f"{title}\n{subtitle}"), fontsize=12, fontweight="bold", x=0.01, ha="left")
+        figure.suptitle(f"{title}\n{subtitle}", fontsize=12, fontweight="bold", x=0.01, ha="left")
         # 2. What is light, full and grey.
         words = f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. Light: each head; full:"
         words += " their mean; grey: the root mean square before training. Vectors never reached stay as they began."

@@ -99,7 +99,7 @@ def facts_of(variant: Variant) -> dict[str, Any]:
         "model": group.model,
         "size": group.size,
         "architecture": run.setting("model.architecture") or "encoder_decoder",
-        "task": run.task,
+        "task": run.setting("data.task.kind"),
         "languages": group.languages if group.kind is TRANSLATION else None,
         "max_steps": group.max_steps,
     }

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import compress, takewhile
+from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
 from rpr.io.escape import escape_markdown
@@ -77,26 +77,21 @@ class Grid:
     setting: str = ""
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    synthetic: bool = False
     rows: Sequence[Any] = ()
 
 
 def grid_of(
     name: str, title: str, rows: Sequence[Any], cells_of: Callable[[Any], Iterable[tuple[Column, Any]]], **about: Any
 ) -> Grid:
-    """A table of rows: `cells_of` each are its columns, the same for all, with text, a measurement or a Cell."""
-    lines = [[*cells_of(row)] for row in rows]
-    columns = [column for column, _ in lines[0]] if lines else []
-    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for _, cell in line] for line in lines]
-    return Grid(name, title, columns, cells, rows=rows, **about)
-
-
-def without_empty_columns(grid: Grid) -> Grid:
-    """The grid without columns that are empty in every row, but for labels."""
-    by_column = zip(grid.columns, zip(*grid.cells, strict=True), strict=False)
-    kept = [column.kind == "label" or not all(cell.empty for cell in cells) for column, cells in by_column]
-    lines = [[*compress(line, kept)] for line in grid.cells]
-    return replace(grid, columns=[*compress(grid.columns, kept)], cells=lines)
+    """A table of rows: `cells_of` each are its columns, the same for all, with text, a measurement or a Cell. Columns
+    that are empty in every row are left out, but for labels.
+    """
+    columns: dict[Column, list[Cell]] = {}
+    for row in rows:
+        for column, cell in cells_of(row):
+            columns.setdefault(column, []).append(cell if isinstance(cell, Cell) else Cell(cell))
+    kept = {at: of for at, of in columns.items() if at.kind == "label" or not all(cell.empty for cell in of)}
+    return Grid(name, title, [*kept], [*zip(*kept.values(), strict=True)], rows=rows, **about)
 
 
 def layout(grid: Grid, priority: int = 3) -> Layout:
@@ -115,13 +110,6 @@ def layout(grid: Grid, priority: int = 3) -> Layout:
     chosen = [at for at, column in enumerate(grid.columns) if column.kind == "label" or column.priority <= priority]
     lines = [[shown(line[at], grid.columns[at]) for at in chosen] for line in grid.cells]
     return Layout([grid.columns[at] for at in chosen], lines, [*footnotes])
-
-
-def marked(figure: Measurement, seeds: int) -> Cell:
-    """A figure, with a remark if it is not of as many seeds as the column `n` of its row says."""
-    if figure.value is None or figure.n == (seeds or figure.n):
-        return Cell(figure)
-    return Cell(figure, (f"{figure.n} of {seeds} seeds" if figure.n < seeds else f"over {figure.n} seeds",))
 
 
 def figure_text(measurement: Measurement, digits: int, *, signed: bool = False) -> tuple[str, str]:
@@ -269,5 +257,5 @@ def as_json(grid: Grid) -> dict[str, Any]:
         return known | ({} if figure.reason is None else {"missing_because": figure.reason}) | remarks
 
     rows = [dict(zip(headings, map(value, line), strict=True)) for line in grid.cells]
-    about = {name: getattr(grid, name) for name in ("name", "title", "setting", "synthetic", "notes", "warnings")}
+    about = {name: getattr(grid, name) for name in ("name", "title", "setting", "notes", "warnings")}
     return about | {"columns": headings, "rows": rows, "legend": legend([grid])}

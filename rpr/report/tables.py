@@ -1,4 +1,5 @@
-"""All tables of a report: rows with n, score, change from the baseline, and a verdict; the best recipes; by length.
+"""All tables of a report: rows with n, score, change from the baseline, and a verdict; the best recipes; by length; and
+the findings that stand above them.
 
 The paper's Tables 1 to 3 are the score table with the rows of the paper, beside its figures; every other score table
 has all rows of groups that are alike, the best first. By length of the context two ways to evaluate one checkpoint
@@ -9,14 +10,17 @@ a longer context at all (Press et al. 2022, appendix B); a sliding window shows 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rpr import paper
 from rpr.data.generated import TASKS
 from rpr.kinds import TASK, TEXT, TRANSLATION
 from rpr.records.measurement import Measurement, missing, single
+from rpr.records.position import name_of
 from rpr.records.record import Record, short_names
 from rpr.records.scores import (
     BITS_PER_BYTE,
@@ -24,18 +28,35 @@ from rpr.records.scores import (
     ByContext,
     LengthBucket,
     counted,
-    how_scored,
-    how_scored_by_context,
-    how_scored_by_length,
     pooled,
     search_in_words,
     tokenised_in_words,
 )
-from rpr.report.groups import LEARNING_RULE, SOLVED, Group, Key, Variant, named_in, never_run, sweep_files_of
-from rpr.report.published import KIND_OF_SIDES, PAPER, Source, all_sources, differences, find, tokens_per_step
-from rpr.report.recipes import recipe_grid, recipes
-from rpr.report.render import DASH, Cell, Column, Grid, grid_of, marked, without_empty_columns
-from rpr.report.verdicts import LEAST_SEEDS, MODEL
+from rpr.report.groups import (
+    LEARNING_RULE,
+    LOSS,
+    NOT_LEARNED,
+    SOLVED,
+    Group,
+    Key,
+    Variant,
+    compared,
+    named_in,
+    never_run,
+    sweep_files_of,
+)
+from rpr.report.published import (
+    KIND_OF_SIDES,
+    PAPER,
+    Source,
+    all_sources,
+    differences,
+    find,
+    published_figures,
+    tokens_per_step,
+)
+from rpr.report.render import DASH, Cell, Column, Grid, grid_of
+from rpr.report.verdicts import BETTER, LEAST_SEEDS, MODEL, OPEN, WORSE
 
 # The sections of a page with tables of all groups, in its order.
 HEADINGS = {
@@ -50,6 +71,13 @@ UNIGRAM = "unigram entropy of the corpus"
 _UNPUBLISHED = "no published figure of this row as a whole"
 _MORE = "not among the seeds of the sweep's file: runs added later make a difference by chance more likely"
 _SIDE_BY_SIDE = ("test", "validation")  # splits of translations with changes
+RULE = (
+    "Better or worse: the 95% interval of the change from the baseline excludes zero; open: it does not, or there are "
+    f"fewer than {LEAST_SEEDS} seeds on a side. The intervals hold together for all rows of a table: {MODEL}, unless a "
+    "note of the table names another method."
+)
+LEAST_KS = 3  # of relative positions, for a finding on k
+Setting = tuple[Any, ...]  # a value for each key of a grid of recipes
 
 
 @dataclass(frozen=True)
@@ -73,10 +101,10 @@ class Line:
 
     def papers_change(self) -> Measurement:
         """The change of the paper's figure from its figure of the baseline."""
-        own, its = (replace(self, variant=side).figure(PAPER).value for side in (self.variant, self.group.baseline))
+        own, its = (find(side, PAPER, self.papers_split) for side in (self.variant, self.group.baseline))
         if not self.group.published or own is None or its is None or self.variant is self.group.baseline:
             return missing(_UNPUBLISHED)
-        return single(round(own - its, 1))
+        return single(round(own.figure - its.figure, 1))
 
     def solved(self) -> str:
         """`4 of 5`: the seeds that solve a task on the split of its findings."""
@@ -110,26 +138,26 @@ class Tables:
         sections = {
             "scores": [all_rows(family) for family in alike(groups)],
             "sizes": [*_by_size(groups)],
-            "recipes": [*map(recipe_grid, recipes(groups))],
+            "recipes": [*recipe_grids(groups)],
             "paper": [*_tables1(papers), *(grid for group in papers for grid in _tables2_and_3(group))],
         }
         self.sections = {name: grids for name, grids in sections.items() if grids}
         self.main = [grid for grids in sections.values() for grid in grids]
         self.by_length = [grid for group in groups for grid in (*length_grid(group), *context_grids(group))]
         self.grids = [*self.main, *self.by_length]
-        self.rules = [
-            "Better or worse: the 95% interval of the change from the baseline excludes zero; open: it does not, or "
-            f"there are fewer than {LEAST_SEEDS} seeds on a side. The intervals hold together for all rows of a table: "
-            f"{MODEL}, unless a note of the table names another method.",
-            *dict.fromkeys(group.kind.caution for group in groups),
-        ]
+        self.rules = [RULE, *dict.fromkeys(group.kind.caution for group in groups)]
 
 
 def _figure(variant: Variant, key: Key, *, change: bool = False) -> Cell:
-    """The score of a key or its change from the baseline, which itself has none."""
+    """The score of a key or its change from the baseline, which itself has none; a remark if it is not of as many seeds
+    as the column `n` says.
+    """
     if change and variant is variant.group.baseline:
         return Cell("")
-    return marked(variant.change(key) if change else variant.measured(key), len(variant.finished))
+    figure, seeds = variant.change(key) if change else variant.measured(key), len(variant.finished)
+    if figure.value is None or figure.n == (seeds or figure.n):
+        return Cell(figure)
+    return Cell(figure, (f"{figure.n} of {seeds} seeds" if figure.n < seeds else f"over {figure.n} seeds",))
 
 
 # Scores
@@ -146,7 +174,7 @@ def all_rows(groups: Sequence[Group]) -> Grid:
     first, lines = groups[0], [Line((variant.label,), variant) for group in groups for variant in group.variants]
 
     def place(line: Line) -> tuple[bool, float]:
-        value = line.variant.score(line.group.split).value
+        value = line.variant.measured(line.group.key).value
         return value is None, first.kind.best_first(value or 0.0)
 
     setting = first.heading if len(groups) == 1 else first.common_heading
@@ -160,12 +188,12 @@ def _about(first: Group, runs: Sequence[Record]) -> Iterator[str]:
     if first.kind is TASK:
         names = ("data.task.max_train_length", "data.task.max_long_length")
         train, longest = (" or ".join(map(str, sorted({run.setting(name) or 0 for run in runs}))) for name in names)
-        unit = getattr(TASKS.get(str(runs[0].task)), "UNIT", "")
+        unit = getattr(TASKS.get(str(runs[0].setting("data.task.kind"))), "UNIT", "")
         yield f"test: lengths up to {train} {unit}, as in training; long: up to {longest}"
         yield f"seeds ≥ {SOLVED:g}%: those with at least as much exact match on {first.split}"
     if first.kind is TEXT:
         tokens = sorted({tokens_per_step(run.config) * run.max_steps for run in runs})
-        more = ", besides those of the run that it started from" * any(run.continued for run in runs)
+        more = ", besides those of the run that it started from" * any(run.setting("origin") for run in runs)
         yield f"trained on at most {' or '.join(f'{count:,}' for count in tokens)} tokens{more}"
     if first.unigram is not None:
         yield f"{UNIGRAM}: {first.unigram:.2f} bits per byte"
@@ -233,9 +261,8 @@ def score_table(
             column = Column(f"{metric}_{other}", f"{METRIC_NAMES.get(metric, metric)} {other}", digits, priority=3)
             yield column, _figure(variant, (other, metric))
 
-    about: dict[str, Any] = {"setting": setting, "synthetic": any(group.synthetic for group in groups)}
-    about |= {"notes": [*dict.fromkeys([*below, *notes])], "warnings": [*dict.fromkeys(warnings)]}
-    return without_empty_columns(grid_of(name, title, lines, cells_of, **about))
+    about: dict[str, Any] = {"notes": [*dict.fromkeys([*below, *notes])], "warnings": [*dict.fromkeys(warnings)]}
+    return grid_of(name, title, lines, cells_of, setting=setting, **about)
 
 
 def _scoring_notes(variants: Sequence[Variant]) -> tuple[list[str], list[str]]:
@@ -245,7 +272,7 @@ def _scoring_notes(variants: Sequence[Variant]) -> tuple[list[str], list[str]]:
     notes, warnings = [], []
     for split in [split for split, metric in variants[0].group.keys if metric == variants[0].group.kind.metric]:
         scores = [score for score in every if score.split == split]
-        if len({(*how_scored(score), score.test_set) for score in scores}) > 1:
+        if len({score.way for score in scores}) > 1:
             warnings.append(f"not comparable: the rows of {split} were scored in different ways")
         sizes = " or ".join(f"{count:,}" for count in sorted({score.num_sentences for score in scores}))
         ways = " or ".join(sorted({f"{score.signature}; {search_in_words(score)}" for score in scores}))
@@ -278,8 +305,7 @@ def _by_size(groups: Sequence[Group]) -> Iterator[Grid]:
 
         if len(by_width) > 1:
             title = f"Change from {first.baseline.label} on {first.split} by the width of the model"
-            about: dict[str, Any] = {"setting": " | ".join(setting), "synthetic": first.synthetic}
-            yield grid_of("sizes", title, [*labels], cells_of, **about)
+            yield grid_of("sizes", title, [*labels], cells_of, setting=" | ".join(setting))
 
 
 # The paper's
@@ -321,6 +347,87 @@ def _tables2_and_3(group: Group) -> Iterator[Grid]:
         yield score_table("table3", title, f"{group.heading} | k = {k}", ("a^V", "a^K"), lines, assumed)
 
 
+# Recipes
+
+
+def recipe_grids(groups: Sequence[Group]) -> Iterator[Grid]:
+    """The best setting of each variant in the grids of recipes of these runs' sweeps, chosen on validation. A sweep's
+    file names the settings of its grid, `best_of: [optim.learning_rate_scale, model.dropout]`, and groups that differ
+    in these alone are one grid. Raises RecordError if the file of a sweep cannot be read.
+    """
+    files = sweep_files_of(run for group in groups for run in group.runs)
+    best_of = [keys for file in files if isinstance(keys := file.get("best_of"), list) and keys]
+    for keys in dict.fromkeys(tuple(map(str, keys)) for keys in best_of):
+        families: dict[str, dict[Setting, Group]] = {}
+        for group in groups:
+            rest = {key: value for key, value in group.settings.items() if key not in keys}
+            values = (group.settings.get(key) for key in keys)
+            setting = tuple(str(value) if isinstance(value, list | dict) else value for value in values)
+            families.setdefault(str((group.data, group.model, group.hardware, rest)), {})[setting] = group
+        for tried in (tried for tried in families.values() if len(tried) > 1):
+            # Settings in the order of nothing, numbers, words.
+            places = {row: [(value is not None, isinstance(value, str), value) for value in row] for row in tried}
+            yield _recipe_grid(keys, {row: tried[row] for row in sorted(tried, key=places.__getitem__)})
+
+
+def _recipe_grid(keys: Sequence[str], groups: Mapping[Setting, Group]) -> Grid:
+    """Each variant at its own best setting; `groups` by their values of the keys."""
+    first = next(iter(groups.values()))  # for what they share
+    # 1. The variants, in the order of their first groups; a label says what tells a variant apart in any group.
+    by_identity: dict[str, dict[Setting, Variant]] = {}
+    for setting, group in groups.items():
+        for variant in group.variants:
+            by_identity.setdefault(variant.position.identity, {})[setting] = variant
+    labels = {key: max((row.label for row in rows.values()), key=len) for key, rows in by_identity.items()}
+    baselines = (labels[group.baseline.position.identity] for group in groups.values() if group.baseline.records)
+    baseline = next(baselines, next(iter(labels.values())))
+    # 2. What settings are chosen by: the scores of validation or, if it was not scored, its loss.
+    tested = {"validation": ("validation", first.kind.metric), "test": ("test", first.kind.metric)}
+    if by_loss := not any(tested["validation"] in group.keys for group in groups.values()):
+        tested["validation"] = LOSS
+    what, digits = ("validation loss", 3) if by_loss else ("validation", first.kind.digits)
+    choose = min if by_loss or first.kind.lower_is_better else max
+    # 3. The best of each by the mean over the seeds of all its settings, if their scores have one unit: signature and
+    #    sentences, or vocabulary of the loss.
+    best, counts, rows = dict[str, Setting | None](), dict[str, int](), dict[str, Variant]()
+    for identity, tried in by_identity.items():
+        label = labels[identity]
+        scores = {setting: of for setting in groups if setting in tried
+                  and (of := tried[setting].scores.get(tested["validation"]))}  # fmt: skip
+        seeds = set[int]().union(*scores.values()).intersection(*scores.values())
+        ways = {score.way[:2] for of in scores.values() for score in of.values()}
+        levels = {setting: fmean(of[seed].value for seed in sorted(seeds)) for setting, of in scores.items()
+                  if seeds and len(ways) == 1}  # fmt: skip
+        best[label], counts[label] = choose(levels, key=levels.__getitem__, default=None), len(levels)
+        rows[label] = tried.get(best[label] or ()) or never_run(first, label)
+    changes = {split: compared({label: row.scores.get(key, {}) for label, row in rows.items()},
+                               baseline, first.kind, key).of_rows for split, key in tested.items()}  # fmt: skip
+    names, untried = short_names(keys).values(), "no seed was scored in the same way on validation in all settings"
+
+    def cells_of(label: str) -> Iterator[tuple[Column, Any]]:
+        words = ", ".join(f"{name} {value}" for name, value in zip(names, best[label] or (), strict=False))
+        yield Column("position", "position", kind="label"), label
+        yield Column("settings", "settings"), str(counts[label])
+        yield Column("n", "n"), str(len(rows[label].finished))
+        yield Column("best", "best setting", kind="words"), words or missing(f"{untried} of the row")
+        for split, name, places in (("validation", what, digits), ("test", "test", first.kind.digits)):
+            yield Column(split, name, places), rows[label].measured(tested[split])
+            change = changes[split].get(label, missing("not scored as the baseline"))
+            yield Column(f"own_{split}", f"change {name}", places, True), "" if label == baseline else change
+
+    # 4. What all settings share, and notes.
+    steps = "" if "optim.max_steps" in keys else f"{first.max_steps:,} steps"
+    parts = (first.corpus, f"model {first.model}", steps, first.hardware, first.distinctly(*keys))
+    notes = [
+        *["validation loss: in nats per piece, less is better"] * by_loss,
+        f"best setting: of {', '.join(keys)}, by the {what}, over the seeds of all settings of the row",
+        f"change: from {baseline}, each at its own best setting",
+        "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
+    ]
+    title = "The best recipe of a grid for each variant, chosen on validation"
+    return grid_of("recipes", title, [*rows], cells_of, setting=" | ".join(filter(None, parts)), notes=notes)
+
+
 # By length and context
 
 
@@ -340,8 +447,7 @@ def _by_key(group: Group, name: str, title: str, columns: Mapping[Key, Column], 
         for key, column in columns.items():
             yield column, _figure(row, key, change=changes)
 
-    grid = grid_of(name, title, rows, cells_of, setting=group.heading, synthetic=group.synthetic, **about)
-    return without_empty_columns(grid) if changes else grid
+    return grid_of(name, title, rows, cells_of, setting=group.heading, **about)
 
 
 def buckets(group: Group) -> dict[LengthBucket, str]:
@@ -369,7 +475,7 @@ def length_grid(group: Group) -> Iterator[Grid]:
     for signature in sorted({str(by_length.signatures.get(metric)) for by_length in scored}):
         notes.append(f"{METRIC_NAMES[metric]}: {signature}, {search_in_words(first)}")
     notes += [f"*: {first.longest_in_words}"] if any(bucket.beyond_training for bucket in shown) else []
-    unlike = len({how_scored_by_length(by_length, metric) for by_length in scored}) > 1 or DASH in shown.values()
+    unlike = len({by_length.way(metric) for by_length in scored}) > 1 or DASH in shown.values()
     warnings = ["not comparable: the rows differ in how or on which sets they were scored"] * unlike
     title = f"{METRIC_NAMES[metric]} by {first.axis}, {pooled(first.splits)}"
     yield _by_key(group, "lengths", title, columns, notes=notes, warnings=warnings)
@@ -396,9 +502,9 @@ def context_grids(group: Group) -> Iterator[Grid]:
     on = f"the same {first.num_bytes:,} bytes of {counted(first.num_documents, BITS_PER_BYTE)} of {first.test_set}"
     notes = [f"every length is scored on {on}; trained at {first.training_length:,} tokens; less is better"]
     how = "on different bytes, with other longest windows, or trained at different lengths"
-    warnings = [f"not comparable: the rows were scored {how}"] * (len({*map(how_scored_by_context, scored)}) > 1)
+    warnings = [f"not comparable: the rows were scored {how}"] * (len({context.way for context in scored}) > 1)
     strides = sorted({context.stride for context in scored if context.stride is not None})
-    every = " or ".join(f"{stride:,}" for stride in strides)
+    every = " or ".join(map("{:,}".format, strides))
     notes += [f"sliding: a window every {every} tokens, of which only the last {every} are scored"] * bool(strides)
     unlike = [*["not comparable: sliding windows of different strides"] * (len(strides) > 1), *warnings]
     # 2. By length. A page shows at once the length of training, the first of at least four times that, and the longest.
@@ -423,3 +529,67 @@ def context_grids(group: Group) -> Iterator[Grid]:
     counts = " or ".join(f"{count:,}" for count in sorted({context.num_tokens // lengths[-1] for context in scored}))
     few = f"a position by itself is {counts} tokens, the same for all seeds: intervals are not over other tokens"
     yield _by_key(group, "by_position", title, positions, notes=[few], warnings=warnings)
+
+
+# Findings
+
+
+def findings(group: Group) -> list[str]:
+    """The findings of a group, the most important first."""
+    return [*_counts(group), *_clip_distances(group), *_published_orders(group), *_learning(group), group.kind.caution]
+
+
+def _counts(group: Group) -> Iterator[str]:
+    """How many rows are better, worse and open, or why none is compared."""
+    key, baseline, others = group.key, group.baseline, [row for row in group.variants if row.finished]
+    names = list(dict.fromkeys(map(name_of, group.finished)))
+    if key not in group.keys or len(names) < 2:
+        return
+    if not baseline.finished:
+        yield (
+            f"No row is compared: no run with position={group.baseline_name or 'absolute'} has finished; choose what "
+            f"the others are compared with: baseline={names[0]}."
+        )
+    elif why := baseline.unlearned(key):
+        yield f"No row is compared: {baseline.label} has not learned ({why})."
+    else:
+        others.remove(baseline)
+        counts = Counter(variant.verdict(key).partition(" (")[0] for variant in others)
+        parts = [f"{counts[verdict]} {verdict}" for verdict in (BETTER, WORSE, OPEN, NOT_LEARNED) if counts[verdict]]
+        rows = f"{len(others)} row{'s' * (len(others) > 1)}"
+        yield f"Against {baseline.label} on {group.split}, of {rows}: {', '.join(parts)}."
+
+
+def _clip_distances(group: Group) -> Iterator[str]:
+    """Which clip distances differ from the paper's (without it, the largest), in a model of these rows alone."""
+    key, papers = group.key, group.papers_relative.position.clip_distance
+    by_k = {k: row for row in reversed(group.variants) if row.position.kind == "relative" and key in row.scores
+            and (k := row.position.clip_distance) is not None}  # fmt: skip
+    if len(by_k) < LEAST_KS or any(row.unlearned(key) for row in by_k.values()):
+        return
+    usual, rows = str(papers if papers in by_k else max(by_k)), {str(k): by_k[k].scores[key] for k in sorted(by_k)}
+    verdicts = {k: text.partition(" (")[0] for k, text in compared(rows, usual, group.kind, key).verdicts.items()}
+    words = {word: [k for k, verdict in verdicts.items() if verdict == word] for word in (BETTER, WORSE, OPEN)}
+    said = (f"k = {', '.join(ks)} {'are' if len(ks) > 1 else 'is'} {word}" for word, ks in words.items() if ks)
+    yield f"Against k = {usual}: {'; '.join(said)}."
+
+
+def _published_orders(group: Group) -> Iterator[str]:
+    """The published order of schemes of which the figures are of other models, and ours."""
+    best_first = group.kind.best_first
+    for source, figures in published_figures(group).items():
+        if len(figures) > 1:
+            theirs = [variant for variant, _ in sorted(figures, key=lambda row: best_first(row[1]))]
+            ours = sorted(theirs, key=lambda variant: best_first(variant.measured(group.key).value or 0.0))
+            first, second = (", ".join(variant.label for variant in order) for order in (theirs, ours))
+            same = "the same order here" if ours == theirs else f"here {second}"
+            yield f"Best first, {source.heading}: {first}; {same}."
+
+
+def _learning(group: Group) -> Iterator[str]:
+    if falls := [variant.fall for variant in group.variants if variant.fall is not None]:
+        yield (
+            f"Still learning when training ended: {len(falls)} of {len(group.variants)} rows, whose validation loss "
+            f"fell by up to {max(falls):.1%} over the last tenth; train twice as long: "
+            f"optim.max_steps={2 * group.max_steps}."
+        )

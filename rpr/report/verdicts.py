@@ -17,7 +17,7 @@ import numpy as np
 import scipy  # whose stats takes a second to import
 from scipy.special import stdtr, stdtrit
 
-from rpr.records.measurement import LEVEL, Measurement, holm, mean_of_shares, p_value
+from rpr.records.measurement import LEVEL, Measurement, holm, mean, p_value
 from rpr.records.scores import Interval
 
 LEAST_SEEDS = 3
@@ -138,7 +138,7 @@ def _paired(own: Mapping[int, float], its: Mapping[int, float], step: float) -> 
     if len(seeds) < 2:
         change = math.fsum(own.values()) / len(own) - math.fsum(its.values()) / len(its)
         return Measurement(change, len(own)), 1.0
-    paired = mean_of_shares([own[seed] - its[seed] for seed in seeds], step, -100.0, 100.0)
+    paired = mean([own[seed] - its[seed] for seed in seeds], -100.0, 100.0, step)
     return paired, p_value(paired)
 
 

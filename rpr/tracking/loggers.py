@@ -14,10 +14,10 @@ from pytorch_lightning.loggers import TensorBoardLogger, WandbLogger
 from rpr.config.train import LONGEST_TAG, TrainConfig
 from rpr.io.escape import note
 from rpr.kinds import TEXT
-from rpr.records.files import evenly_spaced, read_translations
+from rpr.records.files import read_translations
 from rpr.records.provenance import git_state
 from rpr.records.record import RECORD_NAME, Record, WandbRun, read_record
-from rpr.records.scores import SPLITS, scored_items
+from rpr.records.scores import SPLITS
 from rpr.tracking.naming import STEP, define, final_row, settings_of
 from rpr.tracking.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down, without_login
 
@@ -107,7 +107,7 @@ def _tables(record: Record, run_dir: Path) -> dict[str, Any]:
 
     if not record.scores:
         return {}
-    items = scored_items(record.scores)
+    items = record.kind.items
     names: list[str | int] = ["split", "test set", "metric", "score", "low", "high", items, "checkpoint"]
     rows = []
     for of in record.scores:
@@ -116,8 +116,9 @@ def _tables(record: Record, run_dir: Path) -> dict[str, Any]:
     tables = {"results/scores": Table(columns=[*names, "signature"], data=rows)}
     if record.kind is not TEXT:
         split = next((name for name in SPLITS if record.score(name)), record.scores[0].split)
-        sentences = enumerate(zip(*read_translations(run_dir / RECORD_NAME, split), strict=True), start=1)
-        shown = [[split, line, *texts] for line, texts in evenly_spaced([*sentences], MAX_TRANSLATIONS)]
+        sentences = [*enumerate(zip(*read_translations(run_dir / RECORD_NAME, split), strict=True), start=1)]
+        every = max(1, -(-len(sentences) // MAX_TRANSLATIONS))
+        shown = [[split, line, *texts] for line, texts in sentences[::every]]
         names = ["split", "line", "source", "reference", "hypothesis"]
         tables["results/translations"] = Table(columns=names, data=shown)
     return tables

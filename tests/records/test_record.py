@@ -33,7 +33,6 @@ def test_record_is_synthetic_by_configuration_or_corpus(where):
     ({"schema": 2, "status": "done"}, "schema 2 is not 3, .*; rpr 0.1.0 reads older ones; use that, or repeat the run"),
     ({"schema": True}, "schema: must be 3"),
     ({"colour": "red"}, "colour: extra inputs"),
-    ({"config": {}}, r"config\.model\.name: missing"),
     ({"device": None, "seed": None}, r"device: must be a valid string \(and 1 more\); restore it or repeat"),
     ({"scores": [fake_score("test", float("nan"))]}, r"scores\.0\.score: must be a finite number"),
 ])  # fmt: skip

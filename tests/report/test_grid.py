@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rpr.io.escape import escape_markdown
-from rpr.records.measurement import Measurement, mean, mean_of_shares, missing, p_value, single
+from rpr.records.measurement import Measurement, mean, missing, p_value, single
 from rpr.records.scores import Interval
 from rpr.report.render import (
     Cell,
@@ -50,7 +50,7 @@ def make_grid(rows=None, **about):
     ([0.0] * 3, (0, 100), (0, 4.3027 / 3)), ([2.0] * 3, (-100, 100), (0.5655, 3.4337)),
 ])  # fmt: skip
 def test_interval_of_shares_stays_within_their_bounds(values, bounds, ends):
-    found, plain = mean_of_shares(values, 1.0, *bounds), mean(values)
+    found, plain = mean(values, *bounds, 1.0), mean(values)
     assert (found.value, found.deviation, found.n) == (plain.value, plain.deviation, plain.n)
     assert (found.interval.low, found.interval.high) == pytest.approx(ends, abs=1e-4)
 
@@ -60,7 +60,7 @@ def test_p_value_is_that_of_the_interval():
     draw = random.Random(3)
     for _ in range(300):
         values = [draw.gauss(20, 25) for _ in range(draw.choice((2, 3, 5)))]
-        for change in (mean(values), mean_of_shares(values, 0.1, -100, 100)):
+        for change in (mean(values), mean(values, -100, 100, 0.1)):
             assert (p_value(change) < 0.05) == (not change.interval.low <= 0 <= change.interval.high)
     assert p_value(mean([math.sqrt(3), 2 * math.sqrt(3), 0])) == pytest.approx(0.2254, abs=1e-4)  # t = sqrt(3), 2
     assert [p_value(mean([value, value])) for value in (0, 1)] == [1, 0]

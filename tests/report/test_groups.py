@@ -4,8 +4,8 @@ import pytest
 
 from rpr.records.position import position_of, positions_of
 from rpr.report import groups
-from rpr.report.findings import findings
 from rpr.report.groups import run_groups, run_key
+from rpr.report.tables import findings
 from tests.fake_records import fake_by_length, fake_record, fake_score
 from tests.report.helpers import group_of
 
@@ -122,7 +122,7 @@ def test_scores_decoded_differently_have_no_mean_and_no_change():
     absolute = fake_record("absolute")
     other = fake_record("relative", seed=2, scores=[fake_score("test", 31.0, signature="another")])
     group = group_of([absolute, fake_record("relative"), other])
-    assert "measured in different ways" in group.get("relative").score("test").reason
+    assert "measured in different ways" in group.get("relative").measured(("test", "sacrebleu")).reason
     group = group_of([absolute, fake_record("relative", scores=[fake_score("test", 31.0, num_sentences=7)])])
     assert group.get("relative").change(group.key).reason == "scored in another way than absolute (sinusoidal)"
     lengths = [fake_by_length(50.0, 40.0), fake_by_length(50.0, 40.0, longest_training_source=21)]
@@ -134,9 +134,9 @@ def test_missing_score_has_a_reason():
     running = fake_record("relative", seed=2, status="running")
     group = group_of([fake_record("none", status="failed"), fake_record("relative"), running])
     relative = group.get("relative")
-    assert group.get("none").score("test").reason == "seed 1 failed: RuntimeError: rank 1 died"
-    assert (relative.unfinished, relative.score("test").value) == ((running,), 30.0)
-    assert relative.score("long").reason == "not evaluated on long"
+    assert group.get("none").measured(("test", "sacrebleu")).reason == "seed 1 failed: RuntimeError: rank 1 died"
+    assert (relative.unfinished, relative.measured(("test", "sacrebleu")).value) == ((running,), 30.0)
+    assert relative.measured(("long", "sacrebleu")).reason == "not evaluated on long"
 
 
 def test_unknown_schemes_and_settings_are_variants_of_their_own():

@@ -9,10 +9,12 @@ from rpr.errors import RecordError
 from rpr.paths import SCHEMES_DIR
 from rpr.records.record import Record
 from rpr.report.groups import run_groups
-from rpr.report.recipes import Recipes, recipe_grid, recipes
+from rpr.report.render import Grid
+from rpr.report.tables import recipe_grids
 from tests.fake_records import fake_record, fake_score
-from tests.report.helpers import row
+from tests.report.helpers import row, value
 
+ABSOLUTE, RELATIVE = "absolute (sinusoidal)", "relative, k = 16"
 KEYS = ("optim.learning_rate_scale", "model.dropout")  # those of fair
 # Validation BLEU by learning rate and dropout. Relative is best at 3.0, 0.1, absolute at 1.5, 0.1.
 GRID = {
@@ -26,10 +28,15 @@ def run(position: str, setting: tuple[float, float], seed: int, **scores: float)
     return fake_record(position, seed=seed, settings=settings, scores=scores, sweeps=["fair"])
 
 
-def grid_of(*more: Record, **changes: Any) -> Recipes:
+def grid_of(*more: Record) -> Grid:
     runs = [run(name, one, 1, validation=score) for name, scores in GRID.items() for one, score in scores.items()]
-    (grid,) = recipes(run_groups([*runs, *more], **changes))
+    (grid,) = recipe_grids(run_groups([*runs, *more]))
     return grid
+
+
+def best(grid: Grid) -> dict[str, Any]:
+    """The setting of each row."""
+    return {value(line[0]): value(row(grid, value(line[0]))["best"]) for line in grid.cells}
 
 
 def test_each_variant_has_its_own_best():
@@ -37,17 +44,16 @@ def test_each_variant_has_its_own_best():
     more = [run("relative", (3.0, 0.1), seed, validation=10.0 * seed, test=30.0 + seed) for seed in (2, 3)]
     more += [run("absolute", (1.5, 0.1), seed, validation=9.0 * seed, test=28.0 + 2 * seed) for seed in (2, 3)]
     grid = grid_of(*more)
-    absolute, relative = "absolute (sinusoidal)", "relative, k = 16"
-    assert (grid.keys, (*grid.variants,), grid.baseline) == (KEYS, (absolute, relative), absolute)
-    assert (grid.best[absolute], grid.best[relative]) == ((1.5, 0.1), (3.0, 0.1))
-    rows = {label: row(recipe_grid(grid), label) for label in (absolute, relative)}
-    assert (rows[relative]["n"].value, rows[relative]["settings"].value) == ("3", "4")
-    assert rows[relative]["best"].value == "learning_rate_scale 3.0, dropout 0.1"
-    own = rows[relative]["own_validation"].value  # 28 - 24, 20 - 18, 30 - 27
+    assert best(grid) == {
+        ABSOLUTE: "learning_rate_scale 1.5, dropout 0.1", RELATIVE: "learning_rate_scale 3.0, dropout 0.1"
+    }  # fmt: skip
+    cells = row(grid, RELATIVE)
+    assert (cells["n"].value, cells["settings"].value, row(grid, ABSOLUTE)["own_test"].value) == ("3", "4", "")
+    own = cells["own_validation"].value  # 28 - 24, 20 - 18, 30 - 27
     assert (own.value, own.n) == (pytest.approx(3.0), 3)
     assert own.interval.low == pytest.approx(3 - 4.30265 / 3**0.5, abs=0.02), "of one change Dunnett's is the paired t"
-    assert rows[relative]["own_test"].value.value == pytest.approx(32.5 - 33.0)
-    assert row(recipe_grid(grid_of(more[0])), relative)["n"].value == "2"
+    assert cells["own_test"].value.value == pytest.approx(32.5 - 33.0)
+    assert row(grid_of(more[0]), RELATIVE)["n"].value == "2"
 
 
 def test_without_scores_of_validation_its_loss_decides():
@@ -58,23 +64,24 @@ def test_without_scores_of_validation_its_loss_decides():
         )
 
     runs = [run("absolute", 1.0, 3.0), run("absolute", 2.0, 2.0), run("relative", 1.0, 1.0), run("relative", 2.0, 2.5)]
-    (grid,) = recipes(run_groups(runs))
-    assert [grid.best[label] for label in grid.variants] == [(2.0, 0.1), (1.0, 0.1)]
-    best = recipe_grid(grid)
-    assert best.notes[0] == "validation loss: in nats per piece, less is better"
-    assert "by the validation loss, over" in best.notes[1]
+    (grid,) = recipe_grids(run_groups(runs))
+    assert [text.split(",")[0] for text in best(grid).values()] == [
+        "learning_rate_scale 2.0",
+        "learning_rate_scale 1.0",
+    ]
+    assert grid.notes[0] == "validation loss: in nats per piece, less is better"
+    assert "by the validation loss, over" in grid.notes[1]
     # A loss per piece of another vocabulary is in another unit.
     other = run("absolute", 2.0, 2.0, **{"data.vocabulary_size": 100})
-    (grid,) = recipes(run_groups([runs[0], other, *runs[2:]]))
-    cell = recipe_grid(grid).cells[0][3]
-    assert grid.best[grid.baseline] is None and "in the same way on validation" in str(cell.value.reason)
+    (grid,) = recipe_grids(run_groups([runs[0], other, *runs[2:]]))
+    assert "in the same way on validation" in str(row(grid, ABSOLUTE)["best"].value.reason)
 
 
-def grids_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: str, *runs: Record) -> list[Recipes]:
+def grids_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keys: str, *runs: Record) -> list[Grid]:
     """Those of runs of a sweep whose file has these keys."""
     monkeypatch.setattr("rpr.paths.data_dir", lambda name: tmp_path)
     (tmp_path / "mine.yaml").write_text(f"best_of: [{keys}]")
-    return list(recipes(run_groups(run.model_copy(update={"sweeps": ("mine",)}) for run in runs)))
+    return list(recipe_grids(run_groups(run.model_copy(update={"sweeps": ("mine",)}) for run in runs)))
 
 
 def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, monkeypatch):
@@ -87,9 +94,9 @@ def test_settings_outside_the_grid_and_other_variants_are_not_mixed(tmp_path, mo
     runs = [run(kind, steps, 0.1) for kind in ("absolute", "relative") for steps in (1000, 2000)]
     shared = run("relative", 2000, 0.1, **{"position.tables": "shared_by_heads"})
     (grid,) = grids_of(monkeypatch, tmp_path, "optim.max_steps", *runs, shared)
-    assert recipe_grid(grid).setting == "multi30k_en_de | model small | cpu", "the steps vary"
-    assert [(label, grid.levels[label].count()) for label in grid.variants] == [
-        ("absolute (sinusoidal)", 2), ("relative, k = 16, per head", 2), ("relative, k = 16, shared by heads", 1)
+    assert grid.setting == "multi30k_en_de | model small | cpu", "the steps vary"
+    assert [(value(line[0]), value(line[1])) for line in grid.cells] == [
+        (ABSOLUTE, "2"), ("relative, k = 16, per head", "2"), ("relative, k = 16, shared by heads", "1")
     ]  # fmt: skip
 
 
@@ -98,13 +105,13 @@ def test_files_of_sweeps_are_found_by_name_alone_and_must_be_readable(tmp_path, 
     (tmp_path.parent / "outside.yaml").write_text("best_of: [model.dropout]")
     (tmp_path / "broken.yaml").write_text("jobs: [")
     runs = {name: [fake_record("absolute", sweeps=[name])] for name in ("../outside", "broken")}
-    assert list(recipes(run_groups(runs["../outside"]))) == []
+    assert list(recipe_grids(run_groups(runs["../outside"]))) == []
     with pytest.raises(RecordError, match="broken.yaml: cannot be read as a sweep .*; mend it"):
         run_groups(runs["broken"])
     (tmp_path / "own" / "sweeps").mkdir(parents=True)
     (tmp_path / "own" / "sweeps" / "broken.yaml").write_text("best_of: [model.dropout]")
     monkeypatch.setenv(SCHEMES_DIR, str(tmp_path / "own"))
-    assert list(recipes(run_groups(runs["broken"]))) == [], "the user's own file of a name comes first, as in a sweep"
+    assert list(recipe_grids(run_groups(runs["broken"]))) == [], "the user's own file of a name comes first"
 
 
 def test_the_best_recipe_of_a_language_model_has_the_fewest_bits():
@@ -115,5 +122,5 @@ def test_the_best_recipe_of_a_language_model_has_the_fewest_bits():
                     scores=[fake_score("validation", bits, "bits_per_byte")])
         for name, rate, bits in tries
     ]  # fmt: skip
-    (grid,) = recipes(run_groups(runs))
-    assert {grid.best[label] for label in grid.variants} == {(2.0, 0.1)}
+    (grid,) = recipe_grids(run_groups(runs))
+    assert {*best(grid).values()} == {"learning_rate_scale 2.0, dropout 0.1"}

@@ -6,11 +6,11 @@ import pytest
 
 from rpr import paper
 from rpr.records.record import Git, RerunOf
-from rpr.report.findings import findings
 from rpr.report.groups import Beside, run_key
 from rpr.report.page import build_report
 from rpr.report.published import differences, papers_settings
 from rpr.report.render import Cell
+from rpr.report.tables import findings
 from tests.fake_records import fake_record, fake_score
 from tests.report.helpers import grids, grids_of, group_of, row, runs, value
 
