@@ -314,15 +314,15 @@ def find_records(root: Path, sweep: str | None = None) -> Found:
     finished one is kept, and an original rather than its rerun: counted twice it would pass for two seeds. With
     `sweep`, only its runs. A damaged record is a line among the problems.
     """
-    found, problems = list[tuple[Path, Record]](), list[str]()
+    runs, problems = list[tuple[Path, Record]](), list[str]()
     for path, text in _texts(root, problems):
         try:
-            found.append((path, _parse(path, text)))
+            runs.append((path, _parse(path, text)))
         except RecordError as error:
             problems.append(str(error))
-    found.sort(key=lambda item: (item[1].status == "finished", item[1].rerun_of is None, item[1].started), reverse=True)
+    runs.sort(key=lambda item: (item[1].status == "finished", item[1].rerun_of is None, item[1].started), reverse=True)
     kept: dict[tuple[Any, ...], tuple[Path, Record]] = {}
-    for path, run in found:
+    for path, run in runs:
         if sweep is None or sweep in run.sweeps:
             codes = json.dumps(run.schemes, sort_keys=True)
             kept.setdefault((run.run_id, run.seed, run.hardware, run.data and run.data.key, codes), (path, run))

@@ -36,15 +36,14 @@ def render(sweeps: Path, reports: Path) -> None:
         render_report(folder, report)
         # Beside the records: report.md with the first picture by position and the first of another kind.
         text = (report / "report.md").read_text(encoding="utf-8")
-        names = _PICTURE.findall(text)
-        kept = {name.startswith("scores_by_position"): name for name in reversed(names)}.values()
-        for picture in folder.glob("*.svg"):
-            picture.unlink()
-        for name in names:
-            if name in kept:
-                replace_file(folder / name, (report / name).read_bytes())
-            else:
-                text = re.sub(rf"!\[[^\n]*\]\({re.escape(name)}\)\n\n?", "", text)
+        names = reversed(_PICTURE.findall(text))
+        kept = [*{name.startswith("scores_by_position"): name for name in names}.values()]
+        for file in folder.glob("*.svg"):
+            file.unlink()
+        for name in kept:
+            replace_file(folder / name, (report / name).read_bytes())
+        for picture in [match[0] for match in _PICTURE.finditer(text) if match[1] not in kept]:
+            text = text.replace(picture, "")
         replace_file(folder / "report.md", text)
     replace_file(sweeps / "RESULTS.md", results_markdown(sweeps))
 

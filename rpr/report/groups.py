@@ -36,7 +36,6 @@ SOLVED = 95.0  # percent exact match, with which a seed solves a task
 BASELINE, NOT_LEARNED = "baseline", "not learned"
 RunKey = tuple[str, int, str, str]
 Heading = tuple[str, str, int, str]  # corpus, model, steps, hardware
-Curves = Mapping[str, Mapping[int, float]]  # of each training metric its values by step
 # What was measured: (split, metric), LOSS, or by length or context as `_scores_of` has it.
 Key = tuple[Any, ...]
 LOSS = ("validation", "loss")
@@ -61,9 +60,9 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
         yield (score.split, score.metric), SeedScore(score.score, score.way, score.interval, items, cut_off)
     if run.training and run.training.validation_loss is not None:
         yield LOSS, SeedScore(run.training.validation_loss, (run.data and run.data.vocabulary_size,))
-    for bucket in run.by_length.buckets if run.by_length else ():
-        for part in bucket.scores:
-            way = (*run.by_length.way(part.metric), bucket.num_sentences)
+    if (by_length := run.by_length) is not None:
+        for bucket, part in ((one, part) for one in by_length.buckets for part in one.scores):
+            way = (*by_length.way(part.metric), bucket.num_sentences)
             yield (part.metric, *bucket.key), SeedScore(part.score, way, part.interval, bucket.num_sentences)
     for context in run.by_context:
         for of in context.scores:
@@ -83,19 +82,18 @@ def run_key(record: Record) -> RunKey:
 
 
 class Beside(NamedTuple):
-    """What a report reads beside a record: its curves, and of each split that keeps them the nats of its documents."""
+    """What a report reads beside a record: its path, its training metrics by step, the nats of documents by split."""
 
-    curves: Curves = MappingProxyType({})
+    path: Path = Path("record.json")
+    curves: Mapping[str, Mapping[int, float]] = MappingProxyType({})
     documents: Mapping[str, Sequence[DocumentNats]] = MappingProxyType({})
 
     def fall(self) -> tuple[float, float] | None:
         """The fall of the validation loss over the last tenth of the steps, a share and nats a piece, where known."""
-        losses = self.curves.get("validation/loss") or {}
-        steps = sorted(losses)
-        if not steps or steps[0] > (start := steps[-1] * (1 - LAST_PART)):
-            return None
-        before, last = float(np.interp(start, steps, [losses[step] for step in steps])), losses[steps[-1]]
-        return ((before - last) / before, before - last) if before > 0 else None
+        steps, losses = zip(*sorted((self.curves.get("validation/loss") or {0: 0.0}).items()), strict=True)
+        start = steps[-1] * (1 - LAST_PART)
+        before, last = float(np.interp(start, steps, losses)), losses[-1]
+        return ((before - last) / before, before - last) if steps[0] <= start and before > 0 else None
 
 
 ByRun = Mapping[RunKey, Beside]  # where known
@@ -313,7 +311,7 @@ def run_groups(
     headings = [*map(heading_of, runs)]
     trained = [run.training and run.training.matmul_precision for run in runs]
     usual = {heading: used for heading, used in reversed([*zip(headings, trained, strict=True)]) if used}
-    for heading, run, corpus in zip(headings, runs, corpus_differences(runs) if runs else (), strict=True):
+    for heading, run, corpus in zip(headings, runs, corpus_differences(runs), strict=True):
         used = usual.get(heading) if run.training is None else run.training.matmul_precision
         decided = {"hardware.precision": run.setting("hardware.precision"), "data.corpus": corpus}
         decided |= deciding_settings(run.config) | {"matmul_precision": used or "highest"}

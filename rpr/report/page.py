@@ -30,7 +30,7 @@ from rpr.records.files import KEPT_METRICS, metrics_of, read_documents
 from rpr.records.record import RECORD_NAME, Record, flat, read_text, varying
 from rpr.report import plots
 from rpr.report.groups import SOLVED, Beside, Group, run_groups, run_key, sweep_files_of
-from rpr.report.plots import PathOf, Plot, lines_of, own_file, texts_of
+from rpr.report.plots import Plot, lines_of, own_file, texts_of
 from rpr.report.render import DASH, Grid, aligned, as_json, bullets, latex, layout, legend, markdown, shortened
 from rpr.report.tables import HEADINGS, Line, Tables, alike, all_rows, findings
 
@@ -45,23 +45,13 @@ _SHORT = {"change": "change, 95%", "paper's change": "paper", f"seeds ≥ {SOLVE
 Records = Sequence[tuple[Path, Record]]
 
 
-class Sample(NamedTuple):
-    """One sentence of a test set with each variant's translation as (label, text)."""
-
-    split: str
-    number: int
-    source: str
-    reference: str
-    hypotheses: tuple[tuple[str, str], ...]
-
-
 class Chapter(NamedTuple):
     """A group with its findings, plots, samples, and figures with captions of what its runs' positions learned."""
 
     group: Group
     findings: Sequence[str] = ()
     plots: Sequence[Plot] = ()
-    samples: Sequence[Sample] = ()
+    samples: Sequence[tuple[Any, ...]] = ()
     learned: Mapping[str, bytes] = MappingProxyType({})
     suffix: str = ""  # of the files of its plots
 
@@ -190,10 +180,10 @@ POLICY = (
 
 def html_page(report: Report) -> str:
     """The whole page, with the largest table first; the same report gives the same bytes."""
-    chapters, sections = {id(chapter.group): chapter for chapter in report.chapters}, {**report.tables.sections}
-    own = ([chapters[id(group)] for group in groups] for groups in alike([one.group for one in report.chapters]))
+    groups, sections = [chapter.group for chapter in report.chapters], {**report.tables.sections}
+    own = ([chapter for chapter in report.chapters if chapter.group in family] for family in alike(groups))
     families = sorted(zip(sections.pop("scores", ()), own, strict=True), key=lambda family: -len(family[0].rows))
-    runs = [run for chapter in report.chapters for run in chapter.group.runs]
+    runs = [run for group in groups for run in group.runs]
     asked = [str(file["description"]) for file in sweep_files_of(runs) if file.get("description")]
     about = asked[0][:1].upper() + asked[0][1:] if len(asked) == 1 else "Scores of Transformers by their positions"
     page = _ENVIRONMENT.get_template("page.html.j2")
@@ -242,11 +232,6 @@ def build_report(
         raise RecordError(f"no run record to report{unusable_records(problems)}")
     # 1. The groups with a result, and the runs without one.
     shown, unusable = [(path, record.shown()) for path, record in records], list(problems)
-    paths = {run_key(record): path for path, record in shown}
-
-    def path_of(record: Record) -> Path:
-        return paths[run_key(record)]
-
     beside = {run_key(record): read_beside(path, record, unusable) for path, record in shown}
     every = run_groups((record for _, record in shown), beside, baseline, published=published)
     groups = [group for group in every if group.finished]
@@ -257,13 +242,12 @@ def build_report(
     for group, suffix in zip(groups, _suffixes(groups), strict=True):
         # In a grid of recipes, or among many groups, one variant alone is a line of the tables.
         draws = len(group.variants) > 1 or ("recipes" not in tables.sections and len(groups) <= MOST_ALONE)
-        drawn = plots.all_plots(group, path_of) if draws else []
+        drawn = plots.all_plots(group) if draws else []
         contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
         contents |= {f"{plot.name}{suffix}.pdf": plots.rendered(plot.figure(), "pdf") for plot in drawn if pdf}
-        beside_group = samples(group, path_of), _learned(group, path_of)
-        chapters.append(Chapter(group, findings(group), drawn, *beside_group, suffix))
+        chapters.append(Chapter(group, (*findings(group),), drawn, samples(group), _learned(group), suffix))
     # 3. The files.
-    unfinished = [_unfinished(run, path_of(run)) for run in without]
+    unfinished = [_unfinished(run, beside[run_key(run)].path) for run in without]
     report = Report(title, out_dir, chapters, tables, unusable, remarks, unfinished)
     contents |= {
         "report.md": report.markdown,
@@ -288,36 +272,38 @@ def read_beside(path: Path, record: Record, problems: list[str]) -> Beside:
         documents = {split: read_documents(path, split) for split in splits}
     except RprError as error:
         problems.append(str(error))
-        return Beside()
+        return Beside(path)
     curves = {}
     for name in KEPT_METRICS:
         # A resumed run repeats the steps since its checkpoint, and the later line counts.
         values = {line["step"]: float(line[name]) for line in rows if isinstance(line.get(name), (int, float))}
         curves[name] = {step: value for step, value in sorted(values.items()) if math.isfinite(value)}
-    return Beside({name: curve for name, curve in curves.items() if curve}, documents)
+    return Beside(path, {name: curve for name, curve in curves.items() if curve}, documents)
 
 
-def samples(group: Group, path_of: PathOf) -> tuple[Sample, ...]:
-    """Evenly spaced lines of each test split, of the drawn variants with translations of the first one's sources."""
-    sentences: list[Sample] = []
+def samples(group: Group) -> list[tuple[Any, ...]]:
+    """Evenly spaced lines of each test split: its name, the line's number, source and reference, and translations, each
+    (label, text), of the drawn variants with the first one's sources.
+    """
+    sentences = []
     for split, count in (SAMPLES | dict.fromkeys(group.own_splits, 2)).items():
-        every = {variant.label: texts_of(variant.finished, split, path_of) for variant in lines_of(group)[0]}
+        every = {row.label: texts_of((run.path for run in row.beside.values()), split) for row in lines_of(group)[0]}
         read = {label: texts for label, texts in every.items() if texts is not None}
         sources, references, _ = next(iter(read.values()), ([], [], []))
         for line in sorted({(2 * at + 1) * len(sources) // (2 * count) for at in range(count)} if sources else ()):
-            made = tuple((label, made[line]) for label, (other, _, made) in read.items() if other == sources)
-            sentences.append(Sample(split, line + 1, sources[line], references[line], made))
-    return tuple(sentences)
+            made = [(label, made[line]) for label, (other, _, made) in read.items() if other == sources]
+            sentences.append((split, line + 1, sources[line], references[line], made))
+    return sentences
 
 
-def _learned(group: Group, path_of: PathOf) -> dict[str, bytes]:
+def _learned(group: Group) -> dict[str, bytes]:
     """The figures written by `rpr-cli report run=...`, one for each variant, by caption."""
     # An SVG in an <img> runs no script and fetches nothing, so untrusted files are shown unchanged.
     pictures: dict[str, bytes] = {}
     for variant in group.variants:
-        files = ((run, path_of(run).with_name("positions.svg")) for run in variant.records)
-        having = [(run, file) for run, file in files if own_file(file)]
-        pictures |= {f"{variant.label}: {run.name}": file.read_bytes() for run, file in having[:1]}
+        files = (run.path.with_name("positions.svg") for run in variant.beside.values())
+        if (file := next(filter(own_file, files), None)) is not None:
+            pictures[f"{variant.label}: {escape_control_characters(file.parent.name)}"] = file.read_bytes()
     return pictures
 
 

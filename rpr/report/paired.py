@@ -58,9 +58,9 @@ def as_json(report: PairedReport) -> dict[str, Any]:
     for family, test in zip(report.tests, document["tests"], strict=True):
         means = family.variants.items()
         test["variants"] = [{"variant": name, "mean": of.value, "sd": of.deviation, "n": of.n} for name, of in means]
-        for row, (_, *corrected), verdict in zip(test["comparisons"], family.corrected, family.verdicts, strict=True):
-            row |= dict(zip(("p_bootstrap_holm", "p_randomisation_holm"), corrected, strict=True))
-            row["verdict"] = verdict
+        tested = zip(test["comparisons"], family.corrected, family.verdicts, strict=True)
+        for row, (_, bootstrap, randomisation), verdict in tested:
+            row |= {"p_bootstrap_holm": bootstrap, "p_randomisation_holm": randomisation, "verdict": verdict}
     return document
 
 

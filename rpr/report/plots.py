@@ -27,7 +27,6 @@ from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
 from rpr.records.files import Texts, has_translations, read_translations
 from rpr.records.measurement import Measurement, single
 from rpr.records.position import OTHER
-from rpr.records.record import Record
 from rpr.records.scores import pooled
 from rpr.report.groups import OTHERWISE, Group, Key, Variant
 from rpr.report.published import published_figures
@@ -67,7 +66,6 @@ _MOST_MARKS = 20  # of a line over numbers
 _ROOM = 0.5  # share of a length bucket's width over which the points of all variants are spread
 _PAIRS, _TOKENS = 4, 8  # of a cell of the map of recall
 Points = Sequence[tuple[float, Measurement]]
-PathOf = Callable[[Record], Path]  # of a run's record
 
 
 def styled() -> AbstractContextManager[None]:
@@ -137,11 +135,10 @@ def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
     return {label: shades[k] if kind == "relative" and k is not None else COLOURS[kind] for label, kind, k in known}
 
 
-def all_plots(group: Group, path_of: PathOf) -> list[Plot]:
+def all_plots(group: Group) -> list[Plot]:
     """Every plot for which the group has data."""
-    plots = (scores_by_position, bits_by_context, scores_by_length, learning_curves)
-    every = (*(plot(group) for plot in plots), recall_map(group, path_of))
-    return [plot for plot in every if plot is not None]
+    plots = (scores_by_position, bits_by_context, scores_by_length, learning_curves, recall_map)
+    return [drawn for plot in plots if (drawn := plot(group)) is not None]
 
 
 def lines_of(
@@ -166,9 +163,9 @@ def own_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def texts_of(runs: Sequence[Record], split: str, path_of: PathOf) -> Texts | None:
-    """The texts of the first run that has all three; None without one, or if they cannot be read."""
-    for path in map(path_of, runs):
+def texts_of(paths: Iterable[Path], split: str) -> Texts | None:
+    """The texts beside the first record that has all three; None without one, or if they cannot be read."""
+    for path in paths:
         linked = any(path.with_name(f"{split}.{kind}.txt").is_symlink() for kind in Texts._fields)
         if not linked and has_translations(path, split):
             try:
@@ -382,12 +379,12 @@ def learning_curves(group: Group) -> Plot | None:
 # Cells
 
 
-def recall_map(group: Group, path_of: PathOf) -> Plot | None:
+def recall_map(group: Group) -> Plot | None:
     """The right answers of data=recall on test and long by pairs and by distance to the key; None of another task."""
     variants, remark = lines_of(group)
     shares: dict[str, np.ndarray[Any, Any]] = {}
     for variant in variants if group.runs[0].setting("data.task.kind") == "recall" else ():
-        texts = (texts_of([run], split, path_of) for run in variant.finished for split in ("test", "long"))
+        texts = (texts_of([run.path], split) for run in variant.beside.values() for split in ("test", "long"))
         cells = [(*place, *counts) for of in texts if of for place, counts in by_pairs_and_distance(*of).items()]
         if cells:
             pairs, distances, right, asked = np.array(cells).T

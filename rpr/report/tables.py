@@ -405,11 +405,11 @@ def _recipe_grid(keys: Sequence[str], groups: Mapping[Setting, Group]) -> Grid:
     names, untried = short_names(keys).values(), "no seed was scored in the same way on validation in all settings"
 
     def cells_of(label: str) -> Iterator[tuple[Column, Any]]:
-        words = ", ".join(f"{name} {value}" for name, value in zip(names, best[label] or (), strict=False))
+        chosen = ", ".join(f"{name} {value}" for name, value in zip(names, best[label] or (), strict=False))
         yield Column("position", "position", kind="label"), label
         yield Column("settings", "settings"), str(counts[label])
         yield Column("n", "n"), str(len(rows[label].finished))
-        yield Column("best", "best setting", kind="words"), words or missing(f"{untried} of the row")
+        yield Column("best", "best setting", kind="words"), chosen or missing(f"{untried} of the row")
         for split, name, places in (("validation", what, digits), ("test", "test", first.kind.digits)):
             yield Column(split, name, places), rows[label].measured(tested[split])
             change = changes[split].get(label, missing("not scored as the baseline"))
@@ -569,8 +569,8 @@ def _clip_distances(group: Group) -> Iterator[str]:
         return
     usual, rows = str(papers if papers in by_k else max(by_k)), {str(k): by_k[k].scores[key] for k in sorted(by_k)}
     verdicts = {k: text.partition(" (")[0] for k, text in compared(rows, usual, group.kind, key).verdicts.items()}
-    words = {word: [k for k, verdict in verdicts.items() if verdict == word] for word in (BETTER, WORSE, OPEN)}
-    said = (f"k = {', '.join(ks)} {'are' if len(ks) > 1 else 'is'} {word}" for word, ks in words.items() if ks)
+    of_ks = {word: [k for k, verdict in verdicts.items() if verdict == word] for word in (BETTER, WORSE, OPEN)}
+    said = (f"k = {', '.join(ks)} {'are' if len(ks) > 1 else 'is'} {word}" for word, ks in of_ks.items() if ks)
     yield f"Against k = {usual}: {'; '.join(said)}."
 
 

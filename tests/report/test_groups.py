@@ -114,7 +114,7 @@ def test_published_figures_stand_beside_the_papers_corpus_and_the_sweeps_that_sa
 ])  # fmt: skip
 def test_still_learning_is_a_fall_over_the_last_tenth_on_average(losses, fall):
     run = fake_record()
-    (variant,) = group_of([run], {run_key(run): groups.Beside({"validation/loss": losses})}).variants
+    (variant,) = group_of([run], {run_key(run): groups.Beside(curves={"validation/loss": losses})}).variants
     assert variant.fall == (fall and pytest.approx(fall))
 
 

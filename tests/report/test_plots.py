@@ -33,7 +33,7 @@ def many():
             for kind, count, score in (("relative", 26, 30.0), ("relative_keys", 4, 40.0))
             for k in range(count)]  # fmt: skip
     runs.append(fake_record("absolute", by_length=lengths, scores={"test": 10.0}))
-    return group_of(runs, {run_key(run): Beside({"validation/bleu": {1: 2.0}}) for run in runs})
+    return group_of(runs, {run_key(run): Beside(curves={"validation/bleu": {1: 2.0}}) for run in runs})
 
 
 def test_of_many_rows_baseline_the_papers_best_and_worst_are_drawn():
@@ -42,7 +42,7 @@ def test_of_many_rows_baseline_the_papers_best_and_worst_are_drawn():
     labels = [variant.label for variant in shown]
     assert len(labels) == 12 and remark.startswith("12 of 31 rows are drawn: baseline, the paper's, best, worst")
     assert {"absolute (sinusoidal)", "relative, k = 16", "relative, k = 25", "keys only, k = 3"} <= {*labels}
-    drawn = {plot.name: plot for plot in plots.all_plots(group, None)}
+    drawn = {plot.name: plot for plot in plots.all_plots(group)}
     assert list(drawn) == ["scores_by_position", "bleu_by_length", "learning_curves"]
     for name in ("bleu_by_length", "learning_curves"):
         assert "12 of 31" in drawn[name].description and "relative, k = 16" in drawn[name].svg.decode()
@@ -67,7 +67,7 @@ def test_validation_bleu_of_other_sentences_is_not_averaged():
     for counts, panels in (((200, 20), 1), ((200, 0), 2)):
         settings = ({"evaluation.validation_sentences": count} for count in counts)
         runs = [fake_record("relative", seed=seed, settings=some) for seed, some in enumerate(settings)]
-        curves = Beside({"validation/bleu": {1: 2.0}, "validation/loss": {1: 2.0}})
+        curves = Beside(curves={"validation/bleu": {1: 2.0}, "validation/loss": {1: 2.0}})
         assert plots.learning_curves(group_of(runs, {run_key(run): curves for run in runs})).panels == panels
 
 
@@ -80,11 +80,11 @@ def test_recall_is_drawn_by_pairs_and_distance(tmp_path):
                 (tmp_path / seed / f"{split}.{name}.txt").write_text(f"{text}\n")
     kinds = ["recall"]
     run = SimpleNamespace(setting=lambda key: kinds[0])
-    variant = SimpleNamespace(label="RoPE", finished=["a", "b"])
+    variant = SimpleNamespace(label="RoPE", beside={seed: Beside(tmp_path / seed / "record.json") for seed in "ab"})
     group = SimpleNamespace(runs=[run], variants=[variant], heading="recall")
-    plot = recall_map(group, lambda seed: tmp_path / seed / "record.json")
+    plot = recall_map(group)
     assert b"RoPE" in plot.svg and plot.panels == 1
     (drawn,) = plot.figure().axes
     assert drawn.collections[0].get_array().compressed().tolist() == [50.0]
     kinds[0] = "copy"
-    assert recall_map(group, None) is None
+    assert recall_map(group) is None

@@ -78,13 +78,6 @@ def test_runs_differ_from_the_papers_configuration():
     assert papers_settings("big", "en_fr")["model.dropout"] == 0.1 != papers_settings("big", "en_de")["model.dropout"]
 
 
-def test_rows_scored_otherwise_are_a_warning():
-    other = fake_record("relative", scores=[fake_score("test", 31.0, beam_size=1)])
-    table = grids([fake_record("absolute"), other])["scores"]
-    assert [*table.warnings] == ["not comparable: the rows of test were scored in different ways"]
-    assert "test_change" not in {column.key for column in table.columns}, "no empty column"
-
-
 def test_tasks_say_how_many_seeds_solve_them():
     def run(position, seed, long):
         scores = [fake_score("test", 99.0, "exact_match"), fake_score("long", long, "exact_match")]
@@ -105,7 +98,7 @@ def test_notes_of_a_row_are_footnotes(tmp_path, monkeypatch):
     monkeypatch.setattr("rpr.report.groups.sweep_files", lambda: {"mine": tmp_path / "mine.yaml"})
     (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2']")
     runs = [fake_record("relative", seed=seed) for seed in (1, 2)]
-    falling = {run_key(run): Beside({"validation/loss": {900: 3.1, 1000: 3.0}}) for run in runs}
+    falling = {run_key(run): Beside(curves={"validation/loss": {900: 3.1, 1000: 3.0}}) for run in runs}
     chips = [fake_record("absolute", seed=seed, device="A") for seed in (1, 2)]
     rerun = runs[1].model_copy(update={"rerun_of": RerunOf(run_id="b", started=runs[1].started)})
     for others, beside, notes in (

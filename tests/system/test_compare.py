@@ -373,11 +373,12 @@ def test_committed_translations_are_compared_like_the_files_of_the_folders(write
     assert compare("sweep=mine", "runs_dir=kept", "format=markdown") == expected
     names = [f"kept:{record.name}-{record.run_id}" for _, record in records]
     assert compare(*names, "format=markdown").splitlines()[1:] == expected.splitlines()[1:]
-    (tmp_path / "kept" / "hypotheses.jsonl.xz").write_bytes(b"x")
-    assert "cannot be read (" in compare(*names, code=2)
-    (tmp_path / "kept" / "hypotheses.jsonl.xz").unlink()
-    err = compare("sweep=mine", "runs_dir=kept", code=2)
-    assert "no finished run to compare in kept" in err
+    commit_records(records, tmp_path / "bad")
+    (tmp_path / "bad" / "hypotheses.jsonl.xz").write_bytes(b"x")
+    assert "cannot be read (" in compare(*(name.replace("kept", "bad", 1) for name in names), code=2)
+    (tmp_path / "bad" / "hypotheses.jsonl.xz").unlink()
+    err = compare("sweep=mine", "runs_dir=bad", code=2)
+    assert "no finished run to compare in bad" in err
 
 
 ORIGIN = {"run": "runs/a", "run_id": "a", "settings_id": "1a", "positions": "RoPE", "steps": 1500}
