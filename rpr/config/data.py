@@ -87,12 +87,13 @@ class DataConfig(StrictModel):
         # 2. One source of examples.
         library = self.text.python_library if self.text is not None else False
         makers = {"synthetic": self.synthetic, "task": self.task, "text.python_library": library or None}
-        made = [key for key, source in makers.items() if source is not None]
-        sources = [*made, *(key for key in ("path", "hub", "hub_config") if getattr(self, key) is not None)]
+        made = [key for key, maker in makers.items() if maker is not None]
+        read = ["path", "hub", "hub_config", *(() if library else ["text"])]
+        sources = [*made, *(key for key in read if getattr(self, key) is not None)]
         if made and len(sources) > 1:
             choice = "choose data=custom or data=text to read data.path"
             yield f"{sources[1]}: the {self.name} corpus is already made by data.{made[0]}; {choice}"
-        if not sources or sources == ["hub_config"]:
+        if not made and self.path is None and self.hub is None:
             files = "a file of documents" if documents else "a pair of line files"
             yield f"path: {self.name} is not on a hub; give a folder or {files} as data.path=..."
 

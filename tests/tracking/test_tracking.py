@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWar
 RECIPE = (  # a line of metrics.jsonl is written every 25 steps
     "optim.max_steps=25", "optim.validate_every_n_steps=25", "optim.checkpoint_every_n_steps=10", "sweep=table2",
     "evaluation.validation_sentences=4", "evaluation.beam_size=2", "position.clip_distance=3", "logger=wandb",
-    "logger.tags=[tried]",
+    "logger.tags=[tried]", "hardware.threads=1",
 )  # fmt: skip
 FLAT = {
     "k": 3, "keys": True, "values": True, "absolute": "none", "tables": "per_head", "position_name": "relative",
@@ -256,10 +256,7 @@ def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):
 
 # --- TensorBoard
 
-TENSORBOARD = (
-    "logger=tensorboard", "optim.max_steps=25", "optim.validate_every_n_steps=25", "optim.checkpoint_every_n_steps=25",
-    "evaluation.beam_size=1", "hardware.threads=1",
-)  # fmt: skip
+TENSORBOARD = [*RECIPE, "logger=tensorboard"]
 
 
 def test_tensorboard_is_refused_before_any_work_where_it_is_not_installed(tiny_config, tmp_path, monkeypatch):
