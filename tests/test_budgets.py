@@ -14,7 +14,7 @@ ROOMS = {
     "rpr/decode": 590,
     "rpr/export": 890,
     "rpr/io": 300,
-    "rpr/model": 6_390,
+    "rpr/model": 6_270,
     "rpr/records": 1_240,
     "rpr/report": 2_620,
     "rpr/runs": 910,

@@ -102,9 +102,8 @@ def _search(model: Transformer, state: DecoderState, limit_B: Tensor, search: Se
             for hidden_PNM, alive_PN in zip(torch.split(hidden_BNM, size), torch.split(alive_BN, size), strict=True)
         )
         log_p_BC, parents_BC, pieces_BC = map(torch.cat, zip(*of_parts, strict=True))
-        candidates_BCT = torch.cat(
-            [torch.take_along_dim(alive_BNT, parents_BC[..., None], dim=1), pieces_BC[..., None]], dim=-1
-        )
+        before_BCT = torch.take_along_dim(alive_BNT, parents_BC[..., None], dim=1)
+        candidates_BCT = torch.cat([before_BCT, pieces_BC[..., None]], dim=-1)
         ends_BC = pieces_BC == eos
 
         # 2. Finished hypotheses: the new ones compete with those kept so far; older ones win ties.
@@ -116,9 +115,8 @@ def _search(model: Transformer, state: DecoderState, limit_B: Tensor, search: Se
 
         # 3. Alive hypotheses: the first N that do not end (candidates are sorted).
         order_BN = ends_BC.to(torch.int8).argsort(dim=1, stable=True)[:, :beam_size]
-        rows_BN = (
-            parents_BC.gather(1, order_BN) + alive_BN.shape[1] * torch.arange(len(alive_BN), device=device)[:, None]
-        )
+        firsts_B1 = alive_BN.shape[1] * torch.arange(len(alive_BN), device=device)[:, None]
+        rows_BN = parents_BC.gather(1, order_BN) + firsts_B1
         alive_BN = log_p_BC.gather(1, order_BN)
         alive_BNT = torch.take_along_dim(candidates_BCT, order_BN[..., None], dim=1)
 
@@ -161,14 +159,12 @@ def _greedy(model: Transformer, state: DecoderState, limit_B: Tensor, search: Se
 
 @dataclass
 class Extension:
-    """The newest piece of each sentence that is still extended, by its index, and log p of all its pieces. Where
-    `leaves_B` is set, before the next step, it is the sentence's last one.
-    """
+    """The newest piece of each sentence that is still extended, by its index."""
 
     sentence_B: Tensor
     piece_B: Tensor
-    log_p_B: Tensor
-    leaves_B: Tensor
+    log_p_B: Tensor  # of all its pieces
+    leaves_B: Tensor  # whether it is the last one; may be set before the next step
 
 
 def most_probable(log_p_BV: Tensor, sentence_B: Tensor) -> Tensor:
@@ -255,7 +251,7 @@ def _best(scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
 
 
 def _hypotheses(pieces_BNT: Tensor, scores_BN: Tensor, log_p_BN: Tensor, eos: int, *, finished: bool) -> NBest:
-    """Convert rows (BOS first, PAD after EOS) to hypotheses, dropping those with a score of minus infinity."""
+    """Of rows (BOS first, PAD after EOS), but for those with a score of minus infinity."""
     return [
         [
             Hypothesis(tuple(row[1 : row.index(eos) if finished else None]), score, log_p, finished)

@@ -41,9 +41,7 @@ class KVCache:
     def add(
         self, k_BHND: Tensor, v_BHND: Tensor, bias_BHN: Tensor | None = None, last: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Append one slot for each hypothesis; return the keys and values of the `last` slots (None: of all), [B, H, K,
-        D] each. Those before them are gone.
-        """
+        """Append a slot for each hypothesis: keys and values of the `last` slots (None: all), which alone are kept."""
         batch, heads, more, width = k_BHND.shape
         slots = self.used + more if last is None else last
         of_values = v_BHND.shape[-1]
@@ -110,7 +108,7 @@ class DecoderState:
         )
 
     def follow_prompts(self, lengths_B: Tensor, longest: int) -> None:
-        """Continue prompts, whose keys and values, padded on the right to `longest`, are all that the caches hold."""
+        """Continue prompts, padded on the right to `longest`, whose keys and values are all that the caches hold."""
         self.num_prompt = self.length = longest
         self.places_K = torch.arange(longest, device=lengths_B.device)
         offsets_B = longest - lengths_B
@@ -150,8 +148,8 @@ class DecoderState:
         if cache.bias_BHK is None:
             return None
         bias_BHK = cache.bias_BHK[: len(self.visible_BNK)]
-        older_BNK = self.visible_BNK[..., : -self.visible_BNK.shape[1]]
-        descends_BNK = older_BNK[..., older_BNK.shape[2] - bias_BHK.shape[2] :]
+        newest = self.visible_BNK.shape[1]
+        descends_BNK = self.visible_BNK[..., :-newest][..., -bias_BHK.shape[2] :]
         slots_K = torch.arange(bias_BHK.shape[2], device=bias_BHK.device)
         last_BN = torch.where(descends_BNK, slots_K, -1).amax(-1)  # slots are in the order of time
         parents_BHN = torch.take_along_dim(bias_BHK, last_BN.clamp(min=0)[:, None], dim=2)
@@ -177,8 +175,7 @@ class DecoderState:
             vectors: Tensor = positions(self.length - 1, pieces_X1)
             return vectors
         of_all: Tensor = positions(0, pieces_X1.expand(-1, self.length))  # [L, M], or [X, L, M] where pieces differ
-        of_all_XLM = of_all.expand(len(pieces_X1), -1, -1)
-        return of_all_XLM.take_along_dim(self.newest_X()[:, None, None], dim=1)
+        return of_all.expand(len(pieces_X1), -1, -1).take_along_dim(self.newest_X()[:, None, None], dim=1)
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
         """Keep and reorder hypotheses, by rows, the same number for each sentence; and where some are done, the

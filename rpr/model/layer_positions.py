@@ -69,8 +69,7 @@ class Running:
 
     def last(self, name: str, number: int, like_XP: Tensor) -> Tensor:
         """The last values before these, [X, P, ...]: [X, number, ...]."""
-        held = self._last.get(name)
-        if held is None:
+        if (held := self._last.get(name)) is None:
             return like_XP.new_zeros(len(like_XP), number, *like_XP.shape[2:])
         # After a prompt the hypotheses are alike.
         return held[:, held.shape[1] - number :].repeat_interleave(len(like_XP) // len(held), dim=0)
@@ -233,13 +232,10 @@ class LayerPositions(nn.Module):
 
 def positions_of_layers(scheme: Scheme, site: Site) -> Sequence[LayerPositions | None]:
     """One for each layer of a stack: the same object if layers share it, None if the scheme does nothing in them."""
-    shared: dict[int, LayerPositions] = {}
+    made: dict[int, LayerPositions] = {}
     of_layers: list[LayerPositions | None] = []
     for of_layer in scheme.of_layers(site.num_layers):
-        positions = shared.get(id(of_layer))
-        if positions is None and of_layer.acts_in_layers:
-            positions = LayerPositions(of_layer, site)
-            if of_layer.shared_by_layers:
-                shared[id(of_layer)] = positions
-        of_layers.append(positions)
+        if of_layer.acts_in_layers and not (of_layer.shared_by_layers and id(of_layer) in made):
+            made[id(of_layer)] = LayerPositions(of_layer, site)
+        of_layers.append(made.get(id(of_layer)))
     return of_layers

@@ -50,9 +50,8 @@ class _Beside(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As torch's function of the name, up to rounding.
-
-    On a CPU few rows in exact float32 are multiplied as columns, W x^T: 1.2 to 4 times as fast as x W^T (MKL, EPYC).
+    """As torch's function of the name, up to rounding. On a CPU few rows in exact float32 are multiplied as columns,
+    W x^T: 1.2 to 4 times as fast as x W^T (MKL, EPYC).
     """
     rows = x.numel() // x.shape[-1]
     if (
@@ -74,9 +73,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """Zero each element with probability p < 1 and scale the others by 1 / (1 - p), in training only.
-
-    On a CPU 64 random bits are four 16-bit levels: a quarter of torch's draws. p is then exact to 1 / 65,536.
+    """Zero each element with probability p < 1 and scale the others by 1 / (1 - p), in training only. On a CPU 64
+    random bits are four 16-bit levels: a quarter of torch's draws; p is then exact to 1 / 65,536.
     """
 
     def __init__(self, p: float) -> None:

@@ -24,9 +24,9 @@ def _frequencies(width: int, base: float, device: torch.device) -> Tensor:
 
 
 def _yarn_frequencies(width: int, base: float, device: torch.device, factor: float, trained_length: int) -> Tensor:
-    """NTK by parts (Peng et al. 2023, arXiv 2309.00071): as they are for pairs that turn at least 32 times in the
-    trained length, divided by the factor for those that turn at most once, and between them a ramp over the pairs'
-    indices with rounded ends, as in the authors' code (the paper's is over the number of turns).
+    """NTK by parts (Peng et al. 2023, arXiv 2309.00071): unchanged for pairs that turn 32 times in the trained length,
+    divided by the factor for those that turn at most once, and between them a ramp over the pairs' indices with rounded
+    ends, as in the authors' code (the paper's is over the number of turns).
     """
     first, last = (width * math.log(trained_length / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1))
     first, last = max(math.floor(first), 0), min(math.ceil(last), width - 1)
@@ -59,9 +59,7 @@ def float32_angles() -> Iterator[None]:
 
 
 def angles(positions_P: Tensor, rotation: Rotation, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of a rotation of vectors of a type, [P, W] each, in float32 or float64; computed once for all
-    layers that ask with the same tensor.
-    """
+    """Cosine and sine of a rotation of vectors of a type, [P, W] each, in float32 or float64."""
     # In bfloat16 the angle of position 1,000 would be off by whole radians.
     return _angles(positions_P, rotation, torch.promote_types(dtype, torch.float32), _angle_types[-1])
 

@@ -23,9 +23,9 @@ FAR = 300  # tokens; at least so far tables are tried
 
 @lru_cache(maxsize=64)
 def check_hooks(scheme: Scheme, site: Site, longest: int = 0) -> None:
-    """Raises ConfigError for a scheme with which a layer computes something else for a text alone, or token by token
-    with the cache, than in a padded batch; whose tables depend on max_distance, up to twice the `longest` text, as
-    decoding asks for them; whose parameters get no gradient; where anything is not finite, or a hook fails.
+    """Raises ConfigError for a scheme with which a layer computes something else for a text alone, or token by token,
+    than in a padded batch; whose tables depend on max_distance, up to twice the `longest` text; whose parameters get no
+    gradient; where anything is not finite, or a hook fails.
     """
     for part in scheme.parts:
         try:

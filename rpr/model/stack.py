@@ -268,15 +268,12 @@ def projected_memories(memory_BSM: Tensor, layers: Sequence[Layer]) -> list[tupl
     """Keys and values of the source, [B, H, S, D] each, of all layers; on a GPU by one product."""
     readers = [layer.cross_attention for layer in layers if layer.cross_attention is not None]
     if devices.on_gpu(memory_BSM):
-        weights = torch.cat([reader.key_value.weight for reader in readers])
-        parts = F.linear(memory_BSM, weights).chunk(len(readers), dim=-1)
+        all_weights = torch.cat([reader.key_value.weight for reader in readers])
+        parts = F.linear(memory_BSM, all_weights).chunk(len(readers), dim=-1)
     else:
         parts = tuple(reader.key_value(memory_BSM) for reader in readers)
-    halves = (
-        [_split(half, reader.num_heads) for half in part.chunk(2, -1)]
-        for reader, part in zip(readers, parts, strict=True)
-    )
-    return [(k_BHSD, v_BHSD) for k_BHSD, v_BHSD in halves]
+    halves = (part.chunk(2, dim=-1) for part in parts)
+    return [(_split(k_BSM, readers[0].num_heads), _split(v_BSM, readers[0].num_heads)) for k_BSM, v_BSM in halves]
 
 
 @contextmanager
@@ -312,7 +309,6 @@ def _starts(mask: Tensor | None, k_BHPD: Tensor) -> Tensor:
     """Where a text starts: at the first position, and after what is hidden from all; [P, 1] or [B, 1, P, 1]."""
     if mask is None:
         return (torch.arange(k_BHPD.shape[2], device=k_BHPD.device) == 0)[:, None]
-    assert mask.shape[-2] == 1, "of one mask for all queries"
     return F.pad(~mask, (1, -1), value=True).transpose(-1, -2)
 
 

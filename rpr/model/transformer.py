@@ -22,7 +22,7 @@ from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.layer_positions import positions_in_training
 from rpr.model.layers import Dropout, linear
 from rpr.model.packing import Packing
-from rpr.model.stack import Encoded, Layer, Reading, SelfAttention, apart, layers_of, norm_of, projected_memories
+from rpr.model.stack import Encoded, Layer, Reading, apart, layers_of, norm_of, projected_memories
 
 
 class StackModules(NamedTuple):
@@ -92,10 +92,10 @@ class Transformer(nn.Module, ABC):
         """The state before BOS; a sentence's steps do not depend on the other sources."""
 
     def use_attention(self, implementation: Implementation) -> None:
-        """Select the implementation of self-attention; parameters and, up to rounding, results do not depend on it."""
-        for module in self.modules():
-            if isinstance(module, SelfAttention):
-                module.implementation = implementation
+        """Select the implementation of self-attention; but for rounding, nothing depends on it."""
+        for stack in self.stacks():
+            for layer in stack.layers:
+                layer.self_attention.implementation = implementation
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, [..., V], through the shared embedding."""
@@ -153,8 +153,7 @@ class EncoderDecoder(Transformer):
     def encode(self, source_BS: Tensor, *, padded: bool = True) -> Encoded:
         encoder, _ = self.stacks()
         mask_B11S = (source_BS != self.config.pad)[:, None, None, :] if padded else None
-        x_BSM = self._hidden(encoder, source_BS, Reading(mask_B11S))
-        return Encoded(encoder.norm(x_BSM), mask_B11S)
+        return Encoded(encoder.norm(self._hidden(encoder, source_BS, Reading(mask_B11S))), mask_B11S)
 
     def forward(
         self, source_BS: Tensor, target_input_BT: Tensor, *, shift: int = 0, padded: bool = True, packed: bool = False
@@ -229,9 +228,6 @@ class DecoderOnly(Transformer):
         return (source_BS != self.config.pad).sum(dim=1)
 
 
-ARCHITECTURES = {"encoder_decoder": EncoderDecoder, "decoder_only": DecoderOnly}
-
-
 def build_model(config: TransformerConfig) -> Transformer:
     """A model with new weights."""
-    return ARCHITECTURES[config.architecture](config)
+    return DecoderOnly(config) if config.architecture == "decoder_only" else EncoderDecoder(config)

@@ -42,9 +42,7 @@ class SinusoidalPositions(nn.Module):
         self._table_LM = self._table(256)
 
     def forward(self, first: int | Tensor, pieces_BL: Tensor) -> Tensor:
-        """Vectors of positions first .. first + L - 1, or of the given ones, int64 [L] or [B, L]: [L, M]; with offsets
-        drawn for each sentence, or positions of each, [B, L, M].
-        """
+        """Vectors [L, M] of positions first .. first + L - 1 or of given ones, int64 [L]; or [B, L, M], of [B, L]."""
         batch, length = pieces_BL.shape
         drawn = self.training and self.max_offset
         if not drawn and isinstance(first, int):
@@ -79,10 +77,9 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.weight_LM, std=initial_std or d_model**-0.5)
 
     def forward(self, first: int | Tensor, pieces_BL: Tensor) -> Tensor:
-        """Vectors of positions first .. first + L - 1, or of the given ones, int64 [L] or [B, L]: [L, M], [B, L, M]."""
-        positions = first
-        if isinstance(positions, int):
-            positions = torch.arange(positions, positions + pieces_BL.shape[1], device=pieces_BL.device)
+        """As of `SinusoidalPositions`."""
+        length, device = pieces_BL.shape[1], pieces_BL.device
+        positions = torch.arange(first, first + length, device=device) if isinstance(first, int) else first
         return self.weight_LM[positions.clamp(max=self.weight_LM.shape[0] - 1)]
 
 

@@ -69,7 +69,7 @@ def attention_of(given: AttentionInputs, implementation: Implementation = "auto"
     auto = implementation == "auto"
     if auto and _fused_is_faster(given):
         return _fused(given)
-    if auto and _bias_alone(given):
+    if auto and given.change_adds and given.positions == {"change_scores"} and devices.on_gpu(given.q):
         return _with_bias_of_pairs(given)
     if auto and _columns_are_faster(given):
         return _with_bias_as_columns(given)
@@ -113,9 +113,7 @@ def _in_kernel(given: AttentionInputs) -> bool:
 
 
 def _kernel_is_faster(given: AttentionInputs) -> bool:
-    """Whether the fused kernel can be used: for narrow tables it was measured to be faster (sweeps/measured/gpu.md),
-    elsewhere it saves launches and memory.
-    """
+    """Where it can be used, for narrow tables, as measured (sweeps/measured/gpu.md); elsewhere it saves memory."""
     batch, heads, num_queries, _ = given.q.shape
     tables = [table for table in (given.key_table, given.value_table) if table is not None]
     rows = max([0, *(min(table.shape[-2], 2 * given.farthest + 1) for table in tables)])
@@ -172,24 +170,19 @@ def _fused_is_faster(given: AttentionInputs) -> bool:
     """Whether torch's fused kernels were measured to be faster than our passes (sweeps/measured/speed.md): on a CPU
     they gain little from bfloat16 matmuls, and of later keys they leave out only blocks of 512.
     """
-    num_keys = given.k.shape[2]
+    num_keys, dtype = given.k.shape[2], given.q.dtype
     if given.window is not None or given.positions:
         return False
     if devices.on_gpu(given.q):
         return True
-    through_bfloat16 = given.q.dtype == torch.bfloat16 or (
-        given.q.dtype == torch.float32 and devices.matmul_precision() == "medium"
-    )
+    rounded = dtype == torch.float32 and devices.matmul_precision() == "medium"
+    through_bfloat16 = dtype == torch.bfloat16 or rounded
     skips = given.causal and given.q.shape[2] == num_keys and _stores_weights(given)
     return num_keys >= (LONG if through_bfloat16 or skips else 256)
 
 
-def _bias_alone(given: AttentionInputs) -> bool:
-    """Whether the scores are changed by a bias of all pairs alone, which torch's kernels for a GPU take."""
-    return given.change_adds and given.positions == {"change_scores"} and devices.on_gpu(given.q)
-
-
 def _with_bias_of_pairs(given: AttentionInputs) -> Tensor:
+    """Where the scores are changed by a bias of all pairs alone, which torch's kernels for a GPU take."""
     assert given.change_scores is not None
     visible, dtype = seen_keys(given), given.q.dtype
     bias = _bias_of_mask(visible, dtype, torch.promote_types(dtype, torch.float32))
@@ -207,9 +200,8 @@ def _columns_are_faster(given: AttentionInputs) -> bool:
     known = linear or given.positions == {"key_bias"}
     if not known or not given.only_causal or given.q.shape[3] != given.v.shape[3]:
         return False
-    return devices.on_gpu(given.q) or (
-        not _stores_weights(given) and _exact(given.q) and not torch.is_autocast_enabled("cpu")
-    )
+    on_cpu = not _stores_weights(given) and _exact(given.q) and not torch.is_autocast_enabled("cpu")
+    return devices.on_gpu(given.q) or on_cpu
 
 
 def _exact(x: Tensor) -> bool:

@@ -137,7 +137,7 @@ def _forward(
     given: AttentionInputs, at: Part, tables: PartTables, layout: Layout, log_sums_BHQ: Tensor | None
 ) -> tuple[Tensor, _Kept]:
     """z of a part, [G, Q, D]; the logarithms of its sums of exponentials are written into `log_sums_BHQ`."""
-    keys, values, bias = tables
+    _, values, _ = tables
     q_BHQD = given.q[at]
     q_GQD = _heads_first(torch.mul, q_BHQD, given.scale)  # both terms of equation 5 are scaled
     k_GKD = _heads_first(None, given.k[at])
@@ -150,7 +150,7 @@ def _forward(
     z_GQD = q_GQD.new_empty(*q_GQD.shape[:2], v_GKD.shape[-1])
     whole = layout.queries_per_block is None
     sums_GQW = None if values is None or whole else values.zero_sums(q_GQD)
-    weights_of = _weights_of(kept, keys, bias, layout, num_heads=q_BHQD.shape[1], log_sums_BHQ=log_sums_BHQ)
+    weights_of = _weights_of(kept, tables, layout, q_BHQD.shape[1], log_sums_BHQ)
     weights = []
     for block in layout.blocks(q_GQD.shape[1], k_GKD.shape[1]):
         weights_GQK = weights_of(block)
@@ -191,7 +191,7 @@ def _backward(
         wide = torch.float32 if k_GKD.dtype in HALF else k_GKD.dtype
         dk_GKD, dv_GKD = torch.zeros_like(k_GKD, dtype=wide), torch.zeros_like(v_GKD, dtype=wide)
         dsums_GQW = None if keys is None or drows_TWX is not None else keys.zero_sums(q_GQD)
-    weights_of = None if stored else _weights_of(kept, keys, bias, layout, num_heads=dz_BHQD.shape[1])
+    weights_of = None if stored else _weights_of(kept, tables, layout, dz_BHQD.shape[1])
     for number, block in enumerate(layout.blocks(q_GQD.shape[1], k_GKD.shape[1])):
         queries, of_keys = block.queries, block.keys
         weights_GQK = stored[number] if weights_of is None else weights_of(block)
@@ -199,7 +199,8 @@ def _backward(
         torch.bmm(dz_GQD[:, queries], v_GKD[:, of_keys].transpose(1, 2), out=dscores_GQK)
         if values is not None and projected_GQW is not None:
             values.add_to_scores(dscores_GQK, projected_GQW, block)
-        _softmax_backward_(dscores_GQK, weights_GQK)
+        of_softmax = torch.ops.aten._softmax_backward_data.out  # P * (dP - sum_j P dP), written over dP
+        of_softmax(dscores_GQK, weights_GQK, -1, weights_GQK.dtype, grad_input=dscores_GQK)
         if dlog_sums_GQ1 is not None:
             dscores_GQK.addcmul_(weights_GQK, dlog_sums_GQ1[:, queries].to(weights_GQK.dtype))
         if whole:
@@ -235,16 +236,11 @@ def _backward(
 
 
 def _weights_of(
-    kept: _Kept,
-    keys: Table | None,
-    bias: Bias | None,
-    layout: Layout,
-    *,
-    num_heads: int,
-    log_sums_BHQ: Tensor | None = None,
+    kept: _Kept, tables: PartTables, layout: Layout, num_heads: int, log_sums_BHQ: Tensor | None = None
 ) -> Callable[[Block], Tensor]:
     """The function that computes P of any block of a part's queries, [G, Q, K], and fills `log_sums_BHQ`."""
     q_GQD, k_GKD, _, queries_GQX, key_bias_HBK, *_ = kept
+    keys, _, bias = tables
     projected_GQW = None  # for all blocks at once: [G, Q, W] is small, or nothing
     if keys is not None:
         projected_GQW = keys.project(q_GQD if queries_GQX is None else queries_GQX)
@@ -262,9 +258,8 @@ def _weights_of(
                 biases_HBQK, mask_bias = biases_HBQK + mask_bias, None
             scores_HBQK.add_(biases_HBQK)
         if key_bias_HBK is not None:
-            of_block_HBK = key_bias_HBK[..., block.keys]
-            relative = layout.with_sums
-            scores_HBQK.add_(bias_of_keys(of_block_HBK, block.first_query, scores_HBQK, relative=relative))
+            of_block = key_bias_HBK[..., block.keys], block.first_query, scores_HBQK
+            scores_HBQK.add_(bias_of_keys(*of_block, relative=layout.with_sums))
         if mask_bias is not None:
             scores_HBQK.add_(mask_bias if mask_bias.dim() == 2 else mask_bias.transpose(0, 1))
         if log_sums_BHQ is not None:
@@ -287,11 +282,6 @@ def _tables(given: AttentionInputs, layout: Layout, at: Part, learned_bias: bool
     if given.bias_table is not None:
         bias = Bias(given.bias_table[at[1]], layout, learned=learned_bias)
     return table_of(given.key_table), table_of(given.value_table), bias
-
-
-def _softmax_backward_(dweights_GQK: Tensor, weights_GQK: Tensor) -> None:
-    """P * (dP - sum_j P dP), written over dP."""
-    torch.ops.aten._softmax_backward_data.out(dweights_GQK, weights_GQK, -1, weights_GQK.dtype, grad_input=dweights_GQK)
 
 
 def heads_of(qkv_BQM: Tensor, num_heads: int) -> tuple[Tensor, ...]:
@@ -332,7 +322,9 @@ def _parts(x_BHQD: Tensor, num_keys: int, layout: Layout) -> Iterator[Part]:
     if devices.on_gpu(x_BHQD):
         yield slice(0, batch), slice(0, heads)
         return
-    numbers = max(num_queries * width, layout.widest(num_queries, num_keys))
+    queries = min(num_queries, layout.queries_per_block or num_queries)
+    keys = num_keys if layout.window is None else queries + (1 if layout.causal else 2) * (layout.window - 1)
+    numbers = max(num_queries * width, queries * min(keys, num_keys))  # of q, and of the largest block's scores
     affordable = max(1, PART_BYTES // (numbers * x_BHQD.element_size()))
     heads_at_once = min(heads, max(1, affordable // batch))
     sentences_at_once = -(-batch // -(-batch // affordable))

@@ -36,7 +36,8 @@ def composed(given: AttentionInputs) -> Tensor:
         return z_BHQD + _times_table(weights_BHQK, _of_keys(table, labels))
     summands = weights_BHQK.to(torch.promote_types(weights_BHQK.dtype, torch.float32))
     by_row = summands.new_zeros(*summands.shape[:3], table.shape[-2])
-    by_row = by_row.scatter_add(-1, _of_heads(labels).expand_as(summands), summands)
+    of_heads = labels if labels.dim() == 2 else labels[:, None]
+    by_row = by_row.scatter_add(-1, of_heads.expand_as(summands), summands)
     return z_BHQD + _times_table(by_row.to(weights_BHQK.dtype), table)
 
 
@@ -72,7 +73,8 @@ def _products(x_BHQX: Tensor, table: Tensor, given: AttentionInputs) -> Tensor:
     if labels.dim() == 1:
         return _times_table(x_BHQX, _of_keys(table, labels).transpose(-2, -1))
     projected_BHQR = _times_table(x_BHQX, table.transpose(-2, -1))
-    return projected_BHQR.gather(-1, _of_heads(labels).expand(*x_BHQX.shape[:2], num_queries, num_keys))
+    of_heads = labels if labels.dim() == 2 else labels[:, None]
+    return projected_BHQR.gather(-1, of_heads.expand(*x_BHQX.shape[:2], num_queries, num_keys))
 
 
 def _bias(table_HR: Tensor, given: AttentionInputs) -> Tensor:
@@ -89,10 +91,6 @@ def _bias(table_HR: Tensor, given: AttentionInputs) -> Tensor:
 def _of_keys(table: Tensor, distances_K: Tensor) -> Tensor:
     """The row of each key, [K, D] or [H, K, D]."""
     return table.index_select(-2, rows_of(distances_K, table.shape[-2]))
-
-
-def _of_heads(labels: Tensor) -> Tensor:
-    return labels if labels.dim() == 2 else labels[:, None]
 
 
 def _collect(weights_BHQK: Tensor, table: Tensor, first_query: int) -> Tensor:

@@ -32,14 +32,8 @@ class Block(NamedTuple):
     queries: slice
     keys: slice
     first_query: int  # position of the first query among these keys
-
-    @property
-    def num_queries(self) -> int:
-        return int(self.queries.stop - self.queries.start)
-
-    @property
-    def num_keys(self) -> int:
-        return int(self.keys.stop - self.keys.start)
+    num_queries: int
+    num_keys: int
 
 
 @dataclass(frozen=True)
@@ -71,13 +65,7 @@ class Layout:
             if self.queries_per_block is not None and self.window is not None:
                 end = min(end, at + stop - 1 + self.window)
                 first = max(0, min(at + start + 1 - self.window, end - 1))
-            yield Block(slice(start, stop), slice(first, end), at + start - first)
-
-    def widest(self, num_queries: int, num_keys: int) -> int:
-        """The most scores of a block, of one head and sentence."""
-        queries = min(num_queries, self.queries_per_block or num_queries)
-        keys = num_keys if self.window is None else queries + (1 if self.causal else 2) * (self.window - 1)
-        return queries * min(keys, num_keys)
+            yield Block(slice(start, stop), slice(first, end), at + start - first, stop - start, end - first)
 
     def mask_bias(self, block: Block, like: Tensor) -> Tensor | None:
         """What hides keys, added to the block's scores; None if every key is visible. For later keys, whose scores may
@@ -430,11 +418,12 @@ class Table:
         return slice(block.rows.start - self.edges.rows.start, block.rows.stop - self.edges.rows.start)
 
 
-class Bias:
+class Bias(NamedTuple):
     """The bias of a part, for any block of its queries."""
 
-    def __init__(self, bias_HR: Tensor, layout: Layout, *, learned: bool) -> None:
-        self.bias_HR, self.layout, self.learned = bias_HR, layout, learned
+    bias_HR: Tensor
+    layout: Layout
+    learned: bool
 
     def of_pairs(self, block: Block) -> Tensor:
         """The bias of each pair, [H, 1, Q, K]."""

@@ -107,20 +107,10 @@ def _occurring_rows(table: Tensor | None, given: AttentionInputs) -> Tensor | No
 
 @triton_op("rpr::attention", mutates_args=())
 def _attention(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    queries_BHQX: Tensor | None,
-    key_table: Tensor | None,
-    value_table: Tensor | None,
-    bias_HR: Tensor | None,
-    mask_BHQK: Tensor | None,
-    causal: bool,
-    first_query: int,
-    window: int,
-    tiles: list[int],
-    precision: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, queries_BHQX: Tensor | None, key_table: Tensor | None,
+    value_table: Tensor | None, bias_HR: Tensor | None, mask_BHQK: Tensor | None, causal: bool, first_query: int,
+    window: int, tiles: list[int], precision: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """z, the logarithm of each query's sum of exponentials, and S (nothing without a value table). Side tables are
     stored [H, B, Q, R], so that a group is a matrix.
     """
@@ -148,25 +138,11 @@ def _attention(
 
 @triton_op("rpr::attention_backward", mutates_args=())
 def _attention_backward(
-    dz_BHQD: Tensor,
-    z_BHQD: Tensor,
-    lse_HBQ: Tensor,
-    s_HBQR: Tensor,
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    queries_BHQX: Tensor | None,
-    key_table: Tensor | None,
-    value_table: Tensor | None,
-    bias_HR: Tensor | None,
-    mask_BHQK: Tensor | None,
-    causal: bool,
-    first_query: int,
-    window: int,
-    tiles: list[int],
-    precision: str,
+    dz_BHQD: Tensor, z_BHQD: Tensor, lse_HBQ: Tensor, s_HBQR: Tensor, q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor,
+    queries_BHQX: Tensor | None, key_table: Tensor | None, value_table: Tensor | None, bias_HR: Tensor | None,
+    mask_BHQK: Tensor | None, causal: bool, first_query: int, window: int, tiles: list[int], precision: str,
     learned: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the seven inputs that are not the mask; nothing for those that are None, and for tables that
     are not `learned` (key table, value table, bias).
     """
@@ -237,16 +213,9 @@ _attention.register_autograd(_gradients, setup_context=_keep)
 
 
 def _settings(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    tables: tuple[Tensor | None, ...],
-    mask_BHQK: Tensor | None,
-    causal: bool,
-    first_query: int,
-    window: int,
-    tiles: list[int],
-    precision: str,
-) -> dict[str, Any]:
+    q_BHQD: Tensor, k_BHKD: Tensor, tables: tuple[Tensor | None, ...], mask_BHQK: Tensor | None, causal: bool,
+    first_query: int, window: int, tiles: list[int], precision: str,
+) -> dict[str, Any]:  # fmt: skip
     """What every kernel gets besides tensors; `tables` are of keys, values and bias."""
     batch, num_heads, num_queries, d_head = q_BHQD.shape
     key_rows, value_rows, bias_rows = (
@@ -298,19 +267,11 @@ def _plain(x: Tensor) -> Iterator[None]:
 
 
 def _launch(
-    kernel: Any,
-    programs: int,
-    tile: list[int],
-    strided: tuple[Tensor, ...],
-    others: tuple[Tensor | None, ...],
-    mask: Tensor | None,
-    settings: dict[str, Any],
-    *,
-    of_heads: int | None = None,
-) -> None:
-    """Launch so many programs for each head of each sentence, or only of so many heads.
-
-    The grid has one axis, since the others are limited to 65,535.
+    kernel: Any, programs: int, tile: list[int], strided: tuple[Tensor, ...], others: tuple[Tensor | None, ...],
+    mask: Tensor | None, settings: dict[str, Any], *, of_heads: int | None = None,
+) -> None:  # fmt: skip
+    """Launch so many programs for each head of each sentence, or only of so many heads, on the one axis that is not
+    limited to 65,535.
     """
     programs *= settings["num_batch"] * settings["num_heads"] if of_heads is None else of_heads
     if programs:

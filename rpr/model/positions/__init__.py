@@ -62,11 +62,7 @@ def _plain(node: Any) -> Any:
 
 
 def _discover() -> None:
-    """Import the modules of this package, and those of the user's folder of schemes as if they were among them.
-
-    Raises:
-        ConfigError: a module cannot be imported.
-    """
+    """Import the modules of this package, and those of the user's folder of schemes as if they were among them."""
     own = {module.name for module in pkgutil.iter_modules(__path__)}
     if (folder := schemes_dir()) is not None:
         if clash := own & {module.name for module in pkgutil.iter_modules([str(folder)])}:
@@ -80,8 +76,8 @@ def _discover() -> None:
             raise
         except Exception as error:  # of code that is not ours
             file = Path(str(module.module_finder.path), f"{module.name}.py")  # type: ignore[union-attr]
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"{file}: cannot be imported ({type(error).__name__}: {reason})") from error
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ConfigError(f"{file}: cannot be imported ({reason})") from error
     for scheme in REGISTERED.values():  # read now: a file may be edited before a run's record names its code
         code_of(scheme)
 
@@ -180,10 +176,7 @@ def changed_code(schemes: Iterable[Scheme], recorded: Mapping[str, str] | None) 
 
 def changed_after_training(positions: Positions, changes: Mapping[str, Any]) -> Positions:
     """The positions of a trained model with changed settings that affect no parameter, on each side that has them;
-    those of `entries` by the name of a pattern's entry, of it alone.
-
-    Raises:
-        ConfigError: neither side has such a setting, or a value is invalid.
+    those of `entries` by the name of a pattern's entry, of it alone. Raises ConfigError where neither side has one.
     """
     sides = (positions.encoder, positions.decoder)
     known = {name for side in sides for name in side.may_change}

@@ -56,25 +56,17 @@ class Rope(Scheme):
 
     def problem(self, site: Site) -> str | None:
         width = self.rotated_share * site.d_head
+        share = f"rotated_share: {self.rotated_share:g} of a head's {site.d_head} dimensions is {width:g}"
         if width != round(width) or round(width) % 2:
-            return (
-                f"rotated_share: {self.rotated_share:g} of a head's {site.d_head} dimensions is {width:g}, "
-                "not an even number; dimensions are rotated in pairs: choose another share"
-            )
-        if 0 < self.proportion * (width // 2) < 1:
-            return (
-                f"proportion: {self.proportion:g} of {width // 2:g} pairs of dimensions rotates none; raise it, or "
-                "choose position=none"
-            )
+            return f"{share}, not an even number; dimensions are rotated in pairs: choose another share"
+        pairs = round(width) // 2
+        if 0 < self.proportion * pairs < 1:
+            return f"proportion: {self.proportion:g} of {pairs} pairs rotates none; raise it, or choose position=none"
         if self.scaling in _OF_LENGTH and (self.trained_length or 0) < 2:
-            return (
-                f"trained_length: {self.scaling} scaling needs the length in training, in tokens; give "
-                "position.trained_length="
-            )
-        if self.scaling == "longrope" and len(self.long_factors or ()) != round(width) // 2:
-            return (
-                f"long_factors: longrope scaling needs a number for each of the {round(width) // 2} pairs that rotate"
-            )
+            length = "the length in training, in tokens; give position.trained_length="
+            return f"trained_length: {self.scaling} scaling needs {length}"
+        if self.scaling == "longrope" and len(self.long_factors or ()) != pairs:
+            return f"long_factors: longrope scaling needs a number for each of the {pairs} pairs that rotate"
         if self.scaling == "ntk" and width == 2:
             return "scaling: ntk is undefined for a rotated width of 2; choose linear, or wider heads"
         return super().problem(site)
@@ -104,10 +96,9 @@ class Rope(Scheme):
         linear = self.scaling_factor if self.scaling == "linear" else 1.0
         rotation = Rotation(width, self.layout == "interleaved", base, linear, self.proportion)
         if self._scaled and self.scaling in _OF_LENGTH and self.trained_length is not None:
-            by_length = (self.scaling_factor, self.trained_length)
-            if self.scaling == "longrope":
-                return rotation._replace(longrope=(self.long_factors or (), *by_length))
-            return rotation._replace(yarn=by_length) if self.scaling == "yarn" else rotation._replace(llama3=by_length)
+            factors = (self.long_factors,) if self.scaling == "longrope" else ()
+            scaled: dict[str, Any] = {self.scaling: (*factors, self.scaling_factor, self.trained_length)}
+            return rotation._replace(**scaled)
         return rotation
 
     def prepare(self, q: Tensor, k: Tensor, positions: Tensor, parameters: ByName, site: Site) -> tuple[Tensor, Tensor]:
