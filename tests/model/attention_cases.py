@@ -31,6 +31,7 @@ class Case:
     values: int | None = 1
     bias: int | None = None
     queries: int | None = None  # the width of the distance queries
+    wide: int | None = None  # the width of queries and keys, if another one
     key_bias: bool = False
     sink: bool = False
     window: int | None = None
@@ -60,9 +61,10 @@ class Case:
                 return None
             return normal(*([self.heads] if per_head else []), 2 * clip_distance + 1 + bool(self.labels), *last)
 
-        q, k, v = (normal(self.batch, self.heads, n, self.width) for n in (self.num_queries, *[self.num_keys] * 2))
+        sizes = ((self.num_queries, self.wide), (self.num_keys, self.wide), (self.num_keys, None))
+        q, k, v = (normal(self.batch, self.heads, n, width or self.width) for n, width in sizes)
         tables = [
-            table(self.keys, self.queries or self.width, per_head=self.per_head[0]),
+            table(self.keys, self.queries or self.wide or self.width, per_head=self.per_head[0]),
             table(self.values, self.width, per_head=self.per_head[1]),
             table(self.bias, per_head=True),
             None if self.queries is None else normal(self.batch, self.heads, self.num_queries, self.queries),
@@ -70,13 +72,13 @@ class Case:
             normal(self.heads) if self.sink else None,
         ]
         options: dict[str, Any] = {"causal": self.causal, "first_query": self.first_query, "window": self.window}
-        sizes = {"B": self.batch, "H": self.heads, "Q": self.num_queries, "K": self.num_keys}
+        of_axes = {"B": self.batch, "H": self.heads, "Q": self.num_queries, "K": self.num_keys}
         if self.mask:
-            shape = [size if axis in self.mask else 1 for axis, size in sizes.items()]
+            shape = [size if axis in self.mask else 1 for axis, size in of_axes.items()]
             options["mask"] = torch.rand(shape, generator=draw) < 0.6
         if self.labels:
             rows = min([2 * k + 2 for k in (self.keys, self.values, self.bias) if k is not None], default=1)
-            options["labels"] = torch.randint(rows, [sizes[axis] for axis in self.labels], generator=draw)
+            options["labels"] = torch.randint(rows, [of_axes[axis] for axis in self.labels], generator=draw)
         return [q, k, v, *tables], options
 
     def has_visible_key(self, options: dict[str, Any]) -> Tensor:
@@ -129,6 +131,8 @@ CASES = {
     "sink": Case(6, 6, keys=1, values=1, sink=True),
     "sink alone": Case(6, 6, keys=None, values=None, sink=True, causal=True),
     "sink, clipped on one side": Case(8, 8, keys=2, values=0, bias=1, sink=True, causal=True, per_head=(False, True)),
+    "wider queries": Case(7, 7, values=3, causal=True, wide=6),
+    "wider queries, plain": Case(9, 7, keys=None, values=None, wide=4, mask="BK", window=4),
     "views": Case(5, 5, strided=True, causal=True, mask="BK"),
 }
 
@@ -195,7 +199,8 @@ def assert_all_forms_agree(case: Case, z: Tensor | None = None, tolerance: float
     """Forward, backward and without gradients; `z`: expected in place of `composed`'s, 0 without a visible key."""
     inputs, options = case.inputs()
     valid = case.has_visible_key(options)
-    weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * valid
+    shape = *inputs[0].shape[:3], case.width
+    weight = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * valid
     expected = results(composed, inputs, weight, **options)
     expected[0] = expected[0] * valid if z is None else z
     tables = dict(zip(NAMES[3:], inputs[3:], strict=True))

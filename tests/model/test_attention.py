@@ -61,7 +61,7 @@ def by_loops(case, inputs, options):
     labels, first_query = options.get("labels"), options["first_query"]
     sizes = (case.batch, case.heads, case.num_queries, case.num_keys)
     mask, window = options.get("mask", torch.ones(1, 1, 1, 1)).expand(sizes).tolist(), options["window"] or math.inf
-    z, weights = torch.zeros(q.shape, dtype=torch.float64), torch.zeros(sizes, dtype=torch.float64)
+    z, weights = torch.zeros(*q.shape[:3], case.width, dtype=torch.float64), torch.zeros(sizes, dtype=torch.float64)
     for b, h, i in itertools.product(*map(range, sizes[:3])):
         distances = [j - (first_query + i) for j in range(case.num_keys)]
         a_key, a_value, b_pair = (edge_vectors(x, labels, b, h, i, distances) for x in (key_table, value_table, bias))
@@ -212,16 +212,6 @@ def test_causal_passes_do_not_read_table_rows_of_future_keys(form, case):
     assert not any(of_table[..., of_table.shape[-2] // 2 + 1 :, :].any() for of_table in before[4:])
 
 
-@EACH_PASS
-def test_rows_beyond_the_window_get_no_gradient_and_one_as_wide_as_the_text_changes_no_bit(form):
-    inputs, options = Case(40, 40, keys=9, values=9, bias=9, causal=True, window=4, sink=True).inputs()
-    _, *gradients = results(form, inputs, torch.ones_like(inputs[0]), **options)
-    for of_table in gradients[3:6]:
-        assert not of_table.movedim(-2 if of_table.dim() > 2 or of_table.shape[-1] == 3 else -1, 0)[:6].any()
-    wide, whole = (results(form, inputs, torch.ones_like(inputs[0]), **options | {"window": w}) for w in (40, None))
-    assert all(map(torch.equal, wide, whole))
-
-
 # Choice of implementation
 
 
@@ -276,34 +266,15 @@ REFUSED = [  # shapes of arguments, implementations, and what is said
     ({"distance_queries": (2, 2, 4, 3)}, r"distance_queries: there is no key_table, whose rows they multiply"),
     ({"labels": (5, 4)}, r"labels: shape \[5, 4\] is not \[4, 5\] or \[2, 4, 5\]"),
     *(({name: shape}, KERNEL) for name, shape in (("labels", (4, 5)), ("key_bias", (2, 2, 5)), ("sink", (2,)))),
+    ({"k": (2, 2, 5, 4), "q": (2, 2, 4, 4)}, KERNEL),
 ]
 
 
 @pytest.mark.parametrize("wrong, message", REFUSED)
 def test_invalid_shape_raises(wrong, message):
-    (q, k, v, *_), _ = Case(4, 5).inputs()
+    q, k, v, *_ = Case(4, 5).inputs()[0]
     types = {"labels": torch.int64}
     options = {name: torch.zeros(shape, dtype=types.get(name, q.dtype)) for name, shape in wrong.items()}
     for implementation in ("triton",) if message == KERNEL else ("auto", "triton"):
         with pytest.raises(ValueError, match=message):
-            attend(q, k, v, implementation=implementation, **options)
-
-
-@pytest.mark.parametrize("length, tables", [(300, False), (1100, False), (300, True)])
-def test_queries_and_keys_may_be_wider_than_values(length, tables):
-    """As PoPE has them: fused, stored, block by block and composed, forward and backward."""
-    draw = torch.Generator().manual_seed(0)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=draw, dtype=torch.float64).requires_grad_()
-
-    q, k, v = normal(1, 2, length, 6), normal(1, 2, length, 6), normal(1, 2, length, 3)
-    learned = {"key_table": normal(9, 6), "value_table": normal(2, 9, 3)} if tables else {}
-    cotangent = torch.randn(1, 2, length, 3, generator=draw, dtype=torch.float64)
-    results = []
-    for implementation in ("composed", "auto", "dense", "blockwise"):
-        z = attend(q, k, v, causal=True, implementation=implementation, **learned)
-        results.append([z.detach(), *torch.autograd.grad(z, [q, k, v, *learned.values()], cotangent)])
-        assert_same(results[-1], results[0], implementation)
-    with pytest.raises(ValueError, match="triton supports"):
-        attend(q, k, v, causal=True, implementation="triton", **learned)
+            attend(**{"q": q, "k": k, "v": v} | options, implementation=implementation)

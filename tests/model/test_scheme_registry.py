@@ -59,23 +59,17 @@ def test_registration_refuses(body, message, defined):
 
 
 PREPARE = "def prepare(self, q, k, positions, parameters, site): return "
-SCORES = "def scores(self, pairs, parameters, site):\n  import torch\n  return "
 PARAMETERS = "def parameters(self, site):\n  import torch\n  return {{'a': {}}}\n "
 PROJECTED = "def projections(self, site):\n  import torch\n  return {'w': torch.ones(4, 8)}\n "
 OF_HEADS = "w = projected['w'][:, None].expand(-1, 2, -1, -1)\n  return "
 QUERIES = f"def distance_queries(self, projected, parameters, site):\n  {OF_HEADS}"
-BIAS_OF_KEYS = "def key_bias(self, projected, parameters, site, before):\n  w = projected['w'].mT[:, :2]\n  return "
 EMBEDDINGS = (
     "def embeddings(self, d_model):\n  import torch\n  class Odd(torch.nn.Module):\n"
     "   def __init__(self):\n    super().__init__()\n    pass\n   def forward(self, first, pieces):\n    "
 )
 TABLE = BIAS + "r = torch.arange(-max_distance, max_distance + 1.0)\n  "
 KEYS = TABLE + "return Tables(keys=r[:, None].expand(-1, 4))"
-ALONE, STEPS, FINITE = (
-    "a text alone gives other",
-    "token by token, with cached keys",
-    "what a layer returns is not finite",
-)
+ALONE, STEPS = "a text alone gives other", "token by token, with cached keys"
 HOOKS = {  # hooks that train silently, and what is said before training
     "unused parameter": (PARAMETERS.format("torch.ones(2, 1)") + PREPARE + "q, k", "parameter 'a' gets no gradient"),
     "gradient of a root": (

@@ -80,24 +80,17 @@ class TestInterpreted:
     @pytest.mark.parametrize("case", [
         Case(16, 66, 31, keys=3, values=3, batch=1, heads=1),
         Case(20, 20, keys=3, values=None, causal=True, mask="K", batch=1, heads=1),
-        pytest.param(Case(20, 20, keys=None, values=3, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
         Case(5, 20, keys=None, values=None, mask="BK", heads=1),
         Case(5, 20, keys=1, values=0, batch=1, heads=1),
-        pytest.param(Case(20, 20, keys=0, values=2, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
         Case(3, 20, 15, keys=40, values=16, causal=True, mask="BQK", per_head=(False, False), heads=1),
         Case(1, 7, 6, keys=2, values=4, causal=True, batch=1, heads=1),
-        pytest.param(Case(20, 37, 17, keys=2, values=4, causal=True, batch=1, heads=1), marks=pytest.mark.slow),
         Case(5, 20, 22, keys=5, mask="HQ", batch=1, per_head=(True, True)),
         Case(2, 1, 9, values=4, batch=1, heads=1),
         Case(37, 37, keys=None, values=None, bias=40, causal=True, batch=1, heads=1),
         Case(5, 20, 3, keys=2, values=1, bias=5, mask="K", batch=3, heads=1),
-        pytest.param(Case(20, 37, 3, keys=2, values=1, bias=5, mask="K", batch=3), marks=pytest.mark.slow),
-        pytest.param(Case(40, 20, keys=None, values=None, bias=0, batch=1), marks=pytest.mark.slow),
         Case(20, 20, keys=40, values=None, bias=7, queries=5, causal=True, batch=1),
         Case(50, 50, keys=2, values=3, bias=9, window=17, causal=True, batch=1, heads=1),
         Case(20, 20, 3, keys=4, values=None, bias=30, window=5, mask="QK", batch=1, heads=1),
-        pytest.param(Case(50, 40, 3, keys=4, values=None, bias=30, window=5, batch=1), marks=pytest.mark.slow),
-        pytest.param(Case(70, 70, keys=20, values=20, window=18, batch=1, heads=1), marks=pytest.mark.slow),
     ], ids=str)  # fmt: skip
     def test_matches_reference(self, case):
         assert_equals_reference(replace(case, width=8))

@@ -30,12 +30,8 @@ WORDS = [
     "float(1)", "tiny", "base", "relative", "synthetic", "bf16", "64", "\n", "\t", "\r", "\x00", "\u2028",
     "é", "漢", "\U0001f600",
 ]  # fmt: skip
-VALUES = st.one_of(
-    st.text(max_size=12),
-    st.lists(st.sampled_from(WORDS), max_size=6).map("".join),
-    st.integers().map(str),
-    st.floats().map(str),
-)
+JOINED = st.lists(st.sampled_from(WORDS), max_size=6).map("".join)
+VALUES = st.text(max_size=12) | JOINED | st.integers().map(str) | st.floats().map(str)
 KEYS = st.sampled_from(sorted({*settings_below(TrainConfig), "hydra.run.dir", "hydra/launcher", "nothing", "model@x"}))
 OVERRIDES = st.builds(
     lambda sign, key, value: f"{sign}{key}={value}", st.sampled_from(["", "", "", "+", "++", "~"]), KEYS, VALUES

@@ -3,10 +3,6 @@ truncated metrics give their whole lines. Damaged records: tests/system/test_bad
 """
 
 import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 from hypothesis import strategies as st
 
@@ -43,37 +39,27 @@ DOCUMENTS = st.builds(
 )
 
 
-@contextmanager
-def a_file() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder, "record.json")
-
-
 @sized(20, DOCUMENTS)
-def test_any_record_is_read_back_equal(document):
-    record = Record.model_validate(document)
-    with a_file() as path:
-        write_record(path, record)
-        found = read_record(path)
-        assert {name: getattr(found, name) for name in REPEATED_FROM} == {
-            name: getattr(record, name) for name in REPEATED_FROM
-        }
-        assert found.model_dump(exclude=REPEATED_FROM) == escape_tree(record.model_dump(exclude=REPEATED_FROM))
-        write_record(path, found)
-        assert read_record(path) == found
-        assert [file.name for file in path.parent.iterdir()] == ["record.json"]
+def test_any_record_is_read_back_equal(tmp_path, document):
+    record, path = Record.model_validate(document), tmp_path / "record.json"
+    write_record(path, record)
+    found = read_record(path)
+    assert all(getattr(found, name) == getattr(record, name) for name in REPEATED_FROM)
+    assert found.model_dump(exclude=REPEATED_FROM) == escape_tree(record.model_dump(exclude=REPEATED_FROM))
+    write_record(path, found)
+    assert read_record(path) == found
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
 LINES = st.fixed_dictionaries({"step": st.integers(0, 10**6), "loss": NUMBERS, "text": TEXT})
 
 
 @sized(20, st.lists(LINES, max_size=4), st.integers(0, 200))
-def test_truncated_metrics_give_the_whole_lines(entries, cut):
+def test_truncated_metrics_give_the_whole_lines(tmp_path, entries, cut):
     whole = [(json.dumps(entry) + "\n").encode() for entry in entries]  # as rpr.training.callbacks writes them
     content = b"".join(whole)
     kept = content[: len(content) - min(cut, len(content))]
     ends = [sum(map(len, whole[: number + 1])) - 1 for number in range(len(whole))]  # without the line end
     expected = [entry for entry, end in zip(entries, ends, strict=True) if end <= len(kept)]
-    with a_file() as path:
-        path.write_bytes(kept)
-        assert read_metrics(path) == expected
+    tmp_path.joinpath("record.json").write_bytes(kept)
+    assert read_metrics(tmp_path / "record.json") == expected
