@@ -14,12 +14,12 @@ from rpr.config.commands import SamplingConfig
 from rpr.data.vocabulary import BOS, ByteVocabulary
 from rpr.decode import translator as translating
 from rpr.errors import ConfigError, RecordError
-from rpr.model.attention import weights
 from rpr.model.transformer import Transformer
 from rpr.records.record import write_record
 from rpr.validation import validate
 from tests.conftest import TINY, TINY_MODEL
 from tests.fake_records import fake_record, fake_score
+from tests.model.attention_cases import weights
 from tests.small_models import write_random_run
 
 SOURCE, TARGET = "the old dog runs", "der alte Hund"
@@ -87,10 +87,10 @@ def test_attention_is_that_of_the_equations(pairs):
         for of_layer, (module, x), (_, memory) in zip(found, inputs[name], inputs["memory"], strict=True):
             if name == "cross":
                 keys = heads_of((memory @ module.key_value.weight.T).chunk(2, dim=-1)[0])
-                (expected,) = weights(heads_of(x @ module.query.weight.T), keys)
+                (expected,) = weights(heads_of(x @ module.query.weight.T), keys, keys)
             else:
                 q, k, _ = map(heads_of, (x @ module.qkv.weight.T).chunk(3, dim=-1))
-                (expected,) = weights(q, k, key_table=module.tables.keys, causal=name == "decoder")
+                (expected,) = weights(q, k, k, key_table=module.tables.keys, causal=name == "decoder")
             torch.testing.assert_close(of_layer, expected, rtol=0, atol=1e-12)
     pieces = pairs.pieces(SOURCE, TARGET)
     assert attention.keys() == {"encoder", "decoder", "cross"}
