@@ -9,9 +9,8 @@ from pydantic_core import to_json
 from rpr.commands.printing import scores_text
 from rpr.config.commands import EvaluateConfig
 from rpr.config.train import OF_TRANSLATIONS, REPORTED, TrainConfig
-from rpr.io.atomic import replace_file
+from rpr.io.atomic import exclusive, replace_file
 from rpr.io.escape import note
-from rpr.io.locks import exclusive
 from rpr.kinds import TEXT
 from rpr.model.positions import changed_after_training
 from rpr.model.scheme_check import check_hooks

@@ -8,7 +8,7 @@ import sys
 from rpr.commands.printing import window
 from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError, did_you_mean
-from rpr.io.locks import exclusive
+from rpr.io.atomic import exclusive
 from rpr.paths import user_path
 from rpr.records.record import find_records
 from rpr.report.page import build_report, read_remarks, unusable_records

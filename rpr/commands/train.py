@@ -234,7 +234,7 @@ def _prepare(config: TrainConfig) -> PreparedData:
     """The run's corpus, once the hooks of its positions have been tried."""
     from rpr.commands.prepare import progress_bars
     from rpr.data.cache import prepare
-    from rpr.data.corpus import splits_of_files
+    from rpr.data.files import corpus_files
     from rpr.model.scheme_check import check_hooks
     from rpr.scoring.metrics import check_tokenizer
     from rpr.scoring.run import check_scorable
@@ -242,7 +242,8 @@ def _prepare(config: TrainConfig) -> PreparedData:
     for tried in config.sites:
         check_hooks(*tried)
     if not (config.data.generated or config.data.on_hub):  # whose splits are known only when they are there
-        lifecycle.check_test_splits(config, splits_of_files(config.data))
+        files = corpus_files(config.data)
+        lifecycle.check_test_splits(config, [*files.splits, *files.missing])
     with progress_bars(config.data) as report:
         data = prepare(config.data, report)
     for remark in data.meta.notes if data.built_now else ():

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PositiveInt
 
 from rpr.data.generated import AnyTask
+from rpr.data.generated import SyntheticConfig as SyntheticConfig
 from rpr.errors import Problem
 from rpr.kinds import Kind, kind_of
 from rpr.validation import Name, StrictModel
@@ -27,16 +28,6 @@ class TextConfig(StrictModel):
     column: str = Field(min_length=1)
     rows: Literal["documents", "lines"]
     windows: Literal["stream", "stream_masked", "documents"]
-
-
-class SyntheticConfig(StrictModel):
-    """Sizes of the generated corpus, in sentence pairs; all pairs are distinct, within and across the splits."""
-
-    seed: int = Field(ge=0)
-    num_train: PositiveInt
-    num_validation: PositiveInt
-    num_test: PositiveInt
-    num_long: PositiveInt
 
 
 class DataConfig(StrictModel):

@@ -12,25 +12,31 @@ pairs are grouped into cells of similar skew (target length relative to source l
 with (30,000 pairs of lognormal lengths). The boundaries of microbatches are the same in every epoch; the pairs are
 shuffled within their cells, and the microbatches are shuffled. So seeking to a step costs one epoch's shuffle.
 
+Documents are windows of tokens: the targets of pairs whose sources are empty.
+
 Shapes: B pairs, S source tokens, T target tokens, N pairs of the split. Arrays of N elements use small types and are
 computed in chunks: N is 36 million for WMT14 EN-FR.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
-from rpr.data.cache import TokenSplit
-from rpr.data.vocabulary import BOS, EOS, PAD
-from rpr.data.windows import Windows
+from rpr.config.data import DataConfig
+from rpr.data.cache import PreparedData, TokenSplit
+from rpr.data.vocabulary import BOS, EOS, PAD, TextVocabulary
+from rpr.errors import DataError
 
 FIRST_BOUNDARY, GROWTH = 8, 1.1
-PAIRS_AT_ONCE = 1 << 18
+PAIRS_AT_ONCE = 1 << 18  # or windows
 Indices = NDArray[np.int64]
 Order = NDArray[np.int32]  # (N,) pairs
 Cells = NDArray[np.uint16]  # (N,)
@@ -106,9 +112,8 @@ def planned(
 
 @dataclass(frozen=True, eq=False)
 class BatchSpec:
-    """One shard of one rank, before its tokens are read; `indices` is empty when the last step of an epoch has too few
-    microbatches. Tokens (EOS included, no padding) are counted over the whole step of all ranks: the loss is divided by
-    them.
+    """One shard of one rank, before its tokens are read; empty where an epoch's last step has too few microbatches.
+    Tokens (EOS included, no padding) are those of the whole step of all ranks: the loss is divided by them.
     """
 
     indices: Indices
@@ -135,14 +140,14 @@ class Batch(NamedTuple):
 
 
 class TrainingBatches(Sampler[BatchSpec]):
-    """An endless stream of this rank's shards, starting at `start_step`; for DataLoader(TranslationDataset(split),
+    """An endless stream of this rank's shards, starting at `start_step`; for DataLoader(BatchDataset(split),
     sampler=..., batch_size=None). Every pair occurs once per epoch. If its last step has fewer microbatches, some ranks
     get empty shards. `num_devices` divides microbatches_per_step or is a multiple of it.
     """
 
     def __init__(
         self,
-        split: TokenSplit | Windows,
+        split: Split,
         max_tokens_per_microbatch: int,
         microbatches_per_step: int,
         seed: int,
@@ -168,9 +173,7 @@ class TrainingBatches(Sampler[BatchSpec]):
         return -(-len(self._starts) // self._microbatches_per_step)
 
     def step_microbatches(self, step: int) -> list[Indices]:
-        """The pair indices of each of the step's microbatches_per_step microbatches, over all ranks; at the end of an
-        epoch some may be empty.
-        """
+        """The pairs of each of the step's microbatches, over all ranks; at the end of an epoch some may be empty."""
         assert step >= 0
         epoch, place = divmod(step, self.steps_per_epoch)
         pairs, microbatches = self._orders_of(epoch)
@@ -230,7 +233,7 @@ def accumulation(microbatches_per_step: int, num_devices: int) -> int:
     return max(1, microbatches_per_step // num_devices)
 
 
-def evaluation_batches(split: TokenSplit | Windows, max_tokens: int, *, joined: bool = False) -> list[Indices]:
+def scored_batches(split: Split, max_tokens: int, *, joined: bool = False) -> list[Indices]:
     """Indices of every pair once, sorted by length, in batches of at most max_tokens padded tokens per side, or of both
     if `joined`; a longer pair forms its own batch.
     """
@@ -252,10 +255,10 @@ def _pad(pieces: NDArray[np.generic], lengths: NDArray[np.int64]) -> tuple[NDArr
     return padded, len(pieces)
 
 
-class TranslationDataset(Dataset[Batch]):
+class BatchDataset(Dataset[Batch]):
     """Turns a BatchSpec, or the pair indices of an evaluation batch, into a Batch."""
 
-    def __init__(self, split: TokenSplit | Windows) -> None:
+    def __init__(self, split: Split) -> None:
         self.split = split
 
     def __len__(self) -> int:
@@ -283,3 +286,150 @@ class TranslationDataset(Dataset[Batch]):
             item.step_target_tokens if isinstance(item, BatchSpec) else target_tokens,
             bool(indices) and source_tokens < source.size,
         )
+
+
+# What is trained on and scored
+
+
+class Windows:
+    """Runs of tokens of a split's documents, cut every `length` tokens (None: a window for each run): run r is
+    begins[r] : ends[r], and its last window may be shorter. A window is computed from its number.
+    """
+
+    def __init__(
+        self, documents: TokenSplit, begins: NDArray[np.int64], ends: NDArray[np.int64], length: int | None = None
+    ) -> None:
+        self.documents, self._begins, self._ends = documents, begins, ends
+        longest = int((ends - begins).max())
+        self._length = longest if length is None else length
+        self.longest = min(longest, self._length)
+        self._first = np.concatenate([[0], np.cumsum(-(-(ends - begins) // self._length))])  # (runs + 1,)
+        self.source_lengths = np.broadcast_to(np.int32(0), len(self))
+
+    @classmethod
+    def of_documents(cls, documents: TokenSplit, length: int, *, eos: bool) -> Windows:
+        """Each document by itself, with or without its EOS; its last window may be shorter."""
+        offsets = documents.offsets("target")
+        return cls(documents, offsets[:-1], offsets[1:] if eos else offsets[1:] - 1, length)
+
+    @cached_property
+    def target_lengths(self) -> NDArray[np.int32]:
+        """(N,) tokens of each window."""
+        parts = np.array_split(np.arange(len(self)), 1 + len(self) // PAIRS_AT_ONCE)
+        return np.concatenate([self.spans(part)[1].astype(np.int32) for part in parts])
+
+    def spans(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(B,) where the windows start, and their numbers of tokens."""
+        run = np.searchsorted(self._first, indices, side="right") - 1
+        starts = self._begins[run] + self._length * (indices - self._first[run])
+        return starts, np.minimum(self._length, self._ends[run] - starts)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """(N,) where each window starts."""
+        return self.spans(np.arange(len(self)))[0]
+
+    def spread(self, max_tokens: int) -> Windows:
+        """Evenly spaced windows of these with at most `max_tokens` tokens altogether, at least one. Where all would be
+        the first of their runs, and runs have equally many, it is the first of one, the second of the next...
+        """
+        number = len(self)
+        while number > 1:
+            chosen = np.arange(number) * len(self) // number
+            if (tokens := int(self.spans(chosen)[1].sum())) <= max_tokens:
+                break
+            number = min(number - 1, number * max_tokens // tokens)
+        chosen, per_run = np.arange(max(number, 1)) * len(self) // max(number, 1), np.diff(self._first)
+        per_run = per_run[per_run > 0]
+        if (per_run == per_run[0]).all() and not (chosen % per_run[0]).any():
+            chosen += np.arange(len(chosen)) % per_run[0]
+        starts, lengths = self.spans(chosen)
+        return Windows(self.documents, starts, starts + lengths)
+
+    def document_of(self) -> NDArray[np.int64]:
+        """(N,) the document that each window starts in."""
+        return np.searchsorted(self.documents.offsets("target"), self.starts, side="right") - 1
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def row(self, side: str, index: int) -> NDArray[Any]:
+        """As TokenSplit.row; a window's source is empty."""
+        return self.rows(side, [index])[0]
+
+    def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """As TokenSplit.rows."""
+        pieces = self.documents.pieces("target")
+        if side == "source":
+            return pieces[:0], np.zeros(len(indices), np.int64)
+        starts, lengths = self.spans(np.asarray(indices))
+        runs = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        return np.concatenate([pieces[start:end] for start, end in runs]), lengths
+
+    def before(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        """(B,) the token before each window; BOS at the start of a document, after the EOS of the one before."""
+        starts, _ = self.spans(np.asarray(indices))
+        tokens = self.documents.pieces("target")[np.maximum(starts - 1, 0)].astype(np.int64)
+        return np.where((starts == 0) | (tokens == EOS), BOS, tokens)
+
+
+Split = TokenSplit | Windows
+
+
+def sample_windows(documents: TokenSplit, length: int, count: int) -> list[list[int]]:
+    """Windows of documents, each with an EOS after it: the longest, half of them, and beginnings of others, from one
+    token to `length`; at most twice as many as there are windows.
+    """
+    windows = Windows.of_documents(documents, length, eos=False)
+    half = min(-(-count // 2), len(windows))
+    longest = np.argsort(-windows.target_lengths, kind="stable")[:half]
+    rows = [windows.row("target", int(index)) for index in longest]
+    for number in range(min(count - half, half)):
+        rows.append(windows.row("target", number * len(windows) // half)[: 1 + number * length // half])
+    return [[*row.tolist(), EOS] for row in rows]
+
+
+def context_blocks(data: PreparedData, name: str, length: int, max_tokens: int) -> Windows:
+    """Evenly spaced runs of `length` tokens, at most `max_tokens` altogether, each with as many tokens of its document
+    before it. Raises DataError if no document has so many.
+    """
+    documents = data.split(name)
+    begins = documents.offsets("target")[:-1] + length
+    numbers = np.maximum((documents.target_lengths - 1) // length - 1, 0)
+    if not numbers.any():
+        most = (documents.target_lengths.max() - 1) // 2
+        raise DataError(
+            f"evaluation.context_lengths: {length} is too long for the {name} documents of {data.meta.name}, of which "
+            f"one must have twice as many tokens; choose lengths up to {most}, or [] for none"
+        )
+    return Windows(documents, begins, begins + length * numbers, length).spread(max_tokens)
+
+
+def training_split(data: PreparedData, config: DataConfig) -> Split:
+    """The training pairs, or windows of the stream of all training documents, or of each, with their EOS."""
+    documents, length = data.split("train"), config.context_length
+    if config.text is None or length is None:
+        return documents
+    if config.text.windows == "documents":
+        return Windows.of_documents(documents, length, eos=True)
+    return Windows(documents, np.zeros(1, np.int64), documents.offsets("target")[-1:], length)
+
+
+def scored_split(data: PreparedData, config: DataConfig, name: str, max_tokens: int) -> Split:
+    """The pairs of a held-out split; or windows of its documents, without EOS, with at most `max_tokens` tokens."""
+    if config.context_length is None:
+        return data.split(name)
+    return Windows.of_documents(data.split(name), config.context_length, eos=False).spread(max_tokens)
+
+
+def unigram_bits(data: PreparedData, split: str = "test") -> float | None:
+    """The entropy of a split of documents in bits per byte, if each piece is drawn by its frequency in it alone: what a
+    model that has learned nothing else needs. None of sentence pairs, or without the split.
+    """
+    vocabulary = data.vocabulary
+    if not isinstance(vocabulary, TextVocabulary) or split not in data.splits:
+        return None
+    counts = np.bincount(data.split(split).pieces("target"), minlength=len(vocabulary)).astype(np.float64)
+    counts[vocabulary.piece_bytes == 0] = 0  # the ends of documents
+    seen = counts[counts > 0]
+    return float((seen * np.log2(seen.sum() / seen)).sum() / (counts * vocabulary.piece_bytes).sum())

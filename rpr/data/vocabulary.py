@@ -11,7 +11,6 @@ import itertools
 import re
 import unicodedata
 import zlib
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
@@ -48,11 +47,8 @@ _PART = re.compile(rf"[^\n{SPACE}]{{0,9999}}\n|[^\n{SPACE}]{{1,9999}}|{SPACE}")
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:
     """Word counts of normalised sentences, without words that sentencepiece skips, as the sentences that have them."""
-    counts = Counter(itertools.chain.from_iterable(map(str.split, sentences)))
-    skipped = [word for word in counts if RESERVED in word or len(word.encode()) > MAX_SENTENCE_BYTES]
-    for word in skipped:
-        del counts[word]
-    return counts
+    counts = Counter(itertools.chain.from_iterable(map(str.split, sentences))).items()
+    return {word: n for word, n in counts if RESERVED not in word and len(word.encode()) <= MAX_SENTENCE_BYTES}
 
 
 @cache
@@ -71,31 +67,38 @@ def count_text_words(text: str) -> Counter[str]:
     return Counter(word for word in _text_word().findall(text) if len(word) <= 1000)
 
 
-def add_words(counts: dict[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """Add `more` to `counts` in place; the result is a sample if it grew above 2 * MAX_WORDS."""
-    for word, count in more.items():
-        counts[word] = counts.get(word, 0) + count
-    return counts if len(counts) <= 2 * MAX_WORDS else _sample(counts, MAX_WORDS + 1)[0]  # so that one is left to cut
-
-
-def learned_words(counts: dict[str, int]) -> dict[str, int]:
-    """At most MAX_WORDS words, with counts that stand for all: of more, a sample in which rare ones count more often,
-    as in text without spaces, where nearly all "words" are rare and the first seen would be of the first documents.
+class Words:
+    """Word counts to learn from: all words, or of more than MAX_WORDS a sample whose counts stand for all. In it rare
+    words count more often, as in text without spaces, where nearly all "words" are rare and the first seen would be of
+    the first documents.
     """
-    if len(counts) <= MAX_WORDS:
-        return counts
-    kept, cut = _sample(counts, MAX_WORDS)
-    return {word: max(count, round(cut)) for word, count in kept.items()}
 
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
 
-def _sample(counts: dict[str, int], size: int) -> tuple[dict[str, int], float]:
-    """`size` of more words by priority sampling (Duffield et al. 2007): those with the highest count / u, where u in
-    (0, 1] is a hash of the word. max(count, the highest that is left out) is an unbiased estimate of its count.
-    """
-    chances = np.fromiter((1 + zlib.crc32(word.encode()) for word in counts), np.float64, len(counts)) / 2**32
-    priorities = np.fromiter(counts.values(), np.float64, len(counts)) / chances
-    cut = np.partition(priorities, -size - 1)[-size - 1]
-    return dict(itertools.compress(counts.items(), priorities > cut)), float(cut)
+    def add(self, more: Mapping[str, int]) -> None:
+        counts = self._counts
+        for word, count in more.items():
+            counts[word] = counts.get(word, 0) + count
+        if len(counts) > 2 * MAX_WORDS:
+            self._counts = self._sample(MAX_WORDS + 1)[0]  # so that one is left to cut
+
+    def learned(self) -> dict[str, int]:
+        """At most MAX_WORDS words, with counts."""
+        if len(self._counts) <= MAX_WORDS:
+            return self._counts
+        kept, cut = self._sample(MAX_WORDS)
+        return {word: max(count, round(cut)) for word, count in kept.items()}
+
+    def _sample(self, size: int) -> tuple[dict[str, int], float]:
+        """`size` words by priority sampling (Duffield et al. 2007): those with the highest count / u, where u in (0, 1]
+        is a hash of the word. max(count, the highest that is left out) is an unbiased estimate of its count.
+        """
+        counts, number = self._counts, len(self._counts)
+        chances = np.fromiter((1 + zlib.crc32(word.encode()) for word in counts), np.float64, number) / 2**32
+        priorities = np.fromiter(counts.values(), np.float64, number) / chances
+        cut = np.partition(priorities, -size - 1)[-size - 1]
+        return dict(itertools.compress(counts.items(), priorities > cut)), float(cut)
 
 
 class Vocabulary:
@@ -127,7 +130,7 @@ class Vocabulary:
             if model == BYTES_MODEL:
                 return ByteVocabulary()
             vocabulary = cls(model)
-            return vocabulary if vocabulary._processor.piece_to_id(NEWLINE) == UNK else BytePairVocabulary(model)
+            return vocabulary if vocabulary._processor.piece_to_id(NEWLINE) == UNK else TextVocabulary(model)
         except OSError as error:
             raise DataError(f"vocabulary {path}: cannot be read ({error.strerror}); {remedy}") from None
         except RuntimeError:
@@ -176,16 +179,35 @@ class Vocabulary:
 
 
 class TextVocabulary(Vocabulary):
-    """IDs 0 to 3 are PAD, UNK, BOS and EOS, as in every vocabulary; they stand for no text."""
+    """Byte-pair pieces of UTF-8, and bytes for what has no other piece. Newline and tab are pieces of their own. IDs 0
+    to 3, as in every vocabulary PAD, UNK, BOS and EOS, stand for no text.
+    """
 
-    @property
-    @abstractmethod
-    def contents(self) -> list[bytes]:
-        """What each piece stands for."""
+    @classmethod
+    def learn_text(cls, words: Mapping[str, int], size: int) -> TextVocabulary:
+        """Learn exactly `size` pieces from `count_text_words`, 256 bytes included; as `Vocabulary.learn`."""
+        return cls(_train(
+            words, size, "bpe", character_coverage=0.9995, byte_fallback=True, user_defined_symbols=[NEWLINE, "\t"],
+            add_dummy_prefix=False, remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
+        ))  # fmt: skip
 
-    @abstractmethod
     def encode_texts(self, texts: Sequence[bytes]) -> list[NDArray[np.generic]]:
         """The pieces (N,) of each text. Raises UnicodeDecodeError if they have to be of UTF-8."""
+        parts = [_PART.findall(text.decode()) for text in texts]
+        every = [*itertools.chain.from_iterable(parts)]
+        space = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
+        encoded = zip(every, self._processor.encode(every, num_threads=num_threads()), strict=True)
+        pieces = (space if part == SPACE else of_part for part, of_part in encoded)
+        of_texts = (itertools.islice(pieces, len(of_text)) for of_text in parts)
+        return [np.fromiter(itertools.chain.from_iterable(of_text), self.piece_type) for of_text in of_texts]
+
+    @cached_property
+    def contents(self) -> list[bytes]:
+        """What each piece stands for."""
+        ids = range(len(_SPECIAL), len(self))
+        pieces = [(self.piece(index), self._processor.is_byte(index)) for index in ids]  # of a byte <0x41>
+        texts = (bytes.fromhex(piece[3:5]) if byte else piece.replace(SPACE, " ").encode() for piece, byte in pieces)
+        return [*[b""] * len(_SPECIAL), *texts]
 
     def encode_batch(self, sentences: Sequence[str], *, eos: bool = False) -> list[list[int]]:
         """The pieces of each text, without BOS. Raises DataError if they have to be of UTF-8."""
@@ -236,34 +258,6 @@ class ByteVocabulary(TextVocabulary):
     @cached_property
     def contents(self) -> list[bytes]:
         return [b""] * FIRST + [bytes([byte]) for byte in range(256)]
-
-
-class BytePairVocabulary(TextVocabulary):
-    """Byte-pair pieces of UTF-8, and bytes for what has no other piece. Newline and tab are pieces of their own."""
-
-    @classmethod
-    def learn_text(cls, words: Mapping[str, int], size: int) -> BytePairVocabulary:
-        """Learn exactly `size` pieces from `count_text_words`, 256 bytes included; as `Vocabulary.learn`."""
-        return cls(_train(
-            words, size, "bpe", character_coverage=0.9995, byte_fallback=True, user_defined_symbols=[NEWLINE, "\t"],
-            add_dummy_prefix=False, remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
-        ))  # fmt: skip
-
-    def encode_texts(self, texts: Sequence[bytes]) -> list[NDArray[np.generic]]:
-        parts = [_PART.findall(text.decode()) for text in texts]
-        every = [*itertools.chain.from_iterable(parts)]
-        space = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
-        encoded = zip(every, self._processor.encode(every, num_threads=num_threads()), strict=True)
-        pieces = (space if part == SPACE else of_part for part, of_part in encoded)
-        of_texts = (itertools.islice(pieces, len(of_text)) for of_text in parts)
-        return [np.fromiter(itertools.chain.from_iterable(of_text), self.piece_type) for of_text in of_texts]
-
-    @cached_property
-    def contents(self) -> list[bytes]:
-        ids = range(len(_SPECIAL), len(self))
-        pieces = [(self.piece(index), self._processor.is_byte(index)) for index in ids]  # of a byte <0x41>
-        texts = (bytes.fromhex(piece[3:5]) if byte else piece.replace(SPACE, " ").encode() for piece, byte in pieces)
-        return [*[b""] * len(_SPECIAL), *texts]
 
 
 def text_vocabulary(vocabulary: Vocabulary) -> TextVocabulary:

@@ -17,7 +17,7 @@ import yaml
 
 from rpr.config.commands import TranslateConfig
 from rpr.config.train import HardwareConfig, check_attention
-from rpr.data.pairs import normalise
+from rpr.data.corpora import normalise
 from rpr.data.vocabulary import EOS, TextVocabulary, Vocabulary
 from rpr.decode.engine import Engine, engine_of, search_of, translate_sources
 from rpr.decode.exported import is_export, load_exported_model, read_export

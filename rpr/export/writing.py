@@ -20,9 +20,8 @@ from rpr.export import ctranslate2, transformers
 from rpr.export.ctranslate2 import CTranslate2Scorer
 from rpr.export.parity import EXACT, Parity, parity
 from rpr.export.transformers import TransformersScorer
-from rpr.io.atomic import replacing
+from rpr.io.atomic import exclusive, replacing
 from rpr.io.escape import escape_markdown, escape_tree
-from rpr.io.locks import exclusive
 from rpr.kinds import kind_of_metric
 from rpr.model.config import TransformerConfig
 from rpr.model.positions import codes

@@ -1,7 +1,10 @@
 """Atomic writes: files and folders are complete or absent, also after a kill, on a full disk and after a power failure.
+And locks between processes, on open files and folders, which end with the last process that holds the descriptor,
+however it ends. (The lock of a run, rpr/runs/locks.py, also works between machines.)
 
 Data is written next to its final path, as `.<name>.<pid>.tmp`. A folder to be replaced is first moved to
-`.<name>.<pid>.old`, because a rename replaces only an empty folder.
+`.<name>.<pid>.old`, because a rename replaces only an empty folder. A folder is locked by its own descriptor: a lock
+file would remain visible in users' folders, and removing it would let two processes in.
 """
 
 import contextlib
@@ -10,6 +13,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from rpr.io.escape import note
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -71,4 +76,46 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
+        os.close(descriptor)
+
+
+# Locks
+
+
+def try_lock(descriptor: int, *, wait: bool = False) -> bool:
+    """Lock an open file or folder; False if another process holds it. OSError: the file system has no locks."""
+    from filelock import lock_descriptor  # takes up to 0.1 s, which commands that lock nothing should not wait for
+
+    return lock_descriptor(descriptor, blocking=wait)
+
+
+def lock(descriptor: int, problem: str) -> bool:
+    """The same, but prints `problem` and waits if another process holds it. False: the file system has no locks."""
+    try:
+        if not try_lock(descriptor):
+            note(f"{problem}; waiting for it")
+            try_lock(descriptor, wait=True)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def exclusive(folder: Path, *patterns: str) -> Iterator[None]:
+    """Hold the exclusive lock of a folder; waits for another process, with a message. A folder that does not exist is
+    created, and removed again if it stays empty. `patterns` are of the names of files and folders that are written
+    there: what killed processes left of them is removed first, except on a file system without locks, where they may
+    still be running. Raises OSError if the folder cannot be created or read.
+    """
+    created = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if lock(descriptor, f"another process writes in {folder}"):
+            remove_leftovers(folder, *patterns)
+        yield
+    finally:
+        if created:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
         os.close(descriptor)

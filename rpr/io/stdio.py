@@ -40,10 +40,14 @@ class _Lasting(io.FileIO):
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.EIO):
                 raise
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())  # also for libraries that write to the descriptor
-            os.close(nowhere)
+            _discard(self.fileno())  # also for libraries that write to the descriptor
             return len(data)
+
+
+def _discard(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def outlive_readers(*names: str) -> None:
@@ -58,10 +62,9 @@ def outlive_readers(*names: str) -> None:
             setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=True))
 
 
-def flush_stdout(text: str = "") -> None:
-    """Write `text` to stdout and flush it; raises BrokenPipeError if the reader is gone, ConfigError on a full disk."""
+def flush_stdout() -> None:
+    """Flush stdout; raises BrokenPipeError if the reader is gone, ConfigError on a full disk."""
     try:
-        sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         raise
@@ -72,8 +75,6 @@ def flush_stdout(text: str = "") -> None:
 def detach_stdout() -> None:
     """Discard unwritten output: at exit Python would try to write it again, and report the error in several lines."""
     try:
-        flush_stdout()
-    except (BrokenPipeError, ConfigError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        sys.stdout.flush()
+    except OSError:
+        _discard(sys.stdout.fileno())

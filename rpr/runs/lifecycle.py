@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from rpr.config.train import TrainConfig
 from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, TimeLimitReached, reason_of
-from rpr.io.atomic import remove_leftovers, replace_file
+from rpr.io.atomic import exclusive, remove_leftovers, replace_file
 from rpr.io.escape import note
-from rpr.io.locks import exclusive
 from rpr.model.positions import Positions, changed_code, codes, of_user
 from rpr.records import provenance
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Git, Record, RerunOf, read_record, varying, write_record
@@ -133,7 +132,7 @@ def start_record(
     """
     import yaml
 
-    from rpr.data.windows import unigram_bits
+    from rpr.data.batches import unigram_bits
     from rpr.runs.checkpoints import checkpoints
     from rpr.runs.loading import corpus_change
     from rpr.runs.origin import check_same_vocabulary
@@ -241,10 +240,10 @@ def check_same_corpus(
     what the code of a generator makes, or the commit of the hub that this cache_dir is pinned to, if it is.
     """
     from rpr.data.cache import cache_key
-    from rpr.data.corpus import pinned_revision
+    from rpr.data.files import hub_pins
 
     data = config.data
-    if record.data is None or (data.on_hub and pinned_revision(data) is None):
+    if record.data is None or (data.on_hub and str(data.hub) not in hub_pins(data)):
         return
     with contextlib.suppress(DataError):  # the corpus can no longer be read: the finished run remains valid
         if record.data.key != (key_of or cache_key)(data):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rpr.config.commands import OneRunConfig, ReportConfig
 from rpr.config.train import TrainConfig, config_from_record
+from rpr.data.batches import sample_windows
 from rpr.data.cache import PreparedData, prepare
 from rpr.data.vocabulary import ByteVocabulary, Vocabulary
-from rpr.data.windows import sample_windows
 from rpr.errors import ConfigError, DataError, RecordError, RunError
 from rpr.io.escape import note
 from rpr.kinds import TEXT

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rpr.errors import BusyError
+from rpr.io.atomic import try_lock
 from rpr.io.escape import escape_control_characters, note
-from rpr.io.locks import try_lock
 from rpr.records import provenance
 from rpr.records.record import RECORD_NAME, Found, Record, read_record
 

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from rpr.config.train import TrainConfig
+from rpr.data.batches import Windows, context_blocks, scored_split
 from rpr.data.cache import PreparedData
 from rpr.data.vocabulary import UNK
-from rpr.data.windows import Windows, context_blocks, scored_split
 from rpr.decode.engine import Engine, engine_of, search_of, translate_sources
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rpr.config.train import EvaluationConfig
-from rpr.data.batches import TranslationDataset, evaluation_batches
+from rpr.data.batches import BatchDataset, Windows, scored_batches
 from rpr.data.vocabulary import Vocabulary, text_vocabulary
-from rpr.data.windows import Windows
 from rpr.decode.engine import Engine, Progress
 from rpr.errors import not_finite
 from rpr.records.scores import ContextScore, PositionScore
@@ -36,9 +35,9 @@ def token_nats(
     if one is not finite.
     """
     by_window: list[Any] = [None] * len(windows)
-    dataset, done = TranslationDataset(windows), 0
+    dataset, done = BatchDataset(windows), 0
     with engine.evaluating(), torch.no_grad():
-        for indices in evaluation_batches(windows, max_tokens):
+        for indices in scored_batches(windows, max_tokens):
             batch = dataset[indices]
             nats_BT = nats(engine.model, batch.target_input_BT, batch.target_output_BT).numpy()
             for row, index in enumerate(indices):

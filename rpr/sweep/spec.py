@@ -99,12 +99,12 @@ def settings_by_size(rows: Sequence[SizeRow], data: DataConfig, typed: Sequence[
     """The settings of the first row that the training data fits into, but for those typed, and a line that says so.
     Raises DataError if there is no corpus.
     """
-    from rpr.data import corpus, pairs
+    from rpr.data import corpora, files
 
     if data.text is None:
-        size, unit = len(pairs.load_corpus(data).splits["train"]), "training pairs"
+        size, unit = len(corpora.load_corpus(data).splits["train"]), "training pairs"
     else:
-        size, unit = sum(file.stat().st_size for file in corpus.corpus_files(data).splits["train"]), "bytes of text"
+        size, unit = sum(file.stat().st_size for file in files.corpus_files(data).splits["train"]), "bytes of text"
     row = next(row for row in rows if size <= row.up_to)
     keys = {override_key(word) for word in typed}
     settings = [word for word in shlex.split(row.settings) if override_key(word) not in keys]

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from rpr.config.train import OptimConfig, TrainConfig
-from rpr.data.batches import NO_PAIRS, Batch, TrainingBatches, TranslationDataset, evaluation_batches
-from rpr.data.cache import PreparedData, TokenSplit
+from rpr.data.batches import Batch, BatchDataset, Split, TrainingBatches, scored_batches, scored_split, training_split
+from rpr.data.cache import PreparedData
 from rpr.data.vocabulary import text_vocabulary
-from rpr.data.windows import Windows, scored_split, training_split
 from rpr.errors import RunError
 from rpr.kinds import TEXT
 from rpr.model.transformer import build_model
@@ -52,13 +51,13 @@ class TranslationData(pl.LightningDataModule):
         )
 
     @cached_property
-    def validation(self) -> TokenSplit | Windows:
+    def validation(self) -> Split:
         """What the validation loss is of."""
         return scored_split(self.data, self.config.data, "validation", self.config.evaluation.text_tokens)
 
     def bytes_per_token(self) -> float | None:
         """Of the validation documents; None for pairs."""
-        if not isinstance(self.validation, Windows):
+        if self.config.data.kind is not TEXT:
             return None
         tokens, _ = self.validation.rows("target", range(len(self.validation)))
         return float(text_vocabulary(self.data.vocabulary).piece_bytes[tokens].mean())
@@ -75,16 +74,16 @@ class TranslationData(pl.LightningDataModule):
     def val_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
         budget = self.config.optim.max_tokens_per_microbatch
-        batches = evaluation_batches(self.validation, budget, joined=self._joined)
+        batches = scored_batches(self.validation, budget, joined=self._joined)
         world = self.trainer.world_size
         batches = batches[-world:] if self.config.fast_dev_run else batches  # the longest
-        batches += [NO_PAIRS] * (-len(batches) % world)  # Lightning needs the same number of batches on every rank
+        batches += [batches[0][:0]] * (-len(batches) % world)  # Lightning needs as many on every rank
         return self._loader(self.validation, batches[self.trainer.global_rank :: world], workers=0)
 
     def _loader(self, split: Any, sampler: Iterable[Any], workers: int | None = None) -> DataLoader[Batch]:
         num_workers = self.config.hardware.num_workers if workers is None else workers
         return DataLoader(
-            TranslationDataset(split),
+            BatchDataset(split),
             sampler=sampler,
             batch_size=None,
             num_workers=num_workers,

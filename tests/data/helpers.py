@@ -4,16 +4,14 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rpr.config.data import DataConfig
-from rpr.data.cache import PreparedData, TokenSplit
+from rpr.data.cache import PreparedData
 from rpr.io.resources import resident_peak
 
 
@@ -57,12 +55,3 @@ def memory_growth(work: Callable[[], object]) -> int:
         growth = answer.read()
     assert os.waitpid(child, 0)[1] == 0 and growth, "the child failed"
     return int(growth)
-
-
-def padding_waste(batches: Iterable[NDArray[np.int64]], split: TokenSplit) -> float:
-    """The padded fraction of source and target positions."""
-    real = padded = 0
-    for batch in filter(len, batches):
-        for lengths in (split.source_lengths[batch], split.target_lengths[batch]):
-            real, padded = real + int(lengths.sum()), padded + len(batch) * int(lengths.max())
-    return 1 - real / padded

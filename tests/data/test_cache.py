@@ -2,6 +2,7 @@
 that a failed build leaves nothing.
 """
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rpr.cli import app
+from rpr.config.commands import PrepareConfig
 from rpr.config.data import DataConfig, SyntheticConfig
 from rpr.data import cache
 from rpr.data.cache import cache_key, prepare
-from rpr.data.generated import synthetic
 from rpr.data.vocabulary import EOS
 from rpr.errors import DataError
+from rpr.validation import validate
 from tests.data.helpers import data_config, files_of, write_lines
 from tests.system import bad_files
 
@@ -51,7 +54,7 @@ def copy(made, tmp_path):
 
 def test_pieces_and_text_equal_the_corpus(made):
     folder, prepared, calls = made
-    pairs = synthetic.generate(**SYNTHETIC.model_dump())
+    pairs = SYNTHETIC.pairs()
     assert prepared.splits == ("train", "validation", "test", "long") and len(prepared.vocabulary) == 200
     for name in prepared.splits:
         split = prepared.split(name)
@@ -142,7 +145,7 @@ def test_text_that_is_cut_into_pieces_is_noted_and_a_perfect_model_of_it_is_righ
 
 
 def test_empty_side_in_a_scored_split_is_an_error_naming_the_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr("rpr.data.corpora.PAIRS_AT_ONCE", 3)
     write_lines(tmp_path / "corpus" / "train", PAIRS)
     targets = "abcdefg\u00a0i"
     write_lines(tmp_path / "corpus" / "test", [(f"line {index}", target) for index, target in enumerate(targets)])
@@ -196,7 +199,7 @@ def expected(tmp_path_factory):
 
 
 def test_files_do_not_depend_on_chunks(tmp_path, expected, monkeypatch):
-    monkeypatch.setattr("rpr.data.pairs.PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("rpr.data.corpora.PAIRS_AT_ONCE", 7)
     prepared = prepare(line_config(tmp_path, PAIRS))
     assert prepared.built_now and files_of(prepared) == expected and len(expected) == 2 + 4 + 6 + 6
 
@@ -225,3 +228,28 @@ def test_corpus_that_becomes_shorter_while_it_is_read_leaves_no_cache(tmp_path, 
     for side, content in whole.items():
         (tmp_path / f"pairs.{side}").write_bytes(content)
     assert files_of(prepare(data)) == expected
+
+
+# The command
+
+
+SIZES = ("num_train=600", "num_validation=20", "num_test=30", "num_long=10")
+
+
+def test_text_and_json_of_the_command(tmp_path, cli):
+    overrides = [*(f"data.synthetic.{size}" for size in SIZES), "data.vocabulary_size=200"]
+    overrides += [f"data.cache_dir={tmp_path / 'cache'}"]
+    document = json.loads(cli("prepare", *overrides, "format=json").out)  # nothing else is printed
+    data = prepare(validate(PrepareConfig, app.compose("prepare", overrides)).data)
+    assert (document["key"], document["vocabulary_size"], document["built"]) == (data.meta.key, 200, True)
+    train = data.split("train")
+    assert document["splits"]["train"] == {
+        "pairs": 600,
+        "source": {"mean_pieces": train.source_lengths.mean(), "longest": train.source_lengths.max()},
+        "target": {"mean_pieces": train.target_lengths.mean(), "longest": train.target_lengths.max()},
+    }
+    sizes = [file.stat().st_size for file in data.directory.iterdir() if file.name != "meta.json"]
+    assert document["bytes"] == sum(sizes)
+    lines = cli("prepare", *overrides).out.splitlines()
+    assert Path(lines[0]) == data.directory
+    assert lines[1].startswith("synthetic (synthetic): vocabulary of 200 pieces, no pairs dropped, ")

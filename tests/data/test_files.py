@@ -1,5 +1,5 @@
 """Which files of a folder are read, in which split: rows of files and either the splits or what refuses them; every
-format holds the same rows; digests.
+format holds the same rows; held-out splits, repeats, limits; digests.
 """
 
 import gzip
@@ -12,12 +12,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rpr.data import corpus as module
-from rpr.data.corpus import corpus_files, fingerprint, list_files
-from rpr.data.files import Table
-from rpr.data.pairs import load_corpus
+from rpr.data import corpora
+from rpr.data import files as module
+from rpr.data.corpora import Corpus, load_corpus
+from rpr.data.files import Table, corpus_files, fingerprint, list_files
 from rpr.errors import DataError
-from tests.data.helpers import data_config
+from tests.data.helpers import data_config, write_lines
 
 ROWS = [(f"the dog {index}", f"der Hund {index}") for index in range(60)]
 CSV = "en,de\n" + "".join(f"{source},{target}\n" for source, target in ROWS)
@@ -79,14 +79,13 @@ def test_names_say_the_splits(tmp_path, contents, splits):
 def test_one_file_or_the_prefix_of_two_is_train(tmp_path, path, contents):
     write(tmp_path, contents)
     corpus = load_corpus(data_config(tmp_path, path=str(tmp_path / path)))
-    assert len(corpus.splits["train"]) == 54 and corpus.held_out == {"validation", "test"}
+    assert len(corpus.splits["train"]) == 54 and {*corpus.held_out} == {"validation", "test"}
     assert [*corpus.splits["test"]] == ROWS[57:]
 
 
 @pytest.mark.parametrize(("contents", "message"), [
     ({"a.csv": CSV}, "no usable files in .*; looked for train.en and train.de .or .gz., train.*jsonl"),
     ({"train.en.xz": b"x", "train.de.xz": b"x"}, "no usable files in .*; not read: train.de.xz, train.en.xz"),
-    ({"train.arrow": b"x"}, "no usable files in .*; not read: train.arrow"),
     ({"test.csv": CSV}, r"has no train split \(available: test\)"),
     (lines("news.de-en"), r"has no train split .*; for one pair of files as train give data.path=.*pairs/news.de-en$"),
     ({"train-00000-of-00003.csv": CSV, "train-00001-of-00003.csv": CSV}, r"2 of the 3 files train-\*-of-00003 are in"),
@@ -104,15 +103,12 @@ def test_one_file_or_the_prefix_of_two_is_train(tmp_path, path, contents):
     ({"train.en": "a\rb\r", "train.de": "a\rb\r"}, "train.en: its lines end with carriage returns alone"),
     ({"train.en": gzip.compress(b"a\n"), "train.de": "a\n"}, "train.en is not UTF-8 text but packed"),
     ({"train.en": "a\n", "train.de": "a\nb".encode("utf-16-le")}, "train.de is not UTF-8 text but UTF-16"),
-    ({"train.csv": "a\n".encode("utf-32")}, "train.csv is not UTF-8 text but UTF-16"),
     ({"train.csv": ""}, "split train of .* is empty"),
     ({"train.csv": "en,de,en\n"}, "line 1 of .*train.csv cannot be read .it names a column twice"),
     ({"train.csv": "en,de\na,b,c\n"}, "line 2 of .*csv cannot be read .it has 3 fields, and the header has 2.; each"),
     ({"train.csv": 'en,de\n"a,b\n'}, "line 2 of .*train.csv cannot be read .unexpected end"),
-    ({"train.tsv": "en\tde\na\tb\tc\n"}, "line 2 of .*train.tsv .* 3 fields, and the header has 2.; each"),
     ({"train.csv": "en,fr\na,b\n"}, "data.target_language: no 'de' in the columns of .*csv; available: en, fr$"),
     ({"train.jsonl": JSONL + "{\n"}, "line 61 of .*train.jsonl cannot be read .*; each line has to be a row of .jsonl"),
-    ({"train.jsonl": "3\n"}, "line 1 of .* cannot be read"),
     ({"train.jsonl": '{"en": "a", "de": 3}\n'}, "'de' of .* holds int, not text"),
     ({"train.jsonl": '{"en": "a", "de": null}\n'}, "'de' of .* holds NoneType, not text"),
     ({"train.jsonl": JSONL + '{"en":' * 100_000}, "line 61 of .*train.jsonl cannot be read .maximum recursion"),
@@ -175,6 +171,72 @@ def test_objects_with_other_languages(tmp_path):
     mixed += [{"translation": {"en": source, "de": target}} for source, target in ROWS]
     write(tmp_path / "pairs", {"train.jsonl": "".join(json.dumps(each) + "\n" for each in mixed)})
     assert [*load_corpus(data_config(tmp_path)).splits["train"]][:3] == [("a", ""), ("", ""), ROWS[0]]
+
+
+# What is held out
+
+
+PAIRS = [(f"a small line {index}", f"eine kleine Zeile {index}") for index in range(100)]
+
+
+def content(corpus: Corpus) -> dict[str, list[tuple[str, str]]]:
+    return {split: list(pairs) for split, pairs in corpus.splits.items()}
+
+
+def test_at_most_1000_pairs_are_held_out(tmp_path):
+    write_lines(tmp_path / "pairs", [(f"{source} {n}", target) for n in range(210) for source, target in PAIRS])
+    splits = load_corpus(data_config(tmp_path)).splits
+    assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 19_000, "validation": 1000, "test": 1000}
+
+
+def test_train_pairs_equal_to_held_out_ones_are_dropped_and_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("rpr.data.corpora.PAIRS_AT_ONCE", 7)
+    validation, test = PAIRS[90:95], PAIRS[95:]
+    half = (PAIRS[99][0], PAIRS[0][1])  # equal on one side only
+    train = [
+        ("  a small\tline 99\r", "eine kleine Zeile\u00a099"),  # equal after normalisation
+        *PAIRS[:40], PAIRS[93], half, PAIRS[99][::-1], *PAIRS[40:80], *[PAIRS[92]] * 3, ("", ""),
+    ]  # fmt: skip
+    empty = [("", "")]  # a held-out empty pair does not drop those of train
+    write_lines(tmp_path / "pairs", [*train, PAIRS[89], PAIRS[89], *empty, *validation[1:], *test])
+    corpus = load_corpus(data_config(tmp_path))
+    kept = [*PAIRS[:40], half, PAIRS[99][::-1], *PAIRS[40:80], ("", ""), PAIRS[89], PAIRS[89]]
+    assert content(corpus) == {"train": kept, "validation": empty + validation[1:], "test": test}
+    assert corpus.repeated == 5 and corpus.notes == [
+        "test: pairs 96 to 100 of train, held out of it",
+        "validation: pairs 91 to 95 of train, held out of it",
+        "train: 5 pairs left out, each equal to a held-out one",
+    ]
+    limited = load_corpus(data_config(tmp_path, train_limit=42))
+    assert list(limited.splits["train"]) == PAIRS[:40] and limited.repeated == 2
+    assert limited.notes[2:] == [
+        "train: the first 42 of 90 pairs",
+        "train: 2 pairs left out, each equal to a held-out one",
+    ]
+
+
+def test_train_pairs_equal_to_given_splits_are_kept(tmp_path, monkeypatch):
+    write_lines(tmp_path / "pairs" / "train", PAIRS[:80])
+    write_lines(tmp_path / "pairs" / "test", PAIRS[:9])
+    corpus = load_corpus(data_config(tmp_path))
+    assert list(corpus.splits["train"]) == PAIRS[:76] and corpus.repeated == 0 and len(corpus.notes) == 1
+    write_lines(tmp_path / "pairs" / "validation", PAIRS[:9])
+    monkeypatch.setattr(corpora, "_without_repeats", None)  # train is not read for it
+    corpus = load_corpus(data_config(tmp_path))
+    assert list(corpus.splits["train"]) == PAIRS[:80] and (corpus.repeated, corpus.notes) == (0, [])
+
+
+def test_parquet_in_the_layout_of_the_hub(tmp_path):
+    for split, pairs in {"train": PAIRS, "validation": PAIRS[:5]}.items():
+        rows = [{"translation": {"de": target, "en": source}} for source, target in pairs]
+        file = tmp_path / "pairs" / "data" / f"{split}-00000-of-00001.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    corpus = load_corpus(data_config(tmp_path, hub="wmt/wmt14", hub_config="de-en"))
+    assert content(corpus) == {"train": PAIRS[:95], "validation": PAIRS[:5], "test": PAIRS[95:]}
+    assert corpus.split_names == {"validation": "newstest2013", "test": "held-out-test"}
+    turned = load_corpus(data_config(tmp_path, source_language="de", target_language="en"))
+    assert list(turned.splits["test"]) == [pair[::-1] for pair in PAIRS[95:]]
 
 
 # The hub

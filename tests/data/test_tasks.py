@@ -1,7 +1,7 @@
-"""Task corpora against independent implementations of their rules (SCAN: published numbers)."""
+"""Generated corpora against independent implementations of their rules (SCAN: published numbers)."""
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ import pytest
 from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig
 from rpr.data.cache import prepare
-from rpr.data.generated import Pair, Task, scan
+from rpr.data.corpora import load_corpus
+from rpr.data.generated import Pair, Task, scan, synthetic
 from rpr.data.generated.recall import by_pairs_and_distance, recalled
-from rpr.data.pairs import load_corpus
+from rpr.data.generated.synthetic import Sentences, SyntheticConfig
 from rpr.data.vocabulary import UNK
 from rpr.errors import DataError
 
@@ -87,7 +88,7 @@ def test_pairs_follow_the_rule_and_lengths_of_their_split(kind):
     """Lengths by hand: tests/scoring/test_lengths.py."""
     settings, splits = small(kind), generated(kind)
     assert {f"num_{name}": len(pairs) for name, pairs in splits.items()} == SMALL
-    first, cut_off, longest = getattr(settings, "min_length", 1), settings.max_train_length, settings.max_long_length
+    first, cut_off, longest = settings.shortest, settings.max_train_length, settings.max_long_length
     for name, pairs in splits.items():
         assert all(is_right(kind, *pair, settings.padded_digits) for pair in pairs)
         lengths = Counter(settings.length(*pair) for pair in pairs)
@@ -146,3 +147,37 @@ def test_each_symbol_is_one_piece_and_no_input_is_in_two_splits(name, tmp_path):
             pieces = prepared.vocabulary.encode(text)
             assert len(pieces) == len(text.split(" ")) and UNK not in pieces
             assert prepared.vocabulary.decode(pieces) == text
+
+
+# The toy grammar; its sentences are frozen by tests/golden/generators.json
+
+
+SIZES = {"num_train": 8_000, "num_validation": 300, "num_test": 300, "num_long": 100}
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return SyntheticConfig(seed=1, **SIZES).pairs()
+
+
+def test_split_sizes_and_unique_sources_and_lengths(corpus):
+    assert {f"num_{name}": len(pairs) for name, pairs in corpus.items()} == SIZES
+    sources = [pair.source for pairs in corpus.values() for pair in pairs]
+    assert len(set(sources)) == len(sources)
+    for name, pairs in corpus.items():
+        fewest, most = synthetic.LONG_WORDS if name == "long" else synthetic.ORDINARY_WORDS
+        assert all(fewest <= len(text.split()) <= most for pair in pairs for text in pair)
+    assert synthetic.ORDINARY_WORDS[1] < synthetic.LONG_WORDS[0]
+
+
+def test_source_determines_the_target_but_its_bag_of_words_does_not(monkeypatch):
+    for name in ("NOUNS", "TRANSITIVE", "INTRANSITIVE", "ADJECTIVES", "ADVERBS", "SUBORDINATORS", "COORDINATORS"):
+        monkeypatch.setattr(synthetic, name, getattr(synthetic, name)[:2])  # so that random sentences repeat
+    sentences, targets, targets_of_bag = Sentences("tiny"), defaultdict(set), defaultdict(set)
+    for _ in range(10_000):
+        pair = sentences.sentence(1)
+        targets[pair.source].add(pair.target)
+        targets_of_bag[tuple(sorted(pair.source.split()))].add(pair.target)
+    assert 10_000 - len(targets) > 250, "too few sentences repeat"
+    assert all(len(found) == 1 for found in targets.values())
+    assert sum(len(found) > 1 for found in targets_of_bag.values()) > 0.4 * len(targets_of_bag)

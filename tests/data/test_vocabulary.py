@@ -9,8 +9,8 @@ import pytest
 import sentencepiece
 
 from rpr.data import vocabulary as module
-from rpr.data.pairs import normalise
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, add_words, count_words, learned_words
+from rpr.data.corpora import normalise
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, Words, count_words
 from rpr.errors import DataError
 
 
@@ -52,7 +52,7 @@ FEW, TEXT = count_words(["a b c d", "d e f"]), module.count_text_words("some wor
 @pytest.mark.parametrize(("learn", "words", "size", "reason"), [
     (Vocabulary.learn, FEW, 900, r"Vocabulary size too high \(900\). Please set it to a value <= 17"),
     (Vocabulary.learn, FEW, 8, "Vocabulary size is smaller than required_chars. 8 vs 11. Increase"),
-    (module.BytePairVocabulary.learn_text, TEXT, 265, "Vocabulary size is smaller than required_chars. 265 vs 275"),
+    (module.TextVocabulary.learn_text, TEXT, 265, "Vocabulary size is smaller than required_chars. 265 vs 275"),
     (Vocabulary.learn, {}, 900, "train has no words"),
 ])  # fmt: skip
 def test_impossible_size_is_an_error_naming_a_possible_one(learn, words, size, reason):
@@ -93,16 +93,17 @@ def test_counts_of_a_sample_of_words_stand_for_all(monkeypatch):
     """However many words are seen once, the last are drawn as the first, and together they count as much."""
     often, once = {"the": 900, "of": 500}, [f"{n}" for n in range(4000)]
     monkeypatch.setattr(module, "MAX_WORDS", 400)
-    counts: dict[str, int] = {}
+    words = Words()
     for n in range(0, 4000, 100):
-        counts = add_words(counts, often | dict.fromkeys(once[n : n + 100], 1))
-        assert len(counts) <= 800
-    learned = learned_words(counts)
+        words.add(often | dict.fromkeys(once[n : n + 100], 1))
+        assert len(words._counts) <= 800
+    learned = words.learned()
     assert len(learned) == 400 and {word: learned.pop(word) for word in often} == {"the": 36000, "of": 20000}
     assert sum(learned.values()) == pytest.approx(4000, rel=0.15)
     assert sum(learned[word] for word in once[2000:] if word in learned) == pytest.approx(2000, rel=0.2)
-    few = dict.fromkeys("abc", 1)
-    assert add_words({}, few) == few == learned_words(few)
+    words = Words()
+    words.add(few := dict.fromkeys("abc", 1))
+    assert words.learned() == few
 
 
 def test_marks_and_joiners_are_of_their_word():

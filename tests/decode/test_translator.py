@@ -15,7 +15,7 @@ from rpr.cli import app
 from rpr.commands import export
 from rpr.config.commands import ExportConfig
 from rpr.config.train import HardwareConfig
-from rpr.data.pairs import normalise
+from rpr.data.corpora import normalise
 from rpr.data.vocabulary import EOS
 from rpr.decode import translator as module
 from rpr.decode.engine import Engine, length_batches

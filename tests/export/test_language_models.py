@@ -9,7 +9,7 @@ import torch
 
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
-from rpr.data.vocabulary import BOS, EOS, BytePairVocabulary, ByteVocabulary, count_text_words
+from rpr.data.vocabulary import BOS, EOS, ByteVocabulary, TextVocabulary, count_text_words
 from rpr.decode.engine import Engine
 from rpr.decode.sampling import continuations
 from rpr.decode.translator import Translator
@@ -134,7 +134,7 @@ def test_other_programs_give_the_models_log_probabilities_and_text(name, kind, i
 @pytest.mark.parametrize("kind", ["safetensors", *BOTH])
 def test_byte_pair_pieces_are_read_as_such_or_refused(kind, inputs, tmp_path, capsys):
     pytest.importorskip("ctranslate2", reason="the optional ctranslate2 is not installed")
-    given = inputs(scheme("rope"), BytePairVocabulary.learn_text(count_text_words(TEXT), 300))
+    given = inputs(scheme("rope"), TextVocabulary.learn_text(count_text_words(TEXT), 300))
     if kind == "transformers":
         with pytest.raises(ConfigError, match="data.tokenizer: bpe has no exact form in transformers"):
             export(kind, tmp_path / "out", given)

@@ -7,7 +7,8 @@ from typing import Any
 
 from rpr.config.train import config_from_record
 from rpr.data.cache import cache_key
-from rpr.data.generated import TASKS, synthetic
+from rpr.data.generated import TASKS
+from rpr.data.generated.synthetic import SyntheticConfig
 from rpr.records.record import find_records
 from tests.golden.test_records import SWEEPS
 
@@ -19,15 +20,9 @@ def generated(settings: dict[str, Any]) -> dict[str, str]:
     """The version of a generator, and the sha256 of its pairs with these settings."""
     of_kind = dict(settings)
     kind = of_kind.pop("kind")
-    if kind == "synthetic":
-        version = synthetic.VERSION
-        pairs = {
-            split: [(pair.source, pair.target) for pair in some]
-            for split, some in synthetic.generate(**of_kind).items()
-        }
-    else:
-        version, pairs = TASKS[kind].VERSION, TASKS[kind].model_validate(settings).pairs()
-    return {"version": version, "digest": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}
+    generator = SyntheticConfig(**of_kind) if kind == "synthetic" else TASKS[kind].model_validate(settings)
+    digest = hashlib.sha256(json.dumps(generator.pairs()).encode()).hexdigest()
+    return {"version": generator.VERSION, "digest": digest}
 
 
 def test_generators_yield_what_their_versions_did():

@@ -1,11 +1,14 @@
-"""Atomic replacement of files and folders, and what is done about leftovers of a killed process."""
+"""Atomic replacement of files and folders, leftovers of a killed process, and locks between real processes."""
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from rpr.io.atomic import remove_leftovers, replacing
+from rpr.io.atomic import exclusive, remove_leftovers, replacing
 
 
 def tree(folder: Path) -> dict[str, str | None]:
@@ -62,3 +65,43 @@ def test_moved_folder_is_restored_unless_replaced(tmp_path):
     remove_leftovers(tmp_path, "*")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lost", "replaced.v2"]
     assert (tmp_path / "lost" / "deep" / "file").read_text() == ".lost.1.old"
+
+
+HOLD_LOCK = """
+import sys
+from pathlib import Path
+from rpr.io.atomic import exclusive
+with exclusive(Path(sys.argv[1]), "a"):
+    print("locked", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path):
+    unfinished = tmp_path / ".a.1.tmp"
+    with exclusive(tmp_path):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        second = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(tmp_path)], text=True, **pipes)
+        assert second.stderr.readline() == f"rpr-cli: another process writes in {tmp_path}; waiting for it\n"
+        unfinished.touch()
+        time.sleep(0.1)
+        assert unfinished.exists() and second.poll() is None
+    assert second.stdout.readline() == "locked\n"
+    assert not unfinished.exists()
+    second.kill()
+    second.communicate()
+    with exclusive(tmp_path):  # the kill released its lock
+        pass
+
+
+def test_an_empty_folder_is_removed_after_an_error(tmp_path):
+    folder = tmp_path / "reports" / "all"
+    with pytest.raises(KeyError), exclusive(folder):
+        assert folder.is_dir()
+        raise KeyError
+    assert not folder.exists()
+    with exclusive(folder):
+        (folder / "index.html").touch()
+    with exclusive(folder), pytest.raises(KeyError):
+        raise KeyError
+    assert (folder / "index.html").exists()

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import example
 from hypothesis import strategies as st
 
-from rpr.data.batches import BatchSpec, TrainingBatches, evaluation_batches
+from rpr.data.batches import BatchSpec, TrainingBatches, scored_batches
 from rpr.data.cache import TokenSplit
 from tests.property.sizes import sized
 
@@ -118,7 +118,7 @@ def test_start_step_gives_the_rest_of_the_batches(case, start, rank):
 @sized(20, CASES)
 @example(ONE_PAIR)
 def test_evaluation_has_every_pair_once_within_the_budget(case):
-    batches = evaluation_batches(case.split(), case.budget, joined=case.joined)
+    batches = scored_batches(case.split(), case.budget, joined=case.joined)
     microbatches = [microbatch.tolist() for microbatch in batches]
     assert_each_once_within_the_budget(case, microbatches)
     assert all(microbatches)

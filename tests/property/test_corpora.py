@@ -18,10 +18,9 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.config.data import TextConfig
-from rpr.data import documents
-from rpr.data.documents import Documents
-from rpr.data.pairs import line_pairs, normalise
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK, BytePairVocabulary, count_text_words
+from rpr.data import corpora
+from rpr.data.corpora import Documents, line_pairs, normalise
+from rpr.data.vocabulary import BOS, EOS, PAD, UNK, TextVocabulary, count_text_words
 from rpr.errors import DataError
 from tests.property.sizes import sized
 
@@ -142,13 +141,13 @@ TEXTS = st.lists(st.sampled_from([*"ab \n\t\r", "the dog", "é", "漢", "\u2581"
 @example("é漢", 1)  # within a character
 @example("x" * 25_000 + "the dog", 10)
 def test_pieces_of_a_file_are_those_of_its_text_whatever_the_format_and_the_size_of_blocks(tmp_path, text, size):
-    vocabulary = BytePairVocabulary.learn_text(count_text_words("the dog and the god\n" * 9), 278)
+    vocabulary = TextVocabulary.learn_text(count_text_words("the dog and the god\n" * 9), 278)
     config = TextConfig(python_library=False, column="text", rows="documents", windows="stream")
     for suffix, content in FORMATS.items():
         file = tmp_path / f"a.{suffix}"
         file.write_bytes(content(text))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(documents, "BLOCK", size)
+            patch.setattr(corpora, "BLOCK", size)
             blocks = [*Documents({"a": [file]}, config).blocks()]
         assert b"".join(block.text for block in blocks) == text.encode()
         assert [block.last for block in blocks] == [False] * (len(blocks) - 1) + [True]

@@ -7,9 +7,8 @@ import pytest
 
 from rpr.commands import train
 from rpr.compose.composition import compose_train
-from rpr.data import corpus
+from rpr.data import files
 from rpr.data.cache import cache_key
-from rpr.data.generated import synthetic
 from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
 from rpr.model.positions import codes
 from rpr.records.record import RECORD_NAME, read_record, write_record
@@ -115,8 +114,8 @@ def trained_on(data):
 
 
 def test_finished_run_refuses_what_another_generator_makes(tiny_config, tmp_path, monkeypatch):
-    task = compose_train(["data=copy"])
-    for config, generator in ((tiny_config(), synthetic), (task, type(task.data.task))):
+    for config in (tiny_config(), compose_train(["data=copy"])):
+        generator = type(config.data.synthetic or config.data.task)
         record = trained_on(config.data)
         lifecycle.check_same_corpus(config, tmp_path, record)
         monkeypatch.setattr(generator, "VERSION", "new")
@@ -125,7 +124,7 @@ def test_finished_run_refuses_what_another_generator_makes(tiny_config, tmp_path
 
 
 def test_finished_run_refuses_another_commit_of_the_hub_without_asking_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "_call", lambda *arguments, **more: pytest.fail("asked the hub"))
+    monkeypatch.setattr(files, "_call", lambda *arguments, **more: pytest.fail("asked the hub"))
     config, pins = compose_train(["data=wmt14_en_de", f"data.cache_dir={tmp_path}"]), tmp_path / "hub_revisions.json"
     pins.write_text(json.dumps({config.data.hub: "old"}))
     record = trained_on(config.data)

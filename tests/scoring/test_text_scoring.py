@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rpr.config.train import EvaluationConfig
+from rpr.data.batches import Windows, context_blocks, scored_split, unigram_bits
 from rpr.data.cache import prepare
 from rpr.data.vocabulary import BOS, FIRST, text_vocabulary
-from rpr.data.windows import Windows, context_blocks, scored_split, unigram_bits
 from rpr.decode.engine import Engine
 from rpr.errors import RunError
 from rpr.model.config import TransformerConfig

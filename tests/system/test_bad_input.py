@@ -83,7 +83,6 @@ def test_rpr_debug_raises_the_error(words, kind, monkeypatch, tmp_path):
 
 CORPORA = {  # the contents of train.en and train.de, or of another file
     "unequal": ({"train.en": bad.LINES[: bad.LINES.index("Dora")], "train.de": bad.LINES}, "has 36 lines and"),
-    "one repeated pair": ({"train.en": 60 * "a b .\n", "train.de": 60 * "c d .\n"}, "54 train pairs equals a held-out"),
     "not packed": ({"train.en": bad.LINES, "train.de.gz": bad.LINES}, "cannot be read (Not a gzipped file"),
     "all too long": ({"train.en": bad.LINES, "train.de": bad.LINES}, "no usable pair in train (0 with an empty side, "),
     "both types": ({"train.jsonl": '{"en": 3, "de": "x"}\n{"en": "a", "de": "x"}'}, "holds int and str, not text"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rpr.config.train import TrainConfig
-from rpr.data.batches import BatchSpec, TrainingBatches, TranslationDataset, accumulation
+from rpr.data.batches import BatchDataset, BatchSpec, TrainingBatches, accumulation
 from rpr.data.cache import PreparedData as Data
 from tests.lazy import callbacks, training_module
 from tests.training.explicit import explicit_loss
@@ -60,7 +60,7 @@ def test_gradient_does_not_depend_on_microbatches_and_ranks(ranks, tiny_config, 
     module = module_of(config, small_data)
     accumulate = accumulation(MICROBATCHES, ranks)
     module._trainer = SimpleNamespace(accumulate_grad_batches=accumulate, world_size=ranks)
-    dataset = TranslationDataset(small_data.split("train"))
+    dataset = BatchDataset(small_data.split("train"))
     for rank in range(ranks):
         specs = batches(config, small_data, ranks, rank).step_specs(STEP)
         assert len(specs) == accumulate
@@ -76,7 +76,7 @@ def test_empty_microbatch_has_zero_gradients(tiny_config, small_data):
     module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=2)
     spec = batches(module.config, small_data, 1, 0).step_specs(0)[0]
     empty = BatchSpec(spec.indices[:0], spec.step_source_tokens, spec.step_target_tokens)
-    loss = module.training_step(TranslationDataset(small_data.split("train"))[empty], 0)
+    loss = module.training_step(BatchDataset(small_data.split("train"))[empty], 0)
     assert float(loss.detach()) == 0.0
     gradients = torch.autograd.grad(loss, [*module.parameters()], allow_unused=True)
     assert all(gradient is None or not gradient.any() for gradient in gradients)
@@ -104,7 +104,7 @@ def test_dropout_depends_on_step_rank_and_microbatch_only(tiny_config, small_dat
 def test_validation_loss_is_of_the_references_alone(tiny_config, small_data):
     """Without label smoothing."""
     module = module_of(tiny_config("optim.label_smoothing=0.1", "model.dropout=0"), small_data).eval()
-    batch = TranslationDataset(small_data.split("validation"))[[0, 1, 2]]
+    batch = BatchDataset(small_data.split("validation"))[[0, 1, 2]]
     module.validation_loss_sum, module.validation_tokens = torch.zeros((), dtype=torch.float64), 0
     with torch.no_grad():
         module.validation_step(batch, 0)

@@ -10,14 +10,15 @@ from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from rpr.data.generated.task import Draw, LongTask, Pair, register
+from rpr.data.generated import Draw, Pair, Task, register
 
 
 @register
-class Recall(LongTask):
+class Recall(Task):
     UNIT: ClassVar[str] = "pairs of a key and a value"
 
     kind: Literal["recall"]
+    min_length: PositiveInt
     keys: PositiveInt
     values: PositiveInt
     fillers: PositiveInt

@@ -5,7 +5,7 @@ twice`, to actions, `I_TURN_LEFT I_JUMP I_TURN_LEFT I_JUMP`; the longest has 48.
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from rpr.data.generated.task import FIRST_VERSION, Draw, GeneratedTask, Pair, register
+from rpr.data.generated import FIRST_VERSION, Draw, GeneratedTask, Pair, register
 
 LONGEST_COMMAND = 9  # words: `jump around left thrice and run around left thrice`
 

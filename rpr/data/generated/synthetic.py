@@ -11,11 +11,12 @@ subject after a fronted adverb, and marks the case of masculine nouns, which Eng
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
-# Part of the key of caches and records. Raise it with every change to what `generate` returns; tests/golden/
-# generators.json then needs the new digest.
-VERSION = "toy grammar 1"
+from pydantic import Field, PositiveInt
+
+from rpr.validation import StrictModel
+
 ORDINARY_WORDS = (6, 22)  # fewest and most words of a sentence of train, validation and test, either language
 LONG_WORDS = (26, 50)
 MAX_FAILURES_IN_A_ROW = 5_000  # half of the sentences are kept while new ones are left
@@ -133,34 +134,44 @@ def _pair(english: str, german: str) -> Pair:
     return Pair(" ".join(english.split()), " ".join(german.split()))
 
 
-def generate(*, seed: int, num_train: int, num_validation: int, num_test: int, num_long: int) -> dict[str, list[Pair]]:
-    """Pairs for "train", "validation", "test" and "long", no source sentence twice.
-
-    Every sentence of "long" is longer, in words of either language, than all of the others. The splits are drawn one
-    after the other from random sequences of their own, train last: num_train changes none of the other three, and fewer
-    pairs of a split are the first of more. Raises ValueError if the grammar has not as many distinct sentences as
-    asked for.
+class SyntheticConfig(StrictModel):
+    """Sizes of the generated corpus, in sentence pairs; all sources are distinct, within and across the splits. Every
+    sentence of "long" is longer, in words of either language, than all of the others.
     """
-    wanted = {"test": num_test, "validation": num_validation, "long": num_long, "train": num_train}
-    seen: set[str] = set()
-    splits = {name: _distinct_pairs(seed, name, number, seen) for name, number in wanted.items()}
-    return {name: splits[name] for name in ("train", "validation", "test", "long")}
 
+    # Part of the key of caches and records. Raise it with every change to what `pairs` returns; tests/golden/
+    # generators.json then needs the new digest.
+    VERSION: ClassVar[str] = "toy grammar 1"
 
-def _distinct_pairs(seed: int, name: str, number: int, seen: set[str]) -> list[Pair]:
-    """`number` pairs of the split's lengths whose sources are not in `seen`, which they join."""
-    random_ = Sentences(f"{seed} {name}")
-    fewest, most = LONG_WORDS if name == "long" else ORDINARY_WORDS
-    pairs: list[Pair] = []
-    failures = 0
-    while len(pairs) < number:
-        pair = random_.sentence(random_.pick((4, 5) if name == "long" else (1, 2)))
-        lengths = len(pair.source.split()), len(pair.target.split())
-        failures += 1
-        if fewest <= min(lengths) and max(lengths) <= most and pair.source not in seen:
-            seen.add(pair.source)
-            pairs.append(pair)
-            failures = 0
-        elif failures >= MAX_FAILURES_IN_A_ROW:
-            raise ValueError(f"num_{name}: the grammar has {len(pairs)} distinct sentences of {fewest} to {most} words")
-    return pairs
+    seed: int = Field(ge=0)
+    num_train: PositiveInt
+    num_validation: PositiveInt
+    num_test: PositiveInt
+    num_long: PositiveInt
+
+    def pairs(self) -> dict[str, list[Pair]]:
+        """By split. Each is drawn from a random sequence of its own, train last: num_train changes none of the others,
+        and fewer pairs of a split are the first of more. Raises ValueError if the grammar has not so many sentences.
+        """
+        seen, splits = set[str](), dict[str, list[Pair]]()
+        for name in ("test", "validation", "long", "train"):
+            splits[name] = self._distinct(name, getattr(self, f"num_{name}"), seen)
+        return {name: splits[name] for name in ("train", "validation", "test", "long")}
+
+    def _distinct(self, name: str, number: int, seen: set[str]) -> list[Pair]:
+        """`number` pairs of the split's lengths whose sources are not in `seen`, which they join."""
+        sentences, pairs, failures = Sentences(f"{self.seed} {name}"), list[Pair](), 0
+        fewest, most = LONG_WORDS if name == "long" else ORDINARY_WORDS
+        while len(pairs) < number:
+            pair = sentences.sentence(sentences.pick((4, 5) if name == "long" else (1, 2)))
+            lengths = len(pair.source.split()), len(pair.target.split())
+            failures += 1
+            if fewest <= min(lengths) and max(lengths) <= most and pair.source not in seen:
+                seen.add(pair.source)
+                pairs.append(pair)
+                failures = 0
+            elif failures >= MAX_FAILURES_IN_A_ROW:
+                raise ValueError(
+                    f"num_{name}: the grammar has {len(pairs)} distinct sentences of {fewest} to {most} words"
+                )
+        return pairs
