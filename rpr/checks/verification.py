@@ -16,8 +16,7 @@ from rpr.data.vocabulary import BOS, EOS, PAD
 from rpr.decode.engine import Engine, Pairs, Rows, pad_pairs, pair_batches
 from rpr.decode.exported import Kind
 from rpr.errors import ConfigError, DataError, RunError
-from rpr.export.parity import EXACT, largest_of
-from rpr.export.writing import check_supported, prove, write_files
+from rpr.export.writing import EXACT, check_supported, largest_of, prove, write_files
 from rpr.model.beam_search import Search, penalty
 from rpr.model.positions import of_user
 from rpr.model.transformer import Transformer

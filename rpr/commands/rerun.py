@@ -16,7 +16,7 @@ from rpr.records.difference import difference, equal_losses, reproduced
 from rpr.records.record import RECORD_NAME, RerunOf, read_record, record_path
 from rpr.runs import runtime
 from rpr.runs.checkpoints import checkpoints
-from rpr.runs.origin import weights_of
+from rpr.runs.loading import weights_of
 
 
 def run(config: RerunConfig) -> None:

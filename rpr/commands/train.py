@@ -62,32 +62,29 @@ def run(
 
             run_dir = stack.enter_context(preflight.folder(config))
         run_dir = run_dir or user_path(config.runs_dir).absolute() / config.run_dir_name
-        # 2. again=true: the folder of an earlier run is out of the way until the new one has started.
+        # 2. A run that has finished is reported; with again=true it is set aside when its new record starts.
         if config.again and config.hardware.num_nodes > 1:
             raise ConfigError(f"again: the processes of several nodes would race; move {run_dir} away instead")
-        if config.again:
-            stack.enter_context(lifecycle.set_aside(run_dir, config.position))
-        # 3. A run that has finished is reported.
         if _report_if_finished(config, run_dir):
             return run_dir
-        # 4. What the run needs is there; of several SLURM nodes only the first goes on: it keeps the record.
+        # 3. What the run needs is there; of several SLURM nodes only the first goes on: it keeps the record.
         if not _is_first_node(config, run_dir):
             return run_dir
-        # 5. A sweep says for all its jobs what evaluation would read untrained.
+        # 4. A sweep says for all its jobs what evaluation would read untrained.
         for line in () if reported else lifecycle.untrained(config):
             note(f"warning: {line}")
-        # 6. One process at a time works in the run's folder; the lock's previous holder may have finished the run.
-        created = lifecycle.create_run_dir(run_dir)
+        # 5. One process at a time works in the run's folder; the lock's previous holder may have finished the run.
+        run_dir.mkdir(parents=True, exist_ok=True)
         lock = stack.enter_context(locks.acquire(run_dir))
         stack.enter_context(exit_on_sigterm())
         if _report_if_finished(config, run_dir):
             return run_dir
-        # 7. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
-        with lifecycle.rollback_on_error(run_dir, created):
+        # 6. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
+        with lifecycle.rollback_on_error(run_dir):
             data = _prepare(config)
             at_once = job.concurrent_jobs
             lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=at_once)
-        # 8. Train in processes of their own, one for each rank, or in this one.
+        # 7. Train in processes of their own, one for each rank, or in this one.
         log = run_dir / LOG_NAME if reported and not trial else None
         with _failure_recorded(run_dir):
             if config.hardware.num_ranks > 1 or job.in_launcher:
@@ -96,7 +93,7 @@ def run(
                 if log is not None:
                     _redirect_output(log)
                 work(config, run_dir, data)
-    # 9. The result; of a sweep's job the sweep reports it.
+    # 8. The result; of a sweep's job the sweep reports it.
     if not (reported or trial):
         print_result(run_dir)
     return run_dir
@@ -112,15 +109,16 @@ def resume(run_dir: Path) -> Path:
 
 
 def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
-    """Whether the run has finished: then print its result and add it to the requested sweep. Finished or not, the code
-    of its positions must be the same.
+    """Whether the run has finished, without again=true: then print its result and add it to the requested sweep.
+    Finished or not, the code of its positions must be the same.
     """
     path = run_dir / RECORD_NAME
     if not path.exists():
         return False
     record = read_record(path)
-    check_same_code(config.position, record)
-    if record.status != "finished":
+    if not config.again:
+        check_same_code(config.position, record)
+    if config.again or record.status != "finished":
         return False
     lifecycle.check_same_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:

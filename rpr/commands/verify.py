@@ -11,7 +11,7 @@ from rpr.commands.printing import table
 from rpr.config.commands import VerifyConfig
 from rpr.decode.engine import search_of
 from rpr.decode.exported import Kind
-from rpr.export.parity import in_float64
+from rpr.export.writing import in_float64
 from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.progress import Progress

@@ -150,7 +150,7 @@ def compose_train(overrides: Sequence[str], config_dir: Path | None = None) -> T
     config = validate(TrainConfig, {**settings, "from": None})
     if run is None:
         return config
-    from rpr.runs.origin import origin_of  # torch
+    from rpr.runs.loading import origin_of  # torch
 
     return config.model_copy(update={"origin": origin_of(config, str(run))})
 

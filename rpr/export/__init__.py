@@ -1,1 +1,1 @@
-"""Exporting a run for other programs: writing.py checks the export against the run (parity.py) before it appears."""
+"""Exporting a run for other programs: writing.py compares the export with the run before it appears."""

@@ -1,4 +1,4 @@
-"""Converting a model to CTranslate2's files, and reading them back for rpr.export.parity.
+"""Converting a model to CTranslate2's files, and reading them back for rpr.export.writing.
 
 CTranslate2 supports the paper's clipped distances with one key and one value table shared by the heads of a layer,
 RoPE, and T5's distance bias, each with correct distances when it decodes token by token. It ignores absolute positions
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from rpr.decode.engine import Rows
 from rpr.decode.exported import library
-from rpr.errors import DataError
 from rpr.model.beam_search import Search
 from rpr.model.config import StackShape, TransformerConfig
 from rpr.model.positions import Scheme, Tables
@@ -29,14 +28,6 @@ from rpr.model.transformer import StackModules, Transformer
 
 # Rows of an exported table: for sinusoids, a bias that differs at every distance, and a shorter learned table.
 POSITION_ROWS = 2048
-DIFFERENCES = (  # of CTranslate2 from rpr, for model cards and pages
-    "CTranslate2 ranks by log p / length^alpha; rpr, and the paper, by log p / ((5 + length) / 6)^alpha. Greedy "
-    "translations are identical; those of beam search may differ.",
-    "CTranslate2 stops once beam_size hypotheses are finished; rpr once no unfinished hypothesis can beat its n-th "
-    "best finished one.",
-    "CTranslate2 renormalises probabilities without PAD and BOS, which are never generated; rpr does not.",
-    "For an empty source (only EOS) CTranslate2 returns an empty translation; rpr decodes it like any other.",
-)
 _NAMES = {  # of the parts of a layer
     "norm_1": "self_attention.layer_norm", "qkv": "self_attention.linear.0", "output": "self_attention.linear.1",
     "norm_2": "ffn.layer_norm", "inner": "ffn.linear_0", "outer": "ffn.linear_1", "norm_cross": "attention.layer_norm",
@@ -232,9 +223,7 @@ def _array(weight: Any) -> Any:
 
 
 class CTranslate2Scorer:
-    """An export of format=ctranslate2 in float32: a `generator`, of a decoder-only model, or a translator. Raises
-    DataError if CTranslate2 cannot load it.
-    """
+    """An export of format=ctranslate2 in float32: a `generator`, of a decoder-only model, or a translator."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, threads: int, *, generator: bool) -> None:
         self.generator = generator
@@ -242,10 +231,7 @@ class CTranslate2Scorer:
         self._index = {name: index for index, name in enumerate(self._names)}
         program = library("ctranslate2").Generator if generator else library("ctranslate2").Translator
         settings = {"compute_type": "float32", "inter_threads": 1, "intra_threads": threads, "flash_attention": False}
-        try:
-            self._model = program(str(folder), **settings)
-        except (RuntimeError, ValueError) as error:
-            raise DataError(f"{folder}: CTranslate2 cannot load it ({' '.join(str(error).split())[:200]})") from None
+        self._model = program(str(folder), **settings)
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[list[float]]:
         rows: list[Rows] = [sources, targets]

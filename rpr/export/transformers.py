@@ -1,5 +1,5 @@
 """Writing a decoder-only model of documents as Hugging Face transformers reads it: GPTNeoXForCausalLM for RoPE, else
-GPT2LMHeadModel, whose table of positions is learned, of sinusoids, or zero; and reading it back for rpr.export.parity.
+GPT2LMHeadModel, whose table of positions is learned, of sinusoids, or zero; and reading it back for rpr.export.writing.
 
 Both are pre-norm. Their input embeddings, apart from the output projection, contain the factor sqrt(d_model) and the
 zero vector of BOS; other biases than those of the feed-forward layers are zero.
@@ -208,7 +208,7 @@ class TransformersScorer:
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int) -> list[Tensor]:
-        """As Scorer.score; the sources are empty. Raises RunError if the exported tokenizer does not give these targets
+        """As Engine.score; the sources are empty. Raises RunError if the exported tokenizer does not give these targets
         from their text.
         """
         for target in targets:

@@ -1,9 +1,11 @@
-"""Writing an export: to a temporary folder, checked against the model, and only then renamed."""
+"""Writing an export: to a temporary folder, compared with its model, and only then renamed."""
 
+import copy
 import glob
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +13,25 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 
+from rpr.data.vocabulary import BOS, EOS
 from rpr.decode import exported
-from rpr.decode.engine import SEARCH_SETTINGS, Engine, Progress, search_of
+from rpr.decode.engine import SEARCH_SETTINGS, Engine, Progress, Rows, search_of
 from rpr.decode.exported import Kind, stored_tensors
 from rpr.errors import ConfigError, RunError
 from rpr.export import ctranslate2, transformers
 from rpr.export.ctranslate2 import CTranslate2Scorer
-from rpr.export.parity import EXACT, Parity, parity
 from rpr.export.transformers import TransformersScorer
 from rpr.io.atomic import exclusive, replacing
 from rpr.io.escape import escape_markdown, escape_tree
 from rpr.kinds import kind_of_metric
+from rpr.model.beam_search import Search
+from rpr.model.cache import float32_matmuls
 from rpr.model.config import TransformerConfig
 from rpr.model.positions import codes
+from rpr.model.rotation import float32_angles
+from rpr.model.transformer import Transformer
 from rpr.records.position import position_of
 from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from rpr.version import __version__
@@ -39,6 +46,143 @@ _TEMPLATES = Environment(
 )
 _TEMPLATES.filters["digits"] = lambda metric: kind_of_metric(metric).printed_digits
 _PROGRAMS: dict[str, Any] = {"ctranslate2": ctranslate2, "transformers": transformers}
+# Tolerance for the log p of one token: ROUNDINGS times the rounding error of our own float32, angles of RoPE included,
+# against float64 on the same tokens. Measured on a trained model of 3 layers: 9.6e-6 for CTranslate2; 1.8e-4 with a
+# wrong layer norm epsilon (1e-5 for 1e-6), which changes none of 60 translations.
+ROUNDINGS, LEAST_TOLERANCE = 5, 1e-5
+# Tolerance for hidden states and log p in float64. Sums of a thousand products of size 10 are exact to 1e-12; the same
+# sum is not always the same to the last bit (2.1e-15 with a scheme that adds to the scores).
+EXACT = 1e-8
+Program = Engine | CTranslate2Scorer | TransformersScorer  # that scores given targets
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The result of a comparison. `largest_difference` is that of the log p of any token, EOS included, in our greedy
+    translations and the references, and of a token generated after half of them; `identical` counts greedy
+    translations, None if the export has none; `margins` are of the others log p of our first other token minus that of
+    theirs, under our model.
+    """
+
+    sentences: int
+    identical: int | None
+    margins: tuple[float, ...]
+    largest_difference: float
+    tolerance: float
+
+    @property
+    def different(self) -> int:
+        """The translations that no tie within rounding explains."""
+        return sum(not margin < self.tolerance for margin in self.margins)
+
+    @property
+    def passed(self) -> bool:
+        return not self.different and self.largest_difference <= self.tolerance < math.inf
+
+    def __str__(self) -> str:
+        """As commands, checks and cards say it."""
+        log_p = f"log p of a token differs by at most {self.largest_difference:.1e} (tolerance: {self.tolerance:.0e})"
+        if self.identical is None:
+            return log_p
+        return (
+            f"{self.identical} greedy translations are identical to the model's, {len(self.margins) - self.different} "
+            f"differ at a tie within rounding, {self.different} by more; {log_p}"
+        )
+
+
+def parity(
+    model: Transformer,
+    engine: Program,
+    sources: Rows,
+    references: Rows,
+    search: Search,
+    *,
+    tolerance: float | None = None,
+    progress: Progress | None = None,
+) -> Parity:
+    """Compare an engine's greedy search, if it has one and there are sources, and its scores with our own model in
+    float64. Sources (empty for windows of documents) and references are token IDs with EOS; `tolerance` is of the log p
+    of a token, by default derived from ROUNDINGS. Translations whose first other tokens differ by less are a tie, which
+    another order of summation may swap.
+    """
+    assert len(sources) == len(references)
+    exact, max_tokens = Engine(in_float64(model)), search.max_tokens_per_batch
+    targets, both = [list(reference[:-1]) for reference in references], sources
+    # 1. Our greedy translations, which are scored, too.
+    ours: Rows = []
+    if all(sources):
+        ours = _greedy(exact, sources, search, progress)
+        targets, both = [*map(_pieces, ours), *targets], [*sources, *sources]
+    our_scores = exact.score(both, targets, max_tokens, progress if not ours else None)
+    # 2. How far our own float32 is from them.
+    if tolerance is None:
+        with float32_matmuls("highest"), float32_angles():  # a run's hardware may allow less than these matmuls
+            # An engine may have made the model float64, in place.
+            rounded = Engine(copy.deepcopy(model).float()).score(both, targets, max_tokens)
+        tolerance = max(LEAST_TOLERANCE, ROUNDINGS * _largest_difference(our_scores, rounded))
+    # 3. The other engine's translations and scores.
+    margins: list[float] = []
+    identical, generator = None, engine if isinstance(engine, CTranslate2Scorer) and engine.generator else None
+    if ours and generator is None and not isinstance(engine, TransformersScorer):
+        margins = _margins(exact, sources, ours, _greedy(engine, sources, search), max_tokens)
+        identical = len(sources) - len(margins)
+    difference = _largest_difference(our_scores, engine.score(both, targets, max_tokens))
+    # 4. The token with which a generator continues the first half of a target.
+    if generator is not None:
+        starts = [list(target[: -(-len(target) // 2)]) for target in targets]
+        added = generator.continued([[*source, BOS, *start] for source, start in zip(both, starts, strict=True)])
+        ends = [[*start, *([piece] * (piece != EOS))] for start, (piece, _) in zip(starts, added, strict=True)]
+        scored = zip(starts, exact.score(both, ends, max_tokens), strict=True)
+        next_scores = [of_row[len(start) :][:1] for start, of_row in scored]
+        difference = max(difference, _largest_difference(next_scores, [[log_p] for _, log_p in added]))
+    return Parity(len(sources), identical, tuple(margins), difference, tolerance)
+
+
+def in_float64(model: Transformer) -> Transformer:
+    """A float64 copy with the default attention, so that a check does not depend on the configured kernel."""
+    exact = copy.deepcopy(model).double().eval()
+    exact.use_attention("auto")
+    return exact
+
+
+def largest_of(differences: Tensor) -> float:
+    """The largest absolute value, 0 of nothing; NaN counts as infinite."""
+    return float(differences.abs().nan_to_num(nan=torch.inf).max()) if differences.numel() else 0.0
+
+
+def _largest_difference(ours: Sequence[Tensor], others: Sequence[Sequence[float] | Tensor]) -> float:
+    pairs = zip(ours, others, strict=True)
+    return largest_of(torch.cat([our - torch.as_tensor(their, dtype=torch.float64) for our, their in pairs]))
+
+
+def _greedy(
+    engine: Engine | CTranslate2Scorer, sources: Rows, search: Search, progress: Progress | None = None
+) -> Rows:
+    """Token IDs, with EOS if they are finished."""
+    if isinstance(engine, CTranslate2Scorer):
+        return engine.greedy(sources, search)
+    greedy = replace(search, beam_size=1, n_best=1, length_penalty=0.0)
+    n_best_lists = engine.search(sources, greedy, progress=progress)
+    return [[*hypotheses[0].pieces, *([EOS] * hypotheses[0].finished)] for hypotheses in n_best_lists]
+
+
+def _pieces(row: Sequence[int]) -> list[int]:
+    return [piece for piece in row if piece != EOS]
+
+
+def _margins(exact: Engine, sources: Rows, ours: Rows, others: Rows, max_tokens: int) -> list[float]:
+    """Of the translations that differ; infinite if one only goes on where the other stops."""
+    margins = []
+    for source, our, their in zip(sources, ours, others, strict=True):
+        if _pieces(our) == _pieces(their):
+            continue
+        at = next((at for at, tokens in enumerate(zip(our, their, strict=False)) if len({*tokens}) > 1), None)
+        margin = math.inf
+        if at is not None:
+            scores = exact.score([source] * 2, [our[: at + 1], their[: at + 1]], max_tokens)
+            margin = (scores[0][at] - scores[1][at]).item()
+        margins.append(margin)
+    return margins
 
 
 def check_supported(kind: Kind, config: TransformerConfig, tokenizer: str, out: Path | None = None) -> None:
@@ -143,6 +287,7 @@ def longest(trained: TrainedModel) -> int:
 def card(kind: Kind, trained: TrainedModel, proven: Parity) -> dict[str, Any]:
     """The card as plain data, with the run's record; deterministic for the same run and library versions."""
     model, record = trained.model, trained.record
+    schemes = [stack.scheme for stack in model.config.stacks()]
     lengths = [len(reference) - 1 for reference in trained.references]
     versions, rows = {"rpr": __version__, "torch": record.versions.get("torch")}, None
     if kind != "safetensors":
@@ -161,7 +306,8 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity) -> dict[str, Any]:
         "zero_bos": model.config.zero_bos,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "position_rows": rows,
-        "differences": _differences(kind, model.config, rows),
+        "absolute": any(scheme.absolute != "none" for scheme in schemes),
+        "same_bias_beyond": kind == "ctranslate2" and any(part.has_bias and part.reach is None for part in schemes),
         "parity": {"split": trained.split, "shortest": min(lengths), "longest": max(lengths), **asdict(proven)},
         "versions": versions,
     }
@@ -178,21 +324,3 @@ def verified(trained: TrainedModel, proven: Parity) -> str:
     lengths = [len(reference) - 1 for reference in trained.references]
     of_windows = f" ({min(lengths)} to {max(lengths)} tokens)" if trained.documents else ""
     return f"{proven.sentences} {trained.items} of {trained.split}{of_windows}: {proven}"
-
-
-def _differences(kind: Kind, config: TransformerConfig, rows: int | None) -> list[str]:
-    """Of a program from rpr; of `rows` positions, None: unlimited."""
-    schemes = [stack.scheme for stack in config.stacks()]
-    absolute = any(scheme.absolute != "none" for scheme in schemes)
-    beyond = kind == "ctranslate2" and any(scheme.has_bias and scheme.reach is None for scheme in schemes)
-    notes = {
-        f"The export has {rows} positions: programs fail beyond, so bound the length yourself.": rows is not None
-        and (kind == "transformers" or absolute),
-        "The tokenizer pads a batch on the left, so that generation continues the end of every text; to score a "
-        "batch, pad it on the right, as transformers counts its positions from the first column.": absolute
-        and kind == "transformers",
-        f"The export is exact for {rows} positions; beyond, all distances from {rows} on have the bias of the last "
-        "one.": beyond,
-    }
-    of_program = ctranslate2.DIFFERENCES if kind == "ctranslate2" and config.architecture == "encoder_decoder" else ()
-    return [*of_program, *(note for note, holds in notes.items() if holds)]

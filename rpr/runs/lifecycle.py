@@ -3,48 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rpr.config.train import TrainConfig
-from rpr.errors import ConfigError, DataError, InterruptedRun, RecordError, TimeLimitReached, reason_of
+from rpr.errors import ConfigError, DataError, InterruptedRun, TimeLimitReached, reason_of
 from rpr.io.atomic import exclusive, remove_leftovers, replace_file
 from rpr.io.escape import note
-from rpr.model.positions import Positions, changed_code, codes, of_user
+from rpr.model.positions import changed_code, codes, of_user
 from rpr.records import provenance
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Git, Record, RerunOf, read_record, varying, write_record
-from rpr.runs import locks
 from rpr.runs.locks import LOCK_NAME
 
 if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does not wait for
     from rpr.config.data import DataConfig
     from rpr.data.cache import PreparedData
 
-_WRITTEN = (RECORD_NAME, METRICS_NAME, "config.yaml", "not_finite_*", "*.txt", "vocabulary.model")
-
-
-def create_run_dir(run_dir: Path) -> list[Path]:
-    """Create the run's folder with its lock file; returns the folders that are new, the innermost first."""
-    created = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / LOCK_NAME).touch()
-    return created
+_WRITTEN = (RECORD_NAME, METRICS_NAME, "config.yaml", "*.txt", "vocabulary.model")
 
 
 @contextlib.contextmanager
-def rollback_on_error(run_dir: Path, created: Sequence[Path]) -> Iterator[None]:
-    """If preparing the run fails or is stopped, remove its new folder; an earlier record stays as it was."""
+def rollback_on_error(run_dir: Path) -> Iterator[None]:
+    """If preparing the run fails or is stopped, its new folder leaves, which holds only its lock."""
     try:
         yield
     except BaseException:
-        if not (run_dir / RECORD_NAME).exists():
-            with contextlib.suppress(OSError):  # the folder contains something else
-                if [path.name for path in run_dir.iterdir()] == [LOCK_NAME]:
-                    (run_dir / LOCK_NAME).unlink()
-                for path in dict.fromkeys((run_dir, *created)):
-                    path.rmdir()
+        with contextlib.suppress(OSError):
+            if [path.name for path in run_dir.iterdir()] == [LOCK_NAME]:
+                (run_dir / LOCK_NAME).unlink()
+                run_dir.rmdir()
         raise
 
 
@@ -56,45 +44,21 @@ def untrained(config: TrainConfig) -> Iterator[str]:
         yield f"{never} stay as they were initialised ({scheme.label}): {longer}"
 
 
-@contextlib.contextmanager
-def set_aside(run_dir: Path, positions: Positions) -> Iterator[None]:
-    """Within this context the folder of an earlier run of the same settings is out of the way (again=true). If the new
-    run ends before its record starts, the earlier one returns to its place. One that again=true itself began and that
-    has not finished stays, to be resumed, if the code of its positions is the same. Raises BusyError.
+def _set_aside(run_dir: Path, earlier: Record, config: TrainConfig) -> bool:
+    """again=true: move the files of the `earlier` run of the same settings to a folder of their own, but for one that
+    again=true itself began and that has not finished: it is resumed if the code of its positions is the same.
     """
-    earlier = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
-    try:
-        if run_dir.exists():
-            with locks.acquire(run_dir):
-                if resumed := _to_resume(run_dir, positions):
-                    note(f"again=true: {run_dir.name} resumes, which it began at {resumed.started}")
-                else:
-                    run_dir.rename(earlier)
-                    note(f"again=true: the earlier run is kept in {earlier}")
-        yield
-    except BaseException:
-        if earlier.exists() and not (run_dir / RECORD_NAME).exists():
-            with contextlib.suppress(OSError):  # another process has begun it again
-                earlier.rename(run_dir)
-                note(f"again=true: nothing was trained, so the earlier run is back in {run_dir}")
-        raise
-
-
-def _to_resume(run_dir: Path, positions: Positions) -> Record | None:
-    with contextlib.suppress(RecordError):
-        record = read_record(run_dir / RECORD_NAME)
-        unfinished = record.again and record.status != "finished"
-        if unfinished and not changed_code((positions.encoder, positions.decoder), record.schemes):
-            return record
-    return None
-
-
-def _sweeps_of_set_aside(run_dir: Path) -> tuple[str, ...]:
-    """The sweeps of the last run that was set aside for this one, which takes its place in them."""
-    records = sorted(run_dir.parent.glob(f".{glob.escape(run_dir.name)}.before-*/{RECORD_NAME}"))
-    with contextlib.suppress(RecordError, IndexError):
-        return read_record(records[-1]).sweeps
-    return ()
+    sides = (config.position.encoder, config.position.decoder)
+    if earlier.again and earlier.status != "finished" and not changed_code(sides, earlier.schemes):
+        note(f"again=true: {run_dir.name} resumes, which it began at {earlier.started}")
+        return False
+    folder = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
+    folder.mkdir()
+    for path in run_dir.iterdir():
+        if path.name != LOCK_NAME:
+            path.rename(folder / path.name)
+    note(f"again=true: the earlier run is kept in {folder}")
+    return True
 
 
 def add_to_sweep(run_dir: Path, sweep: str) -> None:
@@ -134,28 +98,29 @@ def start_record(
 
     from rpr.data.batches import unigram_bits
     from rpr.runs.checkpoints import checkpoints
-    from rpr.runs.loading import corpus_change
-    from rpr.runs.origin import check_same_vocabulary
+    from rpr.runs.loading import check_same_vocabulary, corpus_change
 
-    # 1. A run that has a checkpoint continues, on the same corpus.
-    path, sides = run_dir / RECORD_NAME, (config.position.encoder, config.position.decoder)
+    # 1. What the corpus must have, before an earlier run is set aside.
+    path, folder = run_dir / RECORD_NAME, run_dir / "checkpoints"
+    check_test_splits(config, data.splits)
+    if config.origin is not None and (config.again or not checkpoints(folder)):
+        check_same_vocabulary(config.origin, data.vocabulary)
+    # 2. An earlier run of the same settings, which continues, on the same corpus, if it has a checkpoint.
     settings = config.model_dump(mode="json") | {"again": False}
     earlier = read_record(path) if path.exists() else None
-    continued = earlier if checkpoints(run_dir / "checkpoints") else None
-    if checkpoints(run_dir / "checkpoints"):
-        if change := corpus_change(run_dir, earlier, data):
-            raise DataError(f"{change}; restore the old corpus, or move that run's folder away and train it again")
-    elif config.origin is not None:
-        check_same_vocabulary(config.origin, data.vocabulary)
-    check_test_splits(config, data.splits)
-    # 2. What it has in common with the earlier record.
-    sweeps = earlier.sweeps if earlier else _sweeps_of_set_aside(run_dir)
+    sweeps = earlier.sweeps if earlier else ()
+    if config.again and earlier is not None and _set_aside(run_dir, earlier, config):
+        earlier = None
+    continued = earlier if checkpoints(folder) else None
+    if checkpoints(folder) and (change := corpus_change(run_dir, earlier, data)):
+        raise DataError(f"{change}; restore the old corpus, or move that run's folder away and train it again")
     if config.sweep is not None and config.sweep not in sweeps:
         sweeps = (*sweeps, config.sweep)
     most: int | None = concurrent_jobs  # unknown if it was for an earlier part of the run
     if continued is not None:
         most = None if continued.concurrent_jobs is None else max(concurrent_jobs, continued.concurrent_jobs)
     # 3. The files.
+    sides = (config.position.encoder, config.position.decoder)
     remove_leftovers(run_dir, *_WRITTEN)
     record = Record(
         name=config.label,

@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,23 +29,21 @@ _POLL_SECONDS = 1.0
 
 
 class Holder(NamedTuple):
-    """The process that holds a run's lock. A machine is its host name and the id of its boot."""
+    """The process that holds a run's lock."""
 
     host: str
     pid: int
     started: str
-    boot: str
 
     def __str__(self) -> str:
         return escape_control_characters(f"process {self.pid} on {self.host}, since {self.started}")
 
     @property
     def is_here(self) -> bool:
-        """Whether it is, or was, a process of this machine."""
-        return (self.host, self.boot) == (socket.gethostname(), _boot())
+        return self.host == socket.gethostname()
 
 
-@contextmanager
+@contextlib.contextmanager
 def acquire(folder: Path) -> Iterator[int]:
     """Hold the lock of the run in `folder`, which must exist and be writable (OSError); yields the descriptor, with
     which child processes hold it, too. Raises BusyError if another process holds it. When another machine has taken
@@ -54,7 +51,7 @@ def acquire(folder: Path) -> Iterator[int]:
     lock's file stays, empty: deleting it would let two processes in.
     """
     path, released = folder / LOCK_NAME, threading.Event()
-    holder = Holder(socket.gethostname(), os.getpid(), provenance.now(), _boot())
+    holder = Holder(socket.gethostname(), os.getpid(), provenance.now())
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # no link: the file is truncated
     try:
         _take(descriptor, path)
@@ -132,13 +129,6 @@ def with_killed_runs(found: Found) -> Found:
     """The records as `current_record` has them."""
     running = {path: current_record(path)[0] for path, record in found.records if record.status == "running"}
     return found._replace(records=[(path, running.get(path, record)) for path, record in found.records])
-
-
-def _boot() -> str:
-    """Empty where /proc hides it: then the host name alone decides."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
 
 
 def _is_running(holder: Holder) -> bool:

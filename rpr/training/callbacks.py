@@ -130,9 +130,8 @@ class Metrics(StepCallback):
         stopwatch: Stopwatch,
         translate: Callable[[Any], float] | None,
     ) -> None:
-        self.folder, self.optim, self.batches = run_dir / "checkpoints", optim, batches
-        self.path, self.stopwatch, self.translate = run_dir / METRICS_NAME, stopwatch, translate
-        self.bytes_per_token = batches.bytes_per_token()
+        self.folder, self.path, self.optim = run_dir / "checkpoints", run_dir / METRICS_NAME, optim
+        self.stopwatch, self.translate, self.bytes_per_token = stopwatch, translate, batches.bytes_per_token()
         self.started = time.monotonic()  # wall-clock time may be set back
         self._unread: list[tuple[int, Tensor, Tensor]] = []  # step, mean loss of its microbatches, gradient norm
         self._read: list[list[float]] = []  # loss per target token, gradient norm before clipping
@@ -195,10 +194,11 @@ class Metrics(StepCallback):
         losses = trainer.strategy.reduce(torch.stack(shares), reduce_op="mean")
         rows = torch.stack([losses, torch.stack(norms).to(losses.dtype)], dim=1).tolist()
         self._unread = []
-        for step, row in zip(steps, rows, strict=True):
-            if not all(map(math.isfinite, row)):
-                self._stop(trainer, step, *row)
-            self._read.append(row)
+        for step, (loss, norm) in zip(steps, rows, strict=True):
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                what = f"the loss or its gradient is not finite (loss {loss:g}, gradient norm {norm:g})"
+                raise RunError(f"step {step}: {what}; {self._remedy()}")
+        self._read += rows
 
     on_validation_start = read
 
@@ -206,24 +206,12 @@ class Metrics(StepCallback):
         """Refuse to save non-finite weights, as after too large a step, or those of unchecked steps."""
         self.read(trainer)
         if not all(bool(torch.isfinite(parameter).all()) for parameter in pl_module.parameters()):
-            what = f"weights are not finite; {self._last_good_checkpoint()}; lower {self.optim.rate_setting}"
-            raise RunError(f"step {trainer.global_step}: {what}")
+            raise RunError(f"step {trainer.global_step}: weights are not finite; {self._remedy()}")
 
-    def _stop(self, trainer: pl.Trainer, step: int, loss: float, norm: float) -> None:
-        examples, items = self.batches.examples_of_step(step - 1), self.batches.items
-        report = self.path.with_name(f"not_finite_step{step:08d}.json")
-        if trainer.is_global_zero:
-            document = {"step": step, "loss": str(loss), "gradient_norm": str(norm), "pairs": examples}
-            replace_file(report, json.dumps(document, indent=1) + "\n")
-        raise RunError(
-            f"step {step}: the loss or its gradient is not finite (loss {loss:g}, gradient norm {norm:g}; its "
-            f"{len(examples)} {items} are in {report.name}); {self._last_good_checkpoint()}; check these {items}, or "
-            f"lower {self.optim.rate_setting}"
-        )
-
-    def _last_good_checkpoint(self) -> str:
+    def _remedy(self) -> str:
         saved = checkpoints(self.folder)
-        return f"the last good checkpoint is {saved[-1][1].name}" if saved else "there is no checkpoint yet"
+        last = f"the last good checkpoint is {saved[-1][1].name}" if saved else "there is no checkpoint yet"
+        return f"{last}; lower {self.optim.rate_setting}"
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         if not trainer.is_global_zero:

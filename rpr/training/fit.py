@@ -27,7 +27,7 @@ from rpr.records import provenance
 from rpr.records.files import read_metrics
 from rpr.records.record import Training
 from rpr.runs.checkpoints import checkpoints
-from rpr.runs.origin import start_from
+from rpr.runs.loading import start_from
 from rpr.training.callbacks import WARM_UP_STEPS, AtomicCheckpointIO, Metrics, PeriodicCheckpoint, Stopwatch
 from rpr.training.module import TranslationData, TranslationModule
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
@@ -29,7 +28,6 @@ class TranslationData(pl.LightningDataModule):
     def __init__(self, config: TrainConfig, data: PreparedData) -> None:
         super().__init__()
         self.config, self.data = config, data
-        self.items = "windows" if config.data.kind is TEXT else "pairs"  # that the batches are of
         self.train = training_split(data, config.data)
         self._joined = config.model.architecture == "decoder_only"  # source and target are one row of the model
 
@@ -61,12 +59,6 @@ class TranslationData(pl.LightningDataModule):
             return None
         tokens, _ = self.validation.rows("target", range(len(self.validation)))
         return float(text_vocabulary(self.data.vocabulary).piece_bytes[tokens].mean())
-
-    def examples_of_step(self, step: int) -> list[dict[str, Any]]:
-        """The training pairs of a step (from 0), over all ranks: their indices, and the text of their pieces."""
-        decode, sides = self.data.vocabulary.decode, ("source", "target")
-        pairs = np.concatenate(self.stream.step_microbatches(step)).tolist()
-        return [{"pair": at, **{side: decode(self.train.row(side, at).tolist()) for side in sides}} for at in pairs]
 
     def train_dataloader(self) -> DataLoader[Batch]:
         return self._loader(self.train, self.stream)

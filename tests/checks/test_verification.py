@@ -26,7 +26,7 @@ from rpr.data.vocabulary import EOS
 from rpr.decode.engine import Engine
 from rpr.errors import DataError
 from rpr.export import writing
-from rpr.export.parity import in_float64
+from rpr.export.writing import in_float64
 from rpr.model.beam_search import Search
 from rpr.model.positions.rope import Rope
 from rpr.model.stack import Encoded

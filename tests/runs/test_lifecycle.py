@@ -12,7 +12,7 @@ from rpr.data.cache import cache_key
 from rpr.errors import ConfigError, DataError, RunError, TimeLimitReached
 from rpr.model.positions import codes
 from rpr.records.record import RECORD_NAME, read_record, write_record
-from rpr.runs import lifecycle, runtime
+from rpr.runs import lifecycle, locks, runtime
 from rpr.sweep.status import print_cautions
 from rpr.training import launch
 from tests.fake_records import fake_record, make_run
@@ -64,36 +64,33 @@ def test_run_is_added_to_a_sweep_once(tmp_path):
         ("interrupted", True, True, False),
         ("interrupted", False, False, False),
         ("failed", True, False, True),  # of a full disk, a lost GPU: as well
-        ("failed", False, False, False),
         ("finished", True, False, False),
     ],
 )
-def test_again_sets_a_run_aside_but_for_one_that_it_began_itself(tmp_path, tiny_config, status, again, changed, stays):
+def test_again_sets_a_run_aside_but_for_one_that_it_began_itself(
+    tmp_path, tiny_config, small_data, status, again, changed, stays
+):
     run_dir, positions = tmp_path / "run", tiny_config().position
     run_dir.mkdir()
     schemes = codes((positions.encoder, positions.decoder)) | ({"vectors": "0"} if changed else {})
-    update = {"again": again, "schemes": schemes}
-    write_record(run_dir / RECORD_NAME, fake_record(status=status).model_copy(update=update))
-    with lifecycle.set_aside(run_dir, positions):
-        assert run_dir.exists() == stays and len([*tmp_path.iterdir()]) == 1
-
-
-def test_run_that_again_began_stays_so_when_it_is_resumed_without(tiny_config, small_data, tmp_path):
-    run_dir = tmp_path / "run"
-    for again in (True, False):
-        lifecycle.start_record(tiny_config(f"again={again}"), "", run_dir, small_data)
-    with lifecycle.set_aside(run_dir, tiny_config().position):
-        assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    earlier = fake_record(status=status).model_copy(update={"again": again, "schemes": schemes})
+    write_record(run_dir / RECORD_NAME, earlier)
+    (run_dir / locks.LOCK_NAME).touch()
+    lifecycle.start_record(tiny_config("again=true"), "", run_dir, small_data)
+    record, others = read_record(run_dir / RECORD_NAME), sorted(tmp_path.glob(".run.before-*/*"))
+    assert (record.status, record.again, record.sweeps) == ("running", True, earlier.sweeps)
+    assert [path.name for path in others] == ([] if stays else [RECORD_NAME])
+    lifecycle.start_record(tiny_config(), "", run_dir, small_data)
+    assert read_record(run_dir / RECORD_NAME).again, "resumed without the word"
 
 
 @pytest.mark.parametrize("module, name", [(runtime, "check_devices"), (train, "_prepare")])
-def test_run_is_back_in_its_place_if_again_cannot_train_it(tiny_config, tmp_path, monkeypatch, capsys, module, name):
+def test_run_stays_in_its_place_if_again_cannot_train_it(tiny_config, tmp_path, monkeypatch, module, name):
     run_dir = make_run(tiny_config(f"runs_dir={tmp_path}"), status="finished")
     monkeypatch.setattr(module, name, MagicMock(side_effect=ConfigError("no such device, or no corpus")))
     with pytest.raises(ConfigError, match="no such device"):
         train.run(tiny_config(f"runs_dir={tmp_path}", "again=true"), command="")
     assert [*tmp_path.iterdir()] == [run_dir] and read_record(run_dir / RECORD_NAME).status == "finished"
-    assert capsys.readouterr().err.endswith(f"nothing was trained, so the earlier run is back in {run_dir}\n")
 
 
 def test_a_split_that_is_not_there_is_refused_before_the_corpus_is_prepared(tmp_path, monkeypatch):

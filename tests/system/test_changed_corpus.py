@@ -70,7 +70,7 @@ def test_finished_run_refuses_changed_corpus(run, refused, cli):
     write("new")
     assert refused(*COMMAND).startswith(f"data.path: corpus has changed since {run.name} was trained on it")
     message = refused("evaluate", f"run={run}", "hardware.threads=1")
-    assert message.startswith(f"data: multi30k_en_de is not the corpus that {run.name} was trained on")
+    assert message.startswith(f"data: multi30k_en_de has another vocabulary than {run.name} was trained on")
     assert files(run) == before
     shutil.rmtree("corpus")
     assert "already finished" in cli(*COMMAND).err
@@ -80,7 +80,7 @@ def test_without_its_vocabulary_or_with_another_one_a_run_is_refused(run, refuse
     """That of another version of sentencepiece has the same key in the token cache, but other token ids."""
     replace_vocabulary(run)
     message = refused("evaluate", f"run={run}", "hardware.threads=1")
-    assert message.startswith("data: other versions of sentencepiece or Python built another vocabulary in /")
+    assert "has another vocabulary than" in message and "by another sentencepiece" in message
     (run / "vocabulary.model").unlink()
     write("new")
     message = refused("evaluate", f"run={run}", "hardware.threads=1")

@@ -1,12 +1,10 @@
 """Steps with a non-finite loss or gradient, which stop the run; the gradient's norm and its clipping."""
 
-import json
 import math
 
 import pytest
 import torch
 
-from rpr.data.batches import TrainingBatches
 from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints
 from tests.lazy import fit, training_module
@@ -35,18 +33,8 @@ def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
         fit.fit(tiny_config(*RECIPE), small_data, tmp_path)
     message = str(stopped.value)
     assert message.startswith("step 4: the loss or its gradient is not finite (loss ")
-    assert "; the last good checkpoint is step00000003.ckpt; check these pairs, or lower optim" in message
+    assert "; the last good checkpoint is step00000003.ckpt; lower optim" in message
     assert [step for step, _ in checkpoints(tmp_path / "checkpoints")] == [1, 2, 3]
-    report = json.loads((tmp_path / "not_finite_step00000004.json").read_text())
-    train = small_data.split("train")
-    assert len(report["pairs"]) > 10 and f"its {len(report['pairs'])} pairs are in not_finite_step" in message
-    config = tiny_config(*RECIPE)
-    batches = TrainingBatches(train, config.optim.max_tokens_per_microbatch, 2, config.seed)
-    of_step = [int(pair) for part in batches.step_microbatches(BAD_STEP - 1) for pair in part]
-    assert [entry["pair"] for entry in report["pairs"]] == of_step
-    for entry in report["pairs"]:
-        assert small_data.vocabulary.encode(entry["source"], eos=True) == train.row("source", entry["pair"]).tolist()
-        assert small_data.vocabulary.encode(entry["target"], eos=True) == train.row("target", entry["pair"]).tolist()
 
 
 def test_non_finite_weights_are_not_saved(tiny_config, small_data, tmp_path):

@@ -25,29 +25,20 @@ def four_nodes(tiny_config):
 
 
 @pytest.fixture
-def slurm_job(monkeypatch):
-    for name, value in SLURM_JOB.items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
 def worker(monkeypatch, tmp_path):
     """Writes the code of a module that `launch.run_worker("worker", ...)` runs."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return (tmp_path / "worker.py").write_text
 
 
-@pytest.mark.usefixtures("slurm_job")
-def test_torchrun_on_several_nodes_of_slurm(four_nodes):
+def test_torchrun_on_several_nodes_of_slurm(four_nodes, monkeypatch):
+    for name, value in SLURM_JOB.items():
+        monkeypatch.setenv(name, value)
     flags = launch._torchrun(four_nodes.hardware)
     assert {"--nnodes=4", "--nproc-per-node=8", "--master-addr=gpu07", "--master-port=21234"} <= set(flags)
     assert {"--node-rank=2", "--rdzv-conf=timeout=3600"} <= set(flags)
     of_one_node = launch._torchrun(four_nodes.hardware.model_copy(update={"num_nodes": 1}))
     assert {"--standalone", "--local-addr=127.0.0.1"} <= set(of_one_node)  # its own name may not resolve
-
-
-@pytest.mark.usefixtures("slurm_job")
-def test_nodes_must_be_as_many_as_slurm_started(four_nodes, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     with pytest.raises(ConfigError, match=r"^hardware\.num_nodes: 4 nodes must be started by SLURM: rpr-cli train -m"):
         launch._torchrun(four_nodes.hardware)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from rpr.commands.bench import peak_bytes
@@ -13,7 +14,16 @@ from rpr.compose.composition import compose_train
 from rpr.training import loss
 from rpr.training.loss import label_smoothed_loss
 from tests.lazy import training_module
-from tests.training.explicit import explicit_loss
+
+
+def explicit_loss(
+    hidden: torch.Tensor, embedding: torch.Tensor, targets: torch.Tensor, smoothing: float
+) -> torch.Tensor:
+    """The label-smoothed loss with the whole target distribution and all logits."""
+    tokens = embedding.shape[0]
+    distribution = torch.full((len(targets), tokens), smoothing / (tokens - 1), dtype=hidden.dtype)
+    distribution[torch.arange(len(targets)), targets] = 1 - smoothing
+    return -(distribution * F.log_softmax(hidden @ embedding.T, dim=-1)).sum()
 
 
 @pytest.mark.parametrize("smoothing, rows", [(0.0, 3), (0.1, 1), (0.1, 3), (0.1, 100), (0.5, 7)])

@@ -14,7 +14,7 @@ from rpr.config.train import TrainConfig
 from rpr.data.batches import BatchDataset, BatchSpec, TrainingBatches, accumulation
 from rpr.data.cache import PreparedData as Data
 from tests.lazy import callbacks, training_module
-from tests.training.explicit import explicit_loss
+from tests.training.test_loss_and_schedule import explicit_loss
 
 STEP = 3
 MICROBATCHES = 4
