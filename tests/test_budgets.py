@@ -33,7 +33,7 @@ ROOMS = {
     "tests/gpu": 400,
     "tests/io": 130,
     "tests/model": 2_740,
-    "tests/property": 480,
+    "tests/property": 470,
     "tests/records": 250,
     "tests/report": 1_560,
     "tests/runs": 410,

@@ -51,16 +51,6 @@ def write_files(folder: Path, contents: list[bytes], gzipped: tuple[bool, bool])
     return paths
 
 
-def read_or_refused(sides: list[Path]) -> tuple[list[tuple[str, str]], str | None]:
-    """The pairs, or the one-line message of a DataError."""
-    try:
-        return list(line_pairs(*sides)), None
-    except DataError as error:
-        message = str(error)
-    assert len(message.splitlines()) == 1
-    return [], message
-
-
 @sized(25, st.lists(st.tuples(LINES, LINES), max_size=5), BOTH, BOTH, st.integers(0, 6))
 def test_any_lines_are_read_pair_by_pair(tmp_path, pairs, gzipped, newline, first):
     contents = []
@@ -93,7 +83,12 @@ CONTENT = st.binary(max_size=30) | st.lists(
 def test_any_bytes_are_read_or_refused_with_file_and_line(tmp_path, contents, gzipped):
     lines = [[text_of(line) for line in content.removesuffix(b"\n").split(b"\n") if content] for content in contents]
     sides = write_files(tmp_path, [*contents], gzipped)
-    read, message = read_or_refused(sides)
+    read, message = None, None
+    try:
+        read = list(line_pairs(*sides))
+    except DataError as error:
+        message = str(error)
+        assert len(message.splitlines()) == 1
     if message is None:
         assert read == list(zip(*lines, strict=True)) and not any(map(NOT_TEXT.search, contents))
     elif "carriage returns alone" in message:
