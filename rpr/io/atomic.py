@@ -107,7 +107,7 @@ def exclusive(folder: Path, *patterns: str) -> Iterator[None]:
     there: what killed processes left of them is removed first, except on a file system without locks, where they may
     still be running. Raises OSError if the folder cannot be created or read.
     """
-    created = not folder.exists()
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -115,7 +115,7 @@ def exclusive(folder: Path, *patterns: str) -> Iterator[None]:
             remove_leftovers(folder, *patterns)
         yield
     finally:
-        if created:
+        for path in created:
             with contextlib.suppress(OSError):  # it is not empty
-                folder.rmdir()
+                path.rmdir()
         os.close(descriptor)
