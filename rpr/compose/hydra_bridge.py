@@ -3,7 +3,6 @@
 """
 
 import re
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,12 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    parsed = OverridesParser.create().parse_overrides([*overrides])
-    batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-    return [list(job) for batch in batches for job in batch]
+    try:
+        parsed = OverridesParser.create().parse_overrides([*overrides])
+        batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+        return [list(job) for batch in batches for job in batch]
+    except ValueError as error:  # for seed=range(1,5,0)
+        raise ConfigError(str(error)) from None
 
 
 def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None, *, with_hydra: bool = False) -> Any:
@@ -46,12 +48,7 @@ def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None,
     places = ",".join(quote_text(f"file://{folder}") for folder in folders)
     with initialize_config_dir(str(conf), job_name=name, version_base="1.3"):
         words = [*overrides, *([f"hydra.searchpath=[{places}]"] if folders else [])]
-        return hydra_compose(name, words, return_hydra_config=with_hydra)
-
-
-def is_parsing_error(error: BaseException) -> bool:
-    """Whether it is a plain ValueError that Hydra raised while it parsed overrides: for `model=3`, as a choice must be
-    text, or for `seed=range(1,5,0)`.
-    """
-    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return isinstance(error, ValueError) and modules != [] and modules[-1].startswith("hydra.")
+        try:
+            return hydra_compose(name, words, return_hydra_config=with_hydra)
+        except ValueError as error:  # for model=3, as a choice must be text
+            raise ConfigError(str(error)) from None

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rpr.compose.hydra_bridge import is_parsing_error
 from rpr.errors import did_you_mean, reason_of
 from rpr.io.escape import escape_control_characters
 
@@ -43,7 +42,7 @@ def _text(error: BaseException, kind: type[StrictModel] | None) -> str | None:
         recipe = "; a model without optim= has the recipe of its own name" if group == "optim" else ""
         options = [option for option in error.options if not option.startswith("_")]
         return f"{group}: no such choice {choice!r}{recipe}{did_you_mean(choice, options)}"
-    if isinstance(error, (HydraException, OmegaConfBaseException)) or is_parsing_error(error):
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
         text = "; ".join(line.rstrip(".;") for line in lines)
         return _unknown_key(text, kind) or text
