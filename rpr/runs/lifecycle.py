@@ -33,6 +33,7 @@ def rollback_on_error(run_dir: Path) -> Iterator[None]:
             if [path.name for path in run_dir.iterdir()] == [LOCK_NAME]:
                 (run_dir / LOCK_NAME).unlink()
                 run_dir.rmdir()
+                run_dir.parent.rmdir()  # unless it has other runs
         raise
 
 
