@@ -75,7 +75,8 @@ def test_cells_and_microbatches_do_not_depend_on_chunks(monkeypatch):
 def test_padding_waste_equals_that_of_the_microbatches(split):
     batches, sides = TrainingBatches(split, 512, 4, seed=2), (split.source_lengths, split.target_lengths)
     real = padded = 0
-    batches.step_microbatches(batches.steps_per_epoch * 3)  # of another epoch
+    first, second = (np.concatenate(batches.step_microbatches(at)) for at in (0, batches.steps_per_epoch))
+    assert first.tolist() != second.tolist(), "epochs differ in order"
     for step, lengths in itertools.product(range(batches.steps_per_epoch), sides):
         for rows in filter(len, batches.step_microbatches(step)):
             real, padded = real + int(lengths[rows].sum()), padded + len(rows) * int(lengths[rows].max())

@@ -101,9 +101,6 @@ def test_counts_of_a_sample_of_words_stand_for_all(monkeypatch):
     assert len(learned) == 400 and {word: learned.pop(word) for word in often} == {"the": 36000, "of": 20000}
     assert sum(learned.values()) == pytest.approx(4000, rel=0.15)
     assert sum(learned[word] for word in once[2000:] if word in learned) == pytest.approx(2000, rel=0.2)
-    words = Words()
-    words.add(few := dict.fromkeys("abc", 1))
-    assert words.learned() == few
 
 
 def test_marks_and_joiners_are_of_their_word():
