@@ -58,7 +58,7 @@ def test_use_attention_applies_to_all_self_attentions(implementation, monkeypatc
     model, used = make_model("relative"), []
     source, target = sentences(7, 4), target_inputs(5, 6)
     expected = model(source, target)
-    monkeypatch.setattr(stack, "attention_of", lambda *given: used.append(given[1]) or attention_of(*given))
+    monkeypatch.setattr(stack, "attention_of", lambda *given: used.extend(given[1:]) or attention_of(*given))
     model.use_attention(implementation)
     assert_equal(model(source, target), expected)
     assert used == [implementation] * 4  # two layers per stack
