@@ -80,10 +80,8 @@ class TrainedRun:
     ) -> list[list[Continuation]]:
         """As `generate`, with tokens and ends; `on_text` as for `rpr.decode.sampling.continuations`."""
         if self.config.model.architecture != "decoder_only":
-            raise ConfigError(
-                f"run: {self.record.name} is an encoder-decoder model, which translates sources instead of continuing "
-                f"prompts; use rpr-cli translate {self.folder}"
-            )
+            rule = "is an encoder-decoder model, which translates sources instead of continuing prompts"
+            raise ConfigError(f"run: {self.record.name} {rule}; use rpr-cli translate {self.folder}")
         if isinstance(prompts, str):
             raise TypeError("prompts: expected a sequence of strings, not one string")
         rows = [self.prompt_ids(prompt) for prompt in prompts]
@@ -128,9 +126,8 @@ class TrainedRun:
         """
         window = self.config.data.context_length
         if window is None:
-            raise ConfigError(
-                f"loss: {self.record.name} is a model of sentence pairs; use log_probabilities(source, target)"
-            )
+            rule = "is a model of sentence pairs; use log_probabilities(source, target)"
+            raise ConfigError(f"loss: {self.record.name} {rule}")
         if not text:
             raise ConfigError("text: is empty; give at least one character")
         ids_1T = torch.tensor([[BOS, *self._ids(text)]])

@@ -38,6 +38,7 @@ def set_up() -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
     for name, value in MEMORY_VARIABLES.items():
         os.environ.setdefault(name, value)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # bench measures memory with torch's profiler, which would log
     os.environ["MPLBACKEND"] = "agg"  # Lightning imports matplotlib, and a notebook's backend needs its kernel
     if not sys.flags.safe_path and Path(sys.path[0]).absolute() == HERE.parent:  # as `python -m rpr` in a checkout does
         path = os.environ.get("PYTHONPATH")

@@ -86,10 +86,8 @@ def reason_of(error: BaseException) -> str | None:
     if not (of_torch or isinstance(error, MemoryError)):
         return None
     reason = text.partition("\n")[0].partition(" If reserved")[0].rstrip(". ") or type(error).__name__
-    return (
-        f"out of memory ({reason}); use smaller batches (optim.max_tokens_per_microbatch, or max_tokens_per_batch "
-        "of translations), a smaller model, or a device with more memory"
-    )
+    batches = "optim.max_tokens_per_microbatch, or max_tokens_per_batch of translations"
+    return f"out of memory ({reason}); use smaller batches ({batches}), a smaller model, or a device with more memory"
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -41,8 +41,8 @@ class Progress:
         self._total, self._unit, self._description = total, unit, escape_control_characters(description)
         self._done = self._first = done
         self._fields: dict[str, object] = {}
-        self._on_terminal = sys.stderr.isatty()
-        self._keep, self._lines = keep, "none" if sys.stderr.isatty() else lines
+        self._on_terminal, self._keep = sys.stderr.isatty(), keep
+        self._lines = "none" if self._on_terminal else lines
         self._started, self._shown_at = time.monotonic(), -math.inf
         self._printed: int | None = None  # the count in the last line
         self._bar: Any = None
@@ -55,8 +55,7 @@ class Progress:
         """Set the count to `done` of `total`."""
         self._done, self._total = done, total
         self._fields |= fields
-        now = time.monotonic()
-        first, between = _ON_TERMINAL if self._on_terminal else _AS_LINES
+        now, (first, between) = time.monotonic(), _ON_TERMINAL if self._on_terminal else _AS_LINES
         due = now - self._started >= first and now - self._shown_at >= between
         if due and (self._on_terminal or self._lines != "none"):
             self._shown_at = now
@@ -90,11 +89,10 @@ class Progress:
 
     def _show(self) -> None:
         of_all = "" if self._total is None else f"/{self._total:,}"
-        parts = [f"{self._done:,}{of_all} {self._unit}", self.left]
-        for name, value in {f"{self._unit}/s": self._rate or None, **self._fields}.items():
-            if value is not None:
-                parts.append(f"{_format(value)} {name}" if name.endswith("/s") else f"{name} {_format(value)}")
-        parts = [*filter(None, parts)]
+        fields = {f"{self._unit}/s": self._rate or None, **self._fields}
+        shown = [(name, _format(value)) for name, value in fields.items() if value is not None]
+        parts = [f"{value} {name}" if name.endswith("/s") else f"{name} {value}" for name, value in shown]
+        parts = [*filter(None, [f"{self._done:,}{of_all} {self._unit}", self.left]), *parts]
         if not self._on_terminal:
             self._printed = self._done
             print(f"{self._description}: {', '.join(parts)}", file=sys.stderr, flush=True)

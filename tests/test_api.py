@@ -24,7 +24,7 @@ from tests.small_models import write_random_run
 
 SOURCE, TARGET = "the old dog runs", "der alte Hund"
 GREEDY = {"max_new_tokens": 6, "temperature": 0, "top_k": None, "seed": 1, "num_samples": 1, "stop": None}
-DOUBLE = translating._hardware("cpu").model_copy(update={"precision": "64", "threads": 1})
+DOUBLE = translating.translate_config("x", "cpu").hardware.model_copy(update={"precision": "64", "threads": 1})
 
 
 def random_run(folder: Path, settings: list[str], vocabulary) -> TrainedRun:

@@ -51,7 +51,7 @@ def test_a_variant_without_memory_has_no_figures_and_without_the_baseline_none_h
 
     monkeypatch.setattr(benchmark, "training_step", step_of)
     for names, problems in ((("absolute", "none"), 2), (("none", "absolute"), 1)):
-        rows = benchmark.measure(bench("rounds=1"), "step", 5, positions(*names), 1.0, CPU)
+        rows = benchmark.measure(bench("rounds=1"), "step", 5, positions(*names))
         assert [row.get("problem") for row in rows].count("out of memory") == problems
 
 

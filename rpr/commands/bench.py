@@ -1,26 +1,22 @@
 """rpr-cli bench: the speed and memory of position variants, side by side in one process.
 
 Variants take turns on the same data, so that the comparison stays fair on a machine whose speed drifts: a ratio is the
-median over rounds of the ratio within a round. Utilisation (MFU) is relative to the rate of a large matrix product.
+median over rounds of the ratio within a round.
 """
 
 import contextlib
 import itertools
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # memory is measured with torch's profiler, which would log messages
-
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from rpr.commands.printing import table
 from rpr.config.commands import BenchConfig
-from rpr.config.train import HardwareConfig, ModelConfig, check_attention
+from rpr.config.train import ModelConfig, check_attention
 from rpr.errors import ConfigError
 from rpr.model.attention import attention_of
 from rpr.model.layer_positions import LayerPositions
@@ -33,11 +29,6 @@ from rpr.runs import runtime
 from rpr.training.loss import compiled_loss_sum, loss_sum
 
 WARM_UP = 3
-TITLES = {  # of parts
-    "step": "Training step",
-    "context": "Training step by length of the context",
-    "attention": "Causal attention of a layer, forward and backward",
-}
 Step = Callable[[], None]
 
 
@@ -57,79 +48,61 @@ class Timing(NamedTuple):
 
 
 def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
-    """Measure the variants, and print them as tables or as one JSON document: when interrupted, as by a time
-    limit, what was measured.
-    """
+    """Measure the variants, and print tables or a JSON document: when interrupted, of what was measured."""
     # 1. Refuse what cannot run, before any work.
+    hardware = config.hardware
     stacks = [stack for position in positions.values() for stack in config.model.transformer(position, 1).stacks()]
-    check_attention(config.hardware, stacks)
+    check_attention(hardware, stacks)
     for stack in stacks:
         if problem := stack.too_long(config.longest, "the longest sequence"):
             raise ConfigError(f"variants: {problem}")
-    runtime.check_devices(config.hardware)
-    # 2. What a reader needs to know of the machine, with the settings that were used.
-    runtime.set_up(config.hardware)
-    hardware = config.hardware.model_copy(update={"matmul_precision": runtime.matmul_precision(config.hardware)})
-    config, device = config.model_copy(update={"hardware": hardware}), runtime.torch_device(hardware)
-    size = config.model.d_model * (16 if hardware.accelerator == "gpu" else 4)
+    runtime.check_devices(hardware)
+    # 2. What a reader needs to know of the machine.
+    runtime.set_up(hardware)
     document: dict[str, Any] = {
         "device": runtime.device_name(hardware),
         "git": git_state().model_dump(),
         "versions": versions(),
         "config": config.model_dump(mode="json"),
-        "products": {"size": size, "operations_per_second": matmul_rate(hardware, device, size)},
+        "matmul_precision": runtime.matmul_precision(hardware),
     }
     # 3. A row for each part, length and variant; by length those of one scheme also with windows.
     windowed = dict(positions)
     for (name, position), width in itertools.product(positions.items(), config.context.windows):
         if len(position.decoder.parts) == 1:
             windowed[f"{name}, window {width}"] = position.model_copy(update={"window": width})
-    lengths = {part: [config.length] if part == "step" else config.context.lengths for part in config.parts}
-    cases = [(part, length) for part in config.parts for length in lengths[part]]
     try:
-        with Progress(len(cases), "cases", "bench") as bar:
-            for part, length in cases:
-                bar.update(0, part=part, length=length)
-                variants = positions if part == "step" else windowed
-                rows = measure(config, part, length, variants, document["products"]["operations_per_second"], device)
-                document.setdefault(part, []).extend(rows)
-                bar.update()
+        with Progress(None, "lengths", "bench") as bar:
+            for part in config.parts:
+                by_length = part != "step"
+                for length in config.context.lengths if by_length else [config.length]:
+                    rows = measure(config, part, length, windowed if by_length else positions)
+                    document.setdefault(part, []).extend(rows)
+                    bar.update(part=part, length=length)
     finally:
-        if cases[0][0] in document:
+        if config.parts[0] in document:
             print(json.dumps(document, indent=2) if config.format == "json" else as_text(document), flush=True)
 
 
 def as_text(document: Mapping[str, Any]) -> str:
     """The document's tables."""
-    config, products = document["config"], document["products"]
-    hardware, model = config["hardware"], config["model"]
-    parts = wrapped([
+    import pandas as pd
+
+    config, model, hardware = document["config"], document["config"]["model"], document["config"]["hardware"]
+    blocks = ["\n".join(wrapped([
         f"{document['device']}, torch {document['versions']['torch']}, precision {hardware['precision']} (matmuls: "
-        f"{hardware['matmul_precision']}), attention={hardware['attention']}; utilisation is relative to a product of "
-        f"{products['size']} x {products['size']} at {products['operations_per_second'] / 1e12:.3g} TFLOP/s; relative: "
-        f"vs {config['variants'][0]}, the median over rounds, from min to max"
-    ])  # fmt: skip
-    for part, title in TITLES.items():
+        f"{document['matmul_precision']}), attention={hardware['attention']}, model={model['name']}, "
+        f"{model['architecture']}; relative: vs {config['variants'][0]}, the median over rounds, from min to max"
+    ]))]  # fmt: skip
+    for part in config["parts"]:
         if rows := document.get(part):
-            keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "round_seconds"]
-            cells = [[_text(row.get(key, DASH)) for key in keys] for row in rows]
-            parts += ["", f"{title}: model={model['name']}, {model['architecture']}"]
-            parts += table([key.replace("_", " ") for key in keys], cells, texts=0)
-    return "\n".join(parts)
+            frame = pd.DataFrame(rows).drop(columns="round_seconds", errors="ignore")
+            blocks.append(f"{part}:\n{frame.to_string(index=False, na_rep=DASH, float_format='{:,.5g}'.format)}")
+    return "\n\n".join(blocks)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def measure(
-    config: BenchConfig, part: str, length: int, variants: dict[str, Positions], rate: float, device: torch.device
-) -> list[dict[str, Any]]:
-    """A row for each variant on batches of one length; those out of memory have a problem in place of figures. `rate`:
-    operations per second of a large matrix product.
-    """
+def measure(config: BenchConfig, part: str, length: int, variants: dict[str, Positions]) -> list[dict[str, Any]]:
+    """A row for each variant on batches of one length; those out of memory have a problem in place of figures."""
     # 1. Time the variants in turn.
     shape = BatchShape(max(1, config.context.positions // length), 0, length)
     if part == "step":
@@ -137,10 +110,9 @@ def measure(
     operations, step_of = step_flops(config.model, config.data.vocabulary_size, shape), training_step
     if part == "attention":
         operations, step_of = 12 * shape.sentences * length**2 * config.model.d_model, attention_step
-    timings: dict[str, Timing] = {}
-    with contextlib.suppress(torch.OutOfMemoryError):
-        steps = {name: step_of(config, position, shape, device) for name, position in variants.items()}
-        timings = take_turns(steps, rounds=config.rounds, steps_per_round=config.steps_per_round, device=device)
+    device = runtime.torch_device(config.hardware)
+    steps = {name: step_of(config, position, shape, device) for name, position in variants.items()}
+    timings = take_turns(steps, rounds=config.rounds, steps_per_round=config.steps_per_round, device=device)
     # 2. The rows; without the baseline there is nothing to compare with.
     rows: list[dict[str, Any]] = []
     baseline = timings.get(next(iter(variants)))
@@ -149,20 +121,14 @@ def measure(
         if baseline is None or (timing := timings.get(name)) is None:
             rows.append(row | {"problem": "out of memory"})
             continue
-        seconds, tokens = statistics.median(timing.seconds), shape.sentences * length
+        seconds = statistics.median(timing.seconds)
         ratios = [base / taken for base, taken in zip(baseline.seconds, timing.seconds, strict=True)]
-        speed = {"steps_per_second": 1 / seconds, "target_tokens_per_second": tokens / seconds}
-        rows.append({
-            **row,
-            **({"seconds": seconds} if part == "attention" else speed),
-            "utilisation": operations / (rate * seconds),
-            "peak_megabytes": timing.peak_bytes / 1e6,
-            "relative_speed": statistics.median(ratios),
-            "min": min(ratios),
-            "max": max(ratios),
-            "relative_memory": timing.peak_bytes / baseline.peak_bytes,
-            "round_seconds": timing.seconds,
-        })  # fmt: skip
+        speed = {"steps_per_second": 1 / seconds, "target_tokens_per_second": shape.sentences * length / seconds}
+        row |= {"seconds": seconds} if part == "attention" else speed
+        row |= {"teraflops_per_second": operations / seconds / 1e12, "peak_megabytes": timing.peak_bytes / 1e6}
+        row |= {"relative_speed": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+        row["relative_memory"] = timing.peak_bytes / baseline.peak_bytes
+        rows.append(row | {"round_seconds": timing.seconds})
     return rows
 
 
@@ -170,45 +136,26 @@ def take_turns(
     steps: Mapping[str, Step], *, rounds: int, steps_per_round: int, device: torch.device
 ) -> dict[str, Timing]:
     """Time all steps in turn, round by round. Those that run out of a GPU's memory have no timing."""
-    peaks = {}
+    timings = {}
     for name, step in steps.items():
         with contextlib.suppress(torch.OutOfMemoryError):
             for _ in range(WARM_UP):
                 step()
-            peaks[name] = peak_bytes(step, device)
-    seconds: dict[str, list[float]] = {name: [] for name in peaks}
-    for _, name in itertools.product(range(rounds), peaks):
-        seconds[name].append(_seconds(steps[name], device, steps_per_round))
-    return {name: Timing(seconds[name], peak) for name, peak in peaks.items()}
-
-
-def _seconds(step: Callable[[], object], device: torch.device, times: int = 1) -> float:
-    """Of one step, as the mean over a number of times."""
+            timings[name] = Timing([], peak_bytes(step, device))
     synchronise: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    synchronise()
-    started = time.perf_counter()
-    for _ in range(times):
-        step()
-    synchronise()
-    return (time.perf_counter() - started) / times
-
-
-def matmul_rate(hardware: HardwareConfig, device: torch.device, size: int) -> float:
-    """FLOP/s of a matmul of two size x size matrices in the model's precision: the median of ten, after three warm-up
-    runs. The upper bound for a training step on this device.
-    """
-    dtype = torch.bfloat16 if hardware.precision == "bf16" else torch.float32
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    seconds = [_seconds(lambda: torch.mm(a, b), device) for _ in range(13)]
-    return 2 * size**3 / statistics.median(seconds[3:])
+    for _, (name, timing) in itertools.product(range(rounds), timings.items()):
+        synchronise()
+        started = time.perf_counter()
+        for _ in range(steps_per_round):
+            steps[name]()
+        synchronise()
+        timing.seconds.append((time.perf_counter() - started) / steps_per_round)
+    return timings
 
 
 def step_flops(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> int:
     """Model FLOPs of a training step: of the matmuls that the model requires, a multiply-add as two, the backward pass
     as twice the forward pass, causal attention in full, positions and recomputation not at all.
-
-    With d = d_model, f = d_ff, N layers in each stack and a vocabulary of V, the forward pass takes
-    4 N (n d^2 + m d^2 + n m d) where n positions attend to m, 4 N d f for each position and 2 T d V for the scores.
     """
     d, f = model.d_model, model.d_ff
     sentences, source, target = shape
@@ -222,11 +169,9 @@ def step_flops(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> i
 def peak_bytes(step: Step, device: torch.device) -> int:
     """The peak memory of tensors during a step, above that before it, in bytes."""
     if device.type == "cuda":
-        torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         step()
-        torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()

@@ -1,13 +1,12 @@
 """rpr-cli compare: which run is better on the same test sentences, by how much, and with what significance."""
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from rpr.config.commands import CompareConfig
 from rpr.errors import RecordError, RunError
-from rpr.io.escape import escape_control_characters
+from rpr.io.escape import escape_control_characters, note
 from rpr.paths import user_path
 from rpr.records.position import corpus_differences
 from rpr.records.record import find_records, record_path
@@ -36,18 +35,16 @@ def run(config: CompareConfig) -> None:
     if config.sweep is not None:
         baseline = config.baseline or usual_baseline([run.record for run in runs])
         groups, without_baseline = pairs_of_sweep(runs, config.sweep, baseline)
-        _leave_out(without_baseline)
+        for line in without_baseline:
+            note(f"left out: {line}")
     # 2. The tests.
     numbers = config.model_dump(include={"samples", "trials", "seed"})
-    families = tuple(
-        family
-        for of_group, pairs in groups
-        for family in compare_runs(of_group, pairs, config.splits, config.metrics, config.bleu_tokenizer, **numbers)
-    )
+    chosen = config.splits, config.metrics, config.bleu_tokenizer
+    families = [family for of_group, pairs in groups for family in compare_runs(of_group, pairs, *chosen, **numbers)]
     # 3. In what else the runs differ; settings of a record are untrusted.
     remarks = [escape_control_characters(line) for _, pairs in groups for pair in pairs for line in _remarks(*pair)]
     title = f"Paired tests{f': sweep {config.sweep}' if config.sweep else ''}"
-    report = PairedReport(title=title, tests=families, remarks=tuple(remarks), **numbers)
+    report = PairedReport(title=title, tests=tuple(families), remarks=tuple(remarks), **numbers)
     if config.format == "json":
         print(json.dumps(as_json(report), indent=2, ensure_ascii=False))
     elif config.format == "markdown":
@@ -68,24 +65,18 @@ def _remarks(baseline: Run, run: Run) -> Iterator[str]:
 
 def _of_sweep(config: CompareConfig) -> list[Run]:
     """The finished runs of a sweep that can be compared; the others are reported on stderr."""
-    root = user_path(config.runs_dir)
+    root, runs = user_path(config.runs_dir), list[Run]()
     records, left_out = with_killed_runs(find_records(root, config.sweep))
-    runs, left_out = list[Run](), [*left_out]
+    for line in left_out:
+        note(f"left out: {line}")
     for path, record in records:
         try:
             if record.outcome is None and not any(can_be_compared(path, score.split) for score in record.scores):
                 raise RunError(f"{record.name}: beside its record are no translations, or documents with their nats")
             runs.append(read_run(path))
         except (RecordError, RunError) as error:  # of another version, unfinished
-            left_out.append(str(error))
-    _leave_out(left_out)
+            note(f"left out: {error}")
     if not runs:
-        raise RunError(
-            f"sweep {config.sweep}: no finished run to compare in {root}; train it (rpr-cli sweep {config.sweep})"
-        )
+        remedy = f"train it (rpr-cli sweep {config.sweep})"
+        raise RunError(f"sweep {config.sweep}: no finished run to compare in {root}; {remedy}")
     return runs
-
-
-def _leave_out(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(f"left out: {escape_control_characters(line)}", file=sys.stderr)

@@ -8,7 +8,7 @@ from rpr.commands.printing import table
 from rpr.config.commands import DiffConfig
 from rpr.io.escape import escape_control_characters
 from rpr.paths import user_path
-from rpr.records.difference import ABSENT, Fact, Row, difference, equal_losses
+from rpr.records.difference import ABSENT, Row, difference, equal_losses
 from rpr.records.record import read_record, record_path
 from rpr.report.render import DASH, WIDTH, shortened, wrapped
 
@@ -31,18 +31,16 @@ def run(config: DiffConfig) -> None:
 
 def lines_of(rows: Sequence[Row], first: str, second: str) -> list[str]:
     """The differences as lines of at most WIDTH characters: what differs, then all scores and the other figures that
-    differ, then what must not be subtracted.
+    differ, then what must not be subtracted. Intervals are those of `rpr-cli compare`.
     """
     settings, results = [], []
     for row in rows:
-        name = shortened(row.name, _NAME)
+        name, a, b = shortened(row.name, _NAME), _text(row.a), _text(row.b)
         if row.kind == "setting" and not row.same:
-            a, b = _text(row.a.value), _text(row.b.value)
             settings.append([name, shortened(a, _VALUE, b), shortened(b, _VALUE, a)])
         elif row.kind == "score" or (row.kind == "figure" and not row.same):
-            apart = row.unlike or ABSENT in (row.a.value, row.b.value)
-            change = "same" if row.same else DASH if apart else f"{row.b.value - row.a.value:+,.4g}"
-            results.append([name, _figure(row.a), _figure(row.b), change])
+            apart = row.unlike or ABSENT in (row.a, row.b)
+            results.append([name, a, b, "same" if row.same else DASH if apart else f"{row.b - row.a:+,.4g}"])
     notes = [f"{row.name}: not comparable: {row.unlike}" for row in rows if row.unlike]
     parts = [table(["setting", first, second], settings, texts=3)]
     parts += [table(["result", first, second, f"{second} - {first}"], results), wrapped(notes)]
@@ -51,12 +49,3 @@ def lines_of(rows: Sequence[Row], first: str, second: str) -> list[str]:
 
 def _text(value: Any) -> str:
     return DASH if value is ABSENT else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _figure(fact: Fact) -> str:
-    if fact.value is ABSENT:
-        return DASH
-    ends = [] if fact.interval is None else [fact.interval.low, fact.interval.high]
-    whole = isinstance(fact.value, int) or abs(fact.value) >= 10_000
-    text, *interval = (f"{value:,.0f}" if whole else f"{value:#.5g}" for value in (fact.value, *ends))
-    return f"{text} ({' to '.join(interval)})" if interval else text

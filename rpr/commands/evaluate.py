@@ -27,15 +27,14 @@ _LONGEST_NAME = 200  # bytes; file systems allow 255
 
 def run(config: EvaluateConfig) -> None:
     """Prints the scores and writes them with the hypotheses to <run>/evaluations/<typed settings>; if these are too
-    many for the name of a folder, their beginning and a hash.
-
-    The run's record is not changed.
+    many for the name of a folder, their beginning and a hash. The run's record is not changed.
     """
     # 1. The run's settings with the typed ones.
     run_dir = user_path(config.run).absolute()
     trained = loading.config_of(run_dir, config)
     names = {*OF_TRANSLATIONS, *REPORTED, "text_tokens", "matmul_precision"}
     requested = config.model_dump(include=names, exclude_none=True)
+    typed = config.model_dump(include={*names, "splits", "average_checkpoints"}, exclude_none=True)
     if config.splits is not None:
         requested["test_splits"] = config.splits
     if config.context_lengths is not None:
@@ -43,20 +42,17 @@ def run(config: EvaluateConfig) -> None:
     position = changed_after_training(trained.position, config.position or {})
     changed = {"position": position.model_dump(), "evaluation": trained.evaluation.model_dump() | requested}
     trained = validate(TrainConfig, trained.model_dump() | changed)
-    evaluation = trained.evaluation
     check_tokenizer(trained)
-    documents = trained.data.kind is TEXT
-    given = config.model_dump(include={*OF_TRANSLATIONS, "text_tokens"}, exclude_none=True)
-    if unread := [name for name in given if name not in trained.effective()["evaluation"]]:
+    read = {*trained.effective()["evaluation"], *REPORTED, "matmul_precision", "splits", "average_checkpoints"}
+    if unread := [name for name in typed if name not in read]:
         note(f"without effect on {run_dir.name}: {', '.join(unread)}")
     # 2. Its data and weights.
     data, model, checkpoint = loading.load(trained, run_dir, config.average_checkpoints)
     if config.position:
         checkpoint += f", positions: {position.label}"
+        typed["position"] = config.position
     system = evaluated_model(trained, model, checkpoint)
     # 3. A folder for what is typed, and for what else makes another result of it.
-    typed = config.model_dump(include={*names, "splits", "average_checkpoints"}, exclude_none=True)
-    typed |= {"position": config.position} if config.position else {}
     typed |= {"precision": system.precision} if system.precision != "32" else {}
     if loading.corpus_change(run_dir, loading.record_of(run_dir), data):  # the scores of the run's own corpus are kept
         typed["corpus"] = data.meta.key[:12]
@@ -64,7 +60,8 @@ def run(config: EvaluateConfig) -> None:
     if len(name.encode()) > _LONGEST_NAME:
         name = f"{name[:40]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     # 4. What cannot be scored is refused before anything is.
-    for split in config.splits or ():  # raises before anything is scored if the split or its text does not exist
+    documents = trained.data.kind is TEXT
+    for split in config.splits or ():
         data.split(split) if documents else data.text(split)
     check_scorable(trained, data)
     for tried in trained.sites:
@@ -80,6 +77,6 @@ def run(config: EvaluateConfig) -> None:
     if config.format == "json":
         print(document)
         return
-    how = ("" if documents else f"{search_in_words(evaluation)}, ") + f"precision {system.precision}"
+    how = ("" if documents else f"{search_in_words(trained.evaluation)}, ") + f"precision {system.precision}"
     print("\n".join(wrapped([f"{run_dir.name}: {system.checkpoint}, {how}"])))
     print(scores_text(scored.scores, scored.by_length, scored.by_context))

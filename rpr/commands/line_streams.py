@@ -2,9 +2,20 @@
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 
+from rpr.errors import ConfigError
+from rpr.io.escape import note
+
 CHUNK_BYTES = 2**16
+
+
+def stdin() -> int:
+    """The descriptor of stdin; raises ConfigError if it is closed."""
+    if sys.stdin is None:
+        raise ConfigError("stdin is closed; give input=FILE, or prompt=TEXT to generate")
+    return sys.stdin.fileno()
 
 
 def batches(descriptor: int, max_lines: int) -> Iterator[list[bytes]]:
@@ -12,6 +23,8 @@ def batches(descriptor: int, max_lines: int) -> Iterator[list[bytes]]:
     They are without their newlines; the last may have none. An input without any newline has a line at each carriage
     return. At most one chunk is read beyond a batch, so an endless input waits in its pipe.
     """
+    if os.isatty(descriptor):
+        note("reading from the terminal: press Enter to end a line, Ctrl-D to quit")
     of_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
     lines: list[bytes] = []
     partial: list[bytes] = []  # of a line whose end has not arrived

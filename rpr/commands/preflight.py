@@ -3,6 +3,7 @@ the name of Lightning's, to which it is not passed.
 """
 
 import gc
+import math
 import os
 import shutil
 import time
@@ -79,20 +80,17 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
     begin = time.monotonic()
     evaluated = _evaluate(tried, data, run_dir)
     # 4. What that took, and what the whole training will take.
-    optim, speed, tokens = config.optim, training.steps_per_second, training.target_tokens_per_second
-    kept, size, free = optim.kept_checkpoints, last.stat().st_size, shutil.disk_usage(run_dir).free
-    assert speed is not None
-    assert tokens is not None
+    optim, speed, memory = config.optim, training.steps_per_second or math.nan, training.peak_memory_bytes or 0
+    size, free = last.stat().st_size / 1e6, shutil.disk_usage(run_dir).free / 1e9
     exact = f", up to {difference:.2g} (sums on a GPU are not exact)" if difference else ""
     device = runtime.device_name(config.hardware)
     print(f"{config.label}: {STEPS} steps of {parameters / 1e6:.3g} M parameters on {device}")
     for name, value in {
-        "peak memory": f"{(training.peak_memory_bytes or 0) / 1e6:,.0f} MB ({training.peak_memory_kind}), with the "
-        "longest rows",
-        "speed": f"{speed:.3g} steps/s, {tokens:,.0f} target tokens/s",
-        "whole training": f"{optim.max_steps:,} steps in {optim.max_steps / speed / 3600:,.2f} hours, validation and "
+        "peak memory": f"{memory / 1e6:,.0f} MB ({training.peak_memory_kind}), with the longest rows",
+        "speed": f"{speed:.3g} steps/s, {training.target_tokens_per_second or math.nan:,.0f} target tokens/s",
+        "whole training": f"{optim.max_steps:,} steps in {optim.max_steps / speed / 3600:,.2f} hours; validation and "
         "checkpoints not counted",
-        "disk": f"{kept} checkpoints of {size / 1e6:,.1f} MB: {kept * size / 1e9:,.2g} GB of {free / 1e9:,.0f} GB free",
+        "disk": f"{optim.kept_checkpoints} checkpoints of {size:,.1f} MB; {free:,.0f} GB are free",
         "resumed": f"the weights of a training never stopped{exact}",
         "evaluation": f"{evaluated} in {time.monotonic() - begin:,.1f} s",
     }.items():
@@ -114,8 +112,7 @@ def _evaluate(config: TrainConfig, data: PreparedData, run_dir: Path) -> str:
         config = config.model_copy(update={"evaluation": config.evaluation.model_copy(update=little)})
         score_run(config, data, system, run_dir)
         return f"{PAGE_TOKENS:,} tokens of {split} read"
-    search = search_of(config.evaluation)
-    search = replace(search, max_extra_length=min(search.max_extra_length, EXTRA_TOKENS))
+    search = replace(search_of(config.evaluation), max_extra_length=EXTRA_TOKENS)
     sources = data.split(split).first("source", SENTENCES)
     translate_sources(system.engine, sources, data.vocabulary, search)
     return f"{len(sources)} sentences of {split} translated"

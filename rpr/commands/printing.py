@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rpr.io.escape import escape_control_characters
-from rpr.kinds import TEXT, TRANSLATION, kind_of_metric
+from rpr.kinds import TEXT, kind_of_metric
 from rpr.records.measurement import single
 from rpr.records.record import RECORD_NAME, Record, read_record
 from rpr.records.scores import (
@@ -15,6 +15,7 @@ from rpr.records.scores import (
     ByContext,
     ByLength,
     Interval,
+    LengthScore,
     Score,
     hypotheses_note,
     pooled,
@@ -35,14 +36,18 @@ def window() -> tuple[int, int]:
     return columns, lines
 
 
-def headline(record: Record) -> str:
-    """The scores of a run with their intervals, those of findings first."""
+def findings(record: Record) -> list[Score]:
+    """The scores of a run that findings are of, of its first split first."""
     kind = record.kind
     scores = [score for score in record.scores if score.metric == kind.metric]
-    scores.sort(key=lambda score: [*kind.splits, score.split].index(score.split))
-    texts = [f"{score.split} {figure(score.score, score.interval, kind.printed_digits)}" for score in scores]
+    return sorted(scores, key=lambda score: [*kind.splits, score.split].index(score.split))
+
+
+def headline(record: Record) -> str:
+    """The scores of a run with their intervals, those of findings first."""
+    texts = [f"{score.split} {score_text(score)}" for score in findings(record)]
     made_up = " (synthetic data)" if record.synthetic else ""
-    return f"{record.name}{made_up}: {kind.heading} {', '.join(texts) or 'not measured'}"
+    return f"{record.name}{made_up}: {record.kind.heading} {', '.join(texts) or 'not measured'}"
 
 
 def print_result(run_dir: Path) -> None:
@@ -63,7 +68,11 @@ def print_result(run_dir: Path) -> None:
 def scores_text(scores: Sequence[Score], by_length: ByLength | None, by_context: Sequence[ByContext]) -> str:
     """An evaluation as tables, with what a reader must know of them below."""
     # 1. A row for each score.
-    blocks = [_table_of_scores(scores)]
+    rows = [
+        [score.split, score.metric, score.test_set, score_text(score), f"{score.num_sentences:,}"] for score in scores
+    ]
+    items = kind_of_metric(scores[0].metric).items if scores else "sentences"
+    blocks = [table(["split", "metric", "test set", "score", items], rows, texts=3)]
     notes = [note for score in scores for note in hypotheses_note(score.empty_hypotheses, score.unfinished_hypotheses)]
     notes += [tokenised_in_words(score.tokenised_references) for score in scores if score.tokenised_references]
     # 2. A row for each bucket of lengths.
@@ -77,21 +86,11 @@ def scores_text(scores: Sequence[Score], by_length: ByLength | None, by_context:
     return "\n\n".join("\n".join(block) for block in [*blocks, wrapped(dict.fromkeys(notes))] if block)
 
 
-def _table_of_scores(scores: Sequence[Score]) -> list[str]:
-    rows = []
-    for score in scores:
-        shown = figure(score.score, score.interval, kind_of_metric(score.metric).printed_digits)
-        rows.append([score.split, score.metric, score.test_set, shown, f"{score.num_sentences:,}"])
-    items = kind_of_metric(scores[0].metric).items if scores else "sentences"
-    return table(["split", "metric", "test set", "score", items], rows, texts=3)
-
-
 def _table_by_length(by_length: ByLength) -> list[str]:
     rows = []
     for bucket in by_length.buckets:
-        scored = {score.metric: score for score in bucket.scores}
-        found = (scored.get(metric) for metric in by_length.signatures)
-        figures = [figure(one.score, one.interval, TRANSLATION.printed_digits) if one else DASH for one in found]
+        scored = {score.metric: score_text(score) for score in bucket.scores}
+        figures = [scored.get(metric, DASH) for metric in by_length.signatures]
         rows.append([bucket.label + "*" * bucket.beyond_training, *figures, f"{bucket.num_sentences:,}"])
     metrics = [METRIC_NAMES[metric] for metric in by_length.signatures]
     title = f"By {by_length.axis} ({by_length.unit}), {pooled(by_length.splits)}:"
@@ -99,25 +98,25 @@ def _table_by_length(by_length: ByLength) -> list[str]:
 
 
 def _tables_by_context(scored: ByContext) -> Iterator[list[str]]:
-    digits = TEXT.printed_digits
-    found: dict[tuple[str, int], str] = {
-        (row.windows, row.length): figure(row.bits_per_byte, row.interval, digits) for row in scored.scores
-    }
-    headings = {"separate": "separate windows", "sliding": f"sliding by {scored.stride}"}
-    shown = [windows for windows in headings if any(key[0] == windows for key in found)]
-    contexts = sorted({length for _, length in found})
+    found: dict[int, dict[str, str]] = {}
+    for row in scored.scores:
+        found.setdefault(row.length, {})[row.windows] = _figure(row.bits_per_byte, row.interval, TEXT.metric)
+    headings = {"separate": "separate windows"}
+    headings |= {} if scored.stride is None else {"sliding": f"sliding by {scored.stride}"}
     size = f"{scored.num_bytes:,} bytes ({scored.num_tokens:,} tokens) of {scored.num_documents} documents"
     what = f"{scored.split}, bits per byte of the same {size}; trained at {scored.training_length:,}"
-    rows = ([f"{length:,}", *(found.get((windows, length), DASH) for windows in shown)] for length in contexts)
-    yield [
-        *wrapped([f"By length of the context ({what}):"]),
-        *table(["context", *(headings[windows] for windows in shown)], rows),
-    ]
-    places = ([f"{row.first:,}–{row.last:,}", f"{row.bits_per_byte:.{digits}f}"] for row in scored.by_position)
-    title = f"By position in separate windows of {contexts[-1]:,}:"
-    yield [title, *table(["position", "bits per byte"], places)]
+    rows = [[f"{length:,}", *(row.get(windows, DASH) for windows in headings)] for length, row in sorted(found.items())]
+    yield [*wrapped([f"By length of the context ({what}):"]), *table(["context", *headings.values()], rows)]
+    figures = (_figure(row.bits_per_byte, None, TEXT.metric) for row in scored.by_position)
+    ranges = (f"{row.first:,}–{row.last:,}" for row in scored.by_position)
+    title = f"By position in separate windows of {max(found):,}:"
+    yield [title, *table(["position", "bits per byte"], zip(ranges, figures, strict=True))]
 
 
-def figure(value: float, interval: Interval | None, digits: int) -> str:
-    """`36.4 (35.9 to 36.9)`."""
-    return " ".join(figure_text(single(value, interval), digits)).rstrip()
+def score_text(score: Score | LengthScore) -> str:
+    """`36.41 (35.92 to 36.90)†`."""
+    return _figure(score.score, score.interval, score.metric)
+
+
+def _figure(value: float, interval: Interval | None, metric: str) -> str:
+    return " ".join(figure_text(single(value, interval), kind_of_metric(metric).printed_digits)).rstrip()

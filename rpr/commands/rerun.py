@@ -14,9 +14,6 @@ from rpr.io.escape import note
 from rpr.paths import schemes_dir, user_path
 from rpr.records.difference import difference, equal_losses, reproduced
 from rpr.records.record import RECORD_NAME, RerunOf, read_record, record_path
-from rpr.runs import runtime
-from rpr.runs.checkpoints import checkpoints
-from rpr.runs.loading import weights_of
 
 
 def run(config: RerunConfig) -> None:
@@ -32,7 +29,6 @@ def run(config: RerunConfig) -> None:
     logger = record.config["logger"] | {"mode": "none"}
     changes = {"data": data, "logger": logger, "stop_after_minutes": None, "sweep": None, "runs_dir": config.runs_dir}
     typed = config_from_record(record.config | changes, path)
-    runtime.check_devices(typed.hardware)
     # 2. Another corpus is said before days of training.
     if record.data is not None and (key := cache_key(typed.data)) != record.data.key:
         note(f"not as recorded: the corpus, key {key[:12]} here and {record.data.key[:12]} in the record")
@@ -42,8 +38,6 @@ def run(config: RerunConfig) -> None:
         earlier = read_record(run_dir / RECORD_NAME) if (run_dir / RECORD_NAME).exists() else None
         if earlier is None or (earlier.status != "finished" and earlier.run_id == typed.run_id):
             break
-    if typed.origin is not None and not checkpoints(run_dir / "checkpoints"):
-        weights_of(typed.origin)  # raises before the corpus is prepared
     given = config.model_dump(exclude={"run"}, exclude_none=True)
     words = [f"{key}={quote_text(text)}" for key, text in given.items()]
     words += [f"schemes_dir={folder}" for folder in [schemes_dir()] if folder is not None]

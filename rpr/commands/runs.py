@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rpr.commands.printing import figure, table
+from rpr.commands.printing import findings, score_text, table
 from rpr.config.commands import RunsConfig
 from rpr.errors import ConfigError, RecordError
 from rpr.io.escape import escape_control_characters
@@ -18,10 +18,9 @@ from rpr.records.record import RECORD_NAME
 from rpr.report.render import wrapped
 from rpr.runs import locks
 
-_UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}  # of an age, in seconds
-
 
 def run(config: RunsConfig) -> None:
+    """Prints a table of the runs, newest first, or one JSON document; or removes those named."""
     root = user_path(config.runs_dir)
     if not root.is_dir():
         raise RecordError(f"runs_dir: {root} is not a folder; train something first (rpr-cli sweep quick)")
@@ -43,29 +42,23 @@ def _row(path: Path) -> dict[str, Any]:
     except (RecordError, ValueError) as error:
         started = datetime.fromtimestamp(path.lstat().st_mtime, UTC)
         return row | {"status": "damaged", "started": started.isoformat(), "problem": str(error)}
-    kind = record.kind
     row |= {"status": record.status, "started": started.isoformat(), "steps": record.steps, "of": record.max_steps}
-    scores = [score for score in record.scores if score.metric == kind.metric]
-    if not scores:
+    if (best := next(iter(findings(record)), None)) is None:
         return row | {"problem": record.outcome or "not measured"}
-    best = min(scores, key=lambda score: [*kind.splits, score.split].index(score.split))
-    shown = figure(best.score, best.interval, kind.printed_digits)
-    return row | {"metric": f"{best.split} {best.metric}", "score": best.score, "shown": shown}
+    return row | {"metric": f"{best.split} {best.metric}", "score": best.score, "shown": score_text(best)}
 
 
 def _as_text(rows: list[dict[str, Any]]) -> str:
     notes, cells = list[str](), []
     for row in rows:
-        shown, age = row.get("shown", ""), datetime.now(UTC) - datetime.fromisoformat(row["started"])
+        shown, started = row.get("shown", ""), datetime.fromisoformat(row["started"]).astimezone()
         if "problem" in row:
             notes.append(f"[{len(notes) + 1}] {row['problem']}")
             shown = f"[{len(notes)}]"
-        seconds = max(age.total_seconds(), 1)
-        aged = next(f"{seconds // size:.0f} {unit}" for unit, size in _UNITS.items() if seconds >= size)
         steps = f"{row['steps'] or 0:,}/{row['of']:,}" if "of" in row else ""
         texts = [escape_control_characters(row["name"]), row["status"], row.get("metric", "")]
-        cells.append([*texts, shown, steps, aged, f"{row['megabytes']:,.1f}"])
-    lines = table(["name", "status", "metric", "score", "steps", "age", "MB"], cells, texts=3)
+        cells.append([*texts, shown, steps, f"{started:%Y-%m-%d %H:%M}", f"{row['megabytes']:,.1f}"])
+    lines = table(["name", "status", "metric", "score", "steps", "started", "MB"], cells, texts=3)
     return "\n".join([*lines, *wrapped(notes)]) or "no runs"
 
 
@@ -78,14 +71,11 @@ def _remove(folders: list[Path], names: Sequence[str]) -> None:
             rule = f"names {len(own)} runs whose folder is not a link"
             raise ConfigError(f"remove: {name!r} {rule}; give a name that `rpr-cli runs` lists")
         hidden[own[0]] = own[0].with_name(f".{own[0].name}.{os.getpid()}.removed")
-    try:
-        with ExitStack() as held:  # out of sight at once: a run that is half removed must not pass for one
-            for folder in hidden:
-                held.enter_context(locks.acquire(folder))
-            for folder, aside in hidden.items():
-                folder.rename(aside)
+    with ExitStack() as held:  # out of sight at once: a run that is half removed must not pass for one
+        for folder in hidden:
+            held.enter_context(locks.acquire(folder))
         for folder, aside in hidden.items():
-            shutil.rmtree(aside)
-            print(escape_control_characters(f"removed {folder}"))
-    except OSError as error:
-        raise RecordError(f"remove: {error.filename}: {error.strerror}; remove it yourself") from None
+            folder.rename(aside)
+    for folder, aside in hidden.items():
+        shutil.rmtree(aside)
+        print(escape_control_characters(f"removed {folder}"))

@@ -37,8 +37,7 @@ def run(config: VerifyConfig) -> None:
         print(to_json(document, indent=2, inf_nan_mode="null").decode())
     else:
         head = f"{run_dir.name}: {trained.checkpoint}; {trained.items} of {trained.split}; float64 unless noted"
-        print("\n".join([*wrapped([head]), ""]))
-        print(as_text(results, trained.items))
+        print("\n".join([*wrapped([head]), "", *_table(results, trained.items)]))
     if failed:
         note(f"{run_dir.name}: failed: {', '.join(failed)}")
         raise SystemExit(1)
@@ -47,20 +46,19 @@ def run(config: VerifyConfig) -> None:
 def checks(trained: TrainedModel) -> Iterator[Check]:
     """All checks, in order."""
     search, data = search_of(trained.config.evaluation), trained.config.data
-    yield from check_model(
-        in_float64(trained.model), trained.pairs, search, data.max_length or data.context_length or 0
-    )
+    longest = data.max_length or data.context_length or 0
+    yield from check_model(in_float64(trained.model), trained.pairs, search, longest)
     for format in get_args(Kind):
         with tempfile.TemporaryDirectory(prefix="rpr-verify-") as folder:
             yield export_check(format, trained, user_path(folder))
 
 
-def as_text(checks: Sequence[Check], items: str = "sentences") -> str:
+def _table(checks: Sequence[Check], items: str) -> list[str]:
     """A row for each check, with a footnote on what it compares."""
     rows, notes = [], list[str]()
     for at, check in enumerate(checks, start=1):
-        difference = DASH if check.difference is None else f"{check.difference:.1e}"
-        figures = (difference, DASH if check.tolerance is None else f"{check.tolerance:.0e}", f"{check.sentences:,}")
-        rows.append([f"{check.name} [{at}]", check.outcome, *figures])
+        figures = [(check.difference, ".1e"), (check.tolerance, ".0e")]
+        shown = [DASH if value is None else format(value, digits) for value, digits in figures]
+        rows.append([f"{check.name} [{at}]", check.outcome, *shown, f"{check.sentences:,}"])
         notes += wrapped([check.what + (f" ({check.reason})" if check.reason else "")], f"[{at}] ")
-    return "\n".join([*table(["check", "outcome", "largest difference", "allowed", items], rows, texts=2), *notes])
+    return [*table(["check", "outcome", "largest difference", "allowed", items], rows, texts=2), *notes]

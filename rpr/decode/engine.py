@@ -36,9 +36,7 @@ class Engine:
         """`bfloat16` enables autocast; `matmul_precision` is the precision of float32 matmuls (highest | high |
         medium), None for the process's own. Below `highest` a translation can depend on the rest of its batch.
         """
-        self.model = model
-        self.bfloat16 = bfloat16
-        self.matmul_precision = matmul_precision
+        self.model, self.bfloat16, self.matmul_precision = model, bfloat16, matmul_precision
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -70,9 +68,7 @@ class Engine:
         return results
 
     def score(self, sources: Rows, targets: Rows, max_tokens: int, progress: Progress | None = None) -> list[Tensor]:
-        """log p of each token of the targets (given without EOS) and of the final EOS, with teacher forcing; on the
-        CPU.
-        """
+        """log p of each token of the targets (without EOS) and of the final EOS, with teacher forcing; on the CPU."""
 
         def log_p(source_BS: Tensor, inputs_BT: Tensor) -> Tensor:
             return self.model.logits(self.model(source_BS, inputs_BT)).log_softmax(dim=-1)

@@ -40,9 +40,7 @@ def library(kind: Literal["ctranslate2", "transformers"]) -> Any:
 
 
 class Settings(StrictModel):
-    """The contents of config.json. `rpr` is the version that wrote it; `schemes` are the versions of the position
-    schemes' code, by name.
-    """
+    """The contents of config.json, by version `rpr`; `schemes` are the versions of the position schemes' code."""
 
     format: Literal["rpr-export"]
     version: int
@@ -63,10 +61,8 @@ class Settings(StrictModel):
     def vocabulary(self, folder: Path) -> Vocabulary:
         """Raises DataError if it is missing, damaged, or does not match the model's vocabulary size."""
         vocabulary = Vocabulary.load(path := folder / VOCABULARY_NAME, REMEDY)
-        if len(vocabulary) != self.shape.vocabulary_size:
-            raise DataError(
-                f"{path}: has {len(vocabulary)} pieces but the model has {self.shape.vocabulary_size}; {REMEDY}"
-            )
+        if len(vocabulary) != (expected := self.shape.vocabulary_size):
+            raise DataError(f"{path}: has {len(vocabulary)} pieces but the model has {expected}; {REMEDY}")
         return vocabulary
 
 
@@ -85,13 +81,9 @@ def read_export(folder: Path) -> Settings:
     path = folder / SETTINGS_NAME
     try:
         document = json.loads(path.read_text("utf-8"))
-        if document.get("format") != FORMAT:
-            raise DataError(f"{folder}: is no safetensors export, which alone rpr reads; {REMEDY}")
-        if (version := document.get("version")) != VERSION:
-            raise DataError(
-                f"{path}: format version {version} by rpr {document.get('rpr')}; rpr {__version__} reads {VERSION}: "
-                f"use that version, or {REMEDY}"
-            )
+        if (document.get("format"), document.get("version")) != (FORMAT, VERSION):
+            rule = f"is no safetensors export of version {VERSION}, which alone rpr {__version__} reads"
+            raise DataError(f"{folder}: {rule} (rpr {document.get('rpr')} wrote it); {REMEDY}")
         if unknown := sorted(document["schemes"].keys() - SCHEMES.keys()):
             raise DataError(f"{path}: needs the position scheme {unknown[0]}; give its folder as schemes_dir=DIR")
         return Settings.model_validate(document)
@@ -105,10 +97,8 @@ def load_exported_model(folder: Path) -> Transformer:
     """
     settings, path = read_export(folder), folder / WEIGHTS_NAME
     if changes := changed_code([stack.scheme for stack in settings.shape.stacks()], settings.schemes):
-        raise DataError(
-            f"{folder}: {changes[0]} since the export; restore it as it was with rpr {settings.rpr}, or train the run "
-            "again and export it"
-        )
+        remedy = f"restore it as it was with rpr {settings.rpr}, or train the run again and export it"
+        raise DataError(f"{folder}: {changes[0]} since the export; {remedy}")
     try:
         with safe_open(path, "pt") as file:
             model = build_model(settings.shape).to(file.get_tensor("embedding_VM").dtype)
@@ -119,9 +109,7 @@ def load_exported_model(folder: Path) -> Transformer:
 
 
 def stored_tensors(model: Transformer) -> dict[str, Tensor]:
-    """The parameters, a table that layers share once, under the first one's name; then what positions save beside them
-    (buffers).
-    """
+    """The parameters, a table that layers share once, under the first one's name; then the buffers that are saved."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     buffers = {name: saved for name, saved in model.state_dict(keep_vars=True).items() if name not in parameters}
     return {**dict(model.named_parameters()), **buffers}

@@ -34,11 +34,11 @@ class Continuation:
     text: str = ""
     pieces: list[int] = field(default_factory=list)  # without EOS
     finished: bool = False
-    num_read: int = 0  # pieces that the model read for those after them
+    num_read: int = 0  # token IDs that the model read, the prompt included, for the last of them
 
     def add(self, piece: int, vocabulary: Vocabulary, stop: str | None) -> None:
         """Append a piece; EOS or the stop text ends the continuation."""
-        self.num_read = len(self.pieces)
+        self.num_read += 1
         if piece == EOS:
             self.finished = True
             return
@@ -70,7 +70,7 @@ def continuations(
     `max_new_tokens`, for those that are learned, RunError if the model gives no finite probability.
     """
     _check(engine.model, prompts, sampling)
-    by_prompt = [[Continuation() for _ in range(sampling.num_samples)] for _ in prompts]
+    by_prompt = [[Continuation(num_read=len(prompt) - 1) for _ in range(sampling.num_samples)] for prompt in prompts]
     rows = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(sampling.num_samples)]
     lengths = [len(prompts[prompt]) + sampling.max_new_tokens for prompt, _ in rows]
     alone = ([row] for row in range(len(rows)))
@@ -140,7 +140,5 @@ def _check(model: Transformer, prompts: Rows, sampling: SamplingConfig) -> None:
     if rows is not None and longest + sampling.max_new_tokens - 1 > rows:
         left = rows - longest + 1
         remedy = f"set max_new_tokens={left} or less" if left > 0 else "shorten the prompt"
-        raise ConfigError(
-            f"max_new_tokens: {sampling.max_new_tokens} after a prompt of {longest} tokens are more than the model's "
-            f"{rows} learned positions; {remedy}"
-        )
+        rule = f"after a prompt of {longest} tokens are more than the model's {rows} learned positions"
+        raise ConfigError(f"max_new_tokens: {sampling.max_new_tokens} {rule}; {remedy}")

@@ -21,8 +21,7 @@ from rpr.data.corpora import normalise
 from rpr.data.vocabulary import EOS, TextVocabulary, Vocabulary
 from rpr.decode.engine import Engine, engine_of, search_of, translate_sources
 from rpr.decode.exported import is_export, load_exported_model, read_export
-from rpr.errors import ConfigError, Problem, RecordError, did_you_mean
-from rpr.kinds import TEXT
+from rpr.errors import ConfigError, Problem, RecordError
 from rpr.model.beam_search import Search
 from rpr.paths import data_dir, user_path
 from rpr.runs import loading, runtime
@@ -53,16 +52,16 @@ class Translator:
     ) -> Translator:
         """Load the folder of a run or of a safetensors export. None means the default in conf/translate.yaml, which
         documents the settings; `hardware` is a file name in conf/hardware/ or a configuration. It sets the number of
-        threads and the matmul precision of the whole process. Raises ConfigError for an invalid value, DataError or
-        RecordError if the folder is not a run or an export, or is damaged.
+        threads and the matmul precision of the whole process. Raises ConfigError for an invalid value,
+        FileNotFoundError for unknown hardware, DataError or RecordError if the folder is no run or export, or damaged.
         """
         given = {"average_checkpoints": average_checkpoints, "cache_dir": cache_dir}
         return cls.from_config(translate_config(path, hardware, **given))
 
     @classmethod
     def from_config(cls, config: TranslateConfig, *, documents: bool = False) -> Translator:
-        """As from_run; beam_size, length_penalty and min_length of the configuration, if set, override the run's. A
-        language model of documents is refused, unless `documents`.
+        """As from_run; beam_size, length_penalty and min_length of the configuration, if set, override the run's.
+        Raises RecordError for a language model of documents, unless `documents`.
         """
         folder, hardware = user_path(config.run).absolute(), config.hardware
         runtime.check_devices(hardware)
@@ -74,8 +73,6 @@ class Translator:
                     raise ConfigError(f"{name}: {folder} is an export of one model with its vocabulary; leave it out")
             exported = read_export(folder)
             vocabulary, search = exported.vocabulary(folder), exported.search
-            if isinstance(vocabulary, TextVocabulary):
-                raise ConfigError(f"run: {folder} is a language model of documents, which does not translate")
             runtime.set_up(hardware)
             model = load_exported_model(folder).to(runtime.torch_device(hardware))
             model = model if hardware.precision == "64" else model.float()  # of an export in 64 bits
@@ -84,15 +81,13 @@ class Translator:
         # 2. A run has its checkpoints, and the settings of its search.
         else:
             trained = loading.config_of(folder, config)
-            if trained.data.kind is TEXT and not documents:
-                raise RecordError(
-                    f"run: {folder.name} is a language model of documents, and this command needs a model of sentence "
-                    "pairs; use generate, evaluate, verify, compare, report or export"
-                )
             search = search_of(trained.evaluation)
             runtime.set_up(hardware)
             vocabulary = loading.vocabulary_of(folder, trained)
             model, _ = loading.model_of(trained, folder, config.average_checkpoints, len(vocabulary))
+        if isinstance(vocabulary, TextVocabulary) and not documents:
+            rule = f"{folder.name} is a language model of documents, which does not translate"
+            raise RecordError(f"run: {rule}; use generate, evaluate, verify, compare, report or export")
         return cls(engine_of(model, hardware, config.matmul_precision), vocabulary, _changed(search, **given))
 
     def translate(
@@ -114,10 +109,10 @@ class Translator:
 
 def translate_config(path: str | Path, hardware: str | HardwareConfig | None, **arguments: Any) -> TranslateConfig:
     """The settings of conf/translate.yaml with the arguments of `Translator.from_run` that are not None."""
-    settings = yaml.safe_load((data_dir("conf") / "translate.yaml").read_text(encoding="utf-8"))
+    settings = _conf("translate.yaml")
     usual = next(choice["hardware"] for choice in settings.pop("defaults") if isinstance(choice, dict))
     if not isinstance(hardware, HardwareConfig):
-        hardware = _hardware(hardware or usual)
+        hardware = validate(HardwareConfig, _conf(f"hardware/{hardware or usual}.yaml"))
     settings |= {key: value for key, value in arguments.items() if value is not None}
     return validate(TranslateConfig, {**settings, "run": str(path), "hardware": hardware})
 
@@ -135,13 +130,5 @@ def _changed(search: Search, **given: Any) -> Search:
     return search
 
 
-def _hardware(name: str) -> HardwareConfig:
-    """A file of conf/hardware/, without composition. Raises ConfigError if there is no such file, or it extends another
-    one, which only Hydra can compose.
-    """
-    files = {path.stem: path for path in (data_dir("conf") / "hardware").glob("*.yaml")}
-    choices = {stem: yaml.safe_load(path.read_text(encoding="utf-8")) for stem, path in files.items()}
-    complete = [stem for stem, settings in choices.items() if "defaults" not in settings]
-    if name not in complete:
-        raise ConfigError(f"hardware: no such choice {name!r}" + did_you_mean(name, complete))
-    return validate(HardwareConfig, choices[name])
+def _conf(name: str) -> Any:
+    return yaml.safe_load((data_dir("conf") / name).read_text(encoding="utf-8"))

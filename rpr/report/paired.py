@@ -11,8 +11,8 @@ from rpr.kinds import kind_of_metric
 from rpr.records.measurement import single
 from rpr.records.scores import METRIC_NAMES, hypotheses_note, tokenised_in_words
 from rpr.report.render import Cell, Column, Grid, bullets, grid_of, legend, markdown, shortened
-from rpr.scoring.comparison import ALPHA, Comparison, Family, System
-from rpr.scoring.significance import LEVEL
+from rpr.scoring.comparison import ALPHA, Family, System
+from rpr.scoring.statistics import LEVEL, Comparison
 
 Cells = Iterator[tuple[Column, Any]]
 _NAME = 60  # characters of a run's name: with its score and interval it fits in a line

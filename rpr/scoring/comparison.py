@@ -23,8 +23,7 @@ from rpr.records.position import called, code_differences, name_of, names_of, po
 from rpr.records.record import RECORD_NAME, Record, deciding_settings, read_record, short_names, varying
 from rpr.records.scores import BITS_PER_BYTE, Interval, counted
 from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
-from rpr.scoring.significance import interval, paired_tests
-from rpr.scoring.statistics import SufficientStatistics, bits_from_sums
+from rpr.scoring.statistics import Comparison, SufficientStatistics, bits_from_sums, interval, paired_tests
 
 ALPHA = 0.05
 USUAL_METRICS = ("sacrebleu", "chrf")  # of translations
@@ -58,18 +57,6 @@ class System:
     interval: Interval
     empty: int = 0  # translations
     learned: bool = True  # by the metric of its kind, whatever the metric here
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A run compared with a baseline on the same sentences: the score of the run minus the baseline's."""
-
-    baseline: str
-    run: str
-    difference: float
-    interval: Interval
-    p_bootstrap: float
-    p_randomisation: float
 
 
 @dataclass(frozen=True)
@@ -125,8 +112,8 @@ class Family:
 
 
 def read_run(path: Path) -> Run:
-    """The run of a record's file, named by `with_short_names`. Raises RecordError if there is no record, or none that
-    this version can read; RunError if the run is not finished, or the file is no record's.
+    """The run of a record's file, to be named by `with_short_names`. Raises RecordError if this version cannot read it,
+    RunError if the run is not finished.
     """
     record = read_record(path)
     run = Run(path, record, config_from_record(record.config, path), record.name, "")
@@ -150,9 +137,9 @@ def with_short_names(runs: Sequence[Run]) -> list[Run]:
     ]
     # 2. A label for each key, with a part of its hash where several keys would have the same.
     labels = {key: run.config.label.removesuffix(f"-s{run.config.seed}") for run, key in zip(runs, keys, strict=True)}
-    shared = {label for label, number in Counter(labels.values()).items() if number > 1}
+    several = Counter(labels.values())
     for key, label in labels.items():
-        labels[key] += f"-{hashlib.sha256(key.encode()).hexdigest()[:8]}" if label in shared else ""
+        labels[key] += f"-{hashlib.sha256(key.encode()).hexdigest()[:8]}" if several[label] > 1 else ""
     shown = [run.record.name if names.count(run.record.name) == 1 else str(run.folder) for run in runs]
     return [replace(run, name=name, variant=labels[key]) for run, name, key in zip(runs, shown, keys, strict=True)]
 
@@ -248,8 +235,7 @@ def compare_runs(
 
     `metrics`: None: sacreBLEU and chrF, of tasks exact match and sacreBLEU. Documents have bits per byte alone.
     `tokenizer`: of BLEU; None: as each run has it. `numbers`: samples, trials and seed of the tests. Raises DataError
-    if a run has no translations of a split, or the runs have different sentences or ways of scoring, or there is one
-    sentence or document alone.
+    if a run has no translations of a split, the runs were scored otherwise, or on one sentence or document alone.
     """
     families = []
     for split in _common(runs) if splits is None else splits:
@@ -258,18 +244,13 @@ def compare_runs(
         for run, (of_run, own) in zip(runs[1:], others, strict=True):
             both = f"runs: {runs[0].name} and {run.name}"
             if of_run != texts:
-                lines = enumerate(zip_longest(texts, of_run), start=1)
-                different = next(number for number, (line, other) in lines if line != other)
-                sizes = f"first in line {different} ({len(texts)} and {len(of_run)} lines)"
-                raise DataError(
-                    f"{both} were scored on other texts of {split}, {sizes}; compare runs of the same texts"
-                )
+                sizes = f"of {split} ({len(texts)} and {len(of_run)} lines)"
+                raise DataError(f"{both} were scored on other texts {sizes}; compare runs of the same texts")
             for metric, first in zip(own, of_first, strict=True):
                 if metric.signature != first.signature:
-                    raise DataError(
-                        f"{both} have different {first.name}, {first.signature} and {metric.signature}; compare runs "
-                        "into the same language, of one context length, or choose one bleu_tokenizer=..."
-                    )
+                    remedy = "compare runs into one language, of one context length, or choose one bleu_tokenizer=..."
+                    different = f"different {first.name}, {first.signature} and {metric.signature}"
+                    raise DataError(f"{both} have {different}; {remedy}")
             if run.record.corpus != runs[0].record.corpus:
                 raise DataError(f"{both} were trained on another corpus; compare language models of the same")
         # 2. A family for each metric.
@@ -323,8 +304,8 @@ def _family(
     # 2. The tests.
     comparisons = []
     for base, other in pairs:
-        tests = paired_tests(by_run[base.name].statistics, by_run[other.name].statistics, **numbers)
-        comparisons.append(Comparison(base.name, other.name, *tests))
+        tested = paired_tests(by_run[base.name].statistics, by_run[other.name].statistics, **numbers)
+        comparisons.append(replace(tested, baseline=base.name, run=other.name))
     metric = by_run[runs[0].name]
     return Family(
         split=split,
@@ -358,9 +339,8 @@ def _common(runs: Sequence[Run]) -> list[str]:
     splits = dict.fromkeys(score.split for score in runs[0].record.scores)
     common = [split for split in splits if all(can_be_compared(run.path, split) for run in runs)]
     if not common:
+        has = ", ".join(splits) or "none"
         without = next((run for run in runs if not any(can_be_compared(run.path, split) for split in splits)), runs[0])
-        raise DataError(
-            f"{without.folder}: has no translations, or documents with their nats, of a split that every run has "
-            f"({', '.join(splits) or 'none'}); omit it, or move its folder away and train it again"
-        )
+        missing = "no translations, or documents with their nats, of a split that every run has"
+        raise DataError(f"{without.folder}: has {missing} ({has}); omit it, or train it again in another folder")
     return common

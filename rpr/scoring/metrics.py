@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
 
+import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from rpr.config.train import TrainConfig
 from rpr.errors import DataError
 from rpr.records.scores import EXACT_MATCH
-from rpr.scoring.statistics import SAME, SufficientStatistics, match_statistics, sufficient_statistics
+from rpr.scoring.statistics import SAME, SufficientStatistics, share_from_sums, sufficient_statistics
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
 METRICS = ("sacrebleu", "bleu_tok_split", "bleu_tok", "chrf", EXACT_MATCH)
@@ -61,7 +61,14 @@ def all_scores(
     `tokenizer`: of `sacrebleu`, as evaluation.bleu_tokenizer. Raises DataError if the texts are no pairs, the tokenizer
     is not installed, or the language has no words for a metric.
     """
-    _check(hypotheses, references)
+    # 1. sacrebleu accepts all of these silently.
+    if not len(hypotheses) == len(references) > 0:
+        counts = f"{len(hypotheses)} hypotheses for {len(references)} references"
+        raise DataError(f"BLEU: {counts}; line i of one must be the translation of line i of the other")
+    if empty := [number for number, reference in enumerate(references, start=1) if not reference.strip()]:
+        of_all = f"{len(empty)} of {len(references)} references are empty, the first in line {empty[0]}"
+        raise DataError(f"BLEU: {of_all}; remove these lines on both sides")
+    # 2. The tokenizers.
     tokenizer = bleu_tokenizer(target_language, tokenizer)
     if names is None:  # of a language without spaces between words, those that need none
         names = [name for name in METRICS if tokenizer not in _WITHOUT_WORDS or name not in _MOSES]
@@ -72,6 +79,7 @@ def all_scores(
             none = f"counts words between spaces, which {target_language} does not have"
             raise DataError(f"{wanted[0]}: {none}; choose sacrebleu or chrf")
         moses = moses_tokenise(hypotheses, language), moses_tokenise(references, language)
+    # 3. The scores.
     pair = hypotheses, references
     by_name: dict[str, Callable[[], Metric]] = {
         "sacrebleu": lambda: _sacrebleu(*pair, tokenizer),
@@ -97,7 +105,8 @@ def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: 
 
 def _exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     """Sentence accuracy: the percentage of hypotheses that equal their reference exactly."""
-    statistics = match_statistics(hypotheses, references)
+    rows = [(hypothesis == reference, 1) for hypothesis, reference in zip(hypotheses, references, strict=True)]
+    statistics = SufficientStatistics(np.array(rows, np.float64), share_from_sums)
     signature = "nrefs:1|case:mixed|tok:none|unit:sentence"
     return Metric(EXACT_MATCH, statistics.score, signature, len(references), statistics, _empty(hypotheses))
 
@@ -112,7 +121,9 @@ def moses_language(language: str) -> str:
 
 def moses_tokenise(sentences: Sequence[str], language: str) -> list[str]:
     """Replace Unicode punctuation by ASCII, then join the Moses tokens with spaces; nothing is escaped."""
-    tokenizer, normalizer = _moses(language)
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    tokenizer, normalizer = MosesTokenizer(language), MosesPunctNormalizer()
     ascii_only = map(normalizer.replace_unicode_punct, sentences)
     return [str(tokenizer.tokenize(sentence, escape=False, return_str=True)) for sentence in ascii_only]
 
@@ -120,13 +131,6 @@ def moses_tokenise(sentences: Sequence[str], language: str) -> list[str]:
 def split_compounds(sentences: Sequence[str]) -> list[str]:
     """`a-b` becomes three tokens, `a ##AT##-##AT## b`, left to right, as in the script's s{(\\S)-(\\S)}{...}g."""
     return [_COMPOUND.sub(r"\1 ##AT##-##AT## \2", sentence) for sentence in sentences]
-
-
-@lru_cache(maxsize=8)
-def _moses(language: str) -> tuple[Any, Any]:
-    from sacremoses import MosesPunctNormalizer, MosesTokenizer
-
-    return MosesTokenizer(language), MosesPunctNormalizer()
 
 
 def _bleu_of_tokens(name: str, hypotheses: Sequence[str], references: Sequence[str], tokens: str) -> Metric:
@@ -145,18 +149,6 @@ def _metric(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], reference
 
 def _empty(hypotheses: Sequence[str]) -> int:
     return sum(not hypothesis.strip() for hypothesis in hypotheses)
-
-
-def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """sacrebleu accepts all of these silently."""
-    if len(hypotheses) != len(references):
-        counts = f"{len(hypotheses)} hypotheses for {len(references)} references"
-        raise DataError(f"BLEU: {counts}; line i of one must be the translation of line i of the other")
-    if not len(references):
-        raise DataError("BLEU: 0 hypotheses and 0 references; give at least 1 sentence")
-    if empty := [number for number, reference in enumerate(references, start=1) if not reference.strip()]:
-        of_all = f"{len(empty)} of {len(references)} references are empty, the first in line {empty[0]}"
-        raise DataError(f"BLEU: {of_all}; remove these lines on both sides")
 
 
 # Languages

@@ -32,8 +32,7 @@ from rpr.records.scores import (
     Score,
 )
 from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
-from rpr.scoring.significance import interval
-from rpr.scoring.statistics import pool
+from rpr.scoring.statistics import interval, pool
 from rpr.scoring.text import by_context_length, document_statistics, token_nats
 
 BY_LENGTH = (HEADLINE_METRIC, "chrf", EXACT_MATCH)
@@ -79,8 +78,8 @@ def validation_bleu(config: TrainConfig, data: PreparedData, model: Transformer)
 
 
 def check_scorable(config: TrainConfig, data: PreparedData) -> None:
-    """Raises DataError, before anything is trained or scored, if no document of a test split has the longest of the
-    contexts, or if examples of a task cannot be read or answered rightly: they would be errors, whatever was learned.
+    """Raises DataError, before anything is trained, if no document of a test split has the longest of the contexts, or
+    if examples of a task cannot be read or answered rightly: they would be errors, whatever was learned.
     """
     evaluation = config.evaluation
     for split in (split for split in evaluation.test_splits if split in data.splits):
@@ -91,21 +90,14 @@ def check_scorable(config: TrainConfig, data: PreparedData) -> None:
         pairs = data.split(split)
         rows = zip(pairs.first("source"), pairs.first("target"), strict=True)
         if unknown := sum(UNK in source or UNK in target for source, target in rows):
-            raise DataError(
-                f"data.vocabulary_size: {unknown} of the {len(pairs)} examples of {split} have words that are not "
-                f"among the {len(data.vocabulary)} pieces, and no right answer; give every word of the task a piece"
-            )
-        if (more := int((pairs.target_lengths - pairs.source_lengths).max())) > evaluation.max_extra_length:
-            raise DataError(
-                f"evaluation.max_extra_length: {evaluation.max_extra_length} cuts off right answers of {split}, of "
-                f"which the longest has {more} tokens more than its input; train with {more} or more, or score other "
-                "splits"
-            )
-        if (least := int(pairs.target_lengths.min()) - 1) < evaluation.min_length:  # EOS is not counted
-            raise DataError(
-                f"evaluation.min_length: {evaluation.min_length} rules out right answers of {split}, of which the "
-                f"shortest has {least} tokens; set {least} or less"
-            )
+            rule = f"{unknown} of the {len(pairs)} examples of {split} have words without a piece, so no right answer"
+            raise DataError(f"data.vocabulary_size: {rule}; give every word of the task a piece")
+        if (more := int((pairs.target_lengths - pairs.source_lengths).max())) > (given := evaluation.max_extra_length):
+            rule = f"{given} cuts off right answers of {split}, with {more} tokens more than their input"
+            raise DataError(f"evaluation.max_extra_length: {rule}; train with {more}, or score other splits")
+        if (least := int(pairs.target_lengths.min()) - 1) < (given := evaluation.min_length):  # EOS is not counted
+            rule = f"{given} rules out right answers of {split}, with {least} tokens"
+            raise DataError(f"evaluation.min_length: {rule}; set {least} or less")
 
 
 def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, run_dir: Path) -> RunScores:
@@ -115,8 +107,7 @@ def score_run(config: TrainConfig, data: PreparedData, system: EvaluatedModel, r
     if config.data.kind is TEXT:
         return _score_documents(config, data, splits, system, run_dir)
     metrics = TASK_METRICS if config.data.kind is TASK else None
-    scored: dict[str, list[Metric]] = {}
-    scores: list[Score] = []
+    scored, scores = dict[str, list[Metric]](), list[Score]()
     for split in splits:
         rows, what = data.split(split).first("source"), f"translating {split} (beam {evaluation.beam_size})"
         with Progress(len(rows), "sentences", what, lines="last") as bar:
@@ -161,11 +152,9 @@ def _by_length(
     evaluation, task = config.evaluation, config.data.task
     if not scored or not evaluation.length_buckets:
         return None
-    counted: list[NDArray[np.integer]]
-    if task is None:
-        unit, longest = SOURCE_UNIT, int(data.split("train").source_lengths.max())
-        counted = [data.split(split).source_lengths for split in scored]
-    else:
+    unit, longest = SOURCE_UNIT, int(data.split("train").source_lengths.max())
+    counted: list[NDArray[np.integer]] = [data.split(split).source_lengths for split in scored]
+    if task is not None:
         unit, longest = task.UNIT, task.max_train_length
         examples = [zip(*data.text(split), strict=True) for split in scored]
         counted = [np.array([task.length(*pair) for pair in of_split], np.int64) for of_split in examples]
@@ -190,10 +179,8 @@ def by_length(
 ) -> tuple[LengthBucket, ...]:
     """The scores of each non-empty bucket, up to and including each edge and beyond the last one, by those of BY_LENGTH
     that were computed. The longest training length is an edge, too, so that no bucket mixes seen and unseen ones, and
-    all test splits are pooled, since a bucket of one is often too small.
-
-    `lengths`: per split, the length of each example. `scored`: per split, its metrics, the same for all splits.
-    `samples`: bootstrap samples; 0: no intervals.
+    all test splits are pooled, since a bucket of one is often too small. `lengths` of each example and `scored` (the
+    same metrics) are by split; without bootstrap `samples` there are no intervals.
     """
     all_lengths = np.concatenate(lengths)
     of_metrics = (same for same in zip(*scored, strict=True) if same[0].name in BY_LENGTH)
@@ -214,13 +201,10 @@ def by_length(
 def _score_documents(
     config: TrainConfig, data: PreparedData, splits: Sequence[str], system: EvaluatedModel, run_dir: Path
 ) -> RunScores:
-    """Bits per byte of each split, and by the length of the context if configured. The nats of each document are
-    written next to the record, for `rpr-cli compare`.
-    """
+    """Bits per byte, also by the length of the context. The nats of each document are written next to the record."""
     evaluation, length = config.evaluation, config.data.context_length
     assert length is not None
-    scores: list[Score] = []
-    contexts: list[ByContext] = []
+    scores, contexts = list[Score](), list[ByContext]()
     for split in splits:
         # 1. The nats of each document.
         windows = scored_split(data, config.data, split, evaluation.text_tokens)

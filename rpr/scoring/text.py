@@ -22,8 +22,7 @@ from rpr.data.vocabulary import Vocabulary, text_vocabulary
 from rpr.decode.engine import Engine, Progress
 from rpr.errors import not_finite
 from rpr.records.scores import ContextScore, PositionScore
-from rpr.scoring.significance import interval
-from rpr.scoring.statistics import SufficientStatistics, bits_from_sums
+from rpr.scoring.statistics import SufficientStatistics, bits_from_sums, interval
 
 ROWS_AT_ONCE, LOGITS_AT_ONCE = 4096, 2**22
 

@@ -61,17 +61,16 @@ import pathlib
 import sys
 
 folder, peak = pathlib.Path(sys.argv[1]), float(sys.argv[2])
-lines = ["document\tpart\tlength\tvariant\tseconds\ttokens/s\tMFU of the peak\tMFU of the product\n"]
+lines = ["document\tpart\tlength\tvariant\tseconds\ttokens/s\tMFU of the peak\n"]
 for path in sorted(folder.glob("*.json")):
     document = json.loads(path.read_text() or "{}")
     for part in ("step", "context", "attention"):
         for row in document.get(part, []):
             cells = [path.stem, part, str(row["length"]), row["variant"]]
-            if "utilisation" in row:
-                of_peak = row["utilisation"] * document["products"]["operations_per_second"] / peak
+            if "teraflops_per_second" in row:
                 tokens = row.get("target_tokens_per_second")
                 cells += [f"{row.get('seconds') or 1 / row['steps_per_second']:.6f}", f"{tokens:.0f}" if tokens else ""]
-                cells += [f"{of_peak:.4f}", f"{row['utilisation']:.4f}"]
+                cells.append(f"{row['teraflops_per_second'] * 1e12 / peak:.4f}")
             lines.append("\t".join(cells) + "\n")
 (folder / "mfu.tsv").write_text("".join(lines))
 print("".join(lines))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rpr.commands.bench import BatchShape, Timing, matmul_rate, step_flops, take_turns
+from rpr.commands.bench import BatchShape, Timing, step_flops, take_turns
 from rpr.compose.composition import compose_train
 from rpr.config.commands import SamplingConfig
 from rpr.config.train import TrainConfig
@@ -282,16 +283,21 @@ def main(part: str, arguments: list[str]) -> None:
         timings, tokens = passes(shape, only, training=part == "steps", bf16=precision == "bf16")
     flops = step_flops(config_of(shape).model, VOCABULARY, BatchShape(shape["batch"], 0, shape["length"]))
     flops = flops if part == "steps" else flops // 3  # the forward pass alone
-    rate = matmul_rate(compose_train([f"hardware.precision={precision}"]).hardware, CPU, 2048)
+    a, b = (torch.randn(2048, 2048, dtype=torch.bfloat16 if precision == "bf16" else torch.float32) for _ in range(2))
+    product = take_turns({"product": lambda: torch.mm(a, b)}, rounds=10, steps_per_round=1, device=CPU)["product"]
+    rate = 2 * 2048**3 / statistics.median(product.seconds)
     git = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no", "rpr"]]
     commit, changes = (subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip() for line in git)
     chip = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
     rows: list[dict[str, Any]] = shares(shape, only, bf16=precision == "bf16") if part == "shares" else []
     for label, timing in timings.items():
-        speed = {"label": label, "tokens_per_second": round(tokens / timing.seconds, 1)}
-        speed |= {name: round(getattr(timing, name), 4) for name in ("ratio", "ratio_min", "ratio_max")}
+        seconds, baseline = statistics.median(timing.seconds), timings[only[0]].seconds
+        ratios = [base / taken for base, taken in zip(baseline, timing.seconds, strict=True)]
+        speed = {"label": label, "tokens_per_second": round(tokens / seconds, 1)}
+        for name, of in (("ratio", statistics.median), ("ratio_min", min), ("ratio_max", max)):
+            speed[name] = round(of(ratios), 4)
         if part != "generate":
-            speed |= {"mfu": round(flops / timing.seconds / rate, 3), "peak_megabytes": round(timing.peak_bytes / 1e6)}
+            speed |= {"mfu": round(flops / seconds / rate, 3), "peak_megabytes": round(timing.peak_bytes / 1e6)}
         rows.append(speed)
     document = {
         "part": part,

@@ -204,12 +204,11 @@ def test_bench(tmp_path, capsys):
     work = ["data.vocabulary_size=50", "sentences=4", "length=6", "rounds=2", "steps_per_round=1", "format=json"]
     assert app.main(["bench", f"--config-dir={tmp_path}", *sizes, *work, "variants=[absolute,mine]"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert all(0 < row["utilisation"] < 1 for row in document["step"])
     baseline, relative = document["step"]
     assert (baseline["variant"], baseline["relative_speed"], baseline["relative_memory"]) == ("absolute", 1.0, 1.0)
     assert relative["variant"] == "mine" and relative["peak_megabytes"] > baseline["peak_megabytes"]
     assert relative["min"] <= relative["relative_speed"] <= relative["max"]
-    assert document["products"]["size"] == 128 and document["products"]["operations_per_second"] > 0
+    assert baseline["teraflops_per_second"] > 0
     assert baseline["target_tokens_per_second"] == pytest.approx(24 * baseline["steps_per_second"])
 
 
@@ -229,9 +228,7 @@ def test_bench_by_length_and_with_windows(cli):
     assert rows == [(length, 16 // length, name) for length in (4, 16) for name in names]
     assert [row["variant"] for row in document["attention"]] == [*names, *names]
     printed = bench.as_text(document)
-    assert "vs none" in printed and 0 < printed.index("\nTraining step by length of the context: ") < printed.index(
-        "\nCausal attention of a"
-    )
+    assert "vs none" in printed and 0 < printed.index("\ncontext:") < printed.index("\nattention:")
 
 
 def test_positional_arguments_are_not_parsed_by_hydra():

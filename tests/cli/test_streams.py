@@ -100,7 +100,7 @@ def test_what_is_printed_to_a_closed_stdout_is_discarded(monkeypatch, capsys):
     assert exit_code("--version", None, monkeypatch) == 0
     monkeypatch.setattr(sys, "stdin", None)
     assert exit_code("translate run=x", None, monkeypatch) == 2
-    assert capsys.readouterr().err == "rpr-cli: input: stdin is closed; give a file as input=FILE\n"
+    assert capsys.readouterr().err == "rpr-cli: stdin is closed; give input=FILE, or prompt=TEXT to generate\n"
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", ""])

@@ -249,7 +249,7 @@ def test_text_and_json_of_the_command(tmp_path, cli):
         "target": {"mean_pieces": train.target_lengths.mean(), "longest": train.target_lengths.max()},
     }
     sizes = [file.stat().st_size for file in data.directory.iterdir() if file.name != "meta.json"]
-    assert document["bytes"] == sum(sizes)
+    assert document["megabytes"] == sum(sizes) / 1e6
     lines = cli("prepare", *overrides).out.splitlines()
-    assert Path(lines[0]) == data.directory
-    assert lines[1].startswith("synthetic (synthetic): vocabulary of 200 pieces, no pairs dropped, ")
+    assert {f"folder: {data.directory}", "vocabulary_size: 200", "built: false"} <= {*lines}
+    assert [line.split()[:2] for line in lines[-5:-3]] == [["split", "pairs"], ["train", "600"]]

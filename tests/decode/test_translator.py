@@ -26,7 +26,8 @@ from rpr.scoring.run import evaluated_model
 from rpr.validation import validate
 
 GARDEN = "In front of the garden the doctor laughs ."
-DOUBLE = module._hardware("cpu").model_copy(update={"precision": "64", "threads": 1})
+CPU = module.translate_config("x", "cpu").hardware
+DOUBLE = CPU.model_copy(update={"precision": "64", "threads": 1})
 SENTENCES = ["The old dog runs .", "A cat sings", "", GARDEN, " ", "My fox", "A cat"]
 ODD = ["The\u2028old\u0085dog\x0cruns\x00.\r", "\ufeffA\tcat\nsings\r\n", "\u200b", "\ud800 lone \udfff"]
 ODD += ["\U0001f600 e\u0301", "\u2581", "\x00", "\u2029", "<s> </s> <pad> |||"]
@@ -68,13 +69,13 @@ def test_odd_text_is_normalised_as_in_training(translator):
     assert [bool(pieces) for pieces in translator.encode(ODD)] == [True] * 5 + [False] * 3 + [True]
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_model_without_finite_probabilities_is_an_error(translator, beam_size):
+def test_model_without_finite_probabilities_is_an_error(translator):
     model = copy.deepcopy(translator.engine.model).float()
     torch._foreach_mul_([weight.data for weight in model.parameters()], 1e30)  # finite, but not what comes of them
-    search = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1)
-    with pytest.raises(RunError, match="probabilities are not finite"):
-        Engine(model).search([[5, EOS]], search)
+    for beam_size in (1, 4):
+        search = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1)
+        with pytest.raises(RunError, match="probabilities are not finite"):
+            Engine(model).search([[5, EOS]], search)
 
 
 def test_batches_are_complete_and_within_the_budget():
@@ -96,36 +97,19 @@ def test_auto_matmul_precision_is_resolved_for_scoring(translator, tiny_config, 
     assert (scored.engine.matmul_precision, scored.precision) == (matmuls, recorded)
 
 
-def test_defaults_equal_conf(random_run):
-    translator = Translator.from_run(str(random_run))
+def test_precision_average_and_defaults(random_run, translator):
     composed = app.compose("translate", [f"run={random_run}"])
-    assert module._hardware("cpu") == validate(HardwareConfig, composed["hardware"])
-    assert translator.search == Search(3, 0.6, 5, translator.search.max_tokens_per_batch)
-    assert composed["hardware"]["matmul_precision"] == "auto"
-    assert torch.get_float32_matmul_precision() in ("highest", "medium")
-    assert translator.engine.model.embedding_VM.dtype == torch.float32 and not translator.engine.bfloat16
-    gpu = app.compose("translate", ["run=x", "hardware=8xgpu"])["hardware"]
-    assert module._hardware("8xgpu") == validate(HardwareConfig, gpu)
-
-
-def test_precision_and_average(random_run, translator):
+    usual = Translator.from_run(str(random_run))
+    assert validate(HardwareConfig, composed["hardware"]) == CPU
+    assert usual.search == Search(3, 0.6, 5, usual.search.max_tokens_per_batch)
+    assert usual.engine.model.embedding_VM.dtype == torch.float32 and not usual.engine.bfloat16
     assert translator.engine.model.embedding_VM.dtype == torch.float64
-    half = module._hardware("cpu").model_copy(update={"precision": "bf16"})
+    half = CPU.model_copy(update={"precision": "bf16"})
     found = Translator.from_run(random_run, hardware=half)
     assert found.engine.bfloat16 and len(found.translate(["A cat"])) == 1
     one, two = (Translator.from_run(random_run, average_checkpoints=number).engine for number in (1, 2))
     assert isinstance(one, Engine) and isinstance(two, Engine)
     assert not torch.equal(one.model.embedding_VM, two.model.embedding_VM)
-
-
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"hardware": "cpuu"}, r"^hardware: no such choice 'cpuu'; did you mean cpu\? \(available: 1xgpu"),
-    ({"hardware": "slurm_8xgpu"}, "^hardware: no such choice 'slurm_8xgpu'"),
-    ({"average_checkpoints": 0}, "^average_checkpoints: invalid value 0"),
-])  # fmt: skip
-def test_invalid_settings_are_errors(random_run, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        Translator.from_run(random_run, **settings)
 
 
 def test_what_cannot_be_translated_is_an_error(tmp_path, translator):
@@ -139,22 +123,10 @@ def test_what_cannot_be_translated_is_an_error(tmp_path, translator):
         translator.translate("A cat sings")
 
 
-@pytest.fixture(scope="module")
-def exported(random_run):
-    """The run's export in a format, written once."""
-
-    def make(kind):
-        folder = random_run / "exports" / kind
-        if not folder.exists():
-            overrides = [f"run={random_run}", f"format={kind}", "sentences=4", "hardware.threads=1"]
-            export.run(validate(ExportConfig, app.compose("export", overrides)))
-        return folder
-
-    return make
-
-
-def test_export_translates_as_its_run(exported, translator):
-    folder = exported("safetensors")
+def test_export_translates_as_its_run(random_run, translator, tmp_path):
+    folder, words = tmp_path / "export", ["format=safetensors", "sentences=4", "hardware.threads=1"]
+    overrides = [f"run={random_run}", f"output_dir={folder}", *words]
+    export.run(validate(ExportConfig, app.compose("export", overrides)))
     other = Translator.from_run(folder, hardware=DOUBLE)
     assert other.translate(SENTENCES) == translator.translate(SENTENCES)
     assert other.search == translator.search

@@ -89,7 +89,7 @@ def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_pat
     assert "CTranslate2 ranks by log p / length^alpha" in text
     assert (f"The export has {rows} positions:" in text) == (rows is not None)
     assert f"Of 16 sentences of validation: {proven}." in text
-    with pytest.raises(DataError, match="is no safetensors export, which alone rpr reads"):
+    with pytest.raises(DataError, match="is no safetensors export of version"):
         load_exported_model(tmp_path / "out")
 
 
@@ -226,7 +226,7 @@ def test_nan_and_shorter_translations_fail_parity():
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"version": VERSION + 1, "rpr": "9.9"}, f"format version {VERSION + 1} by rpr 9.9; rpr .* reads {VERSION}: use"),
+    ({"version": VERSION + 1, "rpr": "9.9"}, rf"export of version {VERSION}, .* \(rpr 9.9 wrote it\)"),
     ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
     ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
 ])  # fmt: skip

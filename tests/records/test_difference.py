@@ -21,7 +21,7 @@ def rows_of(first: Record, second: Record) -> dict[str, Row]:
 
 def changes(first: Record, second: Record) -> dict[str, tuple[Any, Any]]:
     rows = rows_of(first, second).values()
-    return {row.name: (row.a.value, row.b.value) for row in rows if row.kind == "setting" and not row.same}
+    return {row.name: (row.a, row.b) for row in rows if row.kind == "setting" and not row.same}
 
 
 def record(edits: dict[str, Any] | None = None, **options: Any) -> Record:

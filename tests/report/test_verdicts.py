@@ -12,7 +12,8 @@ from rpr.records.record import find_records
 from rpr.records.scores import Interval
 from rpr.report.groups import Beside, run_groups, run_key
 from rpr.report.verdicts import MODEL, SHARES, WELCH, changes, over_seeds_and_documents
-from rpr.scoring.comparison import Comparison, Family, System
+from rpr.scoring.comparison import Family, System
+from rpr.scoring.statistics import Comparison
 from tests.fake_records import fake_record, fake_score
 from tests.report.helpers import grids, group_of, row
 

@@ -16,9 +16,9 @@ from rpr.config.train import TrainConfig
 from rpr.records.files import commit_records, read_translations
 from rpr.records.record import read_record
 from rpr.records.scores import OVER_DOCUMENTS, Interval
-from rpr.scoring.comparison import Comparison, Family, System
+from rpr.scoring.comparison import Family, System
 from rpr.scoring.metrics import all_scores
-from rpr.scoring.significance import paired_tests
+from rpr.scoring.statistics import Comparison, paired_tests
 from rpr.validation import validate
 from tests.fake_records import edited, fake_document, fake_score, make_run
 from tests.system.bad_files import edit_record, set_config, update_record
@@ -228,10 +228,8 @@ def test_error_messages_are_one_line(write_run, compare):
         assert "is given twice; give each run once" in compare(first, again, code=2)
     other = write_run("none", 0.3)
     for expected, texts in {
-        "other texts of test, first in line 5 (60 and 60 lines)": {
-            "references": [*REFERENCES[:4], "Etwas anderes .", *REFERENCES[5:]]
-        },
-        "other texts of test, first in line 60 (60 and 60 lines)": {"sources": SOURCES[:-1]},
+        "other texts of test (60 and 60 lines)": {"references": [*REFERENCES[:4], "Etwas anderes .", *REFERENCES[5:]]},
+        "scored on other texts of test (60 and 60 lines)": {"sources": SOURCES[:-1]},
         "5 hypotheses for 60 references of test": {"hypotheses": REFERENCES[:5]},
     }.items():
         write_run("none", 0.3, **texts)
@@ -269,7 +267,7 @@ def test_language_models_of_other_corpora_or_documents_are_not_compared(write_la
     runs = [write_language_model("none", 1.5), write_language_model("rope", 1.4)]
     file = runs[1] / "test.documents.txt"
     file.write_text(file.read_text().replace("100\t", "99\t", 1))
-    assert "were scored on other texts of test, first in line 1" in compare(*runs, code=2)
+    assert "were scored on other texts of test (40 and 40 lines)" in compare(*runs, code=2)
     runs[1] = write_language_model("rope", 1.4)
     edit_record(lambda document: document["data"].update(key="ef56"))(runs[1])
     assert "trained on another corpus" in compare(*runs, code=2)

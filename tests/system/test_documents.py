@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -168,8 +167,5 @@ def test_a_resumed_run_has_the_same_weights(rope, corpus, tmp_path, assert_same)
     assert_same(last_weights(again), last_weights(rope))
 
 
-def test_each_line_of_stdin_is_a_prompt_also_of_a_file_from_windows(tmp_path, monkeypatch):
-    (tmp_path / "prompts").write_bytes(b"\xef\xbb\xbfdef f(\r\n\r\na\rb\n")
-    with (tmp_path / "prompts").open() as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        assert [*generate._prompts(SimpleNamespace(prompt=None))] == [["def f(", "", "a\rb"]]
+def test_lines_of_a_file_from_windows_are_prompts():
+    assert generate._texts([b"\xef\xbb\xbfdef f(\r", b"\r", b"a\rb"]) == ["def f(", "", "a\rb"]

@@ -23,7 +23,7 @@ NO_END, EMPTY = "no end within the length limit", "an empty translation"
 
 @pytest.fixture(scope="module")
 def model(random_run):
-    hardware = translator._hardware("cpu").model_copy(update={"threads": 1, "precision": "64"})
+    hardware = translator.translate_config("x", "cpu").hardware.model_copy(update={"threads": 1, "precision": "64"})
     return Translator.from_run(random_run, hardware=hardware)
 
 
@@ -71,7 +71,7 @@ def test_invalid_utf8_is_reported_and_translated(run_translate, expected):
     content = lines_of(SENTENCES[:1]) + b"A \xff cat\n" * 7 + lines_of(SENTENCES[1:2])
     out, err = run_translate(content, "lines_per_batch=3")
     problem = "not valid UTF-8; invalid bytes are read as U+FFFD"
-    assert said(err) == [f"rpr-cli: warning: input DIR/in.txt, {where}: {problem}" for where in ("line 2", "7 lines")]
+    assert said(err) == [f"rpr-cli: warning: input DIR/in.txt, line 2: {problem}"]
     rows = out.split("\n")
     assert rows[0] == expected[SENTENCES[0]] and rows[8] == expected[SENTENCES[1]] and len(rows) == 10
     assert set(rows[1:8]) == set(run_translate("A \ufffd cat\n".encode())[0].split("\n")[:1])
@@ -92,9 +92,8 @@ def test_translations_without_an_end_or_empty_ones_are_said(model, run_translate
     translated = translate_sources(model.engine, model.encode(SENTENCES), model.vocabulary, model.search)
     cut = [number for number, finished in enumerate(translated.finished, 1) if not finished]
     assert 0 < len(cut) < len(SENTENCES)
-    places = [f"line {cut[0]}", *([f"{len(cut)} lines"] if len(cut) > 1 else [])]
     assert run_translate(lines_of(SENTENCES), "lines_per_batch=2")[1] == [
-        f"rpr-cli: warning: input DIR/in.txt, {place}: {NO_END}; the translation is cut off there" for place in places
+        f"rpr-cli: warning: input DIR/in.txt, line {cut[0]}: {NO_END}; the translation is cut off there"
     ]
     empty = lambda _, sources, *others: Translated(["" for _ in sources], [True for _ in sources])  # noqa: E731
     monkeypatch.setattr(translate, "translate_sources", empty)
