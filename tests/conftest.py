@@ -5,6 +5,7 @@ without the user's settings. Fixtures import rpr, for which the process that sta
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
 import hashlib
@@ -54,13 +55,12 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test-slice` runs the tests in another order for each commit, until its time is up; else the longest come
-    first, so that no worker waits for one at the end, and then those whose commands are forks of one process, so that a
-    second of pytest's workers seldom starts it again.
+    first, so that no worker waits for one at the end.
     """
     if ORDER:
         items.sort(key=lambda item: hashlib.sha256(f"{ORDER} {item.nodeid}".encode()).digest())
     else:
-        items.sort(key=lambda item: (item.path.name not in LONGEST, "system" not in item.path.parts))
+        items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def pytest_collection_finish() -> None:
@@ -102,6 +102,29 @@ def _compositions_are_kept() -> None:
         return composed(name, overrides, config_dir, **options)
 
     hydra_bridge.compose = compose  # type: ignore[assignment]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _files_of_conf_are_read_once() -> None:
+    """By Hydra, for which that is half of composing. Those of a user's folder may change."""
+    from hydra._internal.config_repository import ConfigRepository
+
+    results: dict[tuple[str, ...], Any] = {}
+    load = ConfigRepository.load_config
+
+    def load_config(self: ConfigRepository, config_path: str) -> Any:
+        places = [str(source.path) for source in self.sources]
+        if len(places) > 3:  # Hydra's own, conf/ and what is registered
+            return load(self, config_path)
+        key = (config_path, *places)
+        if key not in results:
+            results[key] = load(self, config_path)
+        result = copy.copy(results[key])
+        if result is not None:
+            result.config = copy.deepcopy(result.config)  # into which others are merged
+        return result
+
+    ConfigRepository.load_config = load_config  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,13 @@ class ProcessTree:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
+    def finish(self, *arguments: str) -> str:
+        """Run `rpr-cli`, which must end well; its stderr."""
+        process = self.start(*arguments)
+        err = process.communicate(timeout=280)[1].decode()
+        assert process.returncode == 0, err
+        return err
+
     def alive(self) -> dict[int, str]:
         """The command line of each living process, by process id."""
         found = {}

@@ -159,10 +159,7 @@ def test_what_a_run_cannot_do_is_refused(pairs, documents, tmp_path):
         (lambda: learned.losses("", "12345678"), "^target: its 9 tokens with BOS are more than the model's 8 learned"),
         (lambda: documents.loss(""), "^text: is empty"),
         (lambda: pairs.generate(["a"]), "^run: pairs is an encoder-decoder model, .*; use rpr-cli translate "),
-        (
-            lambda: documents.generate(["a"], temperature=-1.0),
-            "^temperature: invalid value -1.0: must be greater than or equal to 0",
-        ),
+        (lambda: documents.generate(["a"], temperature=-1.0), "^temperature: invalid value -1.0: must be greater than"),
         (lambda: pairs.loss("a"), "^loss: pairs is a model of sentence pairs; use log_probabilities"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -172,39 +169,29 @@ def test_what_a_run_cannot_do_is_refused(pairs, documents, tmp_path):
     assert {"Translator", "load", "records"} <= {*dir(rpr)}
 
 
-REPEATED = {"run_id": "0badcafe", "started": "2026-01-01T00:00:00+00:00"}
-
-
 def test_records_are_rows(tmp_path):
     interval = {"low": 36.0, "high": 38.0, "level": 0.95, "kind": "sentences", "method": "percentile bootstrap"}
     scores = [fake_score("test", 37.0, interval=interval | {"samples": 10, "seed": 1}), fake_score("long", 20.5)]
-    for name, changes in (
-        ("a", {"scores": scores}),
-        ("b", {"seed": 2, "run_id": "b" * 8, "training": None, "rerun_of": REPEATED}),
-    ):
-        (tmp_path / name).mkdir()
+    repeated = {"run_id": "0badcafe", "started": "2026-01-01T00:00:00+00:00"}
+    second = {"seed": 2, "run_id": "b" * 8, "training": None, "rerun_of": repeated}
+    for name, changes in (("a", {"scores": scores}), ("b", second)):
         write_record(tmp_path / name / "record.json", fake_record(name=name, **changes))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "record.json").write_text("{")
     with pytest.warns(UserWarning, match="invalid JSON"):
         frame = rpr.records(tmp_path, all=True)
-    assert frame["name"].tolist() == ["a", "b"] and frame["seed"].tolist() == [1, 2]
-    assert frame["status"].tolist() == ["finished"] * 2
+    assert frame[["name", "seed", "status", "folder"]].to_numpy().tolist() == [
+        ["a", 1, "finished", str(tmp_path / "a")], ["b", 2, "finished", str(tmp_path / "b")]
+    ]  # fmt: skip
     assert frame["concurrent_jobs"].tolist() == [1, 1], "without which a speed could be of a shared device"
-    assert frame["folder"].tolist() == [str(tmp_path / "a"), str(tmp_path / "b")]
     first = frame.iloc[0]
     assert first[["test/sacrebleu", "test/sacrebleu/low", "test/sacrebleu/high"]].tolist() == [37.0, 36.0, 38.0]
     assert first["long/sacrebleu"] == 20.5 and "long/sacrebleu/low" not in frame
     assert first["steps_per_second"] > 0 and frame["steps_per_second"].isna().tolist() == [False, True]
     assert frame["position.clip_distance"].tolist() == [16, 16] and frame["optim.max_steps"].tolist() == [1800] * 2
+    assert frame["rerun_of"].dropna().to_dict() == {1: "0badcafe"}
     with pytest.warns(UserWarning, match="invalid JSON"):
         few = rpr.records(tmp_path)
-    assert [*few][:5] == ["name", "folder", "status", "seed", "position"] and len([*few]) <= 15
-    assert few["position"].tolist() == ["relative, k = 16"] * 2 and "test/sacrebleu/low" in few
-    assert frame["rerun_of"].dropna().to_dict() == {1: "0badcafe"}
-
-
-@pytest.mark.parametrize("name", [".", "nowhere"])
-def test_no_records_are_refused(name, tmp_path):
+    assert few["position"].tolist() == ["relative, k = 16"] * 2 and "test/sacrebleu/low" in few and len([*few]) <= 15
     with pytest.raises(RecordError, match="no run record below this folder"):
-        rpr.records(tmp_path / name)
+        rpr.records(tmp_path / "nowhere")

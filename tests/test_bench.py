@@ -17,6 +17,16 @@ from rpr.validation import validate
 CPU = torch.device("cpu")
 
 
+def bench(*overrides):
+    sizes = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=16", "data.vocabulary_size=40"]
+    return validate(BenchConfig, app.compose("bench", [*sizes, "sentences=3", "length=5", *overrides]))
+
+
+def positions(*names, architecture="encoder_decoder"):
+    words = (f"model.architecture={architecture}", "model.num_layers=4")
+    return {name: compose_train([f"position={name}", *words]).position for name in names}
+
+
 def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
     clock, called = SimpleNamespace(now=100.0), []
     monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: clock.now))
@@ -56,6 +66,8 @@ def test_a_variant_without_memory_has_no_figures_and_without_the_baseline_none_h
 
 
 def test_peak_bytes_of_live_tensors():
+    earlier, x = [torch.ones(10_000)], torch.ones(1000, requires_grad=True)
+
     def step():
         first = torch.empty(1000)  # 4,000 bytes
         second = torch.empty(250, dtype=torch.float64)  # 6,000
@@ -64,27 +76,19 @@ def test_peak_bytes_of_live_tensors():
         del second, third
         torch.empty(1500)  # 6,000
 
-    assert peak_bytes(step, CPU) == 8000
-    before = [torch.ones(10_000)]
-
     def in_place():
-        before[0] += 1
-        before.append(torch.empty(100))  # 400 bytes, and they stay
+        earlier[0] += 1
+        earlier.append(torch.empty(100))  # 400 bytes, and they stay
         torch.empty(25)  # 500
 
-    assert peak_bytes(in_place, CPU) == 500, "earlier tensors are not counted"
-    x = torch.ones(1000, requires_grad=True)
-
     def backward():
-        y = x.exp()  # kept for the backward pass
+        y = x.exp()  # kept for the backward pass, beside the ones and the gradient
         torch.autograd.grad(y, x, torch.ones(1000))
 
-    assert peak_bytes(backward, CPU) == 3 * 4000  # y, the ones, the gradient
+    assert [peak_bytes(work, CPU) for work in (step, in_place, backward)] == [8000, 500, 3 * 4000]
 
 
-@pytest.mark.parametrize(
-    "architecture, source", [("encoder_decoder", 11), ("encoder_decoder", 7), ("decoder_only", 11), ("decoder_only", 0)]
-)
+@pytest.mark.parametrize("architecture, source", [("encoder_decoder", 7), ("decoder_only", 11), ("decoder_only", 0)])
 def test_step_flops(architecture, source):
     config = bench("model.num_layers=2", "model.d_ff=24", f"model.architecture={architecture}")
     sizes = benchmark.BatchShape(2, source, 11)
@@ -94,17 +98,6 @@ def test_step_flops(architecture, source):
     expected = benchmark.step_flops(config.model, config.data.vocabulary_size, sizes)
     # torch also counts operations of the loss and the embedding.
     assert counted.get_total_flops() == pytest.approx(expected, rel=0.02)
-
-
-def bench(*overrides):
-    sizes = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=16", "data.vocabulary_size=40"]
-    work = ["sentences=3", "length=5", *overrides]
-    return validate(BenchConfig, app.compose("bench", [*sizes, *work]))
-
-
-def positions(*names, architecture="encoder_decoder"):
-    words = (f"model.architecture={architecture}", "model.num_layers=4")
-    return {name: compose_train([f"position={name}", *words]).position for name in names}
 
 
 def test_a_sequence_too_long_for_a_scheme_is_refused():

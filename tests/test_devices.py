@@ -20,12 +20,13 @@ from tests.shapes import choices, scheme
 aten = torch.ops.aten
 VOCABULARY = 50
 DEVICE = torch.device("meta")
-IN_BOTH = "alibi,clipped_scalars,kerple,pope,relative,relative_logits,rope,t5,transformer_xl"
-IN_DECODERS = "cope,fire,fox,selective_rope,xpos"
+OF_LAYERS = (
+    "alibi,clipped_scalars,cope,fire,fox,kerple,pope,relative,relative_logits,rope,selective_rope,t5,transformer_xl"
+)
 CASES = {  # a layer of each scheme; what adds to the embeddings; windows; without torch's kernels
     "layers": [
-        "model.num_layers=14", "position.encoder=pattern", f"position.encoder.layers=[{IN_BOTH}]",
-        "position.decoder=pattern", f"position.decoder.layers=[{IN_BOTH},{IN_DECODERS}]",
+        "model.num_layers=14", "model.architecture=decoder_only", "position=pattern",
+        f"position.layers=[{OF_LAYERS},xpos]",
     ],
     **{choice: ["model.num_layers=1", f"position={choice}"] for choice in ("absolute", "centred", "learned", "shape")},
     "windows": ["model.num_layers=4", "position=rope_local"],
@@ -72,7 +73,7 @@ def make_batch() -> Batch:
 
 def test_every_scheme_is_tried():
     """But for patterns, and parts and sums of others."""
-    tried = {*IN_BOTH.split(","), *IN_DECODERS.split(","), *CASES, "none"}
+    tried = {*OF_LAYERS.split(","), *CASES, "xpos", "none"}
     of_others = {"relative_keys", "relative_values", "absolute_and_relative"}
     assert {choice for choice in choices() if len(scheme(choice).parts) == 1} - of_others <= tried
 
@@ -83,11 +84,10 @@ def test_training_and_decoding_steps_are_on_one_device_and_never_wait(case, monk
     config = composition.compose_train([*SMALL, *CASES[case]])
     module = training_module.TranslationModule(config, VOCABULARY).to(DEVICE)
     module.model.use_attention(case.partition(", ")[2] or "auto")
-    trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
-    module._trainer = trainer
+    module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
     optimizer = module.configure_optimizers()["optimizer"]
     batch = Batch(*(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in make_batch()))
-    for absolute in (module.model.source_positions, module.model.target_positions):
+    for absolute in module.model.children():
         if hasattr(absolute, "rows"):
             absolute.rows(0, 1000, DEVICE)  # its table is moved once
     with OneDevice():
@@ -99,7 +99,7 @@ def test_training_and_decoding_steps_are_on_one_device_and_never_wait(case, monk
             with monkeypatch.context() as patch:
                 patch.setattr(torch.Tensor, "__bool__", lambda nothing_padded: False)  # asked once for each batch
                 state = module.model.eval().start_decoding(batch.source_BS)
-            for step in range(3):
+            for step in range(2):
                 assert module.model.next_hidden(batch.target_input_BT[:, step : step + 1], state).is_meta
 
 

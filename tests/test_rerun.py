@@ -16,7 +16,7 @@ from tests.conftest import TINY
 from tests.fake_records import edited
 
 RECIPE = (
-    "optim.max_steps=12", "optim.warmup_steps=6", "optim.checkpoint_every_n_steps=4", "optim.validate_every_n_steps=6",
+    "optim.max_steps=6", "optim.warmup_steps=6", "optim.checkpoint_every_n_steps=3", "optim.validate_every_n_steps=3",
     "optim.average_checkpoints=2", "evaluation.beam_size=1", "evaluation.max_extra_length=2",
     "evaluation.bootstrap_samples=100", "hardware.threads=1", "hardware.matmul_precision=highest",
     "position.clip_distance=2", "sweep=mine",
@@ -44,12 +44,7 @@ def call_rerun(tmp_path, cli):
 def started(original, monkeypatch):
     """Training replaced by the original's results; what was started."""
     calls = []
-
-    def run(config, *, command, run_dir, rerun_of):
-        calls.append((config, command, run_dir))
-        return original
-
-    monkeypatch.setattr(train, "run", run)
+    monkeypatch.setattr(train, "run", lambda config, **given: calls.append((config, given)) or original)
     return calls
 
 
@@ -83,8 +78,9 @@ def test_rerun_is_bit_identical(original, call_rerun, tmp_path, monkeypatch):
     out, err = call_rerun(original)
     assert "not as recorded" not in err and list((tmp_path / "runs").iterdir()) == [folder]
     assert {path: path.stat().st_mtime_ns for path in (folder / "checkpoints").iterdir()} == trained
-    rows = read_metrics(original / "metrics.jsonl")
-    logged = [row for row in rows if "train/loss" in row or "validation/loss" in row]
+    logged = [
+        row for row in read_metrics(original / "metrics.jsonl") if "train/loss" in row or "validation/loss" in row
+    ]
     assert f"Bit-identical: 10 scores, training and validation loss, and {len(logged)} logged losses." in out
     second = read_record(folder / "record.json")
     assert (second.sweeps, second.setting("sweep"), second.status) == ((), None, "finished")
@@ -102,10 +98,8 @@ def test_different_results_are_shown_and_exit_with_1(original, call_rerun, chang
     out, err = call_rerun(source, code=1)
     assert err.startswith("rpr-cli: not as recorded: the corpus, key ")
     assert err.endswith(f"\nrpr-cli: {original.name}: its results differ from those of {source}\n")
-    assert "Bit-identical" not in out and out.startswith("\nDifferent:\n\n")
-    assert re.search(r"\ngit.commit +feed +0123456789abcdef\n", out) and "\ncorpus.key " in out
+    assert "Bit-identical" not in out and re.search(r"\ngit.commit +feed +0123456789abcdef\n", out)
     assert re.search(r"\ntest/sacrebleu +99\.0 .* -[\d.]+\n", out)
-    assert "rerun - record" in out
     # A logged loss alone.
     source = changed({}, "other/record.json")
     losses = (original / "metrics.jsonl").read_text().replace('"train/loss": ', '"train/loss": 1', 1)
@@ -114,37 +108,35 @@ def test_different_results_are_shown_and_exit_with_1(original, call_rerun, chang
 
 
 def test_recorded_configuration_is_run_in_the_given_folders(original, call_rerun, changed, started, tmp_path):
-    source = changed({"config.logger.mode": "online"})
-    runs, elsewhere = str(tmp_path / "runs"), str(tmp_path / "elsewhere")
-    call_rerun(source, f"cache_dir={elsewhere}")
-    [(config, command, run_dir)] = started
-    assert (config.runs_dir, config.data.cache_dir, config.sweep) == (runs, elsewhere, None)
+    source, elsewhere = changed({"config.logger.mode": "online"}), f"{tmp_path / 'elsewhere'},b"
+    call_rerun(source, f"cache_dir='{elsewhere}'")
+    [(config, given)] = started
+    assert (config.runs_dir, config.data.cache_dir, config.sweep) == (str(tmp_path / "runs"), elsewhere, None)
     assert config.logger.mode == "none"  # not to write into the original's W&B run
     assert config.run_id == read_record(original / "record.json").run_id
-    call_rerun(source, f"cache_dir='{elsewhere},b'")
-    assert app.compose("rerun", ["run=x", *shlex.split(started[1][1])[3:]])["cache_dir"] == f"{elsewhere},b"
-    assert shlex.split(command)[:3] == ["rpr-cli", "rerun", str(source)]
-    assert run_dir == tmp_path / "runs" / f"{original.name}-rerun1"
-
-
-def unfinished(changed, folder, **edits):
-    edits = {"status": "interrupted", "error": "SIGTERM", "data": None, "training": None, "scores": []} | edits
-    return changed(edits, f"runs/{folder}/record.json")
+    command = shlex.split(given["command"])
+    assert app.compose("rerun", ["run=x", *command[3:]])["cache_dir"] == elsewhere
+    assert command[:3] == ["rpr-cli", "rerun", str(source)]
+    assert given["run_dir"] == tmp_path / "runs" / f"{original.name}-rerun1"
 
 
 def test_folder_of_a_rerun(original, call_rerun, changed, started, tmp_path):
     def folder_of(source):
         call_rerun(source)
-        return started[-1][2].name.removeprefix(original.name)
+        return started[-1][1]["run_dir"].name.removeprefix(original.name)
+
+    def unfinished(folder, **more):
+        edits = {"status": "interrupted", "error": "SIGTERM", "data": None, "training": None, "scores": []} | more
+        return changed(edits, f"runs/{folder}/record.json")
 
     changed({}, f"runs/{original.name}-rerun1/record.json")
     (tmp_path / "runs" / f"{original.name}-rerun2").mkdir()  # of a rerun without a record
     assert folder_of(original) == "-rerun2"
-    unfinished(changed, f"{original.name}-rerun2", run_id="0a0a0a0a")  # for example, of another corpus path
+    unfinished(f"{original.name}-rerun2", run_id="0a0a0a0a")  # for example, of another corpus path
     assert folder_of(original) == "-rerun3"
-    unfinished(changed, f"{original.name}-rerun3")
+    unfinished(f"{original.name}-rerun3")
     assert folder_of(original) == "-rerun3"
-    printed = call_rerun(unfinished(changed, "interrupted"))
+    printed = call_rerun(unfinished("interrupted"))
     assert "interrupted: SIGTERM; it has no results to compare with\n" in printed.err and printed.out == ""
 
 
@@ -156,5 +148,5 @@ def test_another_place_of_the_corpus(call_rerun, changed, started, tmp_path):
     for language in ("en", "de"):
         (here / f"train.{language}").write_text("a\nb\n")
     assert "not as recorded: the corpus, key " in call_rerun(source, f"data_path={here}").err
-    [(config, command, _)] = started
-    assert config.data.path == str(here) and f"data_path='{here}'" in shlex.split(command)
+    [(config, given)] = started
+    assert config.data.path == str(here) and f"data_path='{here}'" in shlex.split(given["command"])

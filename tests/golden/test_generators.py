@@ -10,7 +10,7 @@ from rpr.data.cache import cache_key
 from rpr.data.generated import TASKS
 from rpr.data.generated.synthetic import SyntheticConfig
 from rpr.records.record import find_records
-from tests.golden.test_records import SWEEPS
+from tests.golden.test_figures import SWEEPS
 
 GENERATORS = Path(__file__).with_name("generators.json")
 FROZEN_PAIRS: list[dict[str, Any]] = json.loads(GENERATORS.read_text())

@@ -61,7 +61,7 @@ GOLDEN = list(csv.DictReader((RESULTS.parents[1] / "tests/golden/changes.csv").o
 
 @pytest.mark.parametrize("sweep, split", sorted({(golden["sweep"], golden["split"]) for golden in GOLDEN}))
 def test_changes_of_committed_sweeps_are_those_that_numpy_alone_finds(sweep, split):
-    """tests/golden/changes.csv, which tests/golden/test_independent_figures.py computes again."""
+    """tests/golden/changes.csv, which tests/golden/test_figures.py computes again."""
     (group,) = run_groups(record for _, record in find_records(RESULTS / sweep).records)
     key, variants = (split, group.kind.metric), {variant.label: variant for variant in group.variants}
     for golden in (golden for golden in GOLDEN if (golden["sweep"], golden["split"]) == (sweep, split)):

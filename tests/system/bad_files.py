@@ -10,22 +10,20 @@ import torch
 from rpr.data.vocabulary import Vocabulary, count_words
 from tests.fake_records import edited
 
-SWEEPS = {
-    "ok": 'jobs: ["seed=1,2"]',
-    "tab": "jobs:\n\t- seed=1",
-    "bomb": "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\njobs: [*c]",
-    "badgram": 'jobs: ["seed=[1"]',
-    "notalist": "jobs: seed=1",
-    "environment": "overrides: [+hydra.job.env_set.PYTHONPATH=evil]\njobs: [seed=1]",
-    "target": "_target_: os.system\njobs: [seed=1]",
-    "pytag": 'jobs: !!python/object/apply:os.system ["touch pwned"]',
+FILES = {
+    "ok.yaml": 'jobs: ["seed=1,2"]',
+    "tab.yaml": "jobs:\n\t- seed=1",
+    "bomb.yaml": "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\njobs: [*c]",
+    "badgram.yaml": 'jobs: ["seed=[1"]',
+    "environment.yaml": "overrides: [+hydra.job.env_set.PYTHONPATH=evil]\njobs: [seed=1]",
+    "target.yaml": "_target_: os.system\njobs: [seed=1]",
+    "pytag.yaml": 'jobs: !!python/object/apply:os.system ["touch pwned"]',
+    "file": "x",
+    "in.txt": "a b\nc",
+    "dir/.empty": "",
 }
-WHO, DOES, WHAT = (
-    ("Anna", "Bernd", "Claus", "Dora", "Edwin"),
-    ("sees", "hears", "likes", "knows"),
-    ("dog", "cat", "fox"),
-)
-LINES = "".join(f"{who} {does} the {what} .\n" for who in WHO for does in DOES for what in WHAT)  # of a corpus
+WORDS = (("Anna", "Bernd", "Claus", "Dora", "Edwin"), ("sees", "hears", "likes", "knows"), ("dog", "cat", "fox"))
+LINES = "".join(f"{who} {does} the {what} .\n" for who in WORDS[0] for does in WORDS[1] for what in WORDS[2])
 
 
 class Pwned:
@@ -37,32 +35,25 @@ class Pwned:
 
 def write_bad_files(here, model):
     """Write all of them into a folder; `model` is the text of a file of conf/model/."""
-    texts = {f"{name}.yaml": f"{text}\n" for name, text in SWEEPS.items()}
-    texts |= {"file": "x", "in.txt": "a b\nc\n", "dir/.empty": "", "hidden/model/tiny.yaml": model}
-    texts["confdir/model/evil.yaml"] = f"{model}\n_target_: os.system\ncommand: touch pwned\n"
-    for name, text in texts.items():
+    evil = f"{model}\n_target_: os.system\ncommand: touch pwned"
+    for name, text in (FILES | {"hidden/model/tiny.yaml": model, "confdir/model/evil.yaml": evil}).items():
         (here / name).parent.mkdir(parents=True, exist_ok=True)
-        (here / name).write_text(text)
+        (here / name).write_text(f"{text}\n")
 
 
-def edit_record(change):
-    """`change` gets the record as a document."""
+def update_record(**edits):
+    """Other values at dotted keys of the record; ... deletes one."""
 
     def damage(run):
-        document = json.loads((run / "record.json").read_text())
-        change(document)
-        (run / "record.json").write_text(json.dumps(document))
+        path = run / "record.json"
+        path.write_text(json.dumps(edited(json.loads(path.read_text()), edits)))
 
     return damage
 
 
-def update_record(**fields):
-    return edit_record(lambda document: document.update(fields))
-
-
 def set_config(key, value, **fields):
-    """Change a setting of the record's configuration, and fields of the record; ... deletes the setting."""
-    return edit_record(lambda document: document.update(edited(document, {f"config.{key}": value}) | fields))
+    """Change a setting of the record's configuration, and fields of the record."""
+    return update_record(**{f"config.{key}": value} | fields)
 
 
 def replace_content(name, new):
@@ -88,28 +79,35 @@ def replace_by_link(*names):
     return damage
 
 
-def replace_checkpoints(new):
-    """`new`: a function of the old bytes, or an object to save with torch."""
+def replace_checkpoints(new, names="*.ckpt"):
+    """`new`: what to save instead, from the file's path; bytes, or an object for torch."""
 
     def damage(run):
-        for path in (run / "checkpoints").glob("*.ckpt"):
-            path.write_bytes(new(path.read_bytes())) if callable(new) else torch.save(new, path)
+        for path in (run / "checkpoints").glob(names):
+            content = new(path)
+            path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
 
     return damage
 
 
-PICKLED = replace_checkpoints(lambda old: pickle.dumps(Pwned()))
-PICKLED_BY_TORCH = replace_checkpoints({"state_dict": {}, "callbacks": Pwned()})
+def with_another_byte(path):
+    content = bytearray(path.read_bytes())
+    content[300] ^= 255  # of its pickle
+    return bytes(content)
+
+
+def _resized(path):
+    loaded = torch.load(path, weights_only=True)
+    weights = {name: torch.zeros(3, *weight.shape) for name, weight in loaded["state_dict"].items()}
+    return loaded | {"state_dict": weights}
 
 
 def resize_weights(names="*.ckpt"):
-    def damage(run):
-        for path in (run / "checkpoints").glob(names):
-            loaded = torch.load(path, weights_only=True)
-            weights = {name: torch.zeros(3, *weight.shape) for name, weight in loaded["state_dict"].items()}
-            torch.save(loaded | {"state_dict": weights}, path)
+    return replace_checkpoints(_resized, names)
 
-    return damage
+
+PICKLED = replace_checkpoints(lambda path: pickle.dumps(Pwned()))
+PICKLED_BY_TORCH = replace_checkpoints(lambda path: {"state_dict": {}, "callbacks": Pwned()})
 
 
 def replace_vocabulary(run):
@@ -119,12 +117,6 @@ def replace_vocabulary(run):
 
 def remove_checkpoints(run):
     shutil.rmtree(run / "checkpoints")
-
-
-def interrupt(run):
-    """Make it a run that was killed after its second checkpoint."""
-    update_record(status="running")(run)
-    (run / "checkpoints" / "step00000008.ckpt").unlink()
 
 
 def all_of(*damages):

@@ -9,23 +9,32 @@ import pytest
 
 from rpr.cli import app
 from tests.conftest import TINY
-from tests.system.faults import ForkServer
+from tests.system.faults import Forks
 
 KEPT_BY_DESIGN = (".lock",)  # removing a lock would admit two processes
 FOUR_STEPS = (
     "optim.max_steps=4", "optim.warmup_steps=4", "optim.checkpoint_every_n_steps=2", "optim.validate_every_n_steps=4",
     "evaluation.test_splits=[]", "hardware.threads=1", "model.relative_defaults.clip_distance=3",
 )  # fmt: skip
+# A hardly trained model has near-ties, which bfloat16 products resolve differently from batch to batch.
+EXACT = ("hardware.threads=1", "hardware.matmul_precision=highest")
+SCORED = (
+    "optim.max_steps=20", "optim.warmup_steps=20", "optim.checkpoint_every_n_steps=10", "optim.average_checkpoints=3",
+    "optim.validate_every_n_steps=10", "evaluation.beam_size=2", "evaluation.test_splits=[test,long]",
+    "evaluation.bootstrap_samples=100", "position.tables=shared_by_heads", "position.clip_distance=3", "sweep=mine",
+    *EXACT,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """Starts commands without waiting for their imports."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-        server = ForkServer(tmp_path_factory.mktemp("fork_server"))
-    yield server
-    server.close()
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Starts commands without waiting for their imports, which this process has."""
+    from rpr.commands import evaluate, export, translate  # noqa: F401
+    from rpr.training import fit  # noqa: F401
+
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +49,12 @@ def small_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path, small_d
         return next(runs.glob("*/record.json")).parent
 
     return run
+
+
+@pytest.fixture(scope="session")
+def scored_run(small_run: Callable[..., Path]) -> Path:
+    """The folder of a run of twenty steps of sweep `mine` with two checkpoints and its scores; not to be changed."""
+    return small_run(*SCORED)
 
 
 def tree(root: Path) -> dict[str, tuple[int, int] | None]:

@@ -9,22 +9,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hydra.errors import HydraException
 
 from rpr.cli import app
 from rpr.commands import train
-from rpr.errors import ConfigError
 from rpr.paths import data_dir
 from rpr.records.record import read_record
 from rpr.scoring.metrics import check_installed
 from tests.system import bad_files as bad
 from tests.system.conftest import KEPT_BY_DESIGN
-
-SHORT = (
-    "optim.max_steps=8", "optim.warmup_steps=8", "optim.checkpoint_every_n_steps=4", "optim.keep_checkpoints=3",
-    "optim.average_checkpoints=2", "evaluation.test_splits=[test]", "evaluation.beam_size=1",
-    "evaluation.bootstrap_samples=0", "hardware.threads=1",
-)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +27,12 @@ def _home(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def trained(small_run, tmp_path_factory):
+def trained(scored_run, tmp_path_factory):
     """A folder with a trained run of sweep `mine` and a copy, runs/one and runs/two, and the files of bad_files."""
     here = tmp_path_factory.mktemp("trained")
     for name in ("one", "two"):
-        shutil.copytree(small_run(*SHORT, "name=one", "sweep=mine"), here / "runs" / name)
+        shutil.copytree(scored_run, here / "runs" / name)
+        bad.update_record(name=name)(here / "runs" / name)
     bad.write_bad_files(here, (data_dir("conf") / "model" / "tiny.yaml").read_text())
     return here
 
@@ -48,7 +41,6 @@ def trained(small_run, tmp_path_factory):
 def run_dir(trained, monkeypatch):
     """A copy of runs/one as the current directory."""
     here = trained / "damaged"
-    shutil.rmtree(here, ignore_errors=True)
     shutil.copytree(trained / "runs" / "one", here)
     monkeypatch.chdir(here)
     yield here
@@ -71,67 +63,38 @@ def test_refused_command_line(trained, refused, monkeypatch, command, expected):
     assert part in message if expected.startswith("...") else message.startswith(part), message
 
 
-@pytest.mark.parametrize("words, kind", [(["train", "seed=x"], ConfigError), (["train", "+seed=2"], HydraException)])
-def test_rpr_debug_raises_the_error(words, kind, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RPR_DEBUG", "1")
-    with pytest.raises(kind):
-        app.main(words)
-
-
 # --- corpora
 
-CORPORA = {  # the contents of train.en and train.de, or of another file
-    "unequal": ({"train.en": bad.LINES[: bad.LINES.index("Dora")], "train.de": bad.LINES}, "has 36 lines and"),
-    "not packed": ({"train.en": bad.LINES, "train.de.gz": bad.LINES}, "cannot be read (Not a gzipped file"),
-    "all too long": ({"train.en": bad.LINES, "train.de": bad.LINES}, "no usable pair in train (0 with an empty side, "),
-    "both types": ({"train.jsonl": '{"en": 3, "de": "x"}\n{"en": "a", "de": "x"}'}, "holds int and str, not text"),
-}
+JAPANESE = "".join(f"{'猫犬鳥'[number % 3]}が好きです。\n" for number in range(60))
+LANGUAGE = "data.target_language"
+CORPORA = {  # the contents of files, settings, and what a training says
+    "unequal": ({"train.en": bad.LINES + bad.LINES, "train.de": bad.LINES}, (), "has 120 lines and"),
+    "too long": ({"train.en": bad.LINES, "train.de": bad.LINES}, ["data.max_length=2"], "no usable pair in train (0 "),
+    "no spaces": ({"train.en": bad.LINES, "train.zz": JAPANESE}, [f"{LANGUAGE}=zz"], f"{LANGUAGE}: sentences of zz"),
+    "not installed": (
+        {"train.en": bad.LINES, "train.jpn": JAPANESE}, [f"{LANGUAGE}=jpn"],
+        "evaluation.bleu_tokenizer: ja-mecab is not installed; pip install 'sacrebleu[ja]'",
+    ),
+}  # fmt: skip
 
 
-@pytest.fixture
-def corpus(tmp_path, monkeypatch):
-    """Writes the files of tmp_path/corpus; the words of a command on it with its cache in tmp_path/cache."""
+@pytest.mark.parametrize("files, words, expected", CORPORA.values(), ids=CORPORA)
+def test_unusable_corpus_is_refused_before_training(tmp_path, refused, monkeypatch, files, words, expected):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus").mkdir()
-
-    def write(files):
-        for name, text in files.items():
-            (tmp_path / "corpus" / name).write_text(text, "utf-8")
-        return ["data=wmt_mini_en_de", "data.path=corpus", "data.vocabulary_size=50", "data.cache_dir=cache"]
-
-    return write
-
-
-def assert_no_cache(folder):
-    assert {path.name for path in folder.iterdir()} <= {"corpus", "cache", "home"}
-    assert not [path.name for path in folder.glob("cache/*") if not path.name.endswith(KEPT_BY_DESIGN)]
-
-
-@pytest.mark.parametrize("files, expected", CORPORA.values(), ids=CORPORA)
-def test_unusable_corpus_is_refused_and_leaves_no_cache(tmp_path, corpus, refused, files, expected):
-    words = [*corpus(files), *(["data.max_length=2"] if "no usable" in expected else [])]
-    assert expected in refused("prepare", *words, remarks_start="wmt_mini_en_de: ", nothing_written=False)
-    assert_no_cache(tmp_path)
-
-
-@pytest.mark.parametrize("language, expected", [
-    ("zz", "data.target_language: sentences of zz have no spaces between words"),
-    ("jpn", "evaluation.bleu_tokenizer: ja-mecab is not installed; pip install 'sacrebleu[ja]'"),
-])  # fmt: skip
-def test_bleu_that_cannot_be_computed_is_refused_before_training(
-    tmp_path, corpus, refused, monkeypatch, language, expected
-):
-    text = "".join(f"{'猫犬鳥'[number % 3]}が好きです。\n" for number in range(60))
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
     check_installed.cache_clear()
-    words = [*corpus({"train.en": bad.LINES, f"train.{language}": text}), f"data.target_language={language}"]
-    words += ["logger=none", "model=tiny"]
+    Path("corpus").mkdir()
+    for name, text in files.items():
+        Path("corpus", name).write_text(text, "utf-8")
+    settings = ["data=wmt_mini_en_de", "data.path=corpus", "data.vocabulary_size=50", "data.cache_dir=cache", *words]
     remarks = ("wmt_mini_en_de: ", "rpr-cli: data: wmt_mini_en_de: ")  # progress; pairs that are held out
-    assert refused("train", *words, remarks_start=remarks, nothing_written=False).startswith(expected)
-    if language == "jpn":  # known without reading the corpus
-        assert refused("train", "-m", *words, "seed=1,2", nothing_written=False).startswith(expected)
-    assert {path.name for path in tmp_path.iterdir()} <= {"corpus", "cache", "home"}
+    command = ["train", *settings, "logger=none", "model=tiny"]
+    assert expected in refused(*command, remarks_start=remarks, nothing_written=False)
+    assert {path.name for path in Path().iterdir()} <= {"corpus", "cache"}
+    if "spaces" not in expected and "sentences" not in expected:
+        assert not [path for path in Path("cache").glob("*") if not path.name.endswith(KEPT_BY_DESIGN)]
+    if "installed" in expected:  # known without reading the corpus
+        assert refused(*command, "-m", "seed=1,2", nothing_written=False).startswith(expected)
 
 
 # --- records, vocabularies, checkpoints and sentences of a run
@@ -148,30 +111,28 @@ MISFIT = "does not fit the run's configuration ("
 UNREADABLE = "cannot be read as a checkpoint ("
 DAMAGES = [
     # the record
-    ("train", bad.replace_content("record.json", lambda old: old[:300]), "invalid JSON: "),
     ("export", bad.replace_content("record.json", 100_000 * "["), "invalid JSON: recursion limit exceeded"),
     ("diff", bad.replace_content("record.json", lambda old: old.replace(b"one", b"\\ud800", 1)), "end of hex escape"),
     ("compare", bad.replace_by_link("record.json"), "invalid JSON: "),
     ("report of all", bad.replace_by_link("record.json"), "no run record to report"),
     # its configuration: no code is run, no path leads outside
-    ("evaluate", bad.set_config("model.depth", 3), "cannot read its configuration (model.depth: no such setting"),
     ("train", bad.set_config("model.d_ff", ..., **INTERRUPTED), "model.d_ff: missing; every"),
     ("train", bad.set_config("model._target_", "os.system", **INTERRUPTED), "model._target_: no such setting"),
     ("train", bad.set_config("name", "../../x", **INTERRUPTED), "name: invalid value '../../x': string should match"),
     ("evaluate", bad.set_config("data.hub_config", "../../x"), "data.hub_config: invalid value"),
-    ("export", bad.set_config("seed", 1, **FAILED), "failed: why; its weights are not usable: finish the run first"),
+    ("export", bad.update_record(**FAILED), "failed: why; its weights are not usable: finish the run first"),
     # other files
     ("translate", bad.replace_content("vocabulary.model", lambda old: old[:100]), "model; restore the run's own copy"),
     ("translate", bad.replace_vocabulary, "the checkpoint does"),
-    ("evaluate", bad.replace_checkpoints(lambda old: old[:3000] + bytes([old[3000] ^ 255]) + old[3001:]), UNREADABLE),
+    ("evaluate", bad.replace_checkpoints(bad.with_another_byte), UNREADABLE),
     ("evaluate", bad.replace_by_link("checkpoints/*.ckpt"), UNREADABLE),
     ("evaluate", bad.PICKLED, UNREADABLE),
     ("verify", bad.PICKLED_BY_TORCH, UNREADABLE),
     ("evaluate", bad.set_config("model.d_ff", 32), MISFIT),
-    ("evaluate", bad.resize_weights("step00000004.ckpt"), "belongs to another model than"),
-    ("report", bad.replace_checkpoints([1]), "contains no state_dict"),
+    ("evaluate", bad.resize_weights("step00000010.ckpt"), "belongs to another model than"),
+    ("report", bad.replace_checkpoints(lambda path: [1]), "contains no state_dict"),
     ("translate", bad.remove_checkpoints, "no checkpoints; resume the run"),
-    ("train", bad.all_of(bad.set_config("seed", 1, **INTERRUPTED), bad.replace_by_link(".lock")), ".lock"),
+    ("train", bad.all_of(bad.update_record(**INTERRUPTED), bad.replace_by_link(".lock")), ".lock"),
 ]
 
 
@@ -187,11 +148,10 @@ def test_damaged_run_is_refused(run_dir, refused, command, damage, expected):
 def test_report_opens_no_path_from_record(run_dir, tmp_path):
     """It follows no links, and opens no file that a record names."""
     bad.replace_by_link("test.hypotheses.txt")(run_dir)
-    victim = run_dir.parent / "victim"
+    victim = str(run_dir.parent / "victim")
     wandb = {"id": "x", "mode": "online", "url": "javascript:alert(1)"}
-    command = f"rpr-cli train $(cat {victim})"
-    bad.set_config("data.path", str(victim), command=command, name=str(victim), wandb=wandb)(run_dir)
-    bad.set_config("runs_dir", str(victim))(run_dir)
+    fields = {"command": f"rpr-cli train $(cat {victim})", "name": victim, "wandb": wandb, "config.runs_dir": victim}
+    bad.set_config("data.path", victim, **fields)(run_dir)
     assert app.main(["report", "runs_dir=.", f"output_dir={tmp_path / 'reports'}"]) == 0
     written = [path for path in (tmp_path / "reports").rglob("*") if path.is_file()]
     assert len(written) > 5 and not [path for path in written if b"precious" in path.read_bytes()]
@@ -201,42 +161,42 @@ def test_report_opens_no_path_from_record(run_dir, tmp_path):
 
 # --- resuming a damaged run
 
-RESUMED = {
-    "metrics": (
-        bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old),
-        "metrics.jsonl:1: not a line of metrics; delete",
-    ),
-    "code in a checkpoint": (bad.PICKLED_BY_TORCH, UNREADABLE),
-}
+
+def interrupt(run):
+    """Make it a run that was killed after its first checkpoint."""
+    bad.update_record(status="running")(run)
+    (run / "checkpoints" / "step00000020.ckpt").unlink()
 
 
-def contents(run):
-    """Every file but those that are written at each start."""
-    written = ("record.json", "config.yaml", ".lock", "vocabulary.model")
-    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name not in written}
-
-
-@pytest.mark.parametrize("damage, expected", RESUMED.values(), ids=RESUMED)
-def test_resume_of_damaged_run_is_refused(run_dir, refused, damage, expected):
+def test_resume_of_damaged_metrics_is_refused(run_dir, refused):
     """Before a step is taken; the record has the reason."""
-    bad.all_of(bad.interrupt, damage)(run_dir)
-    before = contents(run_dir)
+    bad.all_of(interrupt, bad.replace_content("metrics.jsonl", lambda old: b"{oops\n" + old))(run_dir)
+    written = ("record.json", "config.yaml", ".lock", "vocabulary.model")  # at each start
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file() and path.name not in written}
+    expected = "metrics.jsonl:1: not a line of metrics; delete"
     assert expected in refused("train", f"run={run_dir}", nothing_written=False)
     record = read_record(run_dir / "record.json")
     assert record.status == "failed" and record.error is not None and expected in record.error
-    assert contents(run_dir) == before and not Path("pwned").exists()
+    assert {path: path.read_bytes() for path in before} == before
 
 
-def test_resume_replaces_links(run_dir, cli, monkeypatch):
-    """No link target is written, and no interpolation in the record is resolved."""
+def test_resume_names_a_damaged_checkpoint_and_replaces_links(run_dir, cli, refused, monkeypatch):
+    """No code in a checkpoint is run, no link target is written, and no interpolation in the record is resolved."""
     monkeypatch.setenv("WANDB_API_KEY", "CanaryOfWandb")
+    good, damaged = (run_dir / "checkpoints" / f"step000000{step}.ckpt" for step in (10, 15))
+    content = good.read_bytes()
     bad.all_of(
-        bad.interrupt,
+        interrupt,
         bad.set_config("logger.project", "${oc.env:WANDB_API_KEY}"),
         bad.replace_by_link("config.yaml", "test.hypotheses.txt", "test.sources.txt"),
     )(run_dir)
+    good.rename(damaged)
+    good.write_bytes(content)
     victim = (run_dir.parent / "victim").read_text()
-    assert "precious" not in cli("train", f"run={run_dir}").err
+    message = refused("train", f"run={run_dir}", nothing_written=False)
+    assert "step00000015.ckpt: cannot be read as a checkpoint (" in message and damaged.exists()
+    damaged.unlink()
+    assert "precious" not in cli("train", f"run={run_dir}").err and not Path("pwned").exists()
     assert (run_dir.parent / "victim").read_text() == victim
     assert not any(path.is_symlink() for path in run_dir.iterdir())
     record = read_record(run_dir / "record.json")

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from rpr.cli import app
-from rpr.records.record import Record, read_record
+from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints
 from tests.conftest import TINY
+from tests.fake_records import fake_score
 from tests.system.bad_files import update_record
 from tests.system.conftest import FOUR_STEPS
 from tests.system.trainings import last_weights
@@ -42,24 +43,21 @@ def continued(tmp_path, cache_dir, capfd):
     return run
 
 
-def record(run_dir: Path) -> Record:
+def record(run_dir):
     return read_record(run_dir / "record.json")
 
 
-def validation_loss(run_dir: Path) -> float:
-    loss = record(run_dir).training.validation_loss
-    assert loss is not None
-    return loss
+def validation_loss(run_dir):
+    return record(run_dir).training.validation_loss
 
 
 YARN = ("position=rope", "position.scaling=yarn", "position.scaling_factor=4", "position.trained_length=8")
 
 
 @pytest.mark.parametrize("position, said", [
-    (("position=rope",), "dropped: none; new: none\n"),  # goes on where the run ended
-    (("position=none",), "from RUN (RoPE); dropped: none; new: none"),
+    (("position=rope",), "from RUN (RoPE); dropped: none; new: none\n"),  # goes on where the run ended
     ((*YARN, "position.base=500"), "dropped: none; new: none; position.base = 500.0, not 10000.0 as there"),
-], ids=["rope", "none", "yarn"])  # fmt: skip
+], ids=["rope", "yarn"])  # fmt: skip
 def test_positions_without_parameters_take_all(position, said, rope, continued, assert_same):
     run_dir, err = continued(f"from={rope}", *position, *STILL)
     assert_same(last_weights(run_dir), last_weights(rope))
@@ -70,29 +68,27 @@ def test_positions_without_parameters_take_all(position, said, rope, continued, 
     assert "-from-" in run_dir.name
 
 
-def test_other_parameters_are_dropped_and_new_by_name(small_run, continued):
-    relative = small_run("position=relative_keys", LAST, "model.num_layers=2")
-    run_dir, err = continued(f"from={relative}", "position=t5", "model.num_layers=2", *STILL)
-    fresh, _ = continued("position=t5", "model.num_layers=2", *STILL)
-    inherited = record(run_dir)
-    own, its, untrained = last_weights(run_dir), last_weights(relative), last_weights(fresh)
-    stacks = [(stack, layer) for stack in ("encoder", "decoder") for layer in (0, 1)]
-    assert {*inherited.dropped_parameters} == {f"{stack}.{layer}.self_attention.tables.keys" for stack, layer in stacks}
-    assert {*inherited.new_parameters} == {
-        f"{stack}.0.self_attention.tables.buckets" for stack in ("encoder", "decoder")
+def test_other_parameters_are_dropped_and_new_by_name_and_shared_tables_are_taken_by_each_layer(small_run, continued):
+    layers = ("model.num_layers=2", LAST)
+    shared = small_run("position=relative_keys", *layers, "position.tables=shared_by_heads_and_layers")
+    relative, _ = continued(
+        f"from={shared}", *layers, "position=relative_keys", "position.tables=shared_by_heads", *STILL
+    )
+    assert (record(relative).dropped_parameters, record(relative).new_parameters) == ((), ())
+    its = last_weights(relative)
+    tables = [weight for name, weight in its.items() if "decoder." in name and "tables" in name]
+    assert len(tables) == 2 and tables[0].equal(tables[1])
+    run_dir, err = continued(f"from={relative}", "position=t5", *layers, *STILL)
+    fresh, _ = continued("position=t5", *layers, *STILL)
+    inherited, untrained = record(run_dir), last_weights(fresh)
+    stacks = ("encoder", "decoder")
+    assert {*inherited.dropped_parameters} == {
+        f"{stack}.{layer}.self_attention.tables.keys" for stack in stacks for layer in (0, 1)
     }
-    for name, weight in own.items():
+    assert {*inherited.new_parameters} == {f"{stack}.0.self_attention.tables.buckets" for stack in stacks}
+    for name, weight in last_weights(run_dir).items():
         assert weight.equal((untrained if "tables" in name else its)[name]), name
     assert "dropped: encoder.*.self_attention.tables.keys, decoder.*.self_attention.tables.keys; new: " in err
-
-
-def test_a_table_that_layers_share_is_taken_by_each_of_them(small_run, continued):
-    layers = ("position=relative_keys", "model.num_layers=2")
-    shared = small_run(*layers, "position.tables=shared_by_heads_and_layers")
-    run_dir, _ = continued(f"from={shared}", *layers, "position.tables=shared_by_heads", *STILL)
-    assert (record(run_dir).dropped_parameters, record(run_dir).new_parameters) == ((), ())
-    tables = [weight for name, weight in last_weights(run_dir).items() if "decoder." in name and "tables" in name]
-    assert len(tables) == 2 and tables[0].equal(tables[1])
 
 
 def test_resumed_run_equals_one_never_stopped_without_the_first_which_a_rerun_needs(
@@ -115,7 +111,7 @@ def test_resumed_run_equals_one_never_stopped_without_the_first_which_a_rerun_ne
     assert "from: " in cli(*again, code=2).err.splitlines()[-1]
 
 
-def test_refused(rope, small_run, refused, tmp_path, cache_dir, monkeypatch):
+def test_refused(rope, refused, tmp_path, cache_dir, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def refusal(*words, **options):
@@ -123,20 +119,16 @@ def test_refused(rope, small_run, refused, tmp_path, cache_dir, monkeypatch):
         return refused("train", *TINY, *FOUR_STEPS, "position=none", *folders, *words, **options)
 
     def edited(name, **changes):
-        folder = Path(shutil.copytree(rope, tmp_path / name))
+        folder = shutil.copytree(rope, tmp_path / name)
         update_record(**changes)(folder)
-        return folder
+        return f"from={folder}"
 
+    scores = [fake_score("test", 1.0, checkpoint="average of 2 (steps 2 to 4)")]
     assert refusal(f"from={tmp_path}").startswith(f"from: {tmp_path} has no record.json")
-    running = edited("running", status="running", finished=None)
-    assert "still running, or killed" in refusal(f"from={running}")
-    other_code = edited("other_code", schemes={"rope": "0"})
-    assert "the code of rope has changed" in refusal(f"from={other_code}")
-    scored = small_run("evaluation.test_splits=[validation]", "position=rope")
-    parent = Path(shutil.copytree(scored, tmp_path / "parent"))
-    checkpoints(parent / "checkpoints")[0][1].unlink()
-    fewer = "was scored with average of 2 (steps 2 to 4, 50% of the training), but has step 4 now; "
-    assert fewer in refusal(f"from={parent}")
+    assert "still running, or killed" in refusal(edited("running", status="running", finished=None))
+    assert "the code of rope has changed" in refusal(edited("other_code", schemes={"rope": "0"}))
+    other_weights = refusal(edited("scored", scores=scores))
+    assert "was scored with average of 2 (steps 2 to 4), but has step 4 now; " in other_weights
     sizes = refusal(f"from={rope}", "model.d_ff=32", "model.activation=gelu")
     assert sizes.endswith("give this one its settings, too: model.d_ff=64 model.activation=relu")
     warned = {"remarks_start": "rpr-cli: warning: with positions none", "nothing_written": False}

@@ -5,7 +5,6 @@ kept. That each field is escaped when a record is read: tests/property/test_reco
 import json
 import re
 import unicodedata
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,11 +29,9 @@ def hidden(text):
 
 
 @pytest.mark.parametrize("text, shown", [
-    (GOOD, GOOD),
-    ("a\nb\tc\r\x1b[31m", r"a\nb\tc\r\x1b[31m"),
-    ("\0\x7f\x80\x9f\xa0", "\\x00\\x7f\\x80\\x9f\xa0"),
+    (GOOD, GOOD), (EVIL, SHOWN), ("\0\x80\x9f\xa0\udcff", "\\x00\\x80\\x9f\xa0\\udcff"),
     ("\u2027\u2028\u2029\u202a\u202e\u202f", "\u2027\\u2028\\u2029\\u202a\\u202e\u202f"),
-    ("\u2065\u2066\u2069\u206a\udcff", "\u2065\\u2066\\u2069\u206a\\udcff"),
+    ("\u2065\u2066\u2069\u206a", "\u2065\\u2066\\u2069\u206a"),
 ])  # fmt: skip
 def test_escape_control_characters(text, shown, capsys):
     assert escape_control_characters(text) == shown == escape_control_characters(shown)
@@ -52,16 +49,12 @@ def evil(tree):
     return f"{tree}{GOOD}{EVIL}" if isinstance(tree, str) else tree
 
 
-@cache
-def composed(position):
-    return compose_train([f"position={position}", "logger=none", "runs_dir=runs"])
-
-
 def write_run(position, **changes):
     """The folder of a run below runs/, with an evil name and settings."""
-    config = composed(position).model_dump(mode="json") | {f"{GOOD}{EVIL}": {EVIL: [EVIL, position]}}
+    composed = compose_train([f"position={position}", "logger=none", "runs_dir=runs"])
+    config = composed.model_dump(mode="json") | {f"{GOOD}{EVIL}": {EVIL: [EVIL, position]}}
     document = fake_document(position, scores=[fake_score("test", 1.5)], config=config, sweeps=["mine", EVIL])
-    document = evil(document) | {"run_id": composed(position).run_id} | changes
+    document = evil(document) | {"run_id": composed.run_id} | changes
     run_dir = Path("runs", EVIL, position + EVIL)
     run_dir.mkdir(parents=True)
     # As JSON escapes in one record, and as plain characters in the others.
@@ -72,9 +65,8 @@ def write_run(position, **changes):
 def test_diff_and_report_are_escaped(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     runs = [write_run(position) for position in ("absolute", "relative")]
-    (runs[0] / "positions.svg").write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><g style="{EVIL}"/></svg>'
-    )
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><g style="{EVIL}"/></svg>'
+    (runs[0] / "positions.svg").write_text(svg)
     write_run("none", status="failed", error=GOOD + EVIL)
     write_run("learned", **{EVIL: 1})
     report = ["report", "runs_dir=runs", "output_dir=reports"]

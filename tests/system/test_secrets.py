@@ -13,6 +13,7 @@ from rpr.compose.composition import compose
 from rpr.errors import ConfigError
 from rpr.records.record import read_record
 from rpr.tracking.wandb_client import tear_down
+from tests.system.conftest import FOUR_STEPS
 
 CANARIES = {
     "WANDB_API_KEY": "CanaryOfWandb" + 27 * "w",  # 40 characters, as W&B requires
@@ -22,11 +23,6 @@ CANARIES = {
     "DATABASE_PASSWORD": "CanaryOfNobody",
     "HTTPS_PROXY": "http://person:CanaryOfTheProxy@127.0.0.1:9",
 }
-SHORT = (
-    "optim.max_steps=4", "optim.checkpoint_every_n_steps=2", "optim.keep_checkpoints=2", "optim.average_checkpoints=1",
-    "optim.validate_every_n_steps=4", "evaluation.test_splits=[test]", "evaluation.beam_size=1",
-    "evaluation.bootstrap_samples=0", "hardware.threads=1",
-)  # fmt: skip
 FAILS = "optim.learning_rate_scale=1e30"  # the gradient of the second step is not finite
 
 
@@ -61,22 +57,21 @@ def run_command(cli):
 
 def test_no_secret_is_written_or_printed(tmp_path, tiny, small_data, run_command, monkeypatch, capfd):
     """Nor into W&B's file, whose content would be sent; and no home folder or host name in a record."""
-    runs, recipe = tmp_path / "runs", [*(word for word in tiny if word != "logger=none"), *SHORT]
-    run_command(0, "train", *recipe, "logger=wandb_offline", "name=good", "sweep=mine")
+    runs, recipe = tmp_path / "runs", [*tiny, *FOUR_STEPS, "optim.average_checkpoints=1", "sweep=mine"]
+    offline = [word for word in recipe if word != "logger=none"] + ["logger=wandb_offline"]
+    run_command(0, "train", *offline, "name=good", "evaluation.test_splits=[test]", "evaluation.beam_size=1")
     with monkeypatch.context() as patch, pytest.raises(Exception, match="not finite") as failure:
         patch.setenv("RPR_DEBUG", "1")
-        app.main(["train", *recipe, "logger=wandb_offline", "name=bad", "sweep=mine", FAILS])
+        app.main(["train", *recipe, "name=bad", FAILS])
     assert "CanaryOf" not in "".join([*traceback.format_exception(failure.value), *capfd.readouterr()])
     good, bad = (next(runs.glob(f"{name}-*")) for name in ("good", "bad"))
-    assert read_record(bad / "record.json").status == "failed" and list(bad.glob("wandb/offline-run-*/*.wandb"))
+    assert read_record(bad / "record.json").status == "failed" and list(good.glob("wandb/offline-run-*/*.wandb"))
     run_command(0, "report", "sweep=mine", f"runs_dir={runs}", f"output_dir={tmp_path / 'reports'}")
-    assert (tmp_path / "reports" / "mine" / "index.html").exists()
     run_command(0, "diff", str(good), str(bad))
     Path("mine.yaml").write_text("jobs: [position=absolute]")
-    run_command(0, "sweep", "mine.yaml", *recipe, "--dry-run")
-    run_command(2, "dashboard", "logger=wandb_offline")
+    run_command(0, "sweep", "mine.yaml", *recipe[:-1], "--dry-run")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) > 20
+    assert len(files) > 20 and tmp_path / "reports" / "mine" / "index.html" in files
     assert [path.name for path in files if b"CanaryOf" in path.read_bytes()] == [".netrc"]
     record, text = read_record(good / "record.json"), (good / "record.json").read_text()
     assert record.device.startswith("1 thread of ") and set(record.git.model_dump()) == {"commit", "dirty"}
@@ -84,7 +79,6 @@ def test_no_secret_is_written_or_printed(tmp_path, tiny, small_data, run_command
 
 
 SETTINGS = [
-    ("logger.project", "${oc.env:WANDB_API_KEY}", "WANDB_API_KEY"),
     ("logger.tags", "[a,'${oc.env:HF_TOKEN}']", "HF_TOKEN"),
     ("data.test_name", "${oc.env:AWS_SECRET_ACCESS_KEY}", "AWS_SECRET_ACCESS_KEY"),
     ("seed", "${oc.env:DATABASE_PASSWORD}", "DATABASE_PASSWORD"),
@@ -94,12 +88,12 @@ SETTINGS = [
 EXPLAINED = "settings are stored in records and sent to W&B, so they must not contain secrets"
 
 
-@pytest.mark.parametrize("key, value, holding", SETTINGS)
-def test_setting_with_secret_from_environment_is_refused(key, value, holding):
-    with pytest.raises(ConfigError) as refusal:
-        compose("train", [f"{key}={value}"])
-    text = str(refusal.value)
-    assert text.startswith(key) and f"{holding}; {EXPLAINED}" in text and "CanaryOf" not in text
+def test_setting_with_secret_from_environment_is_refused():
+    for key, value, holding in SETTINGS:
+        with pytest.raises(ConfigError) as refusal:
+            compose("train", [f"{key}={value}"])
+        text = str(refusal.value)
+        assert text.startswith(key) and f"{holding}; {EXPLAINED}" in text and "CanaryOf" not in text
 
 
 def test_secret_on_command_line_or_in_sweep_file_is_refused(run_command, monkeypatch):
@@ -110,7 +104,6 @@ def test_secret_on_command_line_or_in_sweep_file_is_refused(run_command, monkeyp
     for words in (["train", setting], ["train", "-m", "seed=1,2", setting], ["sweep", "mine.yaml"]):
         line = run_command(2, *words)
         assert line.startswith("rpr-cli: name") and f"HUB_TOKEN; {EXPLAINED}" in line and line.count("\n") == 1
-    for override in ("logger.api_key", "+logger.key", "~data.token"):  # a key that is typed
-        line = run_command(2, "train", f"{override}=CanaryOfWandbTyped")
-        assert f"{override.lstrip('+')}: no such setting" in line or "Could not delete" in line
+    for override in ("logger.api_key", "+logger.key"):  # a key that is typed
+        assert f"{override.lstrip('+')}: no such setting" in run_command(2, "train", f"{override}=CanaryOfWandbTyped")
     assert [path.name for path in Path.cwd().iterdir()] == ["mine.yaml"]

@@ -17,9 +17,7 @@ from tests.conftest import TINY
 from tests.system.trainings import last_weights
 
 ROOT = data_dir("conf").parent
-SCHEME = '''
-"""A learned temperature for each head, and a penalty for keys beyond a window."""
-
+SCHEME = """
 from typing import Literal
 
 from rpr.model.positions.far import doubled
@@ -51,12 +49,53 @@ class Window(Scheme):
 
     def prepare(self, q, k, positions, parameters, site):
         return q * parameters["temperature"], k
-'''
+"""
+WIDE_AND_RUNNING = """
+from typing import ClassVar, Literal
+
+from rpr.model.positions.scheme import Scheme, register
+
+
+@register
+class Wide(Scheme):
+    TITLE, COLOUR = "wide", "#12ab35"
+
+    scheme: Literal["wide"]
+
+    def prepare(self, q, k, positions, parameters, site):
+        import torch
+
+        return torch.cat([q, q * q], -1), torch.cat([k, k * k], -1)
+
+
+@register
+class RunningAngles(Scheme):
+    TITLE, COLOUR = "running angles", "#12ab36"
+    HISTORY: ClassVar[int] = 1
+
+    scheme: Literal["running"]
+
+    def projections(self, site):
+        import torch
+
+        return {"speed": torch.randn(site.num_heads, site.d_model) * site.d_model**-0.5}
+
+    def angles(self, projected, parameters, site, before):
+        import torch
+
+        speed = projected["speed"].sigmoid()
+        both = (speed[:, 1:] + speed[:, :-1]).transpose(1, 2)
+        pairs = torch.arange(site.d_head // 2, device=before.device)
+        return before[:, :, None] + both.cumsum(-1)[..., None] * 100.0 ** (-2 * pairs / site.d_head)
+"""
 CHOICE = "# A window.\ndefaults: [_base, _self_]\nname: window\nscheme: window\nsize: 3\n"
 OWN = {
     "window.py": SCHEME,
     "far.py": "def doubled(value):\n    return 2 * value\n",
+    "both.py": WIDE_AND_RUNNING,
     "position/window.yaml": CHOICE,
+    "position/wide.yaml": "defaults: [_base, _self_]\nname: wide\nscheme: wide\n",
+    "position/running.yaml": "defaults: [_base, _self_]\nname: running\nscheme: running\n",
     "model/mini.yaml": "defaults: [tiny, _self_]\nname: mini\nd_ff: 48\n",
     "sweeps/mine.yaml": "overrides: ['position=window']\njobs: ['seed=1,2']\n",
 }
@@ -152,66 +191,15 @@ def test_all_commands_know_the_users_schemes_and_refuse_other_code(home, cache_d
     assert "no such scheme" in text and "schemes_dir=DIR" in text and text.count("rpr-cli:") == 1
 
 
-WIDE_AND_RUNNING = {
-    "both.py": '''
-"""Queries and keys with their squares beside them; a speed of rotation from a token and the one before."""
-
-from typing import ClassVar, Literal
-
-from rpr.model.positions.scheme import Scheme, register
-
-
-@register
-class Wide(Scheme):
-    TITLE = "wide"
-    COLOUR = "#12ab35"
-
-    scheme: Literal["wide"]
-
-    def prepare(self, q, k, positions, parameters, site):
-        import torch
-
-        return torch.cat([q, q * q], -1), torch.cat([k, k * k], -1)
-
-
-@register
-class RunningAngles(Scheme):
-    TITLE = "running angles"
-    COLOUR = "#12ab36"
-    HISTORY: ClassVar[int] = 1
-
-    scheme: Literal["running"]
-
-    def projections(self, site):
-        import torch
-
-        return {"speed": torch.randn(site.num_heads, site.d_model) * site.d_model**-0.5}
-
-    def angles(self, projected, parameters, site, before):
-        import torch
-
-        speed = projected["speed"].sigmoid()
-        both = (speed[:, 1:] + speed[:, :-1]).transpose(1, 2)
-        pairs = torch.arange(site.d_head // 2, device=before.device)
-        return before[:, :, None] + both.cumsum(-1)[..., None] * 100.0 ** (-2 * pairs / site.d_head)
-''',
-    **{
-        f"position/{name}.yaml": f"defaults: [_base, _self_]\nname: {name}\nscheme: {name}\n"
-        for name in ("wide", "running")
-    },
-}
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_schemes_of_another_width_and_of_running_angles_need_no_other_file(tmp_path, cache_dir, small_data):
+def test_schemes_of_another_width_and_of_running_angles_need_no_other_file(home, cache_dir, small_data):
     """As docs/your-scheme.md has their hooks: they train, and verify finds them decoded, padded and batched alike."""
-    write(tmp_path / "own", WIDE_AND_RUNNING)
     words = settings(cache_dir, "runs_dir=whole")
-    answers(tmp_path, (0, "train", *words, "position.encoder=wide", "position.decoder=running"))
-    [run] = tmp_path.glob("whole/*")
+    answers(home, (0, "train", *words, "position.encoder=wide", "position.decoder=running"))
+    [run] = home.glob("whole/*")
     verify = ("verify", f"run={run}", "schemes_dir=own", "hardware.threads=1", "sentences=4", f"cache_dir={cache_dir}")
-    answers(tmp_path, (0, *verify))
+    answers(home, (0, *verify))
 
 
 def test_what_is_refused_is_one_line_and_configuration_is_printed(home):
@@ -222,19 +210,15 @@ def test_what_is_refused_is_one_line_and_configuration_is_printed(home):
     mine = CHOICE.replace("name: window", "name: my-window")
     write(home / "own", {"window.py": leaking, "position/my-window.yaml": mine})
     train = ["train", "schemes_dir=own", "model=mini", "optim=tiny", "logger=none"]
-    refused = [
-        (["train", "schemes_dir=broken"], "window.py: cannot be imported (SyntaxError: invalid syntax"),
-        (["train", "schemes_dir="], "'' is not a folder"),  # $UNSET
-        (["train", "schemes_dir=hiding"], "rope.py: has the name of a module of rpr"),
-        ([*train, "position=window"], "a text alone gives other values"),
+    expected = [
+        (2, ["train", "schemes_dir=broken"], "window.py: cannot be imported (SyntaxError: invalid syntax"),
+        (2, ["train", "schemes_dir="], "'' is not a folder"),  # $UNSET
+        (2, ["train", "schemes_dir=hiding"], "rope.py: has the name of a module of rpr"),
+        (2, [*train, "position=window"], "a text alone gives other values"),
+        (0, [*train, "position=pattern", "position.layers=[my-window,rope]", "--cfg=job"], "my-window:"),
     ]
-    printed = [
-        ([*train, "position=window", "--cfg=job"], "size: 3"),
-        ([*train, "position=pattern", "position.layers=[my-window,rope]", "--cfg=job"], "my-window:"),
-    ]
-    commands = [(2, *words) for words, _ in refused] + [(0, *words) for words, _ in printed]
-    texts = answers(home, *commands)
-    for text, (_, message) in zip(texts, (*refused, *printed), strict=True):
+    texts = answers(home, *((code, *words) for code, words, _ in expected))
+    for text, (code, _, message) in zip(texts, expected, strict=True):
         assert message in text, text
-    assert all(text.startswith("rpr-cli: ") and text.count("rpr-cli: ") == 1 for text in texts[: len(refused)])
+        assert not code or (text.startswith("rpr-cli: ") and text.count("rpr-cli: ") == 1), text
     assert not (home / "runs").exists()

@@ -42,15 +42,12 @@ def parsed(path: Path) -> Any:
     return path.read_bytes()
 
 
+def files_of(run: Path) -> dict[str, Path]:
+    return {str(path.relative_to(run)): path for path in run.rglob("*") if path.is_file() and path.name != LOCK_NAME}
+
+
 def assert_same_run(one: Path, other: Path, assert_same: Callable[[Any, Any], None]) -> None:
-    files, others = (
-        {
-            str(path.relative_to(run)): path
-            for path in sorted(run.rglob("*"))
-            if path.is_file() and path.name != LOCK_NAME
-        }
-        for run in (one, other)
-    )
+    files, others = files_of(one), files_of(other)
     assert files.keys() == others.keys()
     for name, path in files.items():
         try:
