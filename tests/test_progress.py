@@ -106,19 +106,3 @@ def test_lines_of_a_sweep(clock, jobs, write, capsys, monkeypatch):
     why = f"{jobs[1].run_dir.name}: failed: no \\x1b luck (2 of 3 jobs)"
     interrupted = f"sweep mine: {jobs[2].run_dir.name}: interrupted: Ctrl-C (2 of 3 jobs)"
     assert capsys.readouterr() == ("", f"sweep mine: {why}\n{interrupted}\n")
-
-
-def test_bar_of_a_sweep(clock, jobs, write, monkeypatch):
-    with monkeypatch.context() as patch:
-        terminal = Terminal()
-        patch.setattr(sys, "stderr", terminal)
-        sweep = SweepProgress("mine", jobs)
-        sweep._thread.start()
-        for now, step in ((30.0, 25), (31.0, 50)):
-            clock.now = now
-            write(0, step, "running")
-            write(1, 25, "running")
-            sweep._poll()
-        sweep.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    shown = terminal.getvalue()
-    assert "| 75/300 steps, 0:01:33 left, 2.419 steps/s, jobs 0 of 3" in shown and shown.endswith("\n")
