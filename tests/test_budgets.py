@@ -4,10 +4,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
-    "rpr": 1_020,
+    "rpr": 1_010,
     "rpr/checks": 440,
     "rpr/cli": 340,
-    "rpr/commands": 1_580,
+    "rpr/commands": 1_570,
     "rpr/compose": 310,
     "rpr/config": 720,
     "rpr/data": 2_680,
@@ -27,7 +27,7 @@ ROOMS = {
     "tests/cli": 410,
     "tests/config": 290,
     "tests/data": 1_360,
-    "tests/decode": 300,
+    "tests/decode": 290,
     "tests/export": 470,
     "tests/golden": 350,
     "tests/gpu": 400,
@@ -37,7 +37,7 @@ ROOMS = {
     "tests/records": 250,
     "tests/report": 1_560,
     "tests/runs": 410,
-    "tests/scoring": 510,
+    "tests/scoring": 500,
     "tests/sweep": 560,
     "tests/system": 2_870,
     "tests/tracking": 350,
