@@ -87,6 +87,8 @@ def _run(sweep: spec.SweepSpec, typed: Sequence[str], config_dir: Path | None = 
     hardware = [config.hardware for _, config in made]
     options = options.for_jobs(hardware)
     asked = slurm.request(jobs[0], hydra, hardware, config_dir)
+    if asked and {"jobs", "gpus"} & own.keys():
+        raise ConfigError("jobs and gpus: SLURM decides what runs at a time; give hydra.launcher.array_parallelism=")
     words = ("-m", *hydra) if asked else ()
     listed = [status.new_job(job, config, train_command([*words, *job], config_dir)) for job, config in made]
     before = status.load_status(sweep.name, listed)
