@@ -188,6 +188,7 @@ def test_resume_names_a_damaged_checkpoint_and_replaces_links(run_dir, cli, refu
     bad.all_of(
         interrupt,
         bad.set_config("logger.project", "${oc.env:WANDB_API_KEY}"),
+        bad.PICKLED_BY_TORCH,
         bad.replace_by_link("config.yaml", "test.hypotheses.txt", "test.sources.txt"),
     )(run_dir)
     good.rename(damaged)
