@@ -12,8 +12,7 @@ from rpr import progress
 from rpr.compose import composition
 from rpr.progress import Progress
 from rpr.records.record import write_record
-from rpr.sweep.progress import SweepProgress
-from rpr.sweep.status import Job
+from rpr.sweep.status import Job, followed
 from tests.fake_records import fake_record
 
 
@@ -90,14 +89,13 @@ def test_lines_of_a_sweep(clock, jobs, write, capsys, monkeypatch):
     """A path below the current folder is relative; an interrupted job is not done."""
     monkeypatch.chdir(jobs[0].run_dir.parent)
     write(2, 40, "failed", error="of an earlier attempt")
-    sweep = SweepProgress("mine", jobs)
-    with sweep:
+    with followed("mine", jobs) as poll:
         clock.now = 60.0
         write(0, 50, "running")
-        sweep._poll()
+        poll()
         assert capsys.readouterr() == ("", "")
         write(0, 100, "finished")
-        sweep._poll()
+        poll()
         done = f"job1: BLEU test 30.00: {jobs[0].run_dir.name} (1 of 3 jobs, 0:01:36 left)\n"
         assert capsys.readouterr() == (done, "")
         clock.now = 120.0

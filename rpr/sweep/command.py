@@ -65,7 +65,6 @@ def _run(sweep: spec.SweepSpec, typed: Sequence[str], config_dir: Path | None = 
     from rpr.runs import runtime
     from rpr.scoring.metrics import check_tokenizer
     from rpr.sweep import pool, slurm, status
-    from rpr.sweep.progress import SweepProgress
 
     # 1. Compose every job, and read how far it is.
     own: dict[str, Any] = {key: word.partition("=")[2] for word in typed if (key := override_key(word)) in _OWN}
@@ -122,7 +121,7 @@ def _run(sweep: spec.SweepSpec, typed: Sequence[str], config_dir: Path | None = 
     # 4. Launch those that are to run.
     problems: Mapping[tuple[str, ...], RunError] = {}
     if todo := status.prepare_launch(sweep.name, before, retry_failed=options.retry_failed):
-        with SweepProgress(sweep.name, todo):
+        with status.followed(sweep.name, todo):
             problems = launch(todo)
     return status.print_summary(sweep.name, before, problems)
 
@@ -146,10 +145,8 @@ def _selected_rows(rows: Sequence[Sequence[str]], overrides: Sequence[str]) -> l
         if all(chosen.values()):
             selected.append([*chosen.values()])
     if not selected:
-        chosen_values = " and ".join(typed[key] for key in selecting)
-        raise ConfigError(
-            f"{chosen_values}: no row of the sweep has them together; give one of them, or write your own sweep"
-        )
+        words = " and ".join(typed[key] for key in selecting)
+        raise ConfigError(f"{words}: no row of the sweep has them together; give one of them, or write your own sweep")
     return selected
 
 

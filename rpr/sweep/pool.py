@@ -65,11 +65,6 @@ class Options(StrictModel):
         slots = len(self.gpus) // max(*used, 1)
         return self.model_copy(update={"jobs": min(self.jobs or slots or 1, len(hardware))})
 
-    @property
-    def concurrent_jobs(self) -> int:
-        """The most jobs of this command that share a device."""
-        return max(map(self.gpus.count, self.gpus)) if self.gpus else self.jobs or 1
-
 
 def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: str) -> dict[tuple[str, ...], RunError]:
     """Run all jobs in the given order, each with its command for its record, and wait for them; a failed job does not
@@ -84,7 +79,7 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
         while waiting or running:
             while waiting and len(running) < at_once:
                 job, command = waiting.pop(0)
-                if not sys.stderr.isatty():  # a terminal shows the bars of rpr.sweep.progress instead
+                if not sys.stderr.isatty():  # a terminal shows the bars of rpr.sweep.status instead
                     number = f"job {len(jobs) - len(waiting)} of {len(jobs)}"
                     print(f"sweep {sweep}: {number}: {job.config.run_dir_name}", file=sys.stderr, flush=True)
                 with signals_deferred():  # else it could be left without its request, or be forgotten below
@@ -107,11 +102,12 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
 
 def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess.Popen[bytes]:
     """Start a job; Ctrl-C reaches only this process, as the job has a session of its own."""
+    sharing = max(map(options.gpus.count, options.gpus), default=options.jobs or 1)  # at most, a device
     request = {
         "parent": os.getpid(),
         "config": job.config.model_dump(mode="json"),
         "command": command,
-        "concurrent_jobs": min(options.concurrent_jobs, at_once),
+        "concurrent_jobs": min(sharing, at_once),
         "gpus": options.gpus,
     }
     environment = for_child()

@@ -27,13 +27,13 @@ class SizeRow(StrictModel):
 class SweepFile(StrictModel):
     """The keys of a sweep's file; the last three are the report's."""
 
-    description: str
-    overrides: tuple[str, ...]
-    jobs: tuple[str, ...]
-    by_size: tuple[SizeRow, ...] | None
-    best_of: tuple[str, ...] | None
-    baseline: str | None
-    paper: bool | None
+    description: str = ""
+    overrides: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ("",)
+    by_size: tuple[SizeRow, ...] | None = None
+    best_of: tuple[str, ...] | None = None
+    baseline: str | None = None
+    paper: bool | None = None
 
     def problems(self) -> Iterator[str | Problem]:
         limits = [row.up_to for row in self.by_size or ()]
@@ -86,8 +86,7 @@ def read(name: str) -> SweepSpec:
         raise ConfigError(f"{path}: {known} is another sweep of this name, which records name it by; rename the file")
     # 2. Its keys, and the rows of overrides.
     given = content if isinstance(content, dict) else {"jobs": content}
-    usual = dict.fromkeys(SweepFile.model_fields) | {"description": "", "overrides": (), "jobs": ("",)}
-    file = validate(SweepFile, usual | {key: value for key, value in given.items() if value is not None}, at=str(path))
+    file = validate(SweepFile, {key: value for key, value in given.items() if value is not None}, at=str(path))
     try:
         rows = [tuple(shlex.split(" ".join([*file.overrides, job]))) for job in file.jobs]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The jobs of a sweep, their status before and after a launch, and what is printed of it.
+"""The jobs of a sweep, their status before, during and after a launch, and what is printed of it.
 
 Nothing is stored that could become stale: the status of a job, and which runs belong to the sweep, are read each time
 from the runs' own records and locks, which the runs themselves write, however they end.
@@ -6,28 +6,33 @@ from the runs' own records and locks, which the runs themselves write, however t
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import shlex
 import sys
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from rpr.commands.printing import window
+from rpr.commands.printing import headline, window
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
-from rpr.errors import ProcessEnded, RunError
+from rpr.errors import ProcessEnded, RecordError, RunError
 from rpr.io.escape import escape_control_characters, note
-from rpr.paths import user_path
+from rpr.paths import shown_path, user_path
+from rpr.progress import Progress, above_bars
 from rpr.records.position import check_same_code
-from rpr.records.record import LOG_NAME, RECORD_NAME, Record
+from rpr.records.record import LOG_NAME, METRICS_NAME, RECORD_NAME, Record, read_record
 from rpr.runs import lifecycle
 from rpr.runs.locks import Holder, current_holder, current_record
 
 State = Literal["new", "finished", "failed", "interrupted", "running"]
-_LAST_LINES = 5
+_POLL_SECONDS = 1.0
+_TAIL_BYTES = 20_000
 # Operations a second at most: of an A100, and of a CPU's core. Trainings reach some share of that.
 _PEAK = {"gpu": {"bf16": 312e12, "32": 156e12, "64": 9.7e12}, "cpu": {"bf16": 100e9, "32": 100e9, "64": 50e9}}
 _SHARES = (0.36, 0.09)
@@ -134,8 +139,81 @@ def _words(numbers: Iterable[float]) -> str:
     return " to ".join(dict.fromkeys(f"{float(f'{number:.2g}'):,.10g}" for number in numbers))
 
 
+@contextlib.contextmanager
+def followed(sweep: str, jobs: Sequence[Job]) -> Iterator[Callable[[], None]]:
+    """Within this context, a thread reads how far the jobs are from their files: for a bar on a terminal, and anywhere
+    for a line at the end of each job, with the time left. Yields a function that reads them at once.
+    """
+    ours, end = [_JobProgress(job) for job in jobs], threading.Event()
+    steps, done = sum(job.steps for job in ours), sum(job.step for job in ours)
+    with Progress(steps, "steps", f"sweep {sweep}", done=done, lines="none") as bar:
+        poll = functools.partial(_poll, sweep, ours, bar, steps)
+
+        def follow() -> None:
+            while not end.wait(_POLL_SECONDS):
+                poll()
+
+        thread = threading.Thread(target=follow, name="sweep progress", daemon=True)
+        thread.start()
+        try:
+            yield poll
+        finally:
+            end.set()
+            thread.join()
+        poll()
+
+
+def _poll(sweep: str, jobs: Sequence[_JobProgress], bar: Progress, steps: int) -> None:
+    ended = [(record, job.run_dir) for job in jobs if (record := job.poll())]
+    number = sum(job.ended in ("finished", "failed") for job in jobs)
+    bar.reach(sum(job.step for job in jobs), steps, jobs=f"{number} of {len(jobs)}")
+    left = f", {bar.left}" if bar.left else ""
+    for record, run_dir in ended:
+        finished = record.status == "finished"
+        line = f"sweep {sweep}: {run_dir.name}: {record.outcome}"
+        if finished:
+            line = f"{headline(record)}: {shown_path(run_dir)}"
+        with above_bars(), contextlib.suppress(OSError):  # a closed pipe is reported at the end
+            line = f"{escape_control_characters(line)} ({number} of {len(jobs)} jobs{left})"
+            print(line, file=sys.stdout if finished else sys.stderr, flush=True)
+
+
+class _JobProgress:
+    """One job: its `step` of `steps`, and how it has `ended`."""
+
+    def __init__(self, job: Job) -> None:
+        self.run_dir, self.steps, self.ended = job.run_dir, job.config.optim.max_steps, ""
+        self._earlier = self._record_written()
+        self.step = 0 if job.config.again else self._last_step()  # whose old file is set aside
+
+    def poll(self) -> Record | None:
+        """Read its files; returns its record if it has ended since the last call."""
+        if self.ended or self._record_written() == self._earlier:
+            return None
+        with contextlib.suppress(RecordError):
+            record = read_record(self.run_dir / RECORD_NAME)
+            if record.status != "running":
+                self.ended, self.step = record.status, self.steps  # nothing is left to do
+                return record
+        self.step = self._last_step()
+        return None
+
+    def _record_written(self) -> int | None:
+        with contextlib.suppress(OSError):
+            return (self.run_dir / RECORD_NAME).stat().st_mtime_ns
+        return None
+
+    def _last_step(self) -> int:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # reported when the run is read
+            with (self.run_dir / METRICS_NAME).open("rb") as file:
+                file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+                *lines, _ = file.read().split(b"\n")  # the last line may not be whole yet
+            return min(int(json.loads(lines[-1])["step"]), self.steps)
+        return 0
+
+
 def print_summary(sweep: str, before: Sequence[Job], problems: Mapping[tuple[str, ...], RunError]) -> int:
-    """Print a line and the last output of each unfinished job, then the counts and the ranked tables. Returns the exit
+    """Print why each job has no result and where its output is, then the counts and the ranked tables. Returns the exit
     code of the sweep: 0 when every job is finished. `problems` are the errors of the jobs' processes, by overrides.
     """
     from rpr.report.groups import run_groups
@@ -155,8 +233,8 @@ def print_summary(sweep: str, before: Sequence[Job], problems: Mapping[tuple[str
             continue
         how = "interrupted" if job.state == "interrupted" else "failed"
         note(f"{how}: {job.run_dir.name}: {_reason(job.record, problem)}")
-        for line in last_lines(job.run_dir):
-            _print(f"    {line}")
+        if (log := job.run_dir / LOG_NAME).exists():
+            _print(f"  its output: {shown_path(log)}")
         _print(f"  to retry: {_command(job)}")
     # 2. All of them.
     _print(f"sweep {sweep}: {_counts(jobs)}")
@@ -169,14 +247,6 @@ def print_summary(sweep: str, before: Sequence[Job], problems: Mapping[tuple[str
         where = "" if runs_dir == "runs" else f" runs_dir={shlex.quote(runs_dir)}"
         print(f"\nrpr-cli report sweep={sweep}{where}")
     return code
-
-
-def last_lines(run_dir: Path) -> list[str]:
-    """The last lines that a job's process printed; empty if it printed nothing."""
-    log = run_dir / LOG_NAME
-    text = log.read_bytes().decode(errors="replace") if log.exists() else ""
-    lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
-    return [escape_control_characters(line.expandtabs()) for line in lines if line][-_LAST_LINES:]
 
 
 def _command(job: Job) -> str:

@@ -1,6 +1,6 @@
 """A saved report in Weights & Biases that compares a project's runs with each other.
 
-W&B draws it from the mirrored runs, whose metric and config names are in rpr.tracking.naming. `rpr-cli report` does not
+W&B draws it from the mirrored runs, whose metric and config names are in rpr.tracking.mirror. `rpr-cli report` does not
 need it: its tables and plots come from the local records.
 """
 
@@ -13,8 +13,8 @@ from rpr.config.train import LoggerConfig
 from rpr.errors import ConfigError
 from rpr.kinds import KINDS, TEXT, Kind
 from rpr.records.scores import METRIC_NAMES, SPLITS
-from rpr.tracking import naming
-from rpr.tracking.wandb_client import first_line, has_key, tear_down, without_login
+from rpr.tracking import mirror
+from rpr.tracking.mirror import first_line, has_key, tear_down, without_login
 
 TIMEOUT_SECONDS = 10  # of each request
 MAX_RUNS_READ = 20  # the newest, for what they are scored by: each may be a request
@@ -39,7 +39,7 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
         runs = api.runs(f"{entity}/{logger.project}", filters=of_sweep, order="-created_at")
         names = {name for run in itertools.islice(runs, MAX_RUNS_READ) for name in run.summary.keys()}  # noqa: SIM118
         for kind in KINDS[::-1]:  # tasks have BLEU too, which stands last
-            if splits := [split for split in SPLITS if naming.score_name(split, kind.metric) in names]:
+            if splits := [split for split in SPLITS if f"{split}/{kind.metric}" in names]:
                 return without_login(report(entity, logger.project, sweep, title, kind, splits).save().url)
         # W&B would create an empty project.
         what = "logger.project" if sweep is None else f"sweep: {sweep}"
@@ -58,8 +58,8 @@ def report(entity: str, project: str, sweep: str | None, title: str | None, kind
     wr, expr = (importlib.import_module(f"wandb_workspaces.{name}") for name in ("reports.v2", "expr"))
     scope = f"sweep {sweep}" if sweep else f"project {project}"
     # 1. The runs, the best first.
-    scores = {naming.score_name(split, kind.metric): split for split in splits}
-    columns = [f"config:{name}.value" for name in (naming.CONFIGURATION, naming.SEED)]
+    scores = {f"{split}/{kind.metric}": split for split in splits}
+    columns = [f"config:{name}.value" for name in (mirror.CONFIGURATION, mirror.SEED)]
     runset = wr.Runset(
         entity=entity,
         project=project,
@@ -69,16 +69,16 @@ def report(entity: str, project: str, sweep: str | None, title: str | None, kind
         pinned_columns=["run:displayName", *columns, *(f"summary:{name}" for name in scores)],
     )
     # 2. The charts; bars and lines of a group show the mean and standard deviation of its runs.
-    seeds = {"groupby": wr.Config(naming.CONFIGURATION), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
+    seeds = {"groupby": wr.Config(mirror.CONFIGURATION), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
     panels = []
     for name, split in scores.items():
         what = f"{METRIC_NAMES[kind.metric]} on {split}"
-        k = wr.Config(naming.CLIP_DISTANCE)
+        k = wr.Config(mirror.CLIP_DISTANCE)
         panels.append(wr.ScatterPlot(title=f"{what} against k", x=k, y=wr.SummaryMetric(name)))
         panels.append(wr.BarPlot(title=f"{what} of each variant (mean over its seeds)", metrics=[name], **seeds))
-    for curve in (naming.VALIDATION_BITS if kind is TEXT else naming.VALIDATION_BLEU, naming.VALIDATION_LOSS):
-        panels.append(wr.LinePlot(title=f"{curve} in training", x=naming.STEP, y=[curve], **seeds))
-    speed = wr.BarPlot(title="steps per second of each variant", metrics=[naming.STEPS_PER_SECOND], **seeds)
+    for curve in (mirror.VALIDATION_BITS if kind is TEXT else mirror.VALIDATION_BLEU, mirror.VALIDATION_LOSS):
+        panels.append(wr.LinePlot(title=f"{curve} in training", x=mirror.STEP, y=[curve], **seeds))
+    speed = wr.BarPlot(title="steps per second of each variant", metrics=[mirror.STEPS_PER_SECOND], **seeds)
     panels += [speed, wr.RunComparer(diff_only=True)]
     blocks = [wr.H2(text="The runs"), wr.PanelGrid(runsets=[runset], panels=panels)]
     title = title or f"Position representations: {scope}"

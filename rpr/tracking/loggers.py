@@ -18,8 +18,8 @@ from rpr.records.files import read_translations
 from rpr.records.provenance import git_state
 from rpr.records.record import RECORD_NAME, Record, WandbRun, read_record
 from rpr.records.scores import SPLITS
-from rpr.tracking.naming import STEP, define, final_row, settings_of
-from rpr.tracking.wandb_client import GRACE_SECONDS, first_line, has_key, service, tear_down, without_login
+from rpr.tracking import mirror
+from rpr.tracking.mirror import GRACE_SECONDS, STEP, final_row, first_line, has_key, service, tear_down, without_login
 
 INIT_TIMEOUT_SECONDS = 30
 FLUSH_SECONDS = 1.0  # the lag of W&B's file on disk; at the default of 15 a killed run left an empty file
@@ -130,7 +130,7 @@ class TensorBoard(TensorBoardLogger):
     def __init__(self, config: TrainConfig, run_dir: Path) -> None:
         super().__init__(run_dir, name="tensorboard", version="", default_hp_metric=False)
         self._run_dir = run_dir
-        self.log_hyperparams(settings_of(config))
+        self.log_hyperparams(mirror.settings_of(config))
 
     def log_results(self) -> None:
         """The scores of a finished run."""
@@ -158,18 +158,17 @@ def start(config: TrainConfig, run_dir: Path, *, synthetic: bool) -> WandbMirror
         if settings.mode == "disabled":
             _report("disabled by WANDB_MODE; only the local record is written")
             return None
-        # 2. Online, if nothing speaks against it.
-        reason = "" if has_key(settings) else "no key found (WANDB_API_KEY, or `wandb login`)"
-        if settings.mode in ("offline", "dryrun"):
-            reason = "offline by WANDB_MODE or `wandb offline`"
-        if config.logger.mode == "online" and not reason:
+        # 2. Online, if that is asked for and nothing speaks against it; else on disk.
+        if config.logger.mode == "online":
+            reason = "" if has_key(settings) else "no key found (WANDB_API_KEY, or `wandb login`)"
+            if settings.mode in ("offline", "dryrun"):
+                reason = "offline by WANDB_MODE or `wandb offline`"
             try:
-                return _mirror(config, run_dir, synthetic, online=True)
+                if not reason:
+                    return _mirror(config, run_dir, synthetic, online=True)
             except Exception as error:  # no network, a wrong key, no write access, ...
                 reason = first_line(error)
-            tear_down()  # its service process holds the run's ID and would reject it
-        # 3. Else on disk.
-        if config.logger.mode == "online":
+                tear_down()  # its service process holds the run's ID and would reject it
             _report(f"{reason}; the run is logged offline")
         return _mirror(config, run_dir, synthetic, online=False)
     except Exception as error:
@@ -208,9 +207,13 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
         run: Any = init(id=newest.stem.removeprefix("run-"), resume="allow" if logs or not online else "never")
     except wandb.errors.UsageError:  # it exists, of another training of these settings: their curves would mix
         run = init(id=f"{config.run_id}-{int(time.time())}", resume="never")
-    # 3. The axes, and the settings.
-    define(run)
-    run.config.update(settings_of(config), allow_val_change=True)
+    # 3. The x axis of every chart, how each metric is summarised, and the settings.
+    run.define_metric(STEP)
+    run.define_metric("*", step_metric=STEP, step_sync=True)
+    for name, best in {mirror.VALIDATION_LOSS: "min", mirror.VALIDATION_BLEU: "max"}.items():
+        run.define_metric(name, step_metric=STEP, step_sync=True, summary=best)
+    run.define_metric(mirror.CLIP_DISTANCE, hidden=True)  # can be chosen as an axis, but gets no chart
+    run.config.update(mirror.settings_of(config), allow_val_change=True)
     if online:
         _report(without_login(run.url))
     return WandbMirror(run, run_dir)

@@ -15,7 +15,7 @@ from rpr.errors import ConfigError
 from rpr.model.positions import SCHEMES, Sides, Site, changed_after_training, code_of, codes, digest
 from rpr.model.positions import scheme as scheme_module
 from rpr.model.scheme_check import check_hooks
-from rpr.tracking.naming import flat, variant
+from rpr.tracking.mirror import flat, variant
 from tests.shapes import COMMON, choices, scheme
 
 IMPORTS = "from typing import ClassVar, Literal\nfrom rpr.model.positions.scheme import Scheme, Tables, register\n"

@@ -11,7 +11,7 @@ from rpr.paths import sweep_files
 from rpr.records.record import find_records, read_record
 from rpr.runs.locks import acquire, current_holder, with_killed_runs
 from rpr.sweep import spec, status
-from rpr.sweep.status import Job, cost_line, last_lines, new_job
+from rpr.sweep.status import Job, cost_line, new_job
 from tests.data.helpers import write_lines
 from tests.fake_records import make_run
 
@@ -171,13 +171,6 @@ def test_settings_select_the_rows_that_have_them(given, seeds_and_steps, cli):
 # --- the final summary
 
 
-def test_last_lines_of_a_log(tmp_path):
-    assert last_lines(tmp_path) == []
-    text = "\n".join(f"line {number}" for number in range(9000)) + "\n\nbar 1%\rbar 2%\n  last \n"
-    (tmp_path / "log.txt").write_bytes(text.encode() + b"\xff\n")
-    assert last_lines(tmp_path) == ["line 8998", "line 8999", "bar 2%", "  last", "�"]
-
-
 def sweep_jobs(*seeds):
     words = [(f"seed={seed}",) for seed in seeds]
     return status.load_status("mine", [new_job(one, configured(*one), f"rpr-cli train -m {one[0]}") for one in words])
@@ -206,12 +199,14 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
 ])  # fmt: skip
 def test_summary_of_a_failed_job(capsys, problem, printed):
     failed = make_run(configured("seed=1"), status="failed", error="step 7: the gradient is not finite")
+    (failed / "log.txt").write_text("its last line")
     assert status.print_summary("mine", sweep_jobs(1, 2), {} if problem is None else {("seed=1",): problem}) == 1
     lines = [
         f"rpr-cli: failed: {failed.name}: {printed}",
+        f"  its output: runs/{failed.name}/log.txt",
         "  to retry: rpr-cli train -m seed=1 retry_failed=true",
         f"rpr-cli: failed: {configured('seed=2').run_dir_name}: never started",
         "  to retry: rpr-cli train -m seed=2",
         "sweep mine: 2 jobs: 1 new, 1 failed",
     ]
-    assert capsys.readouterr().err.splitlines()[:5] == lines
+    assert capsys.readouterr().err.splitlines()[:6] == lines

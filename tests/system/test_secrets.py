@@ -12,7 +12,7 @@ from rpr.commands import train
 from rpr.compose.composition import compose
 from rpr.errors import ConfigError
 from rpr.records.record import read_record
-from rpr.tracking.wandb_client import tear_down
+from rpr.tracking.mirror import tear_down
 from tests.system.conftest import FOUR_STEPS
 
 CANARIES = {

@@ -1,7 +1,14 @@
-"""The names of a run's settings, metrics and scores in W&B, to which its charts, tables and reports refer."""
+"""The names of a run's settings, metrics and scores in W&B, to which its charts, tables and reports refer; and helpers
+around W&B's client library: its key, its service process and shutdown, and its error messages.
+"""
 
+import contextlib
 import hashlib
 import json
+import os
+import re
+import subprocess
+import threading
 from typing import Any
 
 from rpr.config.train import TrainConfig
@@ -10,6 +17,7 @@ from rpr.records.position import position_of
 from rpr.records.record import Record, deciding_settings
 from rpr.runs.runtime import matmul_precision
 
+GRACE_SECONDS = 5  # for W&B's service process to end: with a pending request it may hang forever
 STEP = "trainer/global_step"  # the optimiser step, under Lightning's usual name
 VALIDATION_LOSS = "validation/loss"
 VALIDATION_BLEU = "validation/bleu"
@@ -18,13 +26,6 @@ STEPS_PER_SECOND = "steps_per_second"
 CLIP_DISTANCE = "k"
 CONFIGURATION = "configuration"
 SEED = "seed"
-# Summarised by the best value, as `validation/loss.min`; all other metrics by the last value, as a plain number.
-BEST = {VALIDATION_LOSS: "min", VALIDATION_BLEU: "max"}
-
-
-def score_name(split: str, metric: str) -> str:
-    """`test/sacrebleu`: a final score in the summary, and in the last row of the history."""
-    return f"{split}/{metric}"
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:
@@ -58,9 +59,8 @@ def variant(config: TrainConfig) -> str:
 
 
 def configuration(config: TrainConfig) -> str:
-    """One key for all seeds of a variant trained alike: `relative, k = 4 (multi30k_en_de, tiny, 1a2b)`, with a digest
-    of all other settings that decide a result, of the precision as it is on this machine, and of the settings of the
-    run whose weights it started from. A mean over runs is of one of them.
+    """One key for all seeds of a variant trained alike, over which means are taken: `relative, k = 4 (multi30k_en_de,
+    tiny, 1a2b)`, with a digest of what else decides a result: settings, this machine's precision, the run it came from.
     """
     deciding = deciding_settings(config.model_dump(mode="json"))
     deciding |= {"precision": config.hardware.precision, "matmul_precision": matmul_precision(config.hardware)}
@@ -75,17 +75,53 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
     return keys | config.model_dump(mode="json", exclude=set(keys))
 
 
-def define(run: Any) -> None:
-    """Define the x axis of every chart, and how each metric is summarised."""
-    run.define_metric(STEP)
-    run.define_metric("*", step_metric=STEP, step_sync=True)
-    for name, best in BEST.items():
-        run.define_metric(name, step_metric=STEP, step_sync=True, summary=best)
-    run.define_metric(CLIP_DISTANCE, hidden=True)  # can be chosen as an axis, but gets no chart
-
-
 def final_row(record: Record) -> dict[str, Any]:
     """A history row with the scores of a finished run, and its k: W&B then draws a bar chart of each, a bar a run."""
-    row: dict[str, Any] = {score_name(score.split, score.metric): score.score for score in record.scores}
+    row: dict[str, Any] = {f"{score.split}/{score.metric}": score.score for score in record.scores}
     k = position_of(record).clip_distance
     return row | ({} if k is None else {CLIP_DISTANCE: k})
+
+
+def has_key(settings: Any) -> bool:
+    """Whether W&B would find a key. Checked before it starts: without one it would prompt on a terminal and wait."""
+    from wandb.sdk.lib.wbauth import read_netrc_auth
+
+    given = os.environ.get("WANDB_API_KEY") or settings.identity_token_file
+    return bool(given or read_netrc_auth(host=settings.base_url))
+
+
+def tear_down() -> None:
+    """End W&B's service process, by force after GRACE_SECONDS, and reset its settings, so that the next start is like
+    the first one in this process.
+    """
+    import wandb
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(Exception, SystemExit))
+        if (process := service()) is not None:
+            force = threading.Timer(GRACE_SECONDS, process.kill)
+            force.start()
+            stack.callback(force.cancel)
+        wandb.teardown()  # waits for the process indefinitely
+    os.environ.pop("WANDB_SERVICE", None)  # the process's address, left behind if it did not answer
+
+
+def service() -> subprocess.Popen[bytes] | None:
+    """W&B's service process, if this process started it; there is no public API for it."""
+    import wandb
+
+    session: Any = wandb.setup()
+    with contextlib.suppress(AttributeError):
+        process: subprocess.Popen[bytes] = session._connection._proc._process
+        return process
+    return None
+
+
+def first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return without_login(text.splitlines()[0]) if text else type(error).__name__
+
+
+def without_login(text: str) -> str:
+    """The text with user names and passwords removed from its URLs (WANDB_BASE_URL)."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "", text)
