@@ -139,7 +139,6 @@ class TrainedRun:
         return self.translator.vocabulary.encode(text if self.config.data.kind is TEXT else normalised(text))
 
     def _inputs(self, source: str, target: str) -> tuple[Tensor, Tensor]:
-        """The arguments of the model, [1, S] and [1, T]."""
         documents = self.config.data.kind is TEXT
         if documents and source:
             raise ConfigError(f"source: {self.record.name} is a language model of documents, without sources; give ''")

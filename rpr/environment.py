@@ -11,12 +11,10 @@ from rpr.paths import HERE, HIDDEN
 
 # Which process of which job this is: to torchrun; to Lightning, SLURM (whose settings, such as SLURM_CONF, stay), LSF
 # and MPI. And which repository git works on (its settings, such as the checkouts it may read, stay).
-_OF_TORCHRUN = re.compile(
+_OF_LAUNCHERS = re.compile(
     r"((GLOBAL|LOCAL|GROUP|ROLE|NODE)_)?RANK|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
     r"|TORCHELASTIC_\w+"
-)
-_OF_OTHERS = re.compile(
-    r"(PL|LT)_\w+|STANDALONE_PORT|(LSB|JSM|OMPI|PMI|PMIX|MPI|MV2|FLUX|PALS)_\w+"
+    r"|(PL|LT)_\w+|STANDALONE_PORT|(LSB|JSM|OMPI|PMI|PMIX|MPI|MV2|FLUX|PALS)_\w+"
     r"|SLURM_(JOB\w*|ARRAY_\w+|STEP\w*|PROCID|LOCALID|NODEID|NTASKS\w*|NPROCS|NNODES|NODELIST|TASKS?_\w+|GTIDS)"
     r"|GIT_(?!CONFIG_(COUNT|KEY_\d+|VALUE_\d+|GLOBAL|SYSTEM|NOSYSTEM)$)\w+"
 )
@@ -25,7 +23,6 @@ _OF_OTHERS = re.compile(
 # each shape, and batches have many shapes: its caches of 1,024 each grew to over 1 GB.
 MEMORY_VARIABLES = {"THP_MEM_ALLOC_ENABLE": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 _OF_WANDB_RUN = re.compile(r"WANDB_(RUN_ID|SWEEP_ID|SWEEP_PARAM_PATH|RESUME|RESUME_FROM|FORK_FROM|LAUNCH\w*|SERVICE)")
-_FOREIGN = (_OF_TORCHRUN, _OF_OTHERS, _OF_WANDB_RUN)
 
 
 def is_first_rank() -> bool:
@@ -49,7 +46,7 @@ def hide_foreign() -> None:
     """Remove the variables of other programs, before a library reads them; called once the settings, which may name
     them, are composed. Folders may name them later: `user_path` finds them under another name.
     """
-    for name in [name for name in os.environ if any(of.fullmatch(name) for of in _FOREIGN)]:
+    for name in [name for name in os.environ if _OF_LAUNCHERS.fullmatch(name) or _OF_WANDB_RUN.fullmatch(name)]:
         os.environ[HIDDEN + name] = os.environ.pop(name)
 
 
@@ -57,6 +54,5 @@ def for_child() -> dict[str, str]:
     """The environment for a process that is no rank. Python processes (torchrun's ranks,
     launchers' workers, pools) import nothing from the current folder, where another checkout or a `tokenize.py` may be.
     """
-    foreign = (_OF_TORCHRUN, _OF_OTHERS)
-    own = {name: value for name, value in os.environ.items() if not any(of.fullmatch(name) for of in foreign)}
+    own = {name: value for name, value in os.environ.items() if not _OF_LAUNCHERS.fullmatch(name)}
     return own | {"PYTHONSAFEPATH": "1"}

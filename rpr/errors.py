@@ -52,7 +52,6 @@ class RunError(RprError):
 
 
 def not_finite(where: str, remedy: str = "use another run") -> RunError:
-    """The error for a model whose probabilities are NaN or infinite."""
     return RunError(f"the model's probabilities are not finite{where}; {remedy}")
 
 
@@ -80,10 +79,8 @@ def reason_of(error: BaseException) -> str | None:
         where = error.filename2 or error.filename or "a file"
         return f"{where}: cannot be read or written ({error.strerror}); fix it, or choose another path"
     text = str(error)
-    of_torch = type(error).__name__ == "OutOfMemoryError" or (
-        isinstance(error, RuntimeError) and any(said in text for said in _OUT_OF_MEMORY)
-    )
-    if not (of_torch or isinstance(error, MemoryError)):
+    of_host = isinstance(error, RuntimeError) and any(said in text for said in _OUT_OF_MEMORY)
+    if not (of_host or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"):
         return None
     reason = text.partition("\n")[0].partition(" If reserved")[0].rstrip(". ") or type(error).__name__
     batches = "optim.max_tokens_per_microbatch, or max_tokens_per_batch of translations"
@@ -93,10 +90,7 @@ def reason_of(error: BaseException) -> str | None:
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`; did you mean X? (available: ...)`, or only the choices when none is close; case is ignored."""
     names = sorted(choices)
-    if not names:
-        return "; none available"
     near = difflib.get_close_matches(word.lower(), [name.lower() for name in names], n=1)
-    if not near:
-        return f"; available: {', '.join(names)}"
-    meant = next(name for name in names if name.lower() == near[0])
-    return f"; did you mean {meant}? (available: {', '.join(names)})"
+    available = f"available: {', '.join(names)}" if names else "none available"
+    meant = next((name for name in names if [name.lower()] == near), None)
+    return f"; did you mean {meant}? ({available})" if meant else f"; {available}"

@@ -42,7 +42,6 @@ class Kind:
         return (change > 0) != self.lower_is_better
 
     def best_first(self, score: float) -> float:
-        """The sort key of a score."""
         return score if self.lower_is_better else -score
 
     def unlearned(self, score: float, *, cut_off: float = 0.0, unigram: float | None = None) -> str:

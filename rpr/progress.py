@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -63,9 +63,14 @@ class Progress:
 
     def close(self) -> None:
         """Show the final count, and end the display. Closing again has no effect."""
+        global _open_bars
         if self._bar is not None:
             self._show()
-            _remove_bar(self._bar)
+            with _LOCK:
+                self._bar.close()
+                _open_bars -= 1
+                if _open_bars == 0:
+                    sys.stderr = _stderr
             self._bar = None
         elif self._printed != self._done and (self._lines == "last" or self._printed is not None):
             self._show()
@@ -121,15 +126,6 @@ def _add_bar(total: int | None, done: int, description: str, keep: bool, bar_for
     return tqdm(total=total, initial=done, desc=description, file=_stderr, **display)
 
 
-def _remove_bar(bar: Any) -> None:
-    global _open_bars
-    with _LOCK:
-        bar.close()
-        _open_bars -= 1
-        if _open_bars == 0:
-            sys.stderr = _stderr
-
-
 def _format(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -152,13 +148,8 @@ def bars(unit: str, name: str, *, keep: bool = True) -> Iterator[Callable[[int, 
         yield show
 
 
-@contextmanager
-def above_bars() -> Iterator[None]:
+def above_bars() -> AbstractContextManager[Any]:
     """Within this context, whatever is printed on either stream appears above the bars, if there are any."""
-    if not _open_bars:
-        yield
-        return
     from tqdm import tqdm
 
-    with tqdm.external_write_mode(file=_stderr):
-        yield
+    return tqdm.external_write_mode(file=_stderr) if _open_bars else nullcontext()

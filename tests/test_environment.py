@@ -10,7 +10,7 @@ from rpr import environment
 from rpr.compose.composition import compose_train
 from rpr.environment import is_first_rank
 from rpr.paths import user_path
-from rpr.records import provenance
+from rpr.records.record import Git
 
 TORCHRUN = {
     "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
@@ -64,16 +64,16 @@ def test_torchruns_variables_reach_its_ranks_alone(monkeypatch):
 
 def test_commit_is_of_this_checkout_also_in_a_git_hook_and_in_one_of_another_user(monkeypatch, tmp_path):
     """As of a folder mounted into a container, where git itself refuses."""
-    before = provenance.git_state()
+    before = Git.here()
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     with monkeypatch.context() as patch:
         patch.setenv("GIT_DIR", str(tmp_path / ".git"))
         patch.setenv("GIT_WORK_TREE", str(tmp_path))
-        assert provenance.git_state().commit == before.commit
+        assert Git.here().commit == before.commit
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     assert subprocess.run(["git", "-C", rpr.paths.HERE, "status"], capture_output=True).returncode == 128
-    assert provenance.git_state() == before and before.commit
+    assert Git.here() == before and before.commit
 
 
 def test_processes_run_the_code_of_the_command(tmp_path):

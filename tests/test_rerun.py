@@ -9,7 +9,6 @@ import pytest
 
 from rpr.cli import app
 from rpr.commands import train
-from rpr.records import provenance
 from rpr.records.files import read_metrics
 from rpr.records.record import Git, RerunOf, read_record
 from tests.conftest import TINY
@@ -29,7 +28,7 @@ def original(tmp_path_factory, cache_dir, small_data):
     """The folder of a finished run; HERE is its commit, and that of all reruns."""
     runs = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(provenance, "git_state", lambda: HERE)
+        patch.setattr(Git, "here", lambda: HERE)
         assert app.main(["train", *TINY, *RECIPE, f"data.cache_dir={cache_dir}", f"runs_dir={runs}"]) == 0
         yield next(runs.glob("synthetic-tiny-relative-k2-s1-*"))
 

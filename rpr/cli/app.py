@@ -20,7 +20,7 @@ from rpr.compose.composition import (
 from rpr.compose.hydra_bridge import quote_text
 from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, RprError, did_you_mean
-from rpr.io import stdio
+from rpr.io import system
 from rpr.io.escape import note
 from rpr.paths import SCHEMES_DIR, schemes_dir, user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
@@ -63,16 +63,16 @@ _USAGE = [
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 success, 1 a job failed, 2 invalid input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    stdio.reopen_closed_fds()
-    stdio.replace_unencodable()
-    stdio.outlive_readers("stderr", *(["stdout"] if {*arguments[:1]} <= {*RESUMABLE} else []))
+    system.reopen_closed_fds()
+    system.replace_unencodable()
+    system.outlive_readers("stderr", *(["stdout"] if {*arguments[:1]} <= {*RESUMABLE} else []))
     environment.set_up()
     name = arguments[0] if arguments else "--help"
     code = 0
     try:
         with exit_on_sigterm():
             code = _run(name, [_quote_home(word) for word in _take_schemes_dir(arguments[1:])])
-        stdio.flush_stdout()
+        sys.stdout.flush()
         return code if arguments else 2
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != SIGTERM_EXIT:
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         note(message)
         return 2
     finally:
-        stdio.detach_stdout()
+        system.detach_stdout()
 
 
 def _run(name: str, arguments: list[str]) -> int:

@@ -23,10 +23,11 @@ from rpr.model.layer_positions import LayerPositions
 from rpr.model.positions import Positions, Site
 from rpr.model.transformer import build_model
 from rpr.progress import Progress
-from rpr.records.provenance import git_state, versions
+from rpr.records.record import Git
 from rpr.report.render import DASH, wrapped
 from rpr.runs import runtime
 from rpr.training.loss import compiled_loss_sum, loss_sum
+from rpr.version import versions
 
 WARM_UP = 3
 Step = Callable[[], None]
@@ -61,7 +62,7 @@ def run(config: BenchConfig, positions: dict[str, Positions]) -> None:
     runtime.set_up(hardware)
     document: dict[str, Any] = {
         "device": runtime.device_name(hardware),
-        "git": git_state().model_dump(),
+        "git": Git.here().model_dump(),
         "versions": versions(),
         "config": config.model_dump(mode="json"),
         "matmul_precision": runtime.matmul_precision(hardware),

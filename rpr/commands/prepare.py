@@ -10,7 +10,7 @@ from rpr.commands.printing import table
 from rpr.config.commands import PrepareConfig
 from rpr.config.data import DataConfig
 from rpr.data import cache
-from rpr.io.resources import resident_peak
+from rpr.io.system import resident_peak
 from rpr.kinds import TEXT
 from rpr.progress import bars
 from rpr.records.record import flat

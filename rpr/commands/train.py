@@ -16,15 +16,15 @@ from rpr.commands.printing import print_result
 from rpr.config.train import HardwareConfig, TrainConfig, config_from_record
 from rpr.environment import is_first_rank
 from rpr.errors import ConfigError, RecordError, RprError, RunError, reason_of
-from rpr.io import stdio
+from rpr.io import system
 from rpr.io.escape import escape_control_characters, note
 from rpr.kinds import TEXT
 from rpr.paths import user_path
-from rpr.records import provenance
 from rpr.records.position import check_same_code
 from rpr.records.record import LOG_NAME, RECORD_NAME, RerunOf, read_record, write_record
 from rpr.runs import lifecycle
 from rpr.signals import die_with_parent, exit_on_sigterm, stop_before
+from rpr.version import utc_now
 
 if TYPE_CHECKING:  # numpy and torch: invalid settings are reported without waiting for their import
     from rpr.data.cache import PreparedData
@@ -155,7 +155,6 @@ def _is_first_node(config: TrainConfig, run_dir: Path) -> bool:
 
 
 def _redirect_output(log: Path) -> None:
-    """From now on everything that this process prints is appended to a file."""
     with log.open("ab") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -211,7 +210,7 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
         result = {
             "status": "finished",
             "error": None,
-            "finished": provenance.now(),
+            "finished": utc_now(),
             "device": runtime.device_name(config.hardware),
             "steps": steps,
             "parameters": parameters,
@@ -288,7 +287,7 @@ def _failure_recorded(run_dir: Path) -> Iterator[None]:
 def main(run_dir: Path) -> None:
     """The worker process `python -m rpr.commands.train <run folder>`, started by rpr.training.launch."""
     die_with_parent(os.getppid())
-    stdio.outlive_readers("stdout", "stderr")
+    system.outlive_readers("stdout", "stderr")
     with exit_on_sigterm():
         config = config_from_record(read_record(run_dir / RECORD_NAME).config)
         try:

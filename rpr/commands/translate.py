@@ -33,7 +33,7 @@ def run(config: TranslateConfig) -> None:
         for lines in batches(source, config.lines_per_batch):
             # 2. The lines as text.
             if done == 0:
-                check_text(name, b"".join(lines), lines=False)
+                check_text(name, b"".join(lines))
             texts = [line.decode("utf-8", errors="replace") for line in lines]
             # 3. Their translations, and what a reader must know of them.
             sources = translator.encode(texts)

@@ -1,3 +1,3 @@
-"""From a corpus to batches: corpus.py says which files, files.py reads them, pairs.py and documents.py what they hold;
-cache.py encodes it with a vocabulary; batches.py forms batches of pairs, or of the windows of windows.py.
+"""From a corpus to batches: files.py finds and reads files; corpora.py has its pairs or documents by split; cache.py
+encodes them with a vocabulary; batches.py forms batches of pairs, or of windows of documents.
 """

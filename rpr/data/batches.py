@@ -189,10 +189,8 @@ class TrainingBatches(Sampler[BatchSpec]):
             draw = np.random.Generator(np.random.PCG64([self._seed, epoch]))
             pairs = np.arange(len(self._cell), dtype=np.int32)
             draw.shuffle(pairs)
-            pairs, microbatches = (
-                pairs[np.argsort(self._cell[pairs], kind="stable")],
-                draw.permutation(len(self._starts)),
-            )
+            pairs = pairs[np.argsort(self._cell[pairs], kind="stable")]
+            microbatches = draw.permutation(len(self._starts))
             if self._longest_first:
                 later = microbatches < len(self._starts) - self._longest_first
                 microbatches = microbatches[np.argsort(later, kind="stable")]
@@ -209,7 +207,6 @@ class TrainingBatches(Sampler[BatchSpec]):
         return 1 - real / padded
 
     def step_specs(self, step: int) -> list[BatchSpec]:
-        """This rank's shards of a step."""
         microbatches = self.step_microbatches(step)
         pairs = np.concatenate(microbatches)
         source, target = (int(lengths[pairs].sum()) for lengths in self._lengths)
@@ -358,7 +355,6 @@ class Windows:
         return self.rows(side, [index])[0]
 
     def rows(self, side: str, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """As TokenSplit.rows."""
         pieces = self.documents.pieces("target")
         if side == "source":
             return pieces[:0], np.zeros(len(indices), np.int64)

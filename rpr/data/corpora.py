@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -137,7 +138,6 @@ class Pairs:
         return self.number
 
     def __iter__(self) -> Iterator[Pair]:
-        """The normalised pairs."""
         return map(Row.pair, self.rows())
 
     def chunks(self) -> Iterator[list[Row]]:
@@ -157,7 +157,6 @@ class Pairs:
 
 
 def listed_pairs(pairs: Sequence[Pair]) -> Pairs:
-    """Pairs in memory, of generated corpora."""
     rows = [(source.encode(), target.encode()) for source, target in pairs]
     return Pairs(len(rows), lambda: (Row(*row, at, "pair", (Path(), Path())) for at, row in enumerate(rows, 1)))
 
@@ -182,7 +181,7 @@ def line_pairs(source: Path, target: Path) -> Pairs:
     return Pairs(numbers[0], rows)
 
 
-def table_pairs(files: Sequence[Path], data: DataConfig) -> Pairs:
+def table_pairs(data: DataConfig, *files: Path) -> Pairs:
     """The rows of these files, one after the other, with a column of each language. Raises DataError as `Table`."""
     columns = {"data.source_language": data.source_language, "data.target_language": data.target_language}
     tables = [Table(file, columns) for file in files]
@@ -220,7 +219,6 @@ class Corpus:
             yield len(chunk), count_words(chain.from_iterable(map(Row.pair, rows)))
 
     def encode(self, job: Job, vocabulary: Vocabulary) -> None:
-        """Write the files of all splits."""
         for split in sorted(self.splits, key=lambda split: split != "train"):
             self._encode(split, job, vocabulary)
 
@@ -279,7 +277,16 @@ def load_corpus(data: DataConfig) -> Corpus:
     fit each other, or a split is empty.
     """
     # 1. The splits that there are.
-    read, missing = _read(data)
+    missing = tuple[str, ...]()
+    if (generator := data.synthetic or data.task) is not None:
+        try:
+            read = {split: listed_pairs(pairs) for split, pairs in generator.pairs().items()}
+        except ValueError as error:
+            raise DataError(f"data.{'synthetic' if data.synthetic else 'task'}: {error}") from None
+    else:
+        listing = corpus_files(data)
+        missing, opened = listing.missing, line_pairs if listing.lines else partial(table_pairs, data)
+        read = {split: opened(*files) for split, files in listing.splits.items()}
     for split, pairs in read.items():
         if not len(pairs):
             raise DataError(f"data {data.name}: split {split} of {data.path or data.hub} is empty; it needs a pair")
@@ -302,36 +309,17 @@ def load_corpus(data: DataConfig) -> Corpus:
         notes.append(f"train: the first {limit} of {end} pairs")
     splits["train"] = train.part(0, limit) if missing or limit < end else train
     if missing:
-        # One range for both splits: reading the end of line files scans everything before it.
-        splits["train"] = _without_repeats(splits["train"], train.part(end, len(train)))
+        # One range for both splits: reading the end of line files scans everything before it. Pairs with an empty side
+        # are dropped, and counted as empty, later.
+        held = {pair for pair in train.part(end, len(train)) if all(pair)}
+        repeats = frozenset(index for index, pair in enumerate(splits["train"]) if pair in held)
+        splits["train"] = train.part(0, limit, repeats)
     if repeated := limit - len(splits["train"]):
         notes.append(f"train: {repeated} pairs left out, each equal to a held-out one")
     names = {"validation": data.validation_name, "test": data.test_name}
     names |= {split: f"held-out-{split}" for split in missing}
     named = {split: names.get(split, split) for split in splits if split != "train"}
     return Corpus(splits, missing, named, notes, repeated)
-
-
-def _read(data: DataConfig) -> tuple[dict[str, Pairs], tuple[str, ...]]:
-    """The splits that there are, and those that are missing."""
-    if (generator := data.synthetic or data.task) is not None:
-        try:
-            return {split: listed_pairs(pairs) for split, pairs in generator.pairs().items()}, ()
-        except ValueError as error:
-            raise DataError(f"data.{'synthetic' if data.synthetic else 'task'}: {error}") from None
-    listing = corpus_files(data)
-    return {
-        split: line_pairs(*files) if listing.lines else table_pairs(files, data)
-        for split, files in listing.splits.items()
-    }, listing.missing
-
-
-def _without_repeats(train: Pairs, held_out: Iterable[Pair]) -> Pairs:
-    """Train without the pairs equal to a held-out one after normalisation. Pairs with an empty side are kept here; they
-    are dropped and counted as empty later. Memory: the held-out pairs and the numbers of repeats.
-    """
-    held = {pair for pair in held_out if all(pair)}
-    return train.part(0, len(train), frozenset(index for index, pair in enumerate(train) if pair in held))
 
 
 # Documents
@@ -361,7 +349,6 @@ class Documents:
         }
 
     def size(self) -> int:
-        """The bytes of the files."""
         return sum(file.stat().st_size for file in chain.from_iterable(self._files.values()))
 
     def names(self) -> Iterator[str]:
@@ -371,7 +358,6 @@ class Documents:
             yield from (f"{name}:{row}" for row in range(1, 1 + rows)) if separate else [name]
 
     def only_one(self) -> bool:
-        """Whether there is a single document."""
         return len([*islice(self.names(), 2)]) == 1
 
     def blocks(self) -> Iterator[Block]:
@@ -532,7 +518,6 @@ def _hash(name: str) -> int:
 
 
 def _together(blocks: Iterable[Block]) -> Iterator[Sequence[Block]]:
-    """Blocks of about BLOCK bytes altogether."""
     together, size = list[Block](), 0
     for block in blocks:
         together.append(block)

@@ -40,9 +40,10 @@ ARCHIVES = ("zip", "zst", "xz", "bz2", "tar", "tgz", "7z", "rar", "arrow")
 NOT_OF_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 LFS_POINTER = b"version https://git-lfs"
 REVISIONS_NAME = "hub_revisions.json"
-# What the first bytes of a file say that it is, whatever its name.
-PACKED = re.compile(rb"\x1f\x8b|\xfd7zXZ\x00|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd|PK\x03\x04")
-BYTE_ORDER = re.compile(rb"\xff\xfe|\xfe\xff|\x00\x00\xfe\xff")
+# First bytes of packed files, UTF-16 and UTF-32, whatever their names.
+NOT_TEXT = re.compile(
+    rb"\x1f\x8b|\xfd7zXZ\x00|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd|PK\x03\x04|\xff\xfe|\xfe\xff|\x00\x00\xfe\xff"
+)
 START = 1 << 20  # bytes of a file by which its content is checked
 TEXT_TYPES = "string", "large_string"  # of pyarrow
 Cell = bytes | None  # to be decoded
@@ -203,13 +204,11 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """The visible files, also behind links, folder by folder. DataError: a folder is there twice, or is a run."""
+    """The visible files, also behind links, folder by folder. DataError: a folder is there twice."""
     seen: dict[str, str] = {}
     for folder, folders, names in os.walk(root, followlinks=True):
         if (other := seen.setdefault(os.path.realpath(folder), folder)) != folder:
             raise DataError(f"data.path: {folder} and {other} are one folder, read twice; remove the link")
-        if "record.json" in names:
-            raise DataError(f"data.path: {folder} is a run, not of the corpus; keep runs_dir outside of {root}")
         folders[:] = sorted(name for name in folders if name[0] not in "._")
         yield from (Path(folder, name) for name in sorted(names) if name[0] not in "._")
 
@@ -393,27 +392,24 @@ def reading(file: Path) -> Iterator[None]:
 
 @contextmanager
 def open_file(file: Path, *, lines: bool = True, utf8: bool = True) -> Iterator[IO[bytes]]:
-    """A text file opened for reading bytes, unpacked if it ends in .gz; errors as of `reading` and `check_text`."""
+    """A file opened for reading bytes, unpacked if it ends in .gz; errors as of `reading`, of UTF-8 `check_text`, and
+    for `lines` that end with a carriage return alone.
+    """
     opened: Any = gzip.open if file.suffix.lower() == ".gz" else open
     with reading(file), opened(file, "rb") as handle:
-        check_text(f"data.path: {file}", handle.read(START), lines=lines, utf8=utf8)
+        start = handle.read(START)
+        if utf8:
+            check_text(f"data.path: {file}", start)
+        if lines and b"\r" in start.rstrip(b"\r") and b"\n" not in start:
+            raise DataError(f"data.path: {file}: its lines end with carriage returns alone; convert it: tr '\\r' '\\n'")
         handle.seek(0)
         yield handle
 
 
-def check_text(place: str, start: bytes, *, lines: bool = True, utf8: bool = True) -> None:
-    """Check the first bytes of a text file, which `place` names. Raises DataError for packed files by another name;
-    for UTF-16 and UTF-32, if it has to be `utf8`; and for `lines` that end with a carriage return alone.
-    """
-    if PACKED.match(start):
-        raise DataError(f"{place} is not UTF-8 text but packed; unpack it")
-    # Latin letters of UTF-16 have a NUL each.
-    if utf8 and (BYTE_ORDER.match(start) or start.count(b"\0") > max(1, len(start) // 4)):
-        raise DataError(f"{place} is not UTF-8 text but UTF-16; convert it, for example with iconv")
-    if lines and b"\r" in start.rstrip(b"\r") and b"\n" not in start:
-        raise DataError(
-            f"{place}: its lines end with carriage returns alone and would be read as one; convert it: tr '\\r' '\\n'"
-        )
+def check_text(place: str, start: bytes) -> None:
+    """Raises DataError if the first bytes of a text, which `place` names, are of a packed file, UTF-16 or UTF-32."""
+    if NOT_TEXT.match(start) or start.count(b"\0") > max(1, len(start) // 4):  # Latin letters of UTF-16 have a NUL each
+        raise DataError(f"{place} is not UTF-8 text but packed, or UTF-16; unpack it, or convert it with iconv")
 
 
 def not_utf8(error: UnicodeDecodeError, place: str, remedy: str = "") -> DataError:
@@ -447,14 +443,15 @@ class Table:
             import pyarrow
 
             with reading(self.file):
-                for batch in map(_flat, _arrow(self.file, self._columns, size)[2]):
+                for batch in _arrow(self.file, self._columns, size)[2]:
+                    rows = pyarrow.Table.from_batches([batch]).flatten()
                     # As bytes, so that text that is not UTF-8 can be reported with its row.
-                    yield [batch.column(name).cast(pyarrow.large_binary()).to_pylist() for name in self._columns]
+                    yield [rows.column(name).cast(pyarrow.large_binary()).to_pylist() for name in self._columns]
             return
-        rows = ([row.get(name) for name in self._columns] for row in _rows(self.file))
-        cells = ([text.encode("utf-8", "surrogatepass") if text is not None else None for text in row] for row in rows)
+        cells = ([row.get(name) for name in self._columns] for row in _rows(self.file))
         while chunk := list(islice(cells, size)):
-            yield [*zip(*chunk, strict=True)]
+            columns = zip(*chunk, strict=True)
+            yield [[text if text is None else text.encode("utf-8", "surrogatepass") for text in of] for of in columns]
 
 
 def _described(file: Path) -> tuple[int, dict[str, str]]:
@@ -464,7 +461,8 @@ def _described(file: Path) -> tuple[int, dict[str, str]]:
             schema, rows, _ = _arrow(file)
             if len({*schema.names}) < len(schema.names):
                 raise ValueError("it names a column twice")
-            held = {field.name: str(field.type) for field in _flat(schema.empty_table()).schema}
+            # A field of structs becomes a column `translation.en`.
+            held = {field.name: str(field.type) for field in schema.empty_table().flatten().schema}
             return rows, {name: "text" if of in TEXT_TYPES else of for name, of in held.items()}
     number, found = 0, defaultdict[str, set[str]](set)
     for number, row in enumerate(_rows(file), 1):  # noqa: B007 (the number of the last one)
@@ -485,13 +483,6 @@ def _arrow(file: Path, columns: Sequence[str] | None = None, size: int = 1) -> t
     parquet = pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
     batches = parquet.iter_batches(size, columns=columns, use_threads=False)
     return parquet.schema_arrow, parquet.metadata.num_rows, batches
-
-
-def _flat(part: Any) -> Any:
-    """With a column `translation.en` for a field of structs."""
-    import pyarrow
-
-    return (pyarrow.Table.from_batches([part]) if isinstance(part, pyarrow.RecordBatch) else part).flatten()
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rpr.config.data import NUM_BYTE_PIECES
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
-from rpr.io.resources import num_threads
+from rpr.io.system import num_cores
 from rpr.signals import signals_deferred
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -43,6 +43,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 # Lines, long ones cut: sentencepiece needs a hundred times their memory. It would read SPACE as a space.
 _PART = re.compile(rf"[^\n{SPACE}]{{0,9999}}\n|[^\n{SPACE}]{{1,9999}}|{SPACE}")
+
+
+def _num_threads() -> int:
+    return min(16, num_cores())
 
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:
@@ -84,7 +88,6 @@ class Words:
             self._counts = self._sample(MAX_WORDS + 1)[0]  # so that one is left to cut
 
     def learned(self) -> dict[str, int]:
-        """At most MAX_WORDS words, with counts."""
         if len(self._counts) <= MAX_WORDS:
             return self._counts
         kept, cut = self._sample(MAX_WORDS)
@@ -145,7 +148,6 @@ class Vocabulary:
         return "uint16" if len(self) <= 1 << 16 else "uint32"
 
     def save(self, path: Path) -> None:
-        """Write the model atomically, for `load`."""
         replace_file(path, self.model)
 
     @property
@@ -165,7 +167,7 @@ class Vocabulary:
 
     def encode_batch(self, sentences: Sequence[str], *, eos: bool = False) -> list[list[int]]:
         """Token IDs of each sentence, without BOS."""
-        pieces: list[list[int]] = self._processor.encode([*sentences], add_eos=eos, num_threads=num_threads())
+        pieces: list[list[int]] = self._processor.encode([*sentences], add_eos=eos, num_threads=_num_threads())
         return pieces
 
     def decode(self, pieces: Iterable[int]) -> str:
@@ -196,14 +198,13 @@ class TextVocabulary(Vocabulary):
         parts = [_PART.findall(text.decode()) for text in texts]
         every = [*itertools.chain.from_iterable(parts)]
         space = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
-        encoded = zip(every, self._processor.encode(every, num_threads=num_threads()), strict=True)
+        encoded = zip(every, self._processor.encode(every, num_threads=_num_threads()), strict=True)
         pieces = (space if part == SPACE else of_part for part, of_part in encoded)
         of_texts = (itertools.islice(pieces, len(of_text)) for of_text in parts)
         return [np.fromiter(itertools.chain.from_iterable(of_text), self.piece_type) for of_text in of_texts]
 
     @cached_property
     def contents(self) -> list[bytes]:
-        """What each piece stands for."""
         ids = range(len(_SPECIAL), len(self))
         pieces = [(self.piece(index), self._processor.is_byte(index)) for index in ids]  # of a byte <0x41>
         texts = (bytes.fromhex(piece[3:5]) if byte else piece.replace(SPACE, " ").encode() for piece, byte in pieces)
@@ -244,7 +245,6 @@ class ByteVocabulary(TextVocabulary):
 
     @property
     def digest(self) -> str:
-        """sha256 of what `save` writes."""
         return hashlib.sha256(BYTES_MODEL).hexdigest()
 
     def piece(self, index: int) -> str:
@@ -261,7 +261,6 @@ class ByteVocabulary(TextVocabulary):
 
 
 def text_vocabulary(vocabulary: Vocabulary) -> TextVocabulary:
-    """The vocabulary of a corpus of documents."""
     assert isinstance(vocabulary, TextVocabulary)
     return vocabulary
 
@@ -271,7 +270,7 @@ def _train(words: Mapping[str, int], size: int, model_type: str, **options: Any)
     stream, lines = io.BytesIO(), (f"{word}\t{count}" for word, count in words.items())
     options |= {"model_type": model_type, "vocab_size": size, "input_format": "tsv", "minloglevel": 2}
     options |= {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS, "normalization_rule_name": "identity"}
-    options["num_threads"] = num_threads()  # the pieces do not depend on it
+    options["num_threads"] = _num_threads()  # the pieces do not depend on it
     try:
         with signals_deferred():
             sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=stream, **options)

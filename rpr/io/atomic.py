@@ -102,12 +102,11 @@ def lock(descriptor: int, problem: str) -> bool:
 
 @contextmanager
 def exclusive(folder: Path, *patterns: str) -> Iterator[None]:
-    """Hold the exclusive lock of a folder; waits for another process, with a message. A folder that does not exist is
-    created, and removed again if it stays empty. `patterns` are of the names of files and folders that are written
-    there: what killed processes left of them is removed first, except on a file system without locks, where they may
-    still be running. Raises OSError if the folder cannot be created or read.
+    """Hold the exclusive lock of a folder, which is created; waits for another process, with a message. `patterns` are
+    of the names of files and folders that are written there: what killed processes left of them is removed first,
+    except on a file system without locks, where they may still be running. Raises OSError if the folder cannot be
+    created or read.
     """
-    created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -115,7 +114,4 @@ def exclusive(folder: Path, *patterns: str) -> Iterator[None]:
             remove_leftovers(folder, *patterns)
         yield
     finally:
-        for path in created:
-            with contextlib.suppress(OSError):  # it is not empty
-                path.rmdir()
         os.close(descriptor)

@@ -7,10 +7,7 @@ from typing import Any
 
 
 class _Records(ModuleType):
-    """This package, which can be called."""
-
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """As rpr.api.records."""
         return import_module("rpr.api").records(*arguments, **options)
 
 

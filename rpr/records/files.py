@@ -81,7 +81,6 @@ def documents_file(split: str) -> str:
 
 
 def write_split(run_dir: Path, split: str, texts: Texts) -> None:
-    """The text files of a split: SPLIT.sources.txt and so on."""
     for kind, lines in texts._asdict().items():
         replace_file(run_dir / f"{split}.{kind}.txt", "".join(line + "\n" for line in lines))
 

@@ -30,12 +30,10 @@ class Measurement:
 
 
 def missing(reason: str) -> Measurement:
-    """A missing figure, with the reason."""
     return Measurement(None, reason=reason)
 
 
 def single(value: float, interval: Interval | None = None) -> Measurement:
-    """One figure."""
     return Measurement(value, 1, interval=interval)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,10 +13,12 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
+from rpr.environment import for_child
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_tree
 from rpr.kinds import TASK, TEXT, Kind, kind_of
+from rpr.paths import HERE
 from rpr.records.scores import STRICT, ByContext, ByLength, Score, Text
 from rpr.validation import first_problem
 from rpr.version import SCHEMA
@@ -47,6 +50,25 @@ class Git(RecordPart):
 
     commit: Text | None
     dirty: bool | None
+
+    @classmethod
+    def here(cls) -> Git:
+        """Of the checkout that this package runs from."""
+        folder = HERE.parent
+        if not (folder / ".git").exists():  # an installed package must not report some other repository around it
+            return cls(commit=None, dirty=None)
+        commit, status = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain")
+        return cls(commit=commit, dirty=None if status is None else bool(status))
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    # Also in a checkout of another user, as in a container: its code is what is running.
+    command = ["git", "--no-optional-locks", "-c", f"safe.directory={folder}", "-C", str(folder), *arguments]
+    try:  # in a git hook GIT_DIR names the user's own repository
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, env=for_child())
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 class Data(RecordPart):
@@ -182,7 +204,6 @@ class Record(RecordPart):
         return kind_of(self.config["data"])
 
     def score(self, split: str, metric: str = "sacrebleu") -> Score | None:
-        """The score of a split; None if it was not measured."""
         return next((score for score in self.scores if (score.split, score.metric) == (split, metric)), None)
 
     @property
@@ -200,7 +221,6 @@ class Found(NamedTuple):
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted keys."""
     settings: dict[str, Any] = {}
     for key, value in tree.items():
         settings |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
@@ -295,17 +315,13 @@ def _parse(path: Path, text: str) -> Record:
     try:
         return Record.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise refusal(f"{path}: {_what_is_wrong(text, error)}") from None
-
-
-def _what_is_wrong(text: str, error: ValidationError) -> str:
-    """The error, with the remedy. Another schema comes before any field."""
-    schema = re.search(r'"schema":\s*(\d+)', text)
-    if schema is not None and (number := int(schema[1])) != SCHEMA:
-        remedy = "update rpr" if number > SCHEMA else "rpr 0.1.0 reads older ones; use that, or repeat the run"
-        return f"schema {number} is not {SCHEMA}, the one this rpr reads; {remedy}"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{first_problem(error)}{more}; restore it or repeat the run"
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        wrong = f"{first_problem(error)}{more}; restore it or repeat the run"
+        schema = re.search(r'"schema":\s*(\d+)', text)
+        if schema is not None and (number := int(schema[1])) != SCHEMA:  # which comes before any field
+            remedy = "update rpr" if number > SCHEMA else "rpr 0.1.0 reads older ones; use that, or repeat the run"
+            wrong = f"schema {number} is not {SCHEMA}, the one this rpr reads; {remedy}"
+        raise refusal(f"{path}: {wrong}") from None
 
 
 def find_records(root: Path, sweep: str | None = None) -> Found:

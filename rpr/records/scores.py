@@ -54,12 +54,10 @@ class Interval:
 
     @property
     def unit(self) -> str:
-        """What varies in an interval of one run."""
         return "documents" if self.method == OVER_DOCUMENTS else "sentences"
 
     @property
     def how(self) -> str:
-        """The method, with the samples and the seed of a bootstrap."""
         drawn = "" if self.samples is None else f", {self.samples:,} samples, seed {self.seed}"
         return f"{self.method}{drawn}"
 
@@ -151,7 +149,6 @@ class LengthBucket:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The bucket's identity and sort key."""
         return (self.shortest, self.longest or 0)
 
 
@@ -175,12 +172,10 @@ class ByLength:
 
     @property
     def axis(self) -> str:
-        """The label of the buckets' axis."""
         return "source length" if self.unit == SOURCE_UNIT else "length"
 
     @property
     def longest_in_words(self) -> str:
-        """The description of a bucket beyond the training lengths."""
         longest = self.longest_training_source
         if self.unit == SOURCE_UNIT:
             return f"longer than any source of the training data, whose longest has {longest}"

@@ -12,9 +12,9 @@ from rpr.errors import ConfigError, DataError, InterruptedRun, TimeLimitReached,
 from rpr.io.atomic import exclusive, remove_leftovers, replace_file
 from rpr.io.escape import note
 from rpr.model.positions import changed_code, codes, of_user
-from rpr.records import provenance
 from rpr.records.record import METRICS_NAME, RECORD_NAME, Data, Git, Record, RerunOf, read_record, varying, write_record
 from rpr.runs.locks import LOCK_NAME
+from rpr.version import utc_now, versions
 
 if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does not wait for
     from rpr.config.data import DataConfig
@@ -53,7 +53,7 @@ def _set_aside(run_dir: Path, earlier: Record, config: TrainConfig) -> bool:
     if earlier.again and earlier.status != "finished" and not changed_code(sides, earlier.schemes):
         note(f"again=true: {run_dir.name} resumes, which it began at {earlier.started}")
         return False
-    folder = run_dir.with_name(f".{run_dir.name}.before-{provenance.now().replace(':', '')[:17]}")
+    folder = run_dir.with_name(f".{run_dir.name}.before-{utc_now().replace(':', '')[:17]}")
     folder.mkdir()
     for path in run_dir.iterdir():
         if path.name != LOCK_NAME:
@@ -136,14 +136,14 @@ def start_record(
         new_parameters=earlier.new_parameters if earlier else (),
         config=settings,
         git=_git(run_dir, continued),
-        versions=provenance.versions(),
+        versions=versions(),
         label=config.position.label if any(map(of_user, sides)) else None,
         schemes=codes(sides),
         device=config.hardware.name,
         hardware=config.hardware.name,
         concurrent_jobs=most,
         seed=config.seed,
-        started=continued.started if continued else provenance.now(),
+        started=continued.started if continued else utc_now(),
         finished=None,
         steps=None,
         parameters=None,
@@ -166,10 +166,10 @@ def start_record(
 
 def _git(run_dir: Path, resumed: Record | None) -> Git:
     """The checkout; with uncommitted changes if any part of the run had them. A note says what has changed since."""
-    git = provenance.git_state()
+    git = Git.here()
     if resumed is None:
         return git
-    before, now = {"commit": resumed.git.commit, **resumed.versions}, {"commit": git.commit, **provenance.versions()}
+    before, now = {"commit": resumed.git.commit, **resumed.versions}, {"commit": git.commit, **versions()}
     if changed := [f"{name} {before.get(name)}, now {now.get(name)}" for name in varying([before, now])]:
         note(f"{run_dir.name}: started with {'; '.join(changed)}; its record names the latter")
     return git.model_copy(update={"dirty": resumed.git.dirty or git.dirty})

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from rpr.errors import BusyError
 from rpr.io.atomic import try_lock
 from rpr.io.escape import escape_control_characters, note
-from rpr.records import provenance
 from rpr.records.record import RECORD_NAME, Found, Record, read_record
+from rpr.version import utc_now
 
 LOCK_NAME = ".lock"
 HEARTBEAT_SECONDS = 15.0
@@ -51,7 +51,7 @@ def acquire(folder: Path) -> Iterator[int]:
     lock's file stays, empty: deleting it would let two processes in.
     """
     path, released = folder / LOCK_NAME, threading.Event()
-    holder = Holder(socket.gethostname(), os.getpid(), provenance.now())
+    holder = Holder(socket.gethostname(), os.getpid(), utc_now())
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # no link: the file is truncated
     try:
         _take(descriptor, path)

@@ -9,7 +9,7 @@ import torch
 
 from rpr.config.train import HardwareConfig
 from rpr.errors import ConfigError
-from rpr.io.resources import resident_peak
+from rpr.io.system import resident_peak
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's mallopt(3)
 

@@ -30,7 +30,7 @@ from rpr.compose.messages import format_user_error
 from rpr.config.train import HardwareConfig, config_from_record
 from rpr.environment import for_child
 from rpr.errors import BusyError, ConfigError, ProcessEnded, RprError, RunError
-from rpr.io import resources, stdio
+from rpr.io import system
 from rpr.io.escape import note
 from rpr.records.record import RECORD_NAME, read_record
 from rpr.runs import lifecycle, locks
@@ -115,7 +115,7 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
     # with other threads a resumed run would round otherwise than one that never stopped, and than its other seeds. Each
     # of several ranks has one, as without a sweep.
     if (shared_by := options.jobs or 1) > 1 and job.config.hardware.num_ranks == 1:
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, resources.num_cores() // shared_by)))
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, system.num_cores() // shared_by)))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "rpr.sweep.pool"],
         env=environment,
@@ -164,7 +164,7 @@ def main() -> int:
     die_with_parent(request["parent"])
     answers = os.dup(1)
     os.dup2(2, 1)
-    stdio.outlive_readers("stdout", "stderr")
+    system.outlive_readers("stdout", "stderr")
     try:
         with exit_on_sigterm():
             _train(request)

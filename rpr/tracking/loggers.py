@@ -15,8 +15,7 @@ from rpr.config.train import LONGEST_TAG, TrainConfig
 from rpr.io.escape import note
 from rpr.kinds import TEXT
 from rpr.records.files import read_translations
-from rpr.records.provenance import git_state
-from rpr.records.record import RECORD_NAME, Record, WandbRun, read_record
+from rpr.records.record import RECORD_NAME, Git, Record, WandbRun, read_record
 from rpr.records.scores import SPLITS
 from rpr.tracking import mirror
 from rpr.tracking.mirror import GRACE_SECONDS, STEP, final_row, first_line, has_key, service, tear_down, without_login
@@ -181,7 +180,7 @@ def _mirror(config: TrainConfig, run_dir: Path, synthetic: bool, *, online: bool
     import wandb
 
     # 1. No code or patch of it is sent; the commit is that of this package's checkout, not of one around the folder.
-    commit = git_state().commit
+    commit = Git.here().commit
     settings = wandb.Settings(
         silent=True,
         console="off",

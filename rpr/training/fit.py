@@ -21,15 +21,15 @@ from rpr.data.cache import PreparedData
 from rpr.environment import is_first_rank
 from rpr.errors import RunError
 from rpr.io.escape import note
-from rpr.io.resources import reset_resident_peak
+from rpr.io.system import reset_resident_peak
 from rpr.model.positions import codes
-from rpr.records import provenance
 from rpr.records.files import read_metrics
-from rpr.records.record import Training
+from rpr.records.record import Git, Training
 from rpr.runs.checkpoints import checkpoints
 from rpr.runs.loading import start_from
 from rpr.training.callbacks import WARM_UP_STEPS, AtomicCheckpointIO, Metrics, PeriodicCheckpoint, Stopwatch
 from rpr.training.module import TranslationData, TranslationModule
+from rpr.version import versions
 
 PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "32-true"}  # the loss rounds weights
 
@@ -139,9 +139,9 @@ class SameStart(pl.Callback):
 
     def common(self) -> Any:
         """What decides a run, and when it stops: a rank without a time limit would not share the others' check."""
-        config, git = self._config, provenance.git_state()
+        config, git = self._config, Git.here()
         schemes = codes((config.position.encoder, config.position.decoder))
-        return self._data.meta.key, config.run_id, config.stop_after_minutes, schemes, provenance.versions(), git.commit
+        return self._data.meta.key, config.run_id, config.stop_after_minutes, schemes, versions(), git.commit
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Undoes Lightning's handling of SIGTERM (communication). Raises RunError on every rank if they differ."""

@@ -14,8 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rpr.records.provenance import git_state
-from rpr.records.record import read_record
+from rpr.records.record import Git, read_record
 from rpr.records.scores import ByContext
 
 FACTORS = (4, 16)
@@ -54,4 +53,4 @@ def rows_of(run: Path) -> Iterator[dict[str, Any]]:
 
 if __name__ == "__main__":
     rows = [row for run in sys.argv[1:] for row in rows_of(Path(run))]
-    print(json.dumps({"commit": git_state().commit, "rows": rows}, indent=1))
+    print(json.dumps({"commit": Git.here().commit, "rows": rows}, indent=1))

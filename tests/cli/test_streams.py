@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from rpr.cli import app
-from rpr.io import stdio
+from rpr.io import system
 
 FULL = Path("/dev/full")
 PROBE = """
 import json, os, sys
-from rpr.io import stdio
+from rpr.io import system
 before = [stream is None for stream in (sys.stdin, sys.stdout, sys.stderr)]
-stdio.reopen_closed_fds()
+system.reopen_closed_fds()
 file = open(sys.argv[1], "w")
-child = "import os, sys; from rpr.io import stdio; os.fstat(0), os.fstat(1), os.fstat(2); sys.stderr.write('printed')"
+child = "import os, sys; from rpr.io import system; os.fstat(0), os.fstat(1), os.fstat(2); sys.stderr.write('printed')"
 ended = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", child])
 json.dump([before, file.fileno(), sys.stderr is None, ended], file)
 """
@@ -67,9 +67,9 @@ def test_closed_pipe_is_no_error(arguments, monkeypatch, capsys):
 
 LASTING = """
 import sys
-from rpr.io import stdio
+from rpr.io import system
 sys.stdin.readline()  # until the reader is gone
-stdio.outlive_readers("stdout", "stderr")
+system.outlive_readers("stdout", "stderr")
 for _ in range(3):
     print("lost"), print("lost", file=sys.stderr)
 sys.exit(7)
@@ -93,7 +93,10 @@ def test_a_run_outlives_the_reader_of_its_streams(terminal):
 def test_full_disk_is_reported_in_one_line(arguments, monkeypatch, capsys):
     assert exit_code(arguments, FULL.open("w", buffering=2**20), monkeypatch) == 2
     err = capsys.readouterr().err
-    assert err.startswith("rpr-cli: stdout: cannot be written (No space left on device); ") and err.count("\n") == 1
+    assert (
+        err.startswith("rpr-cli: a file: cannot be read or written (No space left on device); ")
+        and err.count("\n") == 1
+    )
 
 
 def test_what_is_printed_to_a_closed_stdout_is_discarded(monkeypatch, capsys):
@@ -131,7 +134,7 @@ def test_what_stdout_cannot_encode_is_replaced(monkeypatch, encoding, now_a_pipe
     raw = File()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding))
     raw.now_a_pipe = now_a_pipe
-    stdio.replace_unencodable()
+    system.replace_unencodable()
     print("1 ± 2 → \udcff", flush=True)
     text = "1 ± 2 → ?" if encoding == "utf-8" else "1 ? 2 ? ?" if encoding == "ascii" else "1 ± 2 ? ?"
     assert raw.getvalue().decode(encoding) == text + "\n"

@@ -12,7 +12,7 @@ import torch
 
 from rpr.config.data import DataConfig
 from rpr.data.cache import PreparedData
-from rpr.io.resources import resident_peak
+from rpr.io.system import resident_peak
 
 
 def data_config(folder: Path, **changes: Any) -> DataConfig:

@@ -236,7 +236,7 @@ def test_byte_pair_pieces_need_utf8(tmp_path, monkeypatch):
     name = next(block.name for block in load_documents(good).blocks() if block.splits == ("test",))  # read last
     for content, message in (
         (b"first\nsecond \xe2\x82\xac\nthird \xff\n", rf"{name} is not UTF-8 \(byte 0xff after '.*third '\)"),
-        ("a text".encode("utf-16-le"), f"{name} is not UTF-8 text but UTF-16"),
+        ("a text".encode("utf-16-le"), f"{name} is not UTF-8 text but packed, or UTF-16"),
     ):
         write(tmp_path, {name: content})
         with pytest.raises(DataError, match=message):
@@ -315,7 +315,6 @@ def test_names_say_the_splits(tmp_path, names, splits):
     (dict.fromkeys(("corpus.txt", "test.txt"), b"a"), r"test.txt looks like a split, and would be trained on"),
     (dict.fromkeys(("train/a.txt", "test_a/a.txt"), b"a"), "a.txt is not read, and test would be held out of train"),
     ({"a.txt": b"version https://git-lfs.github.com/spec/v1"}, "a.txt is a pointer of Git LFS, not the file"),
-    ({"a/record.json": b"{}", "a.txt": b"a"}, "a is a run, not of the corpus; keep runs_dir outside of"),
 ])  # fmt: skip
 def test_what_cannot_be_read_so_is_refused(tmp_path, contents, refusal):
     write(tmp_path, contents)

@@ -92,16 +92,3 @@ def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path):
     second.communicate()
     with exclusive(tmp_path):  # the kill released its lock
         pass
-
-
-def test_created_folders_are_removed_after_an_error(tmp_path):
-    folder = tmp_path / "reports" / "all"
-    with pytest.raises(KeyError), exclusive(folder):
-        assert folder.is_dir()
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
-    with exclusive(folder):
-        (folder / "index.html").touch()
-    with exclusive(folder), pytest.raises(KeyError):
-        raise KeyError
-    assert (folder / "index.html").exists()

@@ -129,7 +129,7 @@ def test_the_last_jobs_of_a_sweep_have_as_many_threads_as_all(monkeypatch, tmp_p
     process = MagicMock(returncode=0, **{"poll.return_value": 0})
     monkeypatch.setattr(pool.subprocess, "Popen", lambda *_, env, **__: environments.append(env) or process)
     monkeypatch.setattr(pool, "_problem", lambda *_: None)
-    monkeypatch.setattr(pool.resources, "num_cores", lambda: 8)
+    monkeypatch.setattr(pool.system, "num_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for words, jobs in (([], 1), ([], 4), ([], 8), (["hardware=2xcpu"], 2)):
         config = tiny_config(*words)

@@ -141,7 +141,7 @@ def test_record_of_a_resumed_run_has_the_most_of_its_parts(tiny_config, small_da
     path = tmp_path / "record.json"
 
     def start(jobs, commit, dirty):
-        monkeypatch.setattr("rpr.records.provenance.git_state", lambda: Git(commit=commit, dirty=dirty))
+        monkeypatch.setattr(Git, "here", lambda: Git(commit=commit, dirty=dirty))
         start_record(tiny_config(), "rpr-cli train", tmp_path, small_data, concurrent_jobs=jobs)
         record = read_record(path)
         return record.concurrent_jobs, record.git.dirty

@@ -76,13 +76,9 @@ def test_invalid_utf8_is_reported_and_translated(run_translate, expected):
 
 
 def test_input_that_is_not_text_is_refused(run_translate):
-    for content, kind in (
-        (gzip.compress(b"a\n"), "packed; unpack it"),
-        ("a b\n".encode("utf-16"), "UTF-16; convert it, for example with iconv"),
-        ("a b\n".encode("utf-16-le"), "UTF-16; convert it, for example with iconv"),
-    ):
-        message = f"rpr-cli: input DIR/in.txt is not UTF-8 text but {kind}"
-        assert run_translate(content, code=2) == ("", [message])
+    what = "is not UTF-8 text but packed, or UTF-16; unpack it, or convert it with iconv"
+    for content in (gzip.compress(b"a\n"), "a b\n".encode("utf-16"), "a b\n".encode("utf-16-le")):
+        assert run_translate(content, code=2) == ("", [f"rpr-cli: input DIR/in.txt {what}"])
 
 
 def test_translations_without_an_end_or_empty_ones_are_said(model, run_translate, monkeypatch):

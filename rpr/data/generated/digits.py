@@ -25,7 +25,6 @@ class Digits(Task):
 
     @property
     def base(self) -> int:
-        """How many symbols there are."""
         return int(getattr(self, "symbols", 10))
 
     def num_inputs(self, length: int) -> int:

@@ -72,6 +72,5 @@ def by_pairs_and_distance(
 
 
 def _drawn(number: int, below: int, draw: Draw) -> list[int]:
-    """Different numbers, in random order."""
     left = [*range(below)]
     return [left.pop(int(draw() * len(left))) for _ in range(number)]

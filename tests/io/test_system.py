@@ -2,7 +2,7 @@
 
 import mmap
 
-from rpr.io.resources import reset_resident_peak, resident_peak
+from rpr.io.system import reset_resident_peak, resident_peak
 
 
 def test_resident_peak_is_that_since_it_was_reset():

@@ -1,12 +1,39 @@
-"""Standard streams that are closed, have lost their reader, or are on a full disk."""
+"""What this process has of the system: its cores, the memory that it has used, and standard streams that are closed,
+have lost their reader, or are on a full disk.
+"""
 
 import contextlib
 import errno
 import io
 import os
 import sys
+from pathlib import Path
 
-from rpr.errors import ConfigError
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def reset_resident_peak() -> None:
+    """Start measuring the peak again; if the system does not allow it, it remains the peak since the process began."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def resident_peak() -> int:
+    """The peak resident memory of this process, in bytes, since it was last reset."""
+    try:
+        # Not getrusage: its value starts at the parent's memory at the time of the fork.
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
+
+
+# Standard streams
 
 
 def reopen_closed_fds() -> None:
@@ -60,16 +87,6 @@ def outlive_readers(*names: str) -> None:
             raw = _Lasting(stream.fileno(), "w", closefd=False)
             buffer = io.BufferedWriter(raw)  # type: ignore[type-var]
             setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=True))
-
-
-def flush_stdout() -> None:
-    """Flush stdout; raises BrokenPipeError if the reader is gone, ConfigError on a full disk."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise ConfigError(f"stdout: cannot be written ({error.strerror}); redirect it elsewhere") from None
 
 
 def detach_stdout() -> None:
