@@ -29,7 +29,7 @@ ROOMS = {
     "tests/data": 1_360,
     "tests/decode": 290,
     "tests/export": 470,
-    "tests/golden": 350,
+    "tests/golden": 370,
     "tests/gpu": 400,
     "tests/io": 120,
     "tests/model": 2_740,
@@ -39,7 +39,7 @@ ROOMS = {
     "tests/runs": 410,
     "tests/scoring": 500,
     "tests/sweep": 560,
-    "tests/system": 2_870,
+    "tests/system": 2_890,
     "tests/tracking": 350,
     "tests/training": 680,
 }

@@ -14,6 +14,7 @@ import torch
 from rpr.compose.composition import compose_train
 from rpr.records.record import read_record
 from rpr.runs.checkpoints import checkpoints
+from tests.conftest import TINY_MODEL
 from tests.system.trainings import last_step, last_weights
 
 ENDLESS = (
@@ -69,20 +70,38 @@ def finished(processes):
     return run
 
 
+SHARED = (
+    "hardware.precision=64", "hardware.threads=1", "optim.microbatches_per_step=8", "optim.max_steps=6",
+    "optim.warmup_steps=4", "evaluation.test_splits=[]", "model.dropout=0",  # each rank draws its own
+)  # fmt: skip
+
+
+def of_devices(number):
+    return [f"hardware={'cpu' if number == 1 else '2xcpu'}", f"hardware.devices={number}"]
+
+
 def test_one_two_and_eight_devices_learn_same_weights(tiny, small_data, finished):
     """With 8 microbatches per step in all."""
-    shared = [
-        *tiny, "hardware.precision=64", "hardware.threads=1", "optim.microbatches_per_step=8", "optim.max_steps=6",
-        "optim.warmup_steps=4", "position.clip_distance=3", "evaluation.test_splits=[]",
-        "model.dropout=0",  # each rank draws its own
-    ]  # fmt: skip
-    results = {
-        devices: finished(*shared, f"hardware={hardware}", f"hardware.devices={devices}")
-        for devices, hardware in ((1, "cpu"), (2, "2xcpu"), (8, "2xcpu"))
-    }
+    settings = [*tiny, *SHARED, "position.clip_distance=3"]
+    results = {devices: finished(*settings, *of_devices(devices)) for devices in (1, 2, 8)}
     assert any(weight.dtype == torch.float64 for weight in results[1].values())
     for devices in (2, 8):  # Adam magnifies rounding in gradients near zero
         torch.testing.assert_close(results[devices], results[1], rtol=0, atol=1e-9)
+
+
+def test_two_devices_learn_from_packed_documents_in_windows_what_one_does(finished, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(80):
+        texts.joinpath(f"{number}.txt").write_text(f"{number} windows " * (number % 7 + 1))
+    settings = [
+        *TINY_MODEL, *SHARED, f"data.cache_dir={tmp_path}", f"runs_dir={tmp_path / 'runs'}",
+        "evaluation.bootstrap_samples=0", "data=text", f"data.path={texts}", "data.text.windows=stream_masked",
+        "data.context_length=32", "model.architecture=decoder_only", "position=relative", "position.window=6",
+        "position.sink=true", "optim.max_tokens_per_microbatch=64",
+    ]  # fmt: skip
+    one, two = (finished(*settings, *of_devices(devices)) for devices in (1, 2))
+    torch.testing.assert_close(two, one, rtol=0, atol=1e-9)
 
 
 def test_two_ranks_stop_together_at_a_time_limit_and_resume(
