@@ -20,9 +20,6 @@ from rpr.paths import user_path
 from rpr.sweep import pool
 from rpr.validation import settings_at
 from tests.fake_records import fake_document
-from tests.system.faults import forked_jobs
-
-RUN_JOBS = pool.run
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +70,6 @@ def test_help_lists_every_setting_of_a_command(name, cli):
         assert f"  {setting}:" in out or f"\n{setting}.* of " in out or (name == "train" and setting == "position")
 
 
-def test_help_wraps_at_the_window_and_stays_complete(cli, monkeypatch):
-    whole = cli("train", "--help").out
-    monkeypatch.setenv("COLUMNS", "70")
-    wrapped = cli("train", "--help").out
-    assert max(map(len, wrapped.splitlines())) <= 70 < max(map(len, whole.splitlines()))
-    assert wrapped.split() == whole.split()
-
-
 def test_recorded_command_repeats_the_whole_run(started):
     """Without what belongs to this call alone."""
     assert app.main(["train", "sweep=mine", "again=true", "stop_after_minutes=5", "seed=4"]) == 0
@@ -112,27 +101,6 @@ def test_multirun_is_a_sweep(started, capsys):
     assert "4 jobs: 4 new" in err and f"  to retry: {started[-1]} sweep=" in err
     assert app.main(["train", f"--config-dir={folder}", *choices, "seed=7"]) == 0
     assert shlex.split(started[-1])[2:] == [own, *choices, "seed=7"]
-
-
-def test_failed_job_does_not_stop_the_others(monkeypatch, capfd):
-    def run(config, *, command, sweep_job):
-        assert sweep_job.concurrent_jobs == 1
-        if "seed=1" in command:
-            raise RunError("the loss\nexploded")
-        if "seed=2" in command:
-            raise ZeroDivisionError("a bug")
-        Path("done").write_text(command)
-
-    monkeypatch.setattr(train, "run", run)
-    monkeypatch.setattr(pool, "run", RUN_JOBS)
-    monkeypatch.setattr(pool, "subprocess", pool.subprocess)
-    forked_jobs()
-    assert app.main(["train", "-m", "seed=1,2,3"]) == 1
-    assert Path("done").read_text() == "rpr-cli train seed=3"
-    err = capfd.readouterr().err
-    assert "Traceback" in err  # of the bug
-    failed = [line.rpartition(": ")[2] for line in err.splitlines() if line.startswith("rpr-cli: failed: ")]
-    assert failed == ["the loss exploded", "a bug", "never started"]
 
 
 def test_bug_keeps_its_traceback_and_interrupt_exits_with_130(monkeypatch, capsys):
@@ -182,48 +150,13 @@ def test_nothing_heavy_is_imported_before_it_is_needed(steps, tmp_path):
     subprocess.run([sys.executable, "-c", "\n".join(["import sys", *lines])], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_layers_of_a_pattern_may_be_choices_of_the_users_folder(tmp_path):
-    (tmp_path / "position").mkdir()
-    (tmp_path / "position" / "rope_2.yaml").write_text("defaults: [rope, _self_]\nbase: 500000.0\n")
-    words = ["position=pattern", "position.layers=[rope_2,none]"]
-    assert compose_train(words, tmp_path).position.label == "in turn: RoPE, base 500000; none"
-
-
-def test_cli_py_is_the_same_command():
-    script = Path(__file__).parents[2] / "cli.py"
-    ended = subprocess.run([sys.executable, script, "trian"], capture_output=True, text=True)
-    assert ended.returncode == 2 and ended.stderr.startswith("rpr-cli: no such command 'trian'; did you mean train?")
-
-
-def test_bench(tmp_path, capsys):
-    """With choices of the user's folder."""
-    for group, base, lines in (("position", "relative", "clip_distance: 3"), ("model", "tiny", "num_heads: 2")):
-        (tmp_path / group).mkdir()
-        (tmp_path / group / "mine.yaml").write_text(f"defaults: [{base}, _self_]\nname: mine\n{lines}\n")
-    sizes = ["model=mine", "optim=tiny", "model.d_model=32", "model.num_layers=1", "model.d_ff=32"]
-    work = ["data.vocabulary_size=50", "sentences=4", "length=6", "rounds=2", "steps_per_round=1", "format=json"]
-    assert app.main(["bench", f"--config-dir={tmp_path}", *sizes, *work, "variants=[absolute,mine]"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    baseline, relative = document["step"]
-    assert (baseline["variant"], baseline["relative_speed"], baseline["relative_memory"]) == ("absolute", 1.0, 1.0)
-    assert relative["variant"] == "mine" and relative["peak_megabytes"] > baseline["peak_megabytes"]
-    assert relative["min"] <= relative["relative_speed"] <= relative["max"]
-    assert baseline["teraflops_per_second"] > 0
-    assert baseline["target_tokens_per_second"] == pytest.approx(24 * baseline["steps_per_second"])
-
-
-def test_bench_by_length_and_with_windows(cli):
+def test_bench_of_a_step_by_length_and_with_windows(cli):
     sizes = ["model.num_layers=1", "model.d_model=32", "model.d_ff=32", "data.vocabulary_size=50"]
-    work = [
-        "parts=[context,attention]",
-        "context.lengths=[4,16]",
-        "context.positions=16",
-        "rounds=1",
-        "steps_per_round=1",
-    ]
-    words = ["bench", "model.architecture=decoder_only", *sizes, *work, "variants=[none,cope]", "context.windows=[2]"]
-    document = json.loads(cli(*words, "format=json").out)
+    work = ["parts=[step,context,attention]", "context.lengths=[4,16]", "context.positions=16", "rounds=1"]
+    work += ["steps_per_round=1", "sentences=4", "length=6", "variants=[none,cope]", "context.windows=[2]"]
+    document = json.loads(cli("bench", "model.architecture=decoder_only", *sizes, *work, "format=json").out)
     rows = [(row["length"], row["batch"], row["variant"]) for row in document["context"]]
+    assert (document["step"][0]["variant"], document["step"][0]["relative_speed"]) == ("none", 1.0)
     names = ("none", "cope", "none, window 2", "cope, window 2")
     assert rows == [(length, 16 // length, name) for length in (4, 16) for name in names]
     assert [row["variant"] for row in document["attention"]] == [*names, *names]
@@ -268,3 +201,9 @@ def test_home_is_expanded_everywhere(monkeypatch, tmp_path, capfd, words):
     printed = capfd.readouterr()
     refusal = printed.err.partition("rpr-cli: ")[2]
     assert "cannot be parsed" not in refusal and "~" not in refusal and list(tmp_path.iterdir()) == []
+
+
+def test_cli_py_is_the_same_command():
+    script = Path(__file__).parents[2] / "cli.py"
+    ended = subprocess.run([sys.executable, script, "trian"], capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.startswith("rpr-cli: no such command 'trian'; did you mean train?")

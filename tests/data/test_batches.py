@@ -85,16 +85,11 @@ def test_padding_waste_equals_that_of_the_microbatches(split):
 
 def test_longest_rows_may_come_first(split):
     """As many microbatches as asked for; the epoch has the same ones. Buckets grow by a tenth."""
-
-    def microbatches(longest_first):
-        batches = TrainingBatches(split, 512, 2, seed=1, longest_first=longest_first)
-        steps = range(batches.steps_per_epoch)
-        return [sorted(rows.tolist()) for step in steps for rows in batches.step_microbatches(step)]
-
-    def longest(rows):
-        return max(split.source_lengths[rows].max(), split.target_lengths[rows].max())
-
-    ahead = microbatches(6)
-    assert sorted(ahead) == sorted(microbatches(0))
-    assert 1.2 * min(map(longest, ahead[:6])) >= max(longest(rows) for rows in ahead[6:] if rows)
-    assert max(map(longest, ahead[:6])) == max(split.source_lengths.max(), split.target_lengths.max())
+    longest = np.maximum(split.source_lengths, split.target_lengths)
+    usual, ahead = (
+        [sorted(rows.tolist()) for step in range(plan.steps_per_epoch) for rows in plan.step_microbatches(step)]
+        for plan in (TrainingBatches(split, 512, 2, seed=1, longest_first=number) for number in (0, 6))
+    )
+    lengths = [longest[rows].max() for rows in ahead if rows]
+    assert sorted(ahead) == sorted(usual) and max(lengths[:6]) == longest.max()
+    assert 1.2 * min(lengths[:6]) >= max(lengths[6:])

@@ -2,7 +2,6 @@
 that a failed build leaves nothing.
 """
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -11,14 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.cli import app
-from rpr.config.commands import PrepareConfig
 from rpr.config.data import DataConfig, SyntheticConfig
 from rpr.data import cache
 from rpr.data.cache import cache_key, prepare
 from rpr.data.vocabulary import EOS
 from rpr.errors import DataError
-from rpr.validation import validate
 from tests.data.helpers import data_config, files_of, write_lines
 from tests.system import bad_files
 
@@ -92,14 +88,11 @@ def test_long_and_empty_pairs_are_dropped_and_counted_also_where_they_are_held_o
     prepared = prepare(line_config(tmp_path, pairs, max_length=50))
     # 113 pairs: test takes the last 5 (one of them empty, one long), validation the 5 before; 8 are also in train.
     assert prepared.meta.counts == {"train": 92, "validation": 5, "test": 3}
-    assert prepared.meta.dropped == {
-        "train": {"empty": 2, "too_long": 1, "held_out": 8},
-        "test": {"empty": 1, "too_long": 1},
-    }
+    of_train = {"empty": 2, "too_long": 1, "held_out": 8}
+    assert prepared.meta.dropped == {"train": of_train, "test": {"empty": 1, "too_long": 1}}
     assert len(prepared.text("test")[0]) == 3 and prepared.text("test")[1][-1] == PAIRS[7][1]
     assert prepared.meta.notes[0] == "test: pairs 109 to 113 of train, held out of it"
     assert prepared.meta.notes[2] == "train: 8 pairs left out, each equal to a held-out one"
-    assert prepared.meta.split_names == {"validation": "held-out-validation", "test": "held-out-test"}
 
 
 def test_pairs_of_given_splits_that_are_in_train_too_are_counted(tmp_path):
@@ -189,9 +182,6 @@ def test_damaged_cache_is_rebuilt_with_a_warning(copy, caplog, file, damage):
     assert again.meta == first.meta and path.read_bytes() == whole
 
 
-# Building
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     """The files of a build by one process in one chunk."""
@@ -228,28 +218,3 @@ def test_corpus_that_becomes_shorter_while_it_is_read_leaves_no_cache(tmp_path, 
     for side, content in whole.items():
         (tmp_path / f"pairs.{side}").write_bytes(content)
     assert files_of(prepare(data)) == expected
-
-
-# The command
-
-
-SIZES = ("num_train=600", "num_validation=20", "num_test=30", "num_long=10")
-
-
-def test_text_and_json_of_the_command(tmp_path, cli):
-    overrides = [*(f"data.synthetic.{size}" for size in SIZES), "data.vocabulary_size=200"]
-    overrides += [f"data.cache_dir={tmp_path / 'cache'}"]
-    document = json.loads(cli("prepare", *overrides, "format=json").out)  # nothing else is printed
-    data = prepare(validate(PrepareConfig, app.compose("prepare", overrides)).data)
-    assert (document["key"], document["vocabulary_size"], document["built"]) == (data.meta.key, 200, True)
-    train = data.split("train")
-    assert document["splits"]["train"] == {
-        "pairs": 600,
-        "source": {"mean_pieces": train.source_lengths.mean(), "longest": train.source_lengths.max()},
-        "target": {"mean_pieces": train.target_lengths.mean(), "longest": train.target_lengths.max()},
-    }
-    sizes = [file.stat().st_size for file in data.directory.iterdir() if file.name != "meta.json"]
-    assert document["megabytes"] == sum(sizes) / 1e6
-    lines = cli("prepare", *overrides).out.splitlines()
-    assert {f"folder: {data.directory}", "vocabulary_size: 200", "built: false"} <= {*lines}
-    assert [line.split()[:2] for line in lines[-5:-3]] == [["split", "pairs"], ["train", "600"]]

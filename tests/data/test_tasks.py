@@ -1,7 +1,9 @@
-"""Generated corpora against independent implementations of their rules (SCAN: published numbers)."""
+"""Generated corpora against independent implementations of their rules (SCAN: published numbers). The sentences of the
+toy grammar are frozen by tests/golden/generators.json.
+"""
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,8 @@ from rpr.compose.composition import compose_train
 from rpr.config.data import DataConfig
 from rpr.data.cache import prepare
 from rpr.data.corpora import load_corpus
-from rpr.data.generated import Pair, Task, scan, synthetic
+from rpr.data.generated import Pair, Task, scan
 from rpr.data.generated.recall import by_pairs_and_distance, recalled
-from rpr.data.generated.synthetic import Sentences, SyntheticConfig
 from rpr.data.vocabulary import UNK
 from rpr.errors import DataError
 
@@ -70,9 +71,8 @@ def is_right(kind: str, source: str, target: str, padded: int | None) -> bool:
         asked = symbols.index("?")
         text, queries = symbols[:asked], symbols[asked + 1 :]
         keys = [word for word in text if word.startswith("k")]
-        assert len({*keys}) == len(keys) == len([word for word in text if word.startswith("v")]) and len(
-            {*queries}
-        ) == len(queries)
+        assert len({*keys}) == len(keys) == len([word for word in text if word.startswith("v")])
+        assert len({*queries}) == len(queries)
         return answer == [text[text.index(key) + 1] for key in queries]
     if kind.endswith("reverse"):
         return answer == symbols[::-1]
@@ -112,13 +112,9 @@ def test_recall_asks_for_each_key_once_and_counts_queries_and_rows():
     answers = [[*target.split()] for _, target in pairs]
     for number in range(0, 2000, 10):
         answers[number // 4][number % 4] = "v999"
-    cells = by_pairs_and_distance(
-        [source for source, _ in pairs], [target for _, target in pairs], map(" ".join, answers)
-    )
-    right, asked = (sum(cell[part] for cell in cells.values()) for part in (0, 1))
-    assert (right, asked) == (1800, 2000)
-    rows = [" ".join(answer) == target for answer, (_, target) in zip(answers, pairs, strict=True)]
-    assert sum(rows) == 300
+    cells = by_pairs_and_distance(*zip(*pairs, strict=True), map(" ".join, answers))
+    assert [sum(cell[part] for cell in cells.values()) for part in (0, 1)] == [1800, 2000]
+    assert sum(" ".join(answer) == target for answer, (_, target) in zip(answers, pairs, strict=True)) == 300
     assert {number for number, _ in cells} == {*range(4, 17)} and min(distance for _, distance in cells) >= 2
 
 
@@ -147,37 +143,3 @@ def test_each_symbol_is_one_piece_and_no_input_is_in_two_splits(name, tmp_path):
             pieces = prepared.vocabulary.encode(text)
             assert len(pieces) == len(text.split(" ")) and UNK not in pieces
             assert prepared.vocabulary.decode(pieces) == text
-
-
-# The toy grammar; its sentences are frozen by tests/golden/generators.json
-
-
-SIZES = {"num_train": 8_000, "num_validation": 300, "num_test": 300, "num_long": 100}
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    return SyntheticConfig(seed=1, **SIZES).pairs()
-
-
-def test_split_sizes_and_unique_sources_and_lengths(corpus):
-    assert {f"num_{name}": len(pairs) for name, pairs in corpus.items()} == SIZES
-    sources = [pair.source for pairs in corpus.values() for pair in pairs]
-    assert len(set(sources)) == len(sources)
-    for name, pairs in corpus.items():
-        fewest, most = synthetic.LONG_WORDS if name == "long" else synthetic.ORDINARY_WORDS
-        assert all(fewest <= len(text.split()) <= most for pair in pairs for text in pair)
-    assert synthetic.ORDINARY_WORDS[1] < synthetic.LONG_WORDS[0]
-
-
-def test_source_determines_the_target_but_its_bag_of_words_does_not(monkeypatch):
-    for name in ("NOUNS", "TRANSITIVE", "INTRANSITIVE", "ADJECTIVES", "ADVERBS", "SUBORDINATORS", "COORDINATORS"):
-        monkeypatch.setattr(synthetic, name, getattr(synthetic, name)[:2])  # so that random sentences repeat
-    sentences, targets, targets_of_bag = Sentences("tiny"), defaultdict(set), defaultdict(set)
-    for _ in range(10_000):
-        pair = sentences.sentence(1)
-        targets[pair.source].add(pair.target)
-        targets_of_bag[tuple(sorted(pair.source.split()))].add(pair.target)
-    assert 10_000 - len(targets) > 250, "too few sentences repeat"
-    assert all(len(found) == 1 for found in targets.values())
-    assert sum(len(found) > 1 for found in targets_of_bag.values()) > 0.4 * len(targets_of_bag)

@@ -17,7 +17,7 @@ from rpr.decode.engine import Engine
 from rpr.decode.exported import VERSION, is_export, load_exported_model, read_export
 from rpr.errors import ConfigError, DataError, RunError
 from rpr.export import writing
-from rpr.export.ctranslate2 import CTranslate2Scorer, unrepresentable
+from rpr.export.ctranslate2 import CTranslate2Scorer
 from rpr.export.writing import Parity, export, in_float64, parity
 from rpr.model.beam_search import Search
 from rpr.model.transformer import Transformer
@@ -86,9 +86,7 @@ def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_pat
     rows = max(2048, changes.get("max_positions", 0)) if "absolute" in changes else None
     assert json.loads((tmp_path / "out" / "card.json").read_text())["position_rows"] == rows
     text = (tmp_path / "out" / "README.md").read_text()
-    assert "CTranslate2 ranks by log p / length^alpha" in text
     assert (f"The export has {rows} positions:" in text) == (rows is not None)
-    assert f"Of 16 sentences of validation: {proven}." in text
     with pytest.raises(DataError, match="is no safetensors export of version"):
         load_exported_model(tmp_path / "out")
 
@@ -110,25 +108,15 @@ def test_ctranslate2_searches_within_the_models_limits(extra, min_length, export
     assert min(len(row) for row in found) > min_length
 
 
-def test_positions_that_ctranslate2_has_not_are_refused():
-    """Those of single schemes: test_language_models.py."""
-    per_head = unrepresentable(make_model(tables="per_head").config)
-    assert "CTranslate2 one for a layer; use format=safetensors, or train with position.tables=" in per_head
-    assert "use format=safetensors" in unrepresentable(make_model(absolute="learned").config)
-
-
 def test_contents_of_an_export(exported, export_inputs):
     read = read_export(exported)
     assert is_export(exported) and not is_export(exported.parent)
     assert (read.shape, read.search) == (BASIC, Search(4, 0.6, 10, 400))
     assert read.vocabulary(exported).digest == export_inputs(make_model()).vocabulary.digest
     card = json.loads((exported / "card.json").read_text())
-    record = card["record"]
-    assert (record["name"], record["run_id"], card["checkpoint"]) == ("some-run", "0123abcd", "step 7")
-    assert record["git"]["commit"] == "c0ffee" and record["scores"][0]["signature"] == "nrefs:1|case:mixed"
-    text = (exported / "README.md").read_text()
-    assert "| some test | sacrebleu | 12.35 | 3 | step 7 | 4 | 0.6 | nrefs:1\\|case:mixed |" in text
-    assert "Of 12 sentences of validation: 12 greedy translations are identical to the model's" in text
+    assert (card["record"]["run_id"], card["checkpoint"]) == ("0123abcd", "step 7")
+    score = "| some test | sacrebleu | 12.35 | 3 | step 7 | 4 | 0.6 | nrefs:1\\|case:mixed |"
+    assert score in (exported / "README.md").read_text()
 
 
 def test_repeated_export_is_identical_and_replaces_the_earlier_one(exported, export_inputs):
@@ -204,7 +192,6 @@ def test_parity_with_rounding_and_with_another_model():
     assert wrong.identical + len(wrong.margins) == 4
     lenient = parity(model, Engine(other), *rows, SEARCH, tolerance=100.0)
     assert lenient.passed and lenient.margins == wrong.margins
-    assert f"{len(lenient.margins)} differ at a tie within rounding, 0 by more; log p" in str(lenient)
 
 
 def test_nan_and_shorter_translations_fail_parity():
@@ -228,7 +215,6 @@ def test_nan_and_shorter_translations_fail_parity():
 @pytest.mark.parametrize("changes, message", [
     ({"version": VERSION + 1, "rpr": "9.9"}, rf"export of version {VERSION}, .* \(rpr 9.9 wrote it\)"),
     ({"schemes": {"vectors": "0"}}, "the code of vectors has changed \\(version 0, now 1\\) since the export; restore"),
-    ({"beam_size": 0}, "damaged \\(beam_size: must be greater than 0\\); export the run again"),
 ])  # fmt: skip
 def test_invalid_settings_are_errors(changes, message, exported):
     path = exported / "config.json"

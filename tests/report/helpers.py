@@ -25,12 +25,8 @@ def group_of(records, *beside, **settings):
 
 
 def grids(records, *beside, **settings):
-    return grids_of(run_groups(records, *beside, **settings))
-
-
-def grids_of(groups):
     """The tables of a report by their names."""
-    return {grid.name: grid for grid in Tables(groups).grids}
+    return {grid.name: grid for grid in Tables(run_groups(records, *beside, **settings)).grids}
 
 
 def row(grid, *labels):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rpr.records.record import find_records
-from rpr.report.committed import render_report
+from rpr.report.committed import render_report, results_markdown
 
 SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 REPORTED = sorted(path.parent for path in SWEEPS.rglob("report.md"))
@@ -73,3 +73,31 @@ def test_paired_tests_match_their_document_and_the_records(document):
             assert score == pytest.approx(scores[name, family["split"], family["metric"]], abs=0.0051)
         for one in family["comparisons"]:
             assert one["difference"] == pytest.approx(by_run[one["run"]] - by_run[one["baseline"]], abs=0.0151)
+
+
+# sweeps/RESULTS.md and the README's results
+
+PAGE = (SWEEPS / "RESULTS.md").read_text(encoding="utf-8")
+README = (SWEEPS.parent / "README.md").read_text(encoding="utf-8").split("## Results\n")[1].split("\n## ")[0]
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of each table row."""
+    return [[cell.strip() for cell in line[1:-1].split(" | ")] for line in page.splitlines() if line.startswith("|")]
+
+
+def test_every_number_of_a_table_is_rendered_from_the_records():
+    assert rows(PAGE) == rows(results_markdown(SWEEPS)), "render it again: make results"
+
+
+def test_the_readmes_answers_are_those_of_the_page():
+    by_label = {row[0]: row for row in rows(PAGE)}
+    assert "+1.3 BLEU (+0.7 to +2.0)" in README and by_label["relative, k = 16"]
+    changes = [row[3] for row in rows(PAGE) if row[0] == "relative, k = 16" and len(row) > 4]
+    assert changes[0] == "+1.3 (+0.7 to +2.0)"
+    assert next(row for row in rows(PAGE) if row[0] == "0")[3].startswith("-10.1")
+    for label, change in (("keys only, k = 16", "-0.203"), ("KERPLE", "-0.165")):
+        assert next(row for row in rows(PAGE) if len(row) == 7 and row[0] == label)[3].startswith(change)
+    assert "0.165 to 0.203 bits" in README
+    longest = {row[0]: row[3].split()[0] for row in rows(PAGE) if len(row) == 4 and row[1].count("to")}
+    assert (longest["ALiBi"][:3], longest["relative, k = 16"], longest["RoPE"]) == ("1.3", "1.56", "4.98")

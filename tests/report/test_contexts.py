@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from rpr.records.record import Record
-from rpr.report.plots import bits_by_context
 from rpr.report.tables import context_grids
 from tests.fake_records import fake_record
 from tests.report.helpers import group_of, row
@@ -58,14 +57,3 @@ def test_seeds_scored_on_different_bytes_or_otherwise_have_no_mean(change, of_po
         one = group.variants[0].measured(("test", *key))
         assert one.value is None and "different ways" in str(one.reason)
     assert [bool(grid.warnings) for grid in context_grids(group)] == [True, of_position]
-
-
-def test_plot_has_a_panel_for_each_evaluation_and_shades_what_is_beyond_training():
-    plot = bits_by_context(group_of([scored("absolute"), scored("relative", more=0.5)]))
-    separate, sliding = plot.figure().axes[:2]
-    assert {tuple(line.get_ydata()) for line in separate.lines if len(line.get_xdata()) == 3} == {
-        (2.5, 2.25, 2.75), (3.0, 2.75, 3.25)
-    }  # fmt: skip
-    assert [tuple(line.get_xdata()) for line in sliding.lines if line.get_marker() not in ("", "None")] == [(1,), (1,)]
-    (shade,) = separate.patches
-    assert shade.get_xy()[0] == 1.5  # between 128, the length of training, and 256

@@ -71,7 +71,6 @@ def test_p_value_is_that_of_the_interval():
 
 def test_figures_with_intervals_over_seeds_and_sentences():
     assert [number(value, 1, signed=True) for value in (1.26, -0.04, -1.26)] == ["+1.3", "0.0", "-1.3"]
-    assert number(1234.5, 0, signed=False) == "1,234"
     assert figure_text(single(30.04, SENTENCES), 1) == ("30.0", "(29.0 to 31.0)†")
     assert figure_text(mean([10.0, 12.0]), 1) == ("11.0", "(-1.7 to 23.7)")
     ends = Measurement(-0.8, 3, interval=Interval(-1.6, -0.01, 0.95, kind="seeds"))
@@ -80,20 +79,11 @@ def test_figures_with_intervals_over_seeds_and_sentences():
     assert [line.split(":")[0] for line in legend([make_grid()])] == ["(a to b)", "(a to b)†"]
 
 
-def test_terminal_aligns_columns_above_their_notes():
-    lines = terminal(make_grid(notes=["by the way"], warnings=["look out"])).split("\n")
-    assert lines[:2] == ["A title", "a setting"] and lines[-2:] == ["look out", "by the way"]
-    assert lines[2].split() == ["position", "test", "change", "differs"], "of priority 3: in JSON alone"
-    assert lines[3].startswith("a|b       30.0 (29.0 to 31.0)†     0.0  data [1]")
-
-
-def test_markdown_folds_notes_and_shows_warnings():
-    text = markdown(make_grid(notes=["by the way"], warnings=["look out"]))
-    head, _, folded = text.partition("<details>")
-    assert "**Warning:** look out" in head and "by the way" in folded
-    assert "| a\\|b | 30.0 (29.0 to 31.0)† | 0.0 | data [1] |" in head
-    assert "chrF" not in text and "- [2] never run" in folded, "of priority 3: in JSON alone"
-    assert "&lt;e>" in text
+def test_markdown_escapes_cells_and_never_folds_warnings():
+    grid = make_grid(notes=["by the way"], warnings=["look out"])
+    head, _, folded = markdown(grid).partition("<details>")
+    assert "**Warning:** look out" in head and "by the way" in folded and "look out" in terminal(grid)
+    assert "| a\\|b | 30.0 (29.0 to 31.0)† | 0.0 | data [1] |" in head and "&lt;e>" in head
 
 
 @pytest.mark.parametrize("text, escaped", [
@@ -109,13 +99,12 @@ def test_markdown_of_a_record_makes_no_link(text, escaped):
 def test_latex_fits_a_column():
     """The main figures, an interval of a change below it, no footnotes."""
     change = Measurement(-1.26, 3, interval=Interval(-2.0, -0.5, 0.95, kind="seeds"))
-    text = latex(make_grid(rows=(("c & d", mean([10.0, 12.0]), change, ""), ("<e>", missing("x"), missing("x"), ""))))
-    assert r"c \& d & 11.0 \\" in text and r"\textless{}e\textgreater{} & -- \\" in text and "differs" not in text
+    columns = Column("position", "position", kind="label"), Column("c", "change", signed=True)
+    text = latex(Grid("x", "", columns, [[Cell("c & d"), Cell(change)], [Cell("<e>"), Cell(missing("x"))]]))
+    assert r"c \& d & $-$1.3 \\" in text and r" & \tiny ($-$2.0 to $-$0.5) \\" in text
+    assert r"\textless{}e\textgreater{} & -- \\" in text and "differs" not in latex(make_grid())
     assert escape_latex("a-b -1") == "a-b $-$1"
     assert text.count(r"\label{tab:") == 1 and r"\toprule" in text and "[1]" not in text
-    columns = Column("position", "position", kind="label"), Column("c", "change", signed=True)
-    signed = latex(Grid("x", "", columns, [[Cell("a"), Cell(change)]]))
-    assert r"a & $-$1.3 \\" in signed and r" & \tiny ($-$2.0 to $-$0.5) \\" in signed
 
 
 def test_json_has_every_figure_by_key():
@@ -124,4 +113,3 @@ def test_json_has_every_figure_by_key():
     assert found["rows"][2]["test"] == {
         "value": None, "n": 0, "deviation": None, "interval": None, "missing_because": "never run",
     }  # fmt: skip
-    assert found["rows"][0]["words"] == {"text": "data", "remarks": ["all of it"]}

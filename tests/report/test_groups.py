@@ -47,14 +47,10 @@ def test_runs_that_started_from_another_are_rows_of_their_own():
     labels = ["absolute (sinusoidal)", "relative, k = 16", "absolute (sinusoidal), from RoPE after 1,500 steps"]
     assert [(one.label, len(one.finished)) for one in group.variants] == list(zip(labels, (1, 1, 2), strict=True))
     assert group.baseline is group.variants[0] and group.get("absolute") is group.variants[0]
-    alone = group_of([run(1)])
-    assert (alone.baseline.records, alone.baseline.label) == ((), "absolute")
     others = [run(1), run(1, "2b")]
     assert "no run with position=absolute has finished" in findings(group_of(others))[0]
     assert findings(group_of(others))[0].rpartition("baseline=")[2] == "absolute-from-1a."
     assert group_of(others, baseline="absolute-from-2b").baseline.finished
-    group = group_of([run(1), run(1, of_seed=2), run(1, "2b")])
-    assert [one.label.partition("steps")[2] for one in group.variants] == [" (1a)", " (2b)", ", seed 2"]
 
 
 def test_runs_whose_matmuls_differed_are_apart_and_unfinished_ones_with_the_others():

@@ -1,4 +1,4 @@
-"""The HTML page, without a browser: what comes first, what is folded, what a record shows, and its one script."""
+"""The HTML page, without a browser: what is never folded, what a record shows, its one script, its translations."""
 
 import base64
 import hashlib
@@ -10,10 +10,11 @@ import pytest
 
 from rpr.records.record import find_records, write_record
 from rpr.report import page as pages
-from rpr.report.groups import run_groups
+from rpr.report.groups import Beside, run_groups, run_key
 from rpr.report.page import Chapter, Report, build_report
 from rpr.report.tables import Tables
 from tests.fake_records import fake_record, fake_score
+from tests.report.helpers import group_of
 
 
 def page(runs) -> str:
@@ -30,18 +31,6 @@ def unfolded(text: str) -> str:
 
 def runs_of(runs) -> str:
     return html.unescape(page(runs).partition('id="s1-1-runs"')[2])
-
-
-def test_findings_and_the_ranked_table_come_first_and_details_are_folded():
-    scores = [fake_score("test", 30.0), fake_score("test", 51.5, "chrf"), fake_score("validation", 29.25)]
-    text = page([fake_record("relative", scores=scores), fake_record("absolute", scores={"test": 20.0})])
-    places = [text.index(words) for words in ('<ul class="findings">', "<table>", "<details")]
-    assert places == sorted(places)
-    first = text[places[1] : places[2]]
-    assert first.index("relative, k\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}16") < first.index("absolute (sinusoidal)")
-    assert "30.0" in first and "+10.0" in first and "29.2" not in first and "29.2" in text[places[2] :]
-    assert "51.5" not in text
-    assert "nrefs:1" not in unfolded(text) and "nrefs:1" in text
 
 
 def test_only_the_script_of_the_policys_hash_runs():
@@ -66,11 +55,7 @@ def test_record_of_one_run_is_shown_and_how_others_differ():
     assert text.count("model.d_ff=512") == text.count("position.name=") == text.count("git.commit=") == 1
     assert all(text.count(run.command) == 1 for run in runs)
     assert len(re.findall(r"\nposition.clip_distance=4\nrun_id=.*\nseed=2</pre>", text)) == 1
-    for key in ("optim.max_steps", "data.name", "device", "versions.torch", "data.key", "started"):
-        assert text.count(f"\n{key}=") == 1
-    failed = fake_record("relative", 4, settings={"hardware.x": "y"}, status="failed")
-    text = runs_of([fake_record("relative", 2), failed])
-    assert '<span class="status failed">' in text
+    text = runs_of([runs[0], fake_record("relative", 4, settings={"hardware.x": "y"}, status="failed")])
     assert '\nhardware.x="y"\n' in text and '\nerror="RuntimeError: rank 1 died"\n' in text
 
 
@@ -88,3 +73,51 @@ def test_pictures_of_learned_positions_are_read_unless_they_are_links(tmp_path):
     (run / "positions.svg").unlink()
     picture.rename(run / "positions.svg")
     assert f'<img src="data:image/svg+xml;base64,{base64.b64encode(b"<svg/>").decode()}"' in built()
+
+
+# Sample translations
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """What is beside a run, and a function that writes its translations."""
+
+    def of(run):
+        return Beside(tmp_path / run.run_id / "record.json")
+
+    def write(run, split="test", lines=6, source="source", hypothesis="hypothesis"):
+        for kind, text in (("sources", source), ("references", "reference"), ("hypotheses", hypothesis)):
+            file = of(run).path.with_name(f"{split}.{kind}.txt")
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("".join(f"{text} {n}\n" for n in range(1, lines + 1)))
+
+    return of, write
+
+
+def samples_of(runs, beside):
+    return pages.samples(group_of(runs, {run_key(run): beside(run) for run in runs}))
+
+
+def test_lines_are_evenly_spaced_from_the_first_finished_run(beside):
+    of, write = beside
+    failed, first, second = fake_record(seed=1, status="failed"), fake_record(seed=2), fake_record(seed=3)
+    odd = "first\u2028and\x0bsame"  # separators that do not end a line
+    for run, text in ((failed, "failed"), (first, odd), (second, "second")):
+        write(run, hypothesis=text)
+    write(first, split="long", lines=2, hypothesis="long")
+    found = samples_of([failed, first, second], of)
+    # Of 6 lines one from the middle of each third, of 2 lines both.
+    assert [one[:2] for one in found] == [("test", 2), ("test", 4), ("test", 6), ("long", 1), ("long", 2)]
+    assert found[0][2:] == ("source 2", "reference 2", [("relative, k = 16", f"{odd} 2")])
+
+
+def test_translations_of_other_sources_or_of_other_lengths_are_not_shown(beside):
+    of, write = beside
+    runs = [fake_record("absolute"), fake_record("none"), fake_record("relative", 2), fake_record("relative", 4)]
+    write(runs[0])
+    write(runs[1], source="another source")
+    write(runs[2])
+    of(runs[2]).path.with_name("test.hypotheses.txt").write_text("one line\n")
+    found = samples_of(runs, of)
+    assert [label for label, _ in found[0][-1]] == ["absolute (sinusoidal)"]
+    assert samples_of([fake_record()], of) == []

@@ -53,24 +53,17 @@ def test_each_variant_has_its_own_best():
     assert (own.value, own.n) == (pytest.approx(3.0), 3)
     assert own.interval.low == pytest.approx(3 - 4.30265 / 3**0.5, abs=0.02), "of one change Dunnett's is the paired t"
     assert cells["own_test"].value.value == pytest.approx(32.5 - 33.0)
-    assert row(grid_of(more[0]), RELATIVE)["n"].value == "2"
 
 
 def test_without_scores_of_validation_its_loss_decides():
     def run(position, rate, loss, **changes):
-        settings = {KEYS[0]: rate, KEYS[1]: 0.1}
-        return fake_record(
-            position, settings=settings, sweeps=["fair"], **{"training.validation_loss": loss}, **changes
-        )
+        changes |= {"settings": {KEYS[0]: rate, KEYS[1]: 0.1}, "sweeps": ["fair"], "training.validation_loss": loss}
+        return fake_record(position, **changes)
 
     runs = [run("absolute", 1.0, 3.0), run("absolute", 2.0, 2.0), run("relative", 1.0, 1.0), run("relative", 2.0, 2.5)]
     (grid,) = recipe_grids(run_groups(runs))
-    assert [text.split(",")[0] for text in best(grid).values()] == [
-        "learning_rate_scale 2.0",
-        "learning_rate_scale 1.0",
-    ]
-    assert grid.notes[0] == "validation loss: in nats per piece, less is better"
-    assert "by the validation loss, over" in grid.notes[1]
+    rates = [text.split(",")[0] for text in best(grid).values()]
+    assert rates == ["learning_rate_scale 2.0", "learning_rate_scale 1.0"]
     # A loss per piece of another vocabulary is in another unit.
     other = run("absolute", 2.0, 2.0, **{"data.vocabulary_size": 100})
     (grid,) = recipe_grids(run_groups([runs[0], other, *runs[2:]]))

@@ -161,33 +161,3 @@ def test_a_job_killed_before_it_wrote_its_record_has_its_own_reason(tmp_path, ti
     record = read_record(path)
     assert (record.status, record.error) == ("interrupted", str(ended(-9))) and "SIGKILL" in record.error
     assert status._reason(record, problem) == record.error
-
-
-FAKE_TRAINING = """
-import collections, os, sys, time, types
-from pathlib import Path
-
-def run(config, *, command, sweep_job):
-    assert sweep_job.concurrent_jobs == 2
-    assert os.environ["OMP_NUM_THREADS"] == "1"
-    Path(f"{config.seed} of {os.getpid()}").touch()
-    time.sleep(100)
-
-train = sys.modules["rpr.commands.train"] = types.ModuleType("rpr.commands.train")
-train.run, train.FAULT_EXIT = run, 2
-train.SweepJob = collections.namedtuple("SweepJob", "concurrent_jobs")
-"""
-
-
-@pytest.mark.slow
-def test_two_jobs_at_a_time_end_when_the_sweep_is_killed(tmp_path, wait_for, processes):
-    (tmp_path / "sitecustomize.py").write_text(FAKE_TRAINING)
-    (tmp_path / "mine.yaml").write_text("jobs: ['seed=1,2,3']")
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    process = processes.start("sweep", "mine.yaml", "jobs=2", cwd=tmp_path, PYTHONPATH=path)
-    assert wait_for(lambda: len([*tmp_path.glob("* of *")]) == 2, 100), process.poll()
-    process.kill()
-    assert wait_for(lambda: not processes.alive(), 20), processes.alive()
-    process.communicate()
-    started = dict(path.name.split(" of ") for path in tmp_path.glob("* of *"))
-    assert started.keys() == {"1", "2"} and len({*started.values()}) == 2  # the third was not started

@@ -61,20 +61,6 @@ def test_squeue_failure_is_reported_once_and_ends_the_wait(fake, capsys, monkeyp
         queue.is_done("7")
 
 
-def test_job_without_a_result_is_reported_in_one_line(tmp_path):
-    error = RuntimeError(
-        f"Job 3 (task: 0) with path {tmp_path}/3_0_result.pkl\nhas not produced any output (state: no longer queued)\n"
-        "Error stream produced:\n----\nsrun: forcing job termination"
-    )
-    message = "Job 3 (task: 0) left no result: cancelled, timed out or lost with its node"
-    end = f"; its logs are in {tmp_path}; rerun the same command to resume"
-    (tmp_path / "3_0_log.err").write_text("srun: forcing job termination\n")
-    assert slurm.format_error(error) == message + end
-    (tmp_path / "3_1_log.err").write_text("rpr-cli: no luck\nsrun: forcing job termination\n")
-    assert slurm.format_error(error) == f"{message}; its last message: no luck{end}"
-    assert slurm.format_error(RuntimeError("two\nlines")) == "two lines"
-
-
 def test_a_lost_job_does_not_end_the_wait_for_the_others(tiny_config, tmp_path):
     lost, done = MagicMock(), MagicMock()
     lost.results.side_effect, done.results.return_value = RuntimeError("lost"), [None]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rpr.compose import composition
-from rpr.errors import ConfigError, InterruptedRun, RecordError, RunError
+from rpr.errors import ConfigError, RecordError
 from rpr.paths import sweep_files
 from rpr.records.record import find_records, read_record
 from rpr.runs.locks import acquire, current_holder, with_killed_runs
@@ -168,9 +168,6 @@ def test_settings_select_the_rows_that_have_them(given, seeds_and_steps, cli):
     assert refused.startswith("rpr-cli: seed=1 and optim.max_steps=5: no row of the sweep has them together; ")
 
 
-# --- the final summary
-
-
 def sweep_jobs(*seeds):
     words = [(f"seed={seed}",) for seed in seeds]
     return status.load_status("mine", [new_job(one, configured(*one), f"rpr-cli train -m {one[0]}") for one in words])
@@ -189,24 +186,3 @@ def test_sweep_is_incomplete_while_another_process_runs_a_job(capsys):
     assert status.print_summary("mine", sweep_jobs(1, 2), {}) == 0
     assert capsys.readouterr().err == "sweep mine: 2 jobs: 2 finished\n"
     assert all("mine" in read_record(path).sweeps for path in Path("runs").glob("*/record.json"))
-
-
-@pytest.mark.usefixtures("in_tmp_path")
-@pytest.mark.parametrize("problem, printed", [
-    (None, "step 7: the gradient is not finite"),  # not run again
-    (RunError("hardware: 1xgpu needs a GPU"), "hardware: 1xgpu needs a GPU"),
-    (InterruptedRun("SIGKILL"), "step 7: the gradient is not finite"),  # from the record
-])  # fmt: skip
-def test_summary_of_a_failed_job(capsys, problem, printed):
-    failed = make_run(configured("seed=1"), status="failed", error="step 7: the gradient is not finite")
-    (failed / "log.txt").write_text("its last line")
-    assert status.print_summary("mine", sweep_jobs(1, 2), {} if problem is None else {("seed=1",): problem}) == 1
-    lines = [
-        f"rpr-cli: failed: {failed.name}: {printed}",
-        f"  its output: runs/{failed.name}/log.txt",
-        "  to retry: rpr-cli train -m seed=1 retry_failed=true",
-        f"rpr-cli: failed: {configured('seed=2').run_dir_name}: never started",
-        "  to retry: rpr-cli train -m seed=2",
-        "sweep mine: 2 jobs: 1 new, 1 failed",
-    ]
-    assert capsys.readouterr().err.splitlines()[:6] == lines

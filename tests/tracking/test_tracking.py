@@ -2,7 +2,6 @@
 a resume; W&B's report, saved by a client with made-up answers.
 """
 
-import importlib.util
 import json
 import signal
 import struct
@@ -17,7 +16,6 @@ from rpr.commands import dashboard, train
 from rpr.compose.composition import compose
 from rpr.config.commands import DashboardConfig
 from rpr.config.train import Origin
-from rpr.errors import ConfigError
 from rpr.records.record import read_record
 from rpr.runs import runtime
 from rpr.tracking import mirror
@@ -84,7 +82,7 @@ def values(items):
 def read_back(run_dir):
     """The only run below the folder: identity, configuration, history, summary, axes, exit code."""
     (path,) = run_dir.glob("wandb/offline-run-*/run-*.wandb")
-    found = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}, "commit": "", "stats": set()}
+    found = {"config": {}, "history": [], "summary": {}, "exit": None, "axes": {}, "commit": ""}
     for record in records(path):
         match record.WhichOneof("record_type"):
             case "run":
@@ -101,8 +99,6 @@ def read_back(run_dir):
             case "environment":
                 found["commit"] += record.environment.git.commit
                 assert not record.environment.git.remote_url
-            case "stats":
-                found["stats"] |= {item.key for item in record.stats.item}
             case "exit":
                 found["exit"] = record.exit.exit_code
     return found
@@ -122,10 +118,6 @@ def messages(capsys):
     return [line.removeprefix("rpr-cli: W&B: ") for line in lines if line.startswith("rpr-cli: W&B: ")]
 
 
-def where_it_is(run_dir):
-    return f"the run is logged offline, and `wandb sync {run_dir}/wandb/offline-run-*` uploads it"
-
-
 def start(config, run_dir):
     run_dir.mkdir(parents=True, exist_ok=True)
     return loggers.start(config, run_dir, synthetic=True)
@@ -136,10 +128,8 @@ def test_offline_run_has_what_the_runs_own_files_have(tiny_config, small_data, c
     monkeypatch.setattr(sys, "stdin", Fake(isatty=lambda: True))
     config = tiny_config(*RECIPE)
     run_dir = train.run(config, command="rpr-cli train seed=1")
-    assert messages(capsys) == [
-        "no key found (WANDB_API_KEY, or `wandb login`); the run is logged offline",
-        where_it_is(run_dir),
-    ]
+    refused, logged = messages(capsys)
+    assert refused.startswith("no key found (WANDB_API_KEY, ") and f"{run_dir}/wandb/offline-run-*` uploads" in logged
     found, record = read_back(run_dir), read_record(run_dir / "record.json")
     # 1. Identity and settings.
     run = found["run"]
@@ -149,7 +139,7 @@ def test_offline_run_has_what_the_runs_own_files_have(tiny_config, small_data, c
     assert found["config"].items() >= {**FLAT, "run_id": config.run_id}.items()
     assert found["config"]["optim"]["max_steps"] == 25
     assert found["commit"] == (record.git.commit or "") and found["exit"] == 0
-    assert {"proc.memory.rssMB", "memory_percent"} <= found["stats"] and not list(run_dir.rglob("*.patch"))
+    assert not list(run_dir.rglob("*.patch"))
     # 2. Every number of metrics.jsonl is logged at its step, which is also the axis of every chart.
     step = "trainer/global_step"
     assert found["axes"] == {step: "", "*": step, "validation/loss": step, "validation/bleu": step, "k": ""}
@@ -224,23 +214,6 @@ def test_another_training_of_the_same_settings_is_a_run_of_its_own(tiny_config, 
     assert ids[0] == config.run_id and ids[1].startswith(f"{config.run_id}-"), ids
 
 
-def test_a_run_whose_server_does_not_answer_is_logged_offline(tiny_config, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(loggers, "INIT_TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    logger = start(tiny_config(*RECIPE), tmp_path / "run")
-    assert logger.experiment.offline
-    logger.finish({}, failed=False)
-    refused, logged = messages(capsys)
-    assert refused.endswith("; the run is logged offline") and "uploads it" in logged
-
-
-def test_a_run_with_w_and_b_switched_off_says_so(tiny_config, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert start(tiny_config(*RECIPE), tmp_path / "run") is None
-    assert messages(capsys) == ["disabled by WANDB_MODE; only the local record is written"]
-
-
 def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):
     """Whatever varies beside positions and seed, as in table1, fair, precision or length_generalisation."""
     first = mirror.configuration(tiny_config("name=mine", "sweep=a"))
@@ -254,17 +227,7 @@ def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):
     assert len({*map(mirror.configuration, started)}) == 2, "of RoPE after 9 steps in two recipes"
 
 
-# --- TensorBoard
-
 TENSORBOARD = [*RECIPE, "logger=tensorboard"]
-
-
-def test_tensorboard_is_refused_before_any_work_where_it_is_not_installed(tiny_config, tmp_path, monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr("rpr.config.train.find_spec", lambda name: None if name == "tensorboard" else find(name))
-    with pytest.raises(ConfigError, match=r'pip install "rpr\[tensorboard\]"'):
-        train.run(tiny_config(*TENSORBOARD), command="rpr-cli train")
-    assert not (tmp_path / "runs").exists()
 
 
 def test_events_of_tensorboard_have_every_number_of_the_runs_own_files(tiny_config, small_data):
@@ -281,9 +244,6 @@ def test_events_of_tensorboard_have_every_number_of_the_runs_own_files(tiny_conf
     assert {key: found[key] for key in expected} == pytest.approx(expected, rel=1e-6) and record.wandb is None
 
 
-# --- the report in W&B
-
-
 @pytest.fixture
 def saved(monkeypatch):
     """The reports that a client saves of the one run of sweep table2, or of documents in the project as a whole."""
@@ -292,10 +252,10 @@ def saved(monkeypatch):
     reports = []
 
     def runs(path, filters=None, **_):
-        translations = ["test/sacrebleu", "test/chrf", "validation/sacrebleu"]
-        known = {"table2": translations, None: ["test/bits_per_byte", "validation/bits_per_byte"]}
-        names = known.get((filters or {}).get("group"))
-        return iter([Fake(summary=dict.fromkeys(names, 1.0))] if names else [])
+        metrics = ("sacrebleu", "chrf") if filters == {"group": "table2"} else ("bits_per_byte",)
+        return iter(
+            [Fake(summary=dict.fromkeys([*(f"test/{one}" for one in metrics), f"validation/{metrics[0]}"], 1.0))]
+        )
 
     def execute_graphql(query, variables):
         if "spec" in variables:
@@ -310,15 +270,11 @@ def saved(monkeypatch):
     return reports
 
 
-def save_report(*overrides):
-    dashboard.run(validate(DashboardConfig, compose("dashboard", overrides)))
-
-
 def test_report_of_a_sweep_names_what_its_runs_have(tiny_config, saved, capfd):
-    save_report("sweep=table2")
+    for words in (["sweep=table2"], []):
+        dashboard.run(validate(DashboardConfig, compose("dashboard", words)))
     address = "https://wandb.test/tester/rpr/reports/Position-representations:-sweep-table2--Vmlldzox\n"
-    assert capfd.readouterr() == (address, ""), "without the login"
-    save_report()
+    assert capfd.readouterr().out.startswith(address), "without the login"
     grids = [next(block["metadata"] for block in report["spec"]["blocks"] if block["type"] == "panel-grid")
              for report in saved]  # fmt: skip
     panels = [panel["config"] for panel in grids[0]["panelBankSectionConfig"]["panels"]]
@@ -327,19 +283,8 @@ def test_report_of_a_sweep_names_what_its_runs_have(tiny_config, saved, capfd):
     assert {*metrics} == {*compared, mirror.VALIDATION_BLEU, mirror.VALIDATION_LOSS, mirror.STEPS_PER_SECOND}
     settings = {panel["groupBy"].removesuffix(".value") for panel in panels if panel.get("groupBy")}
     assert settings <= mirror.flat(tiny_config()).keys()
-    runsets = [grid["runSets"][0] for grid in grids]
-    (group,) = runsets[0]["filters"]["filters"]
+    (group,) = grids[0]["runSets"][0]["filters"]["filters"]
     assert (group["key"]["name"], group["value"]) == ("group", "table2")
-    orders = [(order["key"]["name"], order["ascending"]) for runset in runsets for order in runset["sort"]["keys"]]
+    sorts = [order for grid in grids for order in grid["runSets"][0]["sort"]["keys"]]
+    orders = [(order["key"]["name"], order["ascending"]) for order in sorts]
     assert orders == [(compared[0], False), ("test/bits_per_byte", True)], "the best first"
-
-
-@pytest.mark.parametrize("words, message", [
-    ("sweep=empty", r"^sweep: empty: tester/rpr has no scored runs; train with logger=wandb first"),
-    ("logger=none", "^logger: a dashboard is saved on W&B's server .*; use logger=wandb online"),
-])  # fmt: skip
-def test_what_cannot_be_saved_is_an_error(words, message, saved):
-    """A missing key: system/refused.tsv."""
-    with pytest.raises(ConfigError, match=message):
-        save_report(words)
-    assert saved == []

@@ -9,10 +9,7 @@ from rpr.errors import RunError
 from rpr.runs.checkpoints import checkpoints
 from tests.lazy import fit, training_module
 
-RECIPE = (
-    "optim.max_steps=6", "optim.microbatches_per_step=2", "optim.checkpoint_every_n_steps=1", "optim.keep_checkpoints=9"
-)  # fmt: skip
-BAD_STEP = 4
+EACH_STEP = ("optim.checkpoint_every_n_steps=1", "optim.warmup_steps=1")
 
 
 @pytest.fixture
@@ -22,15 +19,16 @@ def bad_step(monkeypatch):
 
     def infinite(self, batch, batch_idx):
         loss = training_step(self, batch, batch_idx)
-        return loss * math.inf if self.global_step + 1 == BAD_STEP and batch_idx % 2 else loss
+        return loss * math.inf if self.global_step == 3 and batch_idx % 2 else loss
 
     monkeypatch.setattr(training_module.TranslationModule, "training_step", infinite)
 
 
 @pytest.mark.usefixtures("bad_step")
 def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
+    words = ("optim.max_steps=6", "optim.microbatches_per_step=2", "optim.keep_checkpoints=9")
     with pytest.raises(RunError) as stopped:
-        fit.fit(tiny_config(*RECIPE), small_data, tmp_path)
+        fit.fit(tiny_config(*EACH_STEP, *words), small_data, tmp_path)
     message = str(stopped.value)
     assert message.startswith("step 4: the loss or its gradient is not finite (loss ")
     assert "; the last good checkpoint is step00000003.ckpt; lower optim" in message
@@ -38,8 +36,7 @@ def test_non_finite_gradient_stops_the_run(tiny_config, small_data, tmp_path):
 
 
 def test_non_finite_weights_are_not_saved(tiny_config, small_data, tmp_path):
-    words = ("optim.max_steps=2", "optim.checkpoint_every_n_steps=1", "optim.warmup_steps=1")
-    config = tiny_config(*words, "optim.learning_rate_scale=1e41")
+    config = tiny_config(*EACH_STEP, "optim.max_steps=2", "optim.learning_rate_scale=1e41")
     with pytest.raises(RunError, match=r"^step 1: weights are not finite; there is no checkpoint yet; lower optim"):
         fit.fit(config, small_data, tmp_path)
     assert not checkpoints(tmp_path / "checkpoints")

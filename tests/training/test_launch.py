@@ -7,21 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rpr.commands import train
-from rpr.errors import ConfigError, InterruptedRun, ProcessEnded
-from rpr.records.record import RECORD_NAME, write_record
+from rpr.errors import ConfigError, InterruptedRun
 from rpr.training import launch
-from tests.fake_records import fake_record
 
 SLURM_JOB = {
     "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "41234", "SLURM_JOB_NUM_NODES": "4", "SLURM_NODEID": "2",
     "SLURM_JOB_NODELIST": "gpu[07-09],gpu12",
 }  # fmt: skip
-
-
-@pytest.fixture
-def four_nodes(tiny_config):
-    return tiny_config("hardware=8xgpu", "hardware.num_nodes=4", "optim.microbatches_per_step=8")
 
 
 @pytest.fixture
@@ -31,17 +23,18 @@ def worker(monkeypatch, tmp_path):
     return (tmp_path / "worker.py").write_text
 
 
-def test_torchrun_on_several_nodes_of_slurm(four_nodes, monkeypatch):
+def test_torchrun_on_several_nodes_of_slurm(tiny_config, monkeypatch):
     for name, value in SLURM_JOB.items():
         monkeypatch.setenv(name, value)
-    flags = launch._torchrun(four_nodes.hardware)
+    words = ("hardware=8xgpu", "hardware.num_nodes=4", "optim.microbatches_per_step=8")
+    flags = launch._torchrun(four_nodes := tiny_config(*words).hardware)
     assert {"--nnodes=4", "--nproc-per-node=8", "--master-addr=gpu07", "--master-port=21234"} <= set(flags)
     assert {"--node-rank=2", "--rdzv-conf=timeout=3600"} <= set(flags)
-    of_one_node = launch._torchrun(four_nodes.hardware.model_copy(update={"num_nodes": 1}))
+    of_one_node = launch._torchrun(four_nodes.model_copy(update={"num_nodes": 1}))
     assert {"--standalone", "--local-addr=127.0.0.1"} <= set(of_one_node)  # its own name may not resolve
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     with pytest.raises(ConfigError, match=r"^hardware\.num_nodes: 4 nodes must be started by SLURM: rpr-cli train -m"):
-        launch._torchrun(four_nodes.hardware)
+        launch._torchrun(four_nodes)
 
 
 def test_worker_log_and_inherited_descriptors(worker, tiny_config, tmp_path, capfd):
@@ -74,17 +67,6 @@ def test_no_rank_outlives_a_killed_command(hardware, worker, tiny_config, tmp_pa
     os.kill(command, signal.SIGKILL)
     os.waitpid(command, 0)
     assert wait_for(lambda: not processes.alive(), 40), processes.alive()
-
-
-@pytest.mark.parametrize("code, how", [
-    (3, "ended with exit code 3; "), (143, "was ended by SIGTERM; "),
-    (137, "was ended by SIGKILL, which the system sends when it is out of memory; "),
-])  # fmt: skip
-def test_end_of_a_worker_without_a_result_is_explained(code, how, tiny_config, tmp_path, monkeypatch):
-    write_record(tmp_path / RECORD_NAME, fake_record(status="running"))
-    monkeypatch.setattr(launch, "run_worker", lambda *arguments, **options: code)
-    with pytest.raises(ProcessEnded, match=f"^the training process {how}the same command resumes from the last check"):
-        train._run_worker(tmp_path, tiny_config().hardware)
 
 
 def test_slurm_time_limit_interrupts_the_run(worker, tiny_config, tmp_path):

@@ -2,6 +2,7 @@
 padding, in float64; dropout's seeds; the stopwatch with a simulated clock.
 """
 
+import itertools
 import os
 import signal
 from types import SimpleNamespace
@@ -84,19 +85,14 @@ def test_empty_microbatch_has_zero_gradients(tiny_config, small_data):
 
 def test_dropout_depends_on_step_rank_and_microbatch_only(tiny_config, small_data):
     module = training_module.TranslationModule(tiny_config(), len(small_data.vocabulary))
-    draws = []
-    for _ in range(2):
-        for step in range(2):
-            for rank in range(2):
-                for micro in range(2):
-                    module._trainer = SimpleNamespace(
-                        accumulate_grad_batches=2, world_size=2, global_step=step, global_rank=rank
-                    )
-                    module.on_train_batch_start(None, step * 2 + micro)
-                    draws.append(float(torch.rand(())))
+    draws, ranks = [], {"accumulate_grad_batches": 2, "world_size": 2}
+    for _, step, rank, micro in itertools.product(range(2), repeat=4):
+        module._trainer = SimpleNamespace(**ranks, global_step=step, global_rank=rank)
+        module.on_train_batch_start(None, step * 2 + micro)
+        draws.append(float(torch.rand(())))
     assert draws[:8] == draws[8:] and len(set(draws)) == 8
     other = training_module.TranslationModule(tiny_config("seed=2"), len(small_data.vocabulary))
-    other._trainer = SimpleNamespace(accumulate_grad_batches=2, world_size=2, global_step=0, global_rank=0)
+    other._trainer = SimpleNamespace(**ranks, global_step=0, global_rank=0)
     other.on_train_batch_start(None, 0)
     assert float(torch.rand(())) not in draws
 
@@ -134,11 +130,10 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
     batch = SimpleNamespace(step_source_tokens=50, step_target_tokens=70)
 
     def steps(number, seconds):
-        for _ in range(number):
-            for micro in range(2):
-                clock.now += seconds / 2
-                clock.of_processor += 0.75 * seconds  # one core and a half
-                watch.on_train_batch_end(trainer, module, None, batch, micro)
+        for micro in [0, 1] * number:
+            clock.now += seconds / 2
+            clock.of_processor += 0.75 * seconds  # one core and a half
+            watch.on_train_batch_end(trainer, module, None, batch, micro)
 
     steps(callbacks.WARM_UP_STEPS, 60.0)
     assert watch.reading() == (0.0, 0, 0, 0)
@@ -164,10 +159,9 @@ def test_stopwatch_excludes_warm_up_validation_bleu_and_checkpoints(tiny_config,
     clock.of_processor += 1000.0
     assert watch.reading() == (10.0, 5, 250, 350) and watch.cores_used == pytest.approx(1.5)
     resumed = callbacks.Stopwatch(hardware)
-    resumed.load_state_dict(watch.state_dict())
-    assert resumed.reading() == (10.0, 5, 250, 350) and resumed.cores_used == pytest.approx(1.5)
     resumed.load_state_dict(watch.state_dict() | {"earlier_peak": 10**15})
     assert resumed.peak_memory()[0] == 10**15
+    assert resumed.reading() == (10.0, 5, 250, 350) and resumed.cores_used == pytest.approx(1.5)
     elsewhere = callbacks.Stopwatch(hardware)
     elsewhere.load_state_dict(watch.state_dict() | {"earlier_peak": 10**15, "device": "1 x another GPU"})
     assert elsewhere.reading() == (0.0, 0, 0, 0) and elsewhere.peak_memory()[0] < 10**15
