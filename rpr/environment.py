@@ -51,8 +51,8 @@ def hide_foreign() -> None:
 
 
 def for_child() -> dict[str, str]:
-    """The environment for a process that is no rank. Python processes (torchrun's ranks,
-    launchers' workers, pools) import nothing from the current folder, where another checkout or a `tokenize.py` may be.
+    """The environment for a process that is no rank. Python imports nothing from the current folder, where another
+    checkout or a `tokenize.py` may be.
     """
     own = {name: value for name, value in os.environ.items() if not _OF_LAUNCHERS.fullmatch(name)}
     return own | {"PYTHONSAFEPATH": "1"}

@@ -10,7 +10,7 @@ ROOMS = {
     "rpr/commands": 1_570,
     "rpr/compose": 310,
     "rpr/config": 720,
-    "rpr/data": 2_650,
+    "rpr/data": 2_640,
     "rpr/decode": 560,
     "rpr/export": 840,
     "rpr/io": 260,

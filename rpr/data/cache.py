@@ -34,7 +34,7 @@ from rpr.data.corpora import SIDES, Corpus, Job, Progress, TextCorpus, load_corp
 from rpr.data.files import cache_root, corpus_files, fingerprint
 from rpr.data.vocabulary import BOS, ByteVocabulary, TextVocabulary, Vocabulary, Words
 from rpr.errors import DataError
-from rpr.io.atomic import lock, remove_leftovers, replacing
+from rpr.io.atomic import exclusive, replacing
 
 META_NAME, MODEL_NAME = "meta.json", "vocabulary.model"
 CACHE_VERSION = 1  # increase it when the same corpus and settings produce different files
@@ -170,11 +170,7 @@ def prepare(data: DataConfig, progress: Progress = lambda done, total, what: Non
     directory = root / f"{re.sub(r'[^A-Za-z0-9._-]', '_', data.name)}-{key[:12]}"
     try:
         if (prepared := _open(directory, key)) is None:
-            root.mkdir(parents=True, exist_ok=True)
-            # The lock file is never deleted: that would let two processes build at once.
-            with (root / f".{directory.name}.lock").open("w") as file:
-                if lock(file.fileno(), f"another process is building {directory.name}"):
-                    remove_leftovers(root, glob.escape(directory.name))
+            with exclusive(root, glob.escape(directory.name), name=f".{directory.name}.lock"):
                 if (prepared := _open(directory, key, warn=True)) is None:
                     with replacing(directory) as folder:
                         folder.mkdir()
@@ -251,9 +247,7 @@ def _build(data: DataConfig, key: str, directory: Path, progress: Progress) -> N
     # 4. Last, what says that the cache is complete.
     meta = Meta(
         key=key,
-        name=data.name,
-        source_language=data.source_language,
-        target_language=data.target_language,
+        **data.model_dump(include={"name", "source_language", "target_language"}),
         synthetic=data.generated,
         split_names=dict(corpus.split_names),
         notes=[*dict.fromkeys(job.notes)],

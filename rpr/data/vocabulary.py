@@ -39,14 +39,11 @@ SPACE, NEWLINE = "\u2581", "\n"  # sentencepiece's own space; a piece of documen
 # Byte fallback reserves 256 pieces for characters not seen in training. Below this size, at which they would be a
 # quarter of the vocabulary, an unseen character becomes UNK.
 BYTE_FALLBACK_FROM = 1024
+THREADS = min(16, num_cores())  # of sentencepiece, on which no pieces depend
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 # Lines, long ones cut: sentencepiece needs a hundred times their memory. It would read SPACE as a space.
 _PART = re.compile(rf"[^\n{SPACE}]{{0,9999}}\n|[^\n{SPACE}]{{1,9999}}|{SPACE}")
-
-
-def _num_threads() -> int:
-    return min(16, num_cores())
 
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:
@@ -167,7 +164,7 @@ class Vocabulary:
 
     def encode_batch(self, sentences: Sequence[str], *, eos: bool = False) -> list[list[int]]:
         """Token IDs of each sentence, without BOS."""
-        pieces: list[list[int]] = self._processor.encode([*sentences], add_eos=eos, num_threads=_num_threads())
+        pieces: list[list[int]] = self._processor.encode([*sentences], add_eos=eos, num_threads=THREADS)
         return pieces
 
     def decode(self, pieces: Iterable[int]) -> str:
@@ -198,7 +195,7 @@ class TextVocabulary(Vocabulary):
         parts = [_PART.findall(text.decode()) for text in texts]
         every = [*itertools.chain.from_iterable(parts)]
         space = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
-        encoded = zip(every, self._processor.encode(every, num_threads=_num_threads()), strict=True)
+        encoded = zip(every, self._processor.encode(every, num_threads=THREADS), strict=True)
         pieces = (space if part == SPACE else of_part for part, of_part in encoded)
         of_texts = (itertools.islice(pieces, len(of_text)) for of_text in parts)
         return [np.fromiter(itertools.chain.from_iterable(of_text), self.piece_type) for of_text in of_texts]
@@ -268,9 +265,9 @@ def text_vocabulary(vocabulary: Vocabulary) -> TextVocabulary:
 def _train(words: Mapping[str, int], size: int, model_type: str, **options: Any) -> bytes:
     """sentencepiece's model of `size` pieces, learned from word counts."""
     stream, lines = io.BytesIO(), (f"{word}\t{count}" for word, count in words.items())
-    options |= {"model_type": model_type, "vocab_size": size, "input_format": "tsv", "minloglevel": 2}
-    options |= {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS, "normalization_rule_name": "identity"}
-    options["num_threads"] = _num_threads()  # the pieces do not depend on it
+    options |= {"model_type": model_type, "vocab_size": size, "num_threads": THREADS, "input_format": "tsv"}
+    options |= {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS, "minloglevel": 2}
+    options["normalization_rule_name"] = "identity"
     try:
         with signals_deferred():
             sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=stream, **options)

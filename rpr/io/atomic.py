@@ -4,7 +4,7 @@ however it ends. (The lock of a run, rpr/runs/locks.py, also works between machi
 
 Data is written next to its final path, as `.<name>.<pid>.tmp`. A folder to be replaced is first moved to
 `.<name>.<pid>.old`, because a rename replaces only an empty folder. A folder is locked by its own descriptor: a lock
-file would remain visible in users' folders, and removing it would let two processes in.
+file would remain visible in users' folders.
 """
 
 import contextlib
@@ -89,28 +89,20 @@ def try_lock(descriptor: int, *, wait: bool = False) -> bool:
     return lock_descriptor(descriptor, blocking=wait)
 
 
-def lock(descriptor: int, problem: str) -> bool:
-    """The same, but prints `problem` and waits if another process holds it. False: the file system has no locks."""
-    try:
-        if not try_lock(descriptor):
-            note(f"{problem}; waiting for it")
-            try_lock(descriptor, wait=True)
-    except OSError:
-        return False
-    return True
-
-
 @contextmanager
-def exclusive(folder: Path, *patterns: str) -> Iterator[None]:
-    """Hold the exclusive lock of a folder, which is created; waits for another process, with a message. `patterns` are
-    of the names of files and folders that are written there: what killed processes left of them is removed first,
-    except on a file system without locks, where they may still be running. Raises OSError if the folder cannot be
-    created or read.
+def exclusive(folder: Path, *patterns: str, name: str = "") -> Iterator[None]:
+    """Hold the exclusive lock of a folder, which is created, or of a file `name` in it, which stays: removing it would
+    let two processes in. Waits for another process, with a message. `patterns` are of the names of files and folders
+    that are written there: what killed processes left of them is removed first, except on a file system without locks,
+    where they may still be running. Raises OSError if the folder cannot be created or read.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT if name else os.O_RDONLY | os.O_DIRECTORY, 0o666)
     try:
-        if lock(descriptor, f"another process writes in {folder}"):
+        with contextlib.suppress(OSError):  # the file system has no locks
+            if not try_lock(descriptor):
+                note(f"another process writes in {folder}; waiting for it")
+                try_lock(descriptor, wait=True)
             remove_leftovers(folder, *patterns)
         yield
     finally:

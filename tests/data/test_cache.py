@@ -4,6 +4,7 @@ that a failed build leaves nothing.
 
 import logging
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,9 @@ def test_complete_cache_opens_without_reading_the_corpus(copy, monkeypatch):
 
 def test_a_cache_is_built_under_its_lock(tmp_path, monkeypatch):
     locked = []
-    monkeypatch.setattr(cache, "lock", lambda descriptor, message: locked.append(message) or True)
+    monkeypatch.setattr(cache, "exclusive", lambda *given, name: locked.append((*given, name)) or nullcontext())
     name = prepare(config(tmp_path)).directory.name
-    assert locked == [f"another process is building {name}"]
+    assert locked == [(tmp_path / "cache", name, f".{name}.lock")]
 
 
 def test_long_and_empty_pairs_are_dropped_and_counted_also_where_they_are_held_out(tmp_path):

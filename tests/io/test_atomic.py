@@ -71,17 +71,18 @@ HOLD_LOCK = """
 import sys
 from pathlib import Path
 from rpr.io.atomic import exclusive
-with exclusive(Path(sys.argv[1]), "a"):
+with exclusive(Path(sys.argv[1]), "a", name=sys.argv[2]):
     print("locked", flush=True)
     sys.stdin.readline()
 """
 
 
-def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path):
+@pytest.mark.parametrize("name", ["", ".a.lock"])
+def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path, name):
     unfinished = tmp_path / ".a.1.tmp"
-    with exclusive(tmp_path):
+    with exclusive(tmp_path, name=name):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        second = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(tmp_path)], text=True, **pipes)
+        second = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(tmp_path), name], text=True, **pipes)
         assert second.stderr.readline() == f"rpr-cli: another process writes in {tmp_path}; waiting for it\n"
         unfinished.touch()
         time.sleep(0.1)
@@ -90,5 +91,5 @@ def test_lock_is_exclusive_and_leftovers_are_removed(tmp_path):
     assert not unfinished.exists()
     second.kill()
     second.communicate()
-    with exclusive(tmp_path):  # the kill released its lock
+    with exclusive(tmp_path, name=name):  # the kill released its lock
         pass
